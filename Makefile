@@ -1,0 +1,38 @@
+# make help lists the targets. Everything sets itself up in .venv; nothing else on the machine is touched.
+PYTHON ?= python3
+VENV   ?= .venv
+CONFIG ?= configs/es_cartpole.yaml
+RANKS  ?= 3
+OUT    ?= runs/$(basename $(notdir $(CONFIG)))
+ARGS   ?=
+BIN    := $(VENV)/bin
+
+.PHONY: help venv run test check bench clean
+help:           ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/  -/'
+
+venv: $(VENV)/.installed  ## create or update .venv: the package, every extra but gym, an embedded MPI
+$(VENV)/.installed: setup.cfg pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "hpc_es needs Python >= 3.10; try make PYTHON=python3.12"; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "no venv module: apt install python3-venv, or pip install virtualenv && virtualenv $(VENV)"; exit 1; }
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[mpi,tensorflow,mujoco,box2d,test]'
+	@touch $@
+
+run: venv       ## train CONFIG on RANKS ranks into OUT, then evaluate and plot; ARGS goes to the trainer
+	$(BIN)/mpiexec -n $(RANKS) $(BIN)/python -m hpc_es.main $(CONFIG) --output $(OUT) $(ARGS)
+	$(BIN)/hpc-es plot $(OUT) -o $(OUT)/curve.png
+	$(BIN)/hpc-es eval $(OUT) --episodes 100 --seed 1
+
+test: venv      ## all tests
+	$(BIN)/python -m pytest
+
+check: venv     ## ruff, mypy --strict and all tests
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+bench: venv     ## the benchmarks: tables on the screen, JSON in benchmarks/results
+	$(BIN)/python -m benchmarks
+
+clean:          ## remove what was built, not your runs
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,3 @@
+"""hpc_es: evolution strategies on clusters."""
+
+__version__ = "0.1.0"

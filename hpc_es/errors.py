@@ -1,0 +1,36 @@
+"""What a user can get wrong, as exceptions whose text is the whole message: no traceback is shown for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class UserError(Exception):
+    """A mistake the user can mend; `main` prints it and ends with `status`."""
+
+    status = 2
+
+
+class ConfigError(UserError):
+    """One or more mistakes in a configuration, all reported at once.
+
+    `problems` are (dotted key, what was expected and what came) pairs; the key may be empty.
+    """
+
+    def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(f"{key}: {text}" if key else text for key, text in self.problems))
+
+
+class LaunchError(UserError):
+    """The job was started in a way that cannot work, such as N separate worlds of one rank."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint that is damaged, foreign, too new, or of another experiment."""
+
+
+class RunError(UserError):
+    """The run cannot go on: all episodes failed, the disk is full, the directory is not writable."""
+
+    status = 1
