@@ -151,6 +151,7 @@ class Policy(Protocol):
     """A function from observations to actions with `size` parameters in one flat float32 vector."""
 
     size: int
+    action_noise_std: float  # of training episodes
 
     def initial(self, rng: np.random.Generator) -> Float32:
         """Initial parameters, float32[size]."""
@@ -168,6 +169,7 @@ class Batch:
     seeds: npt.NDArray[np.int64]  # int64[jobs, episodes_per_job], 0 .. 2**31 - 1; both halves of a pair share theirs
     training: bool
     observe: npt.NDArray[np.bool_]  # bool[jobs]: whose observations are to be summed
+    action_noise_std: float
     action_noise: Callable[[int], np.random.Generator]  # the generator of a job (its place in the batch)
 
 

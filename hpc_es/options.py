@@ -21,9 +21,19 @@ Count = Annotated[int, Ge(1)]
 Natural = Annotated[int, Ge(0)]
 
 
-def option(help: str, default: Any = dataclasses.MISSING, *, default_factory: Any = dataclasses.MISSING) -> Any:
-    """A field with its help text; without default the option is required."""
-    return dataclasses.field(default=default, default_factory=default_factory, metadata={"help": help})
+def option(
+    help: str,
+    default: Any = dataclasses.MISSING,
+    *,
+    default_factory: Any = dataclasses.MISSING,
+    may_change: bool = False,
+) -> Any:
+    """A field with its help text; without default the option is required.
+
+    `may_change`: a resumed run may have another value, since no result depends on it; `config.identity` leaves it out.
+    """
+    metadata = {"help": help, "may_change": may_change}
+    return dataclasses.field(default=default, default_factory=default_factory, metadata=metadata)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option,))

@@ -1,9 +1,12 @@
-"""Optimizers on flat float32 vectors."""
+"""Optimizers on flat float32 vectors: pure functions from (slots, gradient) to (slots, step)."""
 
 from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
+
+from hpc_es.interfaces import Arrays, Float32
 from hpc_es.options import Fraction, Positive, option, options
 
 
@@ -17,3 +20,36 @@ class Options:
     beta2: Fraction = option("decay of Adam's second moment", 0.999)
     epsilon: Positive = option("added to the root of Adam's second moment", 1e-8)
     momentum: Fraction = option("decay of SGD's velocity", 0.9)
+
+
+def initial_slots(options: Options, size: int) -> Arrays:
+    """What the optimizer remembers, before the first step."""
+    steps = np.zeros((), np.int64)
+    if options.kind == "adam":
+        moments = {"adam_m": np.zeros(size, np.float32), "adam_v": np.zeros(size, np.float32)}
+        return {"optimizer_steps": steps, **moments}
+    if options.kind == "sgd":
+        return {"optimizer_steps": steps, "sgd_velocity": np.zeros(size, np.float32)}
+    return {"optimizer_steps": steps}
+
+
+def step(options: Options, slots: Arrays, gradient: Float32) -> tuple[Arrays, Float32]:
+    """The new slots and the step to add to theta, float32[size]; it descends along `gradient`."""
+    count = int(slots["optimizer_steps"]) + 1
+    steps = np.asarray(count, np.int64)
+    rate = options.learning_rate
+    if options.kind == "adam":  # Kingma & Ba 2015, with epsilon outside of the bias correction
+        m = lerp(slots["adam_m"], gradient, options.beta1)
+        v = lerp(slots["adam_v"], np.square(gradient), options.beta2)
+        scale = rate * (1 - options.beta2**count) ** 0.5 / (1 - options.beta1**count)
+        move = -np.float32(scale) * m / (np.sqrt(v) + np.float32(options.epsilon))
+        return {"optimizer_steps": steps, "adam_m": m, "adam_v": v}, move
+    if options.kind == "sgd":
+        velocity = lerp(slots["sgd_velocity"], gradient, options.momentum)
+        return {"optimizer_steps": steps, "sgd_velocity": velocity}, -np.float32(rate) * velocity
+    return {"optimizer_steps": steps}, -np.float32(rate) * gradient
+
+
+def lerp(old: Float32, new: Float32, decay: float) -> Float32:
+    """decay * old + (1 - decay) * new, in float32."""
+    return np.float32(decay) * old + np.float32(1 - decay) * new

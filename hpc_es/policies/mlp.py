@@ -1,12 +1,23 @@
-"""A feed-forward network, all jobs of a chunk in one stacked matrix product."""
+"""A feed-forward network, all jobs of a chunk in one stacked matrix product.
+
+Parameters lie layer by layer: weights [inputs, outputs] in row order, then biases [outputs]. Initial weights are
+"normalised columns": normal columns scaled to length 1 (hidden layers) or 0.01 (output), biases 0, as in OpenAI's ES.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 from annotated_types import Ge
 
+from hpc_es.interfaces import Actor, Array, Box, Float32, Perturbed, Spaces
 from hpc_es.options import Count, NonNegative, option, options
+from hpc_es.policies.actions import Head
+
+Normaliser = tuple[Float32, Float32, float]
 
 
 @options
@@ -20,3 +31,125 @@ class Options:
     action_bins: Annotated[int, Ge(2)] | None = option("uniform bins per action dimension; null: continuous", None)
     backend: Literal["numpy", "tensorflow"] = option("what computes the actions", "numpy")
     init_from: str | None = option("a run directory or checkpoint whose theta is the start", None)
+
+
+def tanh(x: Float32) -> Float32:
+    """In place."""
+    return np.tanh(x, out=x)
+
+
+def relu(x: Float32) -> Float32:
+    """In place."""
+    return np.maximum(x, 0, out=x)
+
+
+def leaky_relu(x: Float32) -> Float32:
+    """Slope 0.2 below zero, as in OpenAI's ES; in place."""
+    return np.maximum(x, np.float32(0.2) * x, out=x)
+
+
+def elu(x: Float32) -> Float32:
+    """exp(x) - 1 below zero (Clevert et al. 2016); in place."""
+    return np.where(x > 0, x, np.expm1(np.minimum(x, 0))).astype(np.float32, copy=False)
+
+
+ACTIVATIONS: dict[str, Callable[[Float32], Float32]] = {
+    "tanh": tanh,
+    "relu": relu,
+    "leaky_relu": leaky_relu,
+    "elu": elu,
+}
+
+
+class Layout:
+    """Where the layers of a network lie in its flat parameter vector."""
+
+    def __init__(self, widths: tuple[int, ...]) -> None:
+        self.widths = widths
+        self.size = sum(n * m + m for n, m in zip(widths, widths[1:], strict=False))
+
+    def layers(self, parameters: Float32) -> Iterator[tuple[Float32, Float32]]:
+        """Views (weights [..., inputs, outputs], biases [..., 1, outputs]) of float32[..., size]."""
+        start, lead = 0, parameters.shape[:-1]
+        for n, m in zip(self.widths, self.widths[1:], strict=False):
+            weights = parameters[..., start : start + n * m].reshape(*lead, n, m)
+            start += n * m
+            biases = parameters[..., start : start + m].reshape(*lead, 1, m)
+            start += m
+            yield weights, biases
+
+
+class MLP:
+    """The policy: normalise, hidden layers, output layer, action head."""
+
+    def __init__(self, options: Options, spaces: Spaces) -> None:
+        self.options = options
+        self.head = Head.of(spaces.actions, options.action_bins)
+        self.layout = Layout((spaces.observations, *options.hidden_dims, self.head.outputs))
+        self.size = self.layout.size
+        self.action_noise_std = options.action_noise_std
+
+    def initial(self, rng: np.random.Generator) -> Float32:
+        """Normalised columns, float32[size]."""
+        parameters = np.zeros(self.size, np.float32)
+        layers = list(self.layout.layers(parameters))
+        for number, (weights, _) in enumerate(layers):
+            length = 0.01 if number == len(layers) - 1 else 1.0
+            columns = rng.standard_normal(weights.shape)
+            weights[:] = length * columns / np.sqrt(np.square(columns).sum(axis=0, keepdims=True))
+        return parameters
+
+    def bind(self, parameters: Perturbed, normaliser: Normaliser | None) -> Actor:
+        """An actor for the jobs of a chunk."""
+        if self.options.backend == "tensorflow":
+            from hpc_es.policies.mlp_tensorflow import TensorFlowActor
+
+            return TensorFlowActor(self, parameters.stacked(), normaliser)
+        return NumpyActor(self, parameters.stacked(), normaliser)
+
+
+class NumpyActor:
+    """Each job's actions with its own weights; a job's numbers do not depend on which others are in the stack."""
+
+    def __init__(self, policy: MLP, stack: Float32, normaliser: Normaliser | None) -> None:
+        self._policy, self._normaliser = policy, normaliser
+        self._activation = ACTIVATIONS[policy.options.activation]
+        self._bind(stack)
+
+    def _bind(self, stack: Float32) -> None:
+        self._stack = stack
+        self._layers = list(self._policy.layout.layers(stack))
+
+    def act(self, observations: Float32) -> Array:
+        """Actions of all rows from float32[rows, observations]."""
+        hidden = observations
+        if self._normaliser is not None:
+            hidden = normalise(observations, self._normaliser)
+        hidden = hidden[:, np.newaxis, :]
+        last = len(self._layers) - 1
+        for number, (weights, biases) in enumerate(self._layers):
+            hidden = np.matmul(hidden, weights)
+            hidden += biases
+            if number < last:
+                hidden = self._activation(hidden)
+        return self._policy.head.actions(hidden[:, 0, :])
+
+    def keep(self, rows: npt.NDArray[np.intp]) -> None:
+        """Copy the rows that remain."""
+        self._bind(self._stack[rows])
+
+    def restart(self, row: int) -> None:
+        """A feed-forward network remembers nothing."""
+
+
+def normalise(observations: Float32, normaliser: Normaliser) -> Float32:
+    """clip((observations - mean) / standard deviation, -clip, clip)."""
+    mean, deviation, clip = normaliser
+    scaled = observations - mean
+    scaled /= deviation
+    return np.clip(scaled, -clip, clip, out=scaled)
+
+
+def build(options: Any, spaces: Spaces) -> MLP:
+    """The policy of `policy: {kind: mlp}`."""
+    return MLP(options, spaces)

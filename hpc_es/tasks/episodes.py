@@ -1,11 +1,27 @@
-"""Episodes of a Gymnasium environment, a chunk's environments stepped in lockstep."""
+"""Episodes of a Gymnasium environment, a chunk's environments stepped in lockstep.
+
+All actions of a step come from one stacked matrix product, so that the time goes into the simulator. What a job gives
+depends on its parameters and seeds alone, and on the chunk it is in where an environment draws from global generators.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import random
+import time
+import traceback
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+import numpy as np
+
+from hpc_es.errors import RunError
+from hpc_es.interfaces import ROW, Actor, Array, Arrays, Batch, Box, Outcome, Poll
 from hpc_es.options import Count, Positive, option, options
+from hpc_es.tasks import environments
+from hpc_es.tasks.watch import EpisodeTimeout, Watch
+
+NOISE_STEPS = 64  # action noise is drawn for so many steps at a time
 
 
 @options
@@ -24,3 +40,274 @@ class Options:
         "wrappers from the inside out: 'module:Class', or {'module:Class': {keyword: value}}", ()
     )
     fresh_environment: bool = option("a new environment for each job, for those that keep hidden state", False)
+
+
+class Episodes:
+    """The task: it keeps its environments from chunk to chunk."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.episodes_per_job = options.episodes_per_job
+        self._pool: list[environments.Environment] = [self.environment()]
+        self.spaces = environments.spaces(self._pool[0])
+
+    def environment(self, render_mode: str | None = None) -> environments.Environment:
+        """A new environment; ConfigError where it cannot be made."""
+        o = self.options
+        return environments.make(o.env_id, o.env_kwargs, o.max_episode_steps, o.wrappers, render_mode)
+
+    def evaluate(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
+        """Run every job's episodes; rows, and the sums of the observations of the jobs to observe."""
+        while len(self._pool) < len(batch.seeds):
+            self._pool.append(self.environment())
+        with contextlib.ExitStack() as stack:
+            limit = self.options.episode_timeout_seconds
+            watch = None if limit is None else stack.enter_context(Watch(limit))
+            return Rollout(self, self._pool, actor, batch, watch).run(poll)
+
+    def close(self) -> None:
+        """Close all environments."""
+        for environment in self._pool:
+            with contextlib.suppress(Exception):
+                environment.close()
+
+
+class Rollout:
+    """One chunk in lockstep. Rows are places in the actor's stack; `self._live` are those still running.
+
+    A finished row stays in the stack, computed and unused, until a quarter of the stack is idle; then it is compacted.
+    """
+
+    def __init__(
+        self, task: Episodes, pool: list[environments.Environment], actor: Actor, batch: Batch, watch: Watch | None
+    ) -> None:
+        self._task, self._pool, self._actor, self._batch, self._watch = task, pool, actor, batch, watch
+        self._offset = task.options.reward_offset if batch.training else 0.0
+        self._discrete = not isinstance(task.spaces.actions, Box)
+        jobs, width = len(batch.seeds), task.spaces.observations
+        self._jobs: list[int] = list(range(jobs))  # the job in each row
+        self._live: list[int] = list(range(jobs))
+        self._episode = [0] * jobs  # of each job
+        self._steps: list[Callable[[Any], Any]] = [_no_step] * jobs  # of each row
+        self._observations = np.zeros((jobs, width), np.float32)
+        self._rewards = np.zeros(jobs)
+        self._episode_return, self._episode_signs = np.zeros(jobs), np.zeros(jobs)  # of each row
+        self._episode_length = np.zeros(jobs, np.int64)
+        self._total_return, self._total_signs = np.zeros(jobs), np.zeros(jobs)  # of each job
+        self._total_length = np.zeros(jobs, np.int64)
+        self._sums = Sums(batch.observe, width)
+        self._noise = ActionNoise(batch, task.spaces.actions)
+        self._failures: list[str] = []
+        self._seconds = {"environment": 0.0, "policy": 0.0}
+
+    def run(self, poll: Poll) -> Outcome:
+        """Step all live rows until every job has finished its episodes."""
+        started = time.perf_counter()
+        for row in range(len(self._jobs)):
+            self._begin(row)
+        self._settle()
+        self._seconds["environment"] += time.perf_counter() - started
+        step_number = 0
+        while self._live:
+            self._step(step_number)
+            step_number += 1
+            poll()
+        return self._outcome(step_number)
+
+    def _step(self, number: int) -> None:
+        t0 = time.perf_counter()
+        self._sums.add(self._observations, self._jobs, self._live)
+        actions = self._actor.act(self._observations)
+        actions = self._noise.added(actions, self._jobs, self._live, number)
+        listed = actions.tolist() if self._discrete else list(actions)
+        t1 = time.perf_counter()
+        failures = len(self._failures)
+        ended = self._advance(listed)
+        self._count()
+        for row in ended:
+            self._end(row)
+        if ended or len(self._failures) > failures:
+            self._settle()
+        t2 = time.perf_counter()
+        self._seconds["policy"] += t1 - t0
+        self._seconds["environment"] += t2 - t1
+
+    def _advance(self, actions: list[Any]) -> list[int]:
+        """Step the environment of every live row; the rows whose episode ended."""
+        steps, observations, rewards = self._steps, self._observations, self._rewards
+        ended, failed = [], []
+        for row in self._live:
+            try:
+                observation, reward, terminated, truncated, _ = steps[row](actions[row])
+                observations[row] = observation
+                rewards[row] = reward
+            except (Exception, EpisodeTimeout) as error:
+                failed.append((row, error))
+                continue
+            if terminated or truncated:
+                ended.append(row)
+        for row, error in failed:
+            self._fail(row, error)
+        return ended
+
+    def _count(self) -> None:
+        """Add the step's rewards; a NaN observation fails the episode before the policy sees it."""
+        rewards = self._rewards
+        if self._offset:
+            rewards = rewards + self._offset
+        self._episode_return += rewards
+        self._episode_signs += np.sign(rewards)
+        self._episode_length += 1
+        if np.isnan(self._observations.sum()):
+            for row in [row for row in self._live if np.isnan(self._observations[row]).any()]:
+                self._fail(row, ValueError(f"the observation is NaN at step {self._episode_length[row]}"))
+
+    def _begin(self, row: int) -> None:
+        """Reset the environment of a row for its job's next episode."""
+        job = self._jobs[row]
+        seed = int(self._batch.seeds[job, self._episode[job]])
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002  # for environments that draw from the global generator
+        self._episode_return[row] = self._episode_signs[row] = self._rewards[row] = 0.0
+        self._episode_length[row] = 0
+        try:
+            if self._task.options.fresh_environment and self._episode[job] == 0:
+                self._renew(job)
+            reset, step = self._pool[job].reset, self._pool[job].step
+            if self._watch is not None:
+                self._watch.restart(job)
+                reset, step = self._watch.timed(job, reset), self._watch.timed(job, step)
+            self._observations[row], _ = reset(seed=seed)
+            self._steps[row] = step
+            if np.isnan(self._observations[row]).any():
+                raise ValueError("the observation is NaN after reset")
+        except (Exception, EpisodeTimeout) as error:
+            self._fail(row, error)
+
+    def _end(self, row: int) -> None:
+        """Book a finished episode, and begin the next one of its job or retire the row."""
+        job = self._jobs[row]
+        if not np.isfinite(self._episode_return[row]):
+            self._fail(row, ValueError(f"the return is {self._episode_return[row]}"))
+        if np.isnan(self._total_return[job]):
+            return
+        self._total_return[job] += self._episode_return[row]
+        self._total_signs[job] += self._episode_signs[row]
+        self._total_length[job] += self._episode_length[row]
+        self._episode[job] += 1
+        if self._episode[job] < self._task.episodes_per_job:
+            self._actor.restart(row)
+            self._begin(row)
+
+    def _fail(self, row: int, error: BaseException) -> None:
+        """A job whose episode failed counts as NaN; its environment is made anew, for what it may have left behind."""
+        job = self._jobs[row]
+        where = traceback.extract_tb(error.__traceback__)
+        place = f" ({where[-1].filename}:{where[-1].lineno})" if where else ""
+        self._failures.append(f"job {job} of the chunk: {type(error).__name__}: {error}{place}")
+        if self._task.options.on_failed_episode == "abort":
+            text = f"an episode failed and task.on_failed_episode is abort: {self._failures[-1]}"
+            raise RunError(text) from error
+        self._total_return[job] = np.nan
+        self._total_length[job] += self._episode_length[row]
+        self._renew(job)
+
+    def _renew(self, job: int) -> None:
+        with contextlib.suppress(Exception, EpisodeTimeout):
+            self._pool[job].close()
+        self._pool[job] = self._task.environment()
+
+    def _settle(self) -> None:
+        """Drop the rows of finished jobs from the live ones; compact the stack once a quarter of it is idle."""
+        episodes = self._task.episodes_per_job
+        done = [self._episode[job] >= episodes or np.isnan(self._total_return[job]) for job in self._jobs]
+        self._live = [row for row in self._live if not done[row]]
+        self._observations[[row for row, is_done in enumerate(done) if is_done]] = 0.0
+        if not self._live or 4 * len(self._live) > 3 * len(self._jobs):
+            return
+        keep = np.array(self._live, np.intp)
+        self._actor.keep(keep)
+        self._jobs = [self._jobs[row] for row in self._live]
+        self._steps = [self._steps[row] for row in self._live]
+        self._observations, self._rewards = self._observations[keep], self._rewards[keep]
+        self._episode_return, self._episode_signs = self._episode_return[keep], self._episode_signs[keep]
+        self._episode_length = self._episode_length[keep]
+        self._live = list(range(len(keep)))
+
+    def _outcome(self, calls: int) -> Outcome:
+        episodes = self._task.episodes_per_job
+        rows = np.zeros(len(self._total_return), ROW)
+        rows["return_"] = self._total_return / episodes
+        rows["sign_return"] = self._total_signs / episodes
+        rows["length"] = self._total_length
+        failed = np.isnan(rows["return_"])
+        seconds = {**self._seconds, "policy_calls": float(calls)}
+        return Outcome(rows, self._sums.arrays(failed), seconds, self._failures)
+
+
+class Sums:
+    """Sums and squares of the observations a policy saw, for each job to observe: float64[jobs observed, width]."""
+
+    def __init__(self, observe: Array, width: int) -> None:
+        self._place = {int(job): place for place, job in enumerate(np.flatnonzero(observe))}
+        self._jobs = np.flatnonzero(observe)
+        self._total = np.zeros((len(self._place), width))
+        self._squares = np.zeros((len(self._place), width))
+        self._count = np.zeros(len(self._place))
+
+    def add(self, observations: Array, jobs: list[int], live: list[int]) -> None:
+        """Add one step's observations of the live rows."""
+        if not self._place:
+            return
+        rows = [row for row in live if jobs[row] in self._place]
+        places = [self._place[jobs[row]] for row in rows]
+        seen = observations[rows].astype(np.float64)
+        self._total[places] += seen
+        self._squares[places] += np.square(seen)
+        self._count[places] += 1
+
+    def arrays(self, failed: Array) -> Arrays:
+        """The chunk's sums, jobs added in order, without failed jobs; nothing where no job was observed."""
+        if not self._place:
+            return {}
+        total, squares, count = np.zeros_like(self._total[0]), np.zeros_like(self._total[0]), 0.0
+        for place, job in enumerate(self._jobs):
+            if not failed[job]:
+                total, squares = total + self._total[place], squares + self._squares[place]
+                count += self._count[place]
+        return {
+            "observation_sum": total,
+            "observation_squares": squares,
+            "observation_count": np.asarray(count, np.float64),
+        }
+
+
+class ActionNoise:
+    """Normal noise on Box actions of training episodes, from each job's own generator."""
+
+    def __init__(self, batch: Batch, space: Any) -> None:
+        self._std = np.float32(batch.action_noise_std if batch.training else 0.0)
+        self._space = space
+        if self._std:
+            self._generators = [batch.action_noise(job) for job in range(len(batch.seeds))]
+            self._buffer = np.zeros((len(batch.seeds), NOISE_STEPS, len(space.low)), np.float32)
+
+    def added(self, actions: Array, jobs: list[int], live: list[int], number: int) -> Array:
+        """The actions of step `number` with noise, clipped again to the space."""
+        if not self._std:
+            return actions
+        at = number % NOISE_STEPS
+        if at == 0:
+            for row in live:
+                self._generators[jobs[row]].standard_normal(out=self._buffer[jobs[row]], dtype=np.float32)
+        noisy: Array = np.clip(actions + self._std * self._buffer[jobs, at], self._space.low, self._space.high)
+        return noisy
+
+
+def _no_step(action: Any) -> Any:
+    raise AssertionError("a row that never began was stepped")
+
+
+def build(options: Options) -> Episodes:
+    """The task of `task: {kind: episodes}`."""
+    return Episodes(options)

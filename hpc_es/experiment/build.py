@@ -1,0 +1,75 @@
+"""From a config to the parts of an experiment: task, policy, noise, algorithm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from hpc_es.common.normaliser import Moments
+from hpc_es.config import Config
+from hpc_es.errors import ConfigError
+from hpc_es.interfaces import Algorithm, Noise, Policy, State, Task
+from hpc_es.keys import Keys
+from hpc_es.kinds import module
+from hpc_es.mpi.world import World
+from hpc_es.noise.counter import CounterNoise
+from hpc_es.noise.table import TableNoise, check_size, fill
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an experiment is made of, on one rank."""
+
+    task: Task
+    policy: Policy
+    noise: Noise
+    algorithm: Algorithm
+
+
+def task_and_policy(config: Config) -> tuple[Task, Policy]:
+    """The cheap half: it finds unknown environments and policies that do not fit; ConfigError."""
+    task: Task = module("tasks", config.task.kind).build(config.task)
+    policy: Policy = module("policies", config.policy.kind).build(config.policy, task.spaces)
+    if config.noise.kind == "table":
+        check_size(config.noise.table_size, policy.size)
+    return task, policy
+
+
+def parts(config: Config, world: World, task: Task, policy: Policy, repetition: int = 0) -> Parts:
+    """All parts; every rank of the world calls this, since a node's ranks fill the noise table together."""
+    keys = Keys(config.seed, repetition)
+    noise = _noise(config, world, keys, policy.size)
+    build = module("algorithms", config.algorithm.kind).build
+    algorithm: Algorithm = build(config.algorithm, task, policy, noise, keys, config.mpi.chunk_size)
+    return Parts(task, policy, noise, algorithm)
+
+
+def _noise(config: Config, world: World, keys: Keys, size: int) -> Noise:
+    if config.noise.kind == "counter":
+        return CounterNoise(keys, size)
+    table = world.shared_array(config.noise.table_size, np.float32)
+    part, count = world.filling(table)
+    fill(table, keys, part, count)
+    world.node_barrier()
+    table.flags.writeable = False
+    return TableNoise(table, keys, size)
+
+
+def started_from(state: State, path: str) -> State:
+    """`state` with theta, and the observation statistics where both have them, of a run or checkpoint."""
+    from hpc_es.experiment.checkpoint import find, load
+
+    source = load(find(Path(path))).state
+    theta = source.shared.get("theta")
+    if theta is None or theta.shape != state.theta.shape:
+        found = "none" if theta is None else str(theta.size)
+        text = f"expected {state.theta.size} parameters, found {found} in {path}: the networks differ"
+        raise ConfigError([("policy.init_from", text)])
+    shared, master = {**state.shared, "theta": theta}, dict(state.master)
+    if "observation_sum" in master and "observation_sum" in source.master:
+        moments = Moments.of(source.master)
+        master.update(moments.arrays())
+        shared.update(observation_mean=moments.mean(), observation_std=moments.deviation())
+    return replace(state, shared=shared, master=master)

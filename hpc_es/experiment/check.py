@@ -1,0 +1,44 @@
+"""`--check`: everything that can be known without training, in seconds on a login node."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from hpc_es.config import Config
+from hpc_es.experiment.build import task_and_policy
+from hpc_es.interfaces import Box, Task
+from hpc_es.tasks.episodes import Episodes
+from hpc_es.tasks.probe import differences
+
+PROBE_STEPS = 200
+
+
+def check(config: Config) -> int:
+    """Make the environment and the policy, look for hidden state, print what would run; ConfigError or status 0."""
+    task, policy = task_and_policy(config)
+    actions = task.spaces.actions
+    kind = f"Box of {len(actions.low)}" if isinstance(actions, Box) else f"Discrete({actions.n})"
+    sys.stdout.write(f"config is valid: {config.name}\n")
+    sys.stdout.write(f"  observations {task.spaces.observations}, actions {kind}, parameters {policy.size:,}\n")
+    if config.noise.kind == "table":
+        megabytes = config.noise.table_size * np.dtype(np.float32).itemsize / 1e6
+        sys.stdout.write(f"  noise table {megabytes:,.0f} MB a node\n")
+    for warning in warnings(task):
+        sys.stdout.write(f"WARNING: {warning}\n")
+    return 0
+
+
+def warnings(task: Task) -> list[str]:
+    """What need not stop a run, but should be known before it."""
+    if not isinstance(task, Episodes) or task.options.fresh_environment:
+        return []
+    found = differences(task.environment, PROBE_STEPS)
+    if not found:
+        return []
+    return [
+        f"{task.options.env_id} gives other episodes when it is reused than when it is new ({found}): it keeps state "
+        "that reset does not clear, so results would depend on which rank ran which episode. "
+        "Set task.fresh_environment: true"
+    ]

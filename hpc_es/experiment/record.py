@@ -1,0 +1,224 @@
+"""Rank 0's side of a run: its directory with lock, checkpoints, metrics, log, and what is told to the user."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hpc_es.config import Config, config_hash, dump, identity
+from hpc_es.errors import CheckpointError, RunError, UserError
+from hpc_es.experiment import versions
+from hpc_es.experiment.checkpoint import Best, Snapshot, Store, differences
+from hpc_es.experiment.files import write_json, write_text
+from hpc_es.experiment.lock import RunLock
+from hpc_es.experiment.measure import Row
+from hpc_es.experiment.triggers import IntervalTrigger, TriggerList, Unit
+from hpc_es.interfaces import Arrays, State
+from hpc_es.report.metrics import MetricsLog
+from hpc_es.report.progress import Progress
+from hpc_es.report.tensorboard import EventWriter, require
+
+Resume = Literal["auto", "never", "require"]
+STATUS = "status.json"
+CONFIG = "config.yaml"
+Counters = dict[str, float | int]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run directory that is ours, and the snapshot to carry on from, if any."""
+
+    directory: Path
+    lock: RunLock
+    store: Store
+    snapshot: Snapshot | None
+    warnings: tuple[str, ...]
+
+
+def open_run(directory: Path, config: Config, resume: Resume) -> Opened:
+    """Make and lock the run directory, find the newest checkpoint and see that it is of this experiment.
+
+    Raises UserError (CheckpointError, RunError) before anything is changed but the lock.
+    """
+    if config.report.tensorboard:
+        require()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"output {directory} cannot be made: {error.strerror}; choose another --output") from error
+    try:
+        lock = RunLock(directory).acquire()
+    except RunError as error:
+        raise UserError(f"output {directory} cannot be used: {error}") from error
+    warnings: list[str] = []
+    store = Store(directory / "checkpoints", config.checkpoint.keep_last, config.checkpoint.keep_best)
+    try:
+        if resume == "never" and _used(directory):
+            text = f"{directory} holds a run already, and --resume is never: choose another --output, or --resume auto"
+            raise UserError(text)
+        found = store.newest(warnings.append)
+        if found is None and resume == "require":
+            raise UserError(f"--resume require: there is no checkpoint in {directory}")
+        snapshot = found[1] if found else None
+        if snapshot is not None:
+            _same_experiment(directory, snapshot, config)
+    except BaseException:
+        lock.release()
+        raise
+    return Opened(directory, lock, store, snapshot, tuple(warnings))
+
+
+def _used(directory: Path) -> bool:
+    return any((directory / name).exists() for name in ("metrics.jsonl", "checkpoints", CONFIG))
+
+
+def full_identity(config: Config) -> dict[str, Any]:
+    """What may not change on resume: the experiment, and the threads that its bits depend on."""
+    return {**identity(config), "blas_threads": versions.blas_threads()}
+
+
+def _same_experiment(directory: Path, snapshot: Snapshot, config: Config) -> None:
+    different = differences(snapshot.identity, full_identity(config))
+    if different:
+        lines = "\n  ".join(different)
+        text = f"{directory} holds another experiment; these may not change on resume:\n  {lines}\nchoose another --output"
+        raise CheckpointError(text)
+
+
+class Record:
+    """Everything that rank 0 writes. The state of the run lives here too: counters, best, triggers."""
+
+    def __init__(self, opened: Opened, config: Config, provenance: Mapping[str, Any]) -> None:
+        self.config, self.directory = config, opened.directory
+        self._opened, self._provenance = opened, dict(provenance)
+        old = opened.snapshot
+        self.resumed = old is not None
+        self.counters: Counters = dict(old.counters) if old else {"episodes": 0, "timesteps": 0, "seconds": 0.0}
+        self.best: Best | None = old.best if old else None
+        self._state: State | None = old.state if old else None
+        self._saved_generation = old.state.generation if old else -1
+        checkpoint = config.checkpoint
+        self.triggers = TriggerList(
+            [
+                IntervalTrigger(self.save, checkpoint.interval, name="checkpoint"),
+                IntervalTrigger(self.save, checkpoint.interval_seconds, unit=Unit.SECONDS, name="checkpoint_seconds"),
+            ]
+        )
+        if old:
+            self.triggers.restore(old.triggers)
+        write_text(self.directory / CONFIG, dump(config) + _comment(self._provenance))
+        self.metrics = MetricsLog(self.directory, self._warn)
+        self.metrics.cut(old.file_lengths if old else {})
+        self.progress = Progress(self.directory, config.stop)
+        first = old.state.generation if old else 0
+        self._events = EventWriter(self.directory, first) if config.report.tensorboard else None
+        for warning in opened.warnings:
+            self._warn(warning)
+
+    def _warn(self, text: str) -> None:
+        self.progress.message(f"WARNING: {text}")
+
+    def started(self, state: State, info: Mapping[str, object]) -> None:
+        """The run begins, or goes on: say so, and put the first state on disk."""
+        self._state = state
+        self.progress.start(info)
+        if self._saved_generation < 0:
+            self.save()
+        self.status("running")
+
+    def add(self, state: State, row: Row, evaluated: Arrays | None) -> None:
+        """Book a finished generation; `evaluated` are the shared arrays that its evaluation (if any) measured."""
+        self.counters.update(
+            episodes=int(row["episodes_total"] or 0),
+            timesteps=int(row["timesteps_total"] or 0),
+            seconds=float(row["seconds_total"] or 0),
+        )
+        self._state = state
+        self.metrics.write(row)
+        if self._events:
+            self._events.write(row)
+        self.progress.update(row)
+        mean = row["evaluation_return_mean"]
+        if evaluated is not None and mean is not None and (self.best is None or mean > self.best.return_):
+            generation = int(row["generation"] or 0)
+            self.best = Best(float(mean), generation, {name: array.copy() for name, array in evaluated.items()})
+            self._opened.store.save_best(self._snapshot())
+        self.triggers(self._values())
+
+    def _values(self) -> dict[Unit, float]:
+        assert self._state
+        return {
+            Unit.GENERATION: self._state.generation,
+            Unit.TIMESTEPS: self.counters["timesteps"],
+            Unit.SECONDS: self.counters["seconds"],
+        }
+
+    def _snapshot(self) -> Snapshot:
+        assert self._state
+        return Snapshot(
+            state=self._state,
+            counters=self.counters,
+            best=self.best,
+            triggers=self.triggers.state(),
+            config_text=dump(self.config),
+            config_hash=config_hash(self.config),
+            identity=full_identity(self.config),
+            file_lengths=self.metrics.lengths(),
+            provenance=self._provenance,
+        )
+
+    def save(self) -> None:
+        """Write a checkpoint of the last finished generation, unless it is on disk already."""
+        assert self._state
+        if self._state.generation == self._saved_generation:
+            return
+        self._opened.store.save(self._snapshot())
+        self._saved_generation = self._state.generation
+
+    def finish_triggers(self) -> None:
+        """Force all triggers, at the end and on a signal."""
+        self.triggers(self._values(), force=True)
+        self.save()
+
+    def stop_reason(self) -> str | None:
+        """Why the run is over, or None: the first limit of `stop:` that is reached."""
+        assert self._state
+        stop, counters = self.config.stop, self.counters
+        if stop.generations is not None and self._state.generation >= stop.generations:
+            return f"stop.generations: {stop.generations}"
+        if stop.timesteps is not None and counters["timesteps"] >= stop.timesteps:
+            return f"stop.timesteps: {stop.timesteps}"
+        if stop.seconds is not None and counters["seconds"] >= stop.seconds:
+            return f"stop.seconds: {stop.seconds:g}"
+        if stop.target_return is not None and self.best is not None and self.best.return_ >= stop.target_return:
+            return f"stop.target_return: {stop.target_return:g}"
+        return None
+
+    def status(self, state: str, **more: object) -> None:
+        """Replace status.json, which scripts read: running, finished, interrupted or failed."""
+        assert self._state
+        values = {"status": state, "generation": self._state.generation, **self.counters, **more}
+        if self.best is not None:
+            values["best_return"] = self.best.return_
+        write_json(self.directory / STATUS, values)
+
+    def close(self) -> None:
+        """Close the files and give the directory back."""
+        with contextlib.suppress(OSError):
+            self.metrics.close()
+            if self._events:
+                self._events.close()
+        self.progress.close()
+        self._opened.lock.release()
+
+
+def _comment(provenance: Mapping[str, Any]) -> str:
+    """Where and with what the run was made, as YAML comments below the config."""
+    plain = json.loads(json.dumps(provenance, default=dataclasses.asdict))
+    flat = {**plain.pop("versions", {}), **plain}
+    return "\n# made with:\n" + "".join(f"#   {name}: {value}\n" for name, value in flat.items())

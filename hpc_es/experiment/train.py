@@ -1,0 +1,168 @@
+"""The only loop: generations until a limit, a signal or a failure; the same on every rank."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hpc_es.config import Config
+from hpc_es.experiment.build import Parts
+from hpc_es.experiment.generation import Evaluated, Generation
+from hpc_es.experiment.measure import Row, row
+from hpc_es.experiment.record import Record
+from hpc_es.interfaces import Arrays, State
+from hpc_es.mpi.work import GIVE_UP, GiveUp, Work
+from hpc_es.mpi.world import World
+
+RUN, EVALUATE, STOP = 0, 1, 2  # what rank 0 tells the others to do
+INTERRUPTED = 75  # exit status: the run can carry on (EX_TEMPFAIL)
+GIVE_UP_SECONDS = 60.0  # a rank that gave up waits so long for rank 0 to end the job
+
+
+@dataclass
+class Training:
+    """A run on one rank; `record` is there on rank 0 only. `exit_status` is right once the loop has ended."""
+
+    config: Config
+    world: World
+    parts: Parts
+    signals: Callable[[], int]
+    record: Record | None
+    state: State
+    log: Callable[[str], None]
+    exit_status: int = 0
+
+    def __post_init__(self) -> None:
+        mpi = self.config.mpi
+        self._work = Work(self.world, mpi.schedule, mpi.master_evaluates, self.signals)
+        self._generation = Generation(self.world, self._work, self.parts.algorithm, self.signals, self.log)
+        self._interrupted = False
+        self._trained = False
+
+    def run(self) -> Iterator[Row]:
+        """Yield the metrics of each generation; on ranks other than 0 nothing is yielded.
+
+        If the caller leaves the loop early on rank 0 the others are told to stop too.
+        """
+        try:
+            while self._told(self._decide()) == RUN:
+                row = self._one()
+                if row is not None:
+                    try:
+                        yield row
+                    except GeneratorExit:
+                        self._told(STOP)
+                        self._finish()
+                        raise
+            self._finish()
+        except GiveUp as reason:
+            self._give_up(reason)
+
+    def _decide(self) -> int:
+        """Rank 0: go on or stop."""
+        if self.record is None:
+            return RUN
+        return STOP if self._interrupted or self.record.stop_reason() is not None else RUN
+
+    def _told(self, command: int) -> int:
+        """Every rank gets rank 0's command and, unless it is to stop, the shared arrays of its state."""
+        since = time.perf_counter()
+        control = np.array([command, self.state.generation, self._interrupted], np.int64)
+        self.world.broadcast(control)
+        self._interrupted = bool(control[2])
+        if control[0] != STOP:
+            shared = _broadcast(self.world, self.state.shared)
+            self.state = replace(self.state, generation=int(control[1]), shared=shared)
+        self._generation.clock.timed("messages", since)
+        return int(control[0])
+
+    def _episodes(self) -> int:
+        evaluation = self.config.evaluation
+        due = evaluation.interval > 0 and self.state.generation % evaluation.interval == 0
+        return evaluation.episodes if due else 0
+
+    def _one(self) -> Row | None:
+        since = time.perf_counter()
+        evaluated = self._generation.run(self.state, self._episodes())
+        self._trained = True
+        if self.record is None:
+            self._interrupted = bool(evaluated.headers["signals"].max() > 0)
+            return None
+        return self._tell(evaluated, since)
+
+    def _tell(self, evaluated: Evaluated, since: float) -> Row:
+        """Rank 0: the update, then what it leaves behind."""
+        assert self.record
+        before, learning = self.state, time.perf_counter()
+        self.state, learned = self.parts.algorithm.tell(before, evaluated.results)
+        self._generation.clock.timed("update", learning)
+        measured = row(
+            before.generation,
+            evaluated,
+            self.parts.task.episodes_per_job,
+            len(self._work.evaluators),
+            learned,
+            time.perf_counter() - since,
+            self.record.counters,
+        )
+        self.record.add(self.state, measured, before.shared if len(evaluated.evaluation) else None)
+        self._interrupted = bool(evaluated.headers["signals"].max() > 0)
+        return measured
+
+    def _finish(self) -> None:
+        """Checkpoint, then measure the last theta; neither the best theta nor a later run depends on this."""
+        if self.record is not None:
+            self.record.finish_triggers()
+        self.exit_status = INTERRUPTED if self._interrupted else 0
+        summary = {}
+        if self.config.evaluation.interval > 0 and self._trained:
+            self._told(EVALUATE)
+            evaluated = self._generation.run(self.state, self.config.evaluation.episodes, train=False)
+            returns = evaluated.evaluation["return_"]
+            returns = returns[~np.isnan(returns)]
+            if len(returns):
+                summary = {"final_return_mean": float(returns.mean()), "final_return_std": float(returns.std())}
+        if self.record is not None:
+            self._say_goodbye(summary)
+
+    def _say_goodbye(self, summary: dict[str, float]) -> None:
+        assert self.record
+        reason = "a signal" if self._interrupted else self.record.stop_reason() or "the caller"
+        status = "interrupted" if self._interrupted else "finished"
+        self.record.status(status, exit_status=self.exit_status, reason=reason, **summary)
+        counters = self.record.counters
+        measured = f"  final evaluation {summary['final_return_mean']:.4g}" if summary else ""
+        best = f"  best evaluation {self.record.best.return_:.4g}" if self.record.best else ""
+        again = "; the same command carries on" if self._interrupted else ""
+        self.record.progress.finish(
+            f"{status} by {reason} after {self.state.generation} generations, {counters['timesteps']:,} timesteps"
+            f"{measured}{best}{again}"
+        )
+
+    def _give_up(self, reason: GiveUp) -> None:
+        """The last finished state goes to disk and the job ends; a worker leaves both to rank 0."""
+        if self.record is None:
+            self.world.send(0, GIVE_UP, [])
+            time.sleep(GIVE_UP_SECONDS)
+            os._exit(INTERRUPTED)
+        self.record.save()
+        self.record.status("interrupted", exit_status=INTERRUPTED, reason=str(reason))
+        self.record.progress.finish(f"given up ({reason}); the same command carries on from the last finished generation")
+        self.record.close()
+        self.world.abort(INTERRUPTED)
+
+
+def _broadcast(world: World, shared: Arrays) -> Arrays:
+    """Rank 0's arrays, on every rank, as one message; names, shapes and dtypes are the same everywhere."""
+    packed = np.frombuffer(b"".join(np.ascontiguousarray(a).tobytes() for a in shared.values()), np.uint8).copy()
+    world.broadcast(packed)
+    arrays, start = {}, 0
+    for name, array in shared.items():
+        stop = start + array.nbytes
+        arrays[name] = packed[start:stop].view(array.dtype).reshape(array.shape)
+        start = stop
+    return arrays

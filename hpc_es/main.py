@@ -1,0 +1,31 @@
+"""The door: `srun python -m hpc_es.main config.yaml [key=value ...]`.
+
+Exit status: 0 finished, 2 a mistake in the command or config, 75 interrupted (the same command carries on), 1 anything
+else.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # before NumPy is imported
+    os.environ.setdefault(_name, os.environ.get("OMP_NUM_THREADS", "1"))
+
+from hpc_es.mpi.guard import guarded  # noqa: E402
+
+
+def body() -> int:
+    """Import and run the rest inside the guard, so that a failing import on one rank ends all of them."""
+    from hpc_es.experiment.session import run_command
+
+    return run_command(sys.argv[1:])
+
+
+def main() -> None:
+    """Train, and end the process with the exit status."""
+    guarded(body)
+
+
+if __name__ == "__main__":
+    main()

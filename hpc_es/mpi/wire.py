@@ -1,0 +1,32 @@
+"""Named arrays as bytes and back: a JSON header, then the arrays' memory. No pickle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def encode(arrays: Mapping[str, npt.NDArray[Any]]) -> Bytes:
+    """uint8[...]: 8 bytes of header length, the header, the arrays in their order."""
+    entries = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
+    header = json.dumps(entries).encode()
+    pieces = [len(header).to_bytes(8, "little"), header, *(np.ascontiguousarray(a).tobytes() for a in arrays.values())]
+    return np.frombuffer(b"".join(pieces), np.uint8)
+
+
+def decode(coded: Bytes) -> dict[str, npt.NDArray[Any]]:
+    """The arrays that `encode` was given."""
+    memory = coded.tobytes()
+    start = 8 + int.from_bytes(memory[:8], "little")
+    arrays = {}
+    for name, dtype, shape in json.loads(memory[8:start]):
+        count = int(np.prod(shape, dtype=np.int64))
+        arrays[name] = np.frombuffer(memory, dtype, count, start).reshape(shape)
+        start += arrays[name].nbytes
+    return arrays

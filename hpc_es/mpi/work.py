@@ -1,0 +1,118 @@
+"""Chunks on demand: whoever is free asks rank 0 for the next one.
+
+Each evaluating rank begins with the chunk of its own number and keeps one request in flight ahead, so that nobody
+waits for an answer. Rank 0 answers between the steps of its own batch when it evaluates too. Messages are two-sided:
+a one-sided counter would stall while its target computes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from hpc_es.interfaces import Chunk, Outcome, Poll
+from hpc_es.mpi.world import World
+
+REQUEST, ANSWER, GIVE_UP = 1, 2, 3
+DONE = -1
+MASTER_EVALUATES_UP_TO = 16  # ranks, when mpi.master_evaluates is auto
+POLL_SECONDS = 0.2e-3  # at most so often between the steps of a batch
+
+Evaluate = Callable[[Chunk, Poll], Outcome]
+
+
+class GiveUp(BaseException):
+    """A second signal came: the generation is given up."""
+
+
+class Work:
+    """Hands out and evaluates the chunks of a round; `poll` also looks for signals."""
+
+    def __init__(
+        self,
+        world: World,
+        schedule: Literal["on_demand", "static"],
+        master_evaluates: Literal["auto"] | bool,
+        signals: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._world, self._static, self._signals = world, schedule == "static", signals
+        if master_evaluates == "auto":
+            master_evaluates = world.size <= MASTER_EVALUATES_UP_TO
+        self.evaluators = list(range(world.size)) if master_evaluates or world.size == 1 else list(range(1, world.size))
+        self._waiting: deque[int] = deque()  # ranks whose request is not answered yet
+        self._left: deque[int] | None = None  # chunks to hand out; None outside of a round
+        self._asking = 0  # ranks that will still ask
+        self._last_poll = 0.0
+        world.poll = self._look
+
+    def evaluate(self, chunks: Sequence[Chunk], evaluate: Evaluate) -> dict[int, Outcome]:
+        """The outcomes of this rank's chunks, by chunk index; returns when no chunk is left to hand out."""
+        if self._static or len(self.evaluators) == 1:
+            return self._evaluate_share(chunks, evaluate)
+        if self._world.rank == 0:
+            return self._master(chunks, evaluate)
+        return self._worker(chunks, evaluate)
+
+    def _evaluate_share(self, chunks: Sequence[Chunk], evaluate: Evaluate) -> dict[int, Outcome]:
+        if self._world.rank not in self.evaluators:
+            return {}
+        mine = chunks[self.evaluators.index(self._world.rank) :: len(self.evaluators)]
+        return {chunk.index: evaluate(chunk, self.poll) for chunk in mine}
+
+    def _worker(self, chunks: Sequence[Chunk], evaluate: Evaluate) -> dict[int, Outcome]:
+        outcomes = {}
+        number = self.evaluators.index(self._world.rank)
+        if number >= len(chunks):
+            return {}
+        while number != DONE:
+            self._world.send(0, REQUEST, [])
+            outcomes[chunks[number].index] = evaluate(chunks[number], self.poll)
+            number = int(self._world.receive(0, ANSWER)[0])
+        return outcomes
+
+    def _master(self, chunks: Sequence[Chunk], evaluate: Evaluate) -> dict[int, Outcome]:
+        outcomes = {}
+        started = min(len(self.evaluators), len(chunks))
+        self._left = deque(range(started, len(chunks)))
+        self._asking = started - (self.evaluators[0] == 0)
+        self._answer()
+        number = 0 if self.evaluators[0] == 0 else DONE
+        while number != DONE:
+            outcomes[chunks[number].index] = evaluate(chunks[number], self.poll)
+            self._look()
+            number = self._next()
+        self._world.wait_until(lambda: self._asking == 0)  # while _look answers
+        self._left = None
+        return outcomes
+
+    def _next(self) -> int:
+        return self._left.popleft() if self._left else DONE
+
+    def _take(self, source: int, tag: int) -> None:
+        if tag == GIVE_UP:
+            raise GiveUp(f"rank {source} got a second signal")
+        self._waiting.append(source)
+        self._answer()
+
+    def _answer(self) -> None:
+        """Answer who waits; requests of the next round that came early wait for it."""
+        while self._left is not None and self._waiting:
+            number = self._next()
+            self._world.send(self._waiting.popleft(), ANSWER, [number])
+            self._asking -= number == DONE
+
+    def poll(self) -> None:
+        """Between the steps of a batch: at most every POLL_SECONDS, look for signals and requests."""
+        now = time.perf_counter()
+        if now - self._last_poll > POLL_SECONDS:
+            self._last_poll = now
+            self._look()
+
+    def _look(self) -> None:
+        if self._signals() >= 2:
+            raise GiveUp("a second signal came")
+        if self._world.rank == 0:
+            while (message := self._world.receive_any()) is not None:
+                self._take(message[0], message[1])

@@ -1,0 +1,339 @@
+"""The ranks of the job: collectives, small messages and node-shared memory, none of which ever blocks inside MPI.
+
+A rank blocked in MPI spins a core and runs no Python signal handler. So every operation is the nonblocking one,
+completed by `World.wait`: Test, spin shortly, then sleep a tenth of the time waited. A world of one rank needs no MPI
+library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc_es.errors import LaunchError
+from hpc_es.mpi.launch import refusal, tasks_started
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+Array = npt.NDArray[Any]
+Bytes = npt.NDArray[np.uint8]
+Int64 = npt.NDArray[np.int64]
+Found = TypeVar("Found")
+
+SPIN_SECONDS = 0.2e-3
+SLEEP_SHARE = 0.1  # of the time waited so far, so a wait grows by a tenth (doubling sleeps: 7x slower, 3 ranks a core)
+SHORTEST_SECONDS, LONGEST_SECONDS = 20e-6, 1e-3  # of a sleep
+PIECE_BYTES = 1 << 30  # of a broadcast: below the 2 GiB that an int counts
+SHM_PATH = "/dev/shm"  # noqa: S108  (MPI libraries put shared windows there)
+SHM_SPARE_BYTES = 16 << 20  # for the MPI library's own segments
+
+
+@dataclass(frozen=True)
+class _Links:
+    """The MPI side of a world of several ranks; each kind of traffic has a communicator of its own."""
+
+    mpi: Any  # the module mpi4py.MPI
+    collectives: MPI.Intracomm
+    messages: MPI.Intracomm
+    node: MPI.Comm
+
+
+class World:
+    """All ranks of the job as one of them sees it. Use `connect()` to get it.
+
+    `waited` is the time in seconds spent waiting for others, `poll` is called in every turn of a wait (look at
+    signals there; do not wait inside it), `notes` are what a user should be told, such as memory that is not shared.
+    """
+
+    def __init__(self, library: str, links: _Links | None = None) -> None:
+        self.library = library
+        self.waited = 0.0
+        self.poll: Callable[[], None] | None = None
+        self.notes: list[str] = []
+        self._links = links
+        self._sending: list[MPI.Request] = []
+        self._to_myself: deque[tuple[int, Int64]] = deque()  # messages of a world of one
+        self._windows: list[tuple[MPI.Win, Array]] = []
+        self.rank, self.size = (links.collectives.rank, links.collectives.size) if links else (0, 1)
+        self.node_rank, self.node_size = (links.node.rank, links.node.size) if links else (0, 1)
+        me = f"{socket.gethostname()}\n{os.getpid()}".encode()
+        told = [bytes(text).decode().split("\n") for text in self.allgather(np.frombuffer(me, np.uint8))]
+        self._table = [(rank, host, int(pid)) for rank, (host, pid) in enumerate(told)]
+
+    @property
+    def host(self) -> str:
+        """The name of this rank's host."""
+        return self._table[self.rank][1]
+
+    @property
+    def hosts(self) -> list[str]:
+        """The host of each rank."""
+        return [host for _, host, _ in self._table]
+
+    def table(self) -> list[tuple[int, str, int]]:
+        """(rank, host, process id) of every rank, for the log."""
+        return list(self._table)
+
+    # Waiting.
+
+    def wait(self, request: MPI.Request) -> None:
+        """Wait for a request without eating the core or keeping Python's signal handlers from running."""
+        self._until(lambda: request.Test() or None)
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait politely until it holds; `poll`, called in every turn, may be what makes it hold."""
+        self._until(lambda: condition() or None)
+
+    def _until(self, look: Callable[[], Found | None]) -> Found:
+        """The one polite wait: look until there is something; spin shortly, then sleep a tenth of the time waited."""
+        found = look()
+        if found is not None:
+            return found
+        start = time.perf_counter()
+        while found is None:
+            if self.poll is not None:
+                self.poll()
+            waited = time.perf_counter() - start
+            if waited < SPIN_SECONDS:
+                os.sched_yield()  # with more ranks than cores the one waited for may be queued here
+            else:
+                time.sleep(min(max(SLEEP_SHARE * waited, SHORTEST_SECONDS), LONGEST_SECONDS))
+            found = look()
+        self.waited += time.perf_counter() - start
+        return found
+
+    # Collectives: every rank calls them, in the same order.
+
+    def barrier(self) -> None:
+        """Return when every rank has come here."""
+        if self._links:
+            self.wait(self._links.collectives.Ibarrier())
+
+    def broadcast(self, buffer: Array) -> None:
+        """Overwrite `buffer` with that of rank 0, which has the same shape and dtype; C-contiguous, of any size."""
+        assert buffer.flags.c_contiguous, f"broadcast needs a C-contiguous array, not strides {buffer.strides}"
+        if self._links:
+            flat = buffer.reshape(-1).view(np.uint8)
+            for start in range(0, flat.size, PIECE_BYTES):
+                piece = flat[start : start + PIECE_BYTES]
+                self.wait(self._links.collectives.Ibcast([piece, self._links.mpi.BYTE], 0))
+
+    def broadcast_text(self, text: str | None) -> str:
+        """The text of rank 0; the others' is ignored."""
+        if self.rank == 0:
+            assert text is not None, "rank 0 has no text to broadcast"
+        coded = np.frombuffer((text or "").encode(), np.uint8)
+        length = np.array(coded.size, np.int64)
+        self.broadcast(length)
+        buffer = coded.copy() if self.rank == 0 else np.empty(int(length), np.uint8)
+        self.broadcast(buffer)
+        return buffer.tobytes().decode()
+
+    def allgather(self, mine: Bytes) -> list[Bytes]:
+        """Every rank's bytes on every rank, in rank order; their lengths may differ."""
+        if not self._links:
+            return [mine.copy()]
+        lengths = np.empty(self.size, np.int64)
+        self.wait(self._links.collectives.Iallgather(np.array([mine.size], np.int64), lengths))
+        every = np.empty(int(lengths.sum()), np.uint8)
+        self.wait(self._links.collectives.Iallgatherv(self._sent(mine), self._received(every, lengths)))
+        return np.split(every, np.cumsum(lengths)[:-1])
+
+    def gather(self, mine: Bytes) -> list[Bytes] | None:
+        """Every rank's bytes on rank 0, in rank order; None on the others."""
+        if not self._links:
+            return [mine.copy()]
+        lengths = np.empty(self.size, np.int64) if self.rank == 0 else None
+        self.wait(self._links.collectives.Igather(np.array([mine.size], np.int64), lengths, 0))
+        if lengths is None:
+            self.wait(self._links.collectives.Igatherv(self._sent(mine), None, 0))
+            return None
+        every = np.empty(int(lengths.sum()), np.uint8)
+        self.wait(self._links.collectives.Igatherv(self._sent(mine), self._received(every, lengths), 0))
+        return np.split(every, np.cumsum(lengths)[:-1])
+
+    def _sent(self, mine: Bytes) -> Any:
+        assert self._links
+        assert mine.dtype == np.uint8, f"bytes are uint8, not {mine.dtype}: use .view(np.uint8)"
+        return [np.ascontiguousarray(mine).reshape(-1), self._links.mpi.BYTE]
+
+    def _received(self, every: Bytes, lengths: Int64) -> Any:
+        assert self._links
+        starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+        return [every, lengths.tolist(), starts.tolist(), self._links.mpi.BYTE]
+
+    # Messages: a few int64 from one rank to another; in order between two ranks.
+
+    def send(self, dest: int, tag: int, values: Sequence[int]) -> None:
+        """Start sending and return at once."""
+        message = np.array(values, np.int64)
+        if not self._links:
+            assert dest == 0, f"there is no rank {dest} in a world of one"
+            self._to_myself.append((tag, message))
+            return
+        self._reap()
+        self._sending.append(self._links.messages.Isend([message, self._links.mpi.INT64_T], dest, tag))
+
+    def receive_any(self) -> tuple[int, int, Int64] | None:
+        """(source, tag, values) of a message that is there, or None."""
+        if not self._links:
+            return (0, *self._to_myself.popleft()) if self._to_myself else None
+        self._reap()
+        return self._receive(self._links.mpi.ANY_SOURCE, self._links.mpi.ANY_TAG)
+
+    def receive(self, source: int, tag: int) -> Int64:
+        """The values of the next message with this tag from this rank; waits for it."""
+        if not self._links:
+            place = next((i for i, (found, _) in enumerate(self._to_myself) if found == tag), None)
+            assert place is not None, f"a world of one waits for a message with tag {tag} that it never sent"
+            self._to_myself.rotate(-place)
+            _, message = self._to_myself.popleft()
+            self._to_myself.rotate(place)
+            return message
+        return self._until(lambda: self._receive(source, tag))[2]
+
+    def _receive(self, source: int, tag: int) -> tuple[int, int, Int64] | None:
+        assert self._links
+        mpi = self._links.mpi
+        status = mpi.Status()
+        found = self._links.messages.Improbe(source, tag, status)
+        if found is None:
+            return None
+        values = np.empty(status.Get_count(mpi.INT64_T), np.int64)
+        self.wait(found.Irecv([values, mpi.INT64_T]))
+        return status.Get_source(), status.Get_tag(), values
+
+    def _reap(self) -> None:
+        """Forget the sends that are complete; the others keep their buffers."""
+        self._sending = [request for request in self._sending if not request.Test()]
+
+    # Memory shared by the ranks of a node.
+
+    def shared_array(self, count: int, dtype: npt.DTypeLike = np.float32) -> Array:
+        """One uninitialised array for all ranks of the node; every rank of the world calls this.
+
+        Where shared memory is too small each rank gets an array of its own, and `notes` says so. Either way the rank
+        fills its part, as `filling(array)` says, and then calls `node_barrier()`.
+        """
+        kind = np.dtype(dtype)
+        size_bytes = count * kind.itemsize
+        if not self._links or self.node_size == 1:
+            return np.empty(count, kind)
+        free_bytes = np.array(shm_free_bytes() if self.node_rank == 0 else 0, np.int64)
+        self.wait(self._links.node.Ibcast([free_bytes, self._links.mpi.INT64_T], 0))
+        if int(free_bytes) < size_bytes + SHM_SPARE_BYTES:
+            self.notes.append(
+                f"{SHM_PATH} of {self.host} has {int(free_bytes) / 2**20:.0f} MiB free, {size_bytes / 2**20:.0f} MiB "
+                f"are to be shared: each of the {self.node_size} ranks there keeps a copy of its own. Enlarge "
+                f"{SHM_PATH} (in a container: --shm-size), or choose a smaller table"
+            )
+            return np.empty(count, kind)
+        return self._allocate(count, kind)
+
+    def _allocate(self, count: int, kind: np.dtype[Any]) -> Array:
+        assert self._links
+        mine = count * kind.itemsize if self.node_rank == 0 else 0  # whole on one rank: contiguous
+        window = self._links.mpi.Win.Allocate_shared(mine, kind.itemsize, comm=self._links.node)
+        window.Lock_all(self._links.mpi.MODE_NOCHECK)
+        memory, _ = window.Shared_query(0)
+        array = np.frombuffer(memory, kind, count)
+        self._windows.append((window, array))
+        return array
+
+    def filling(self, array: Array) -> tuple[int, int]:
+        """(part, parts): which part of an array of `shared_array` this rank fills; (0, 1) where it is private."""
+        shared = any(array is each for _, each in self._windows)
+        return (self.node_rank, self.node_size) if shared else (0, 1)
+
+    def node_barrier(self) -> None:
+        """Return when every rank of the node has come here; what each wrote to shared arrays is then seen by all."""
+        if self._links:
+            for window, _ in self._windows:
+                window.Sync()
+            self.wait(self._links.node.Ibarrier())
+            for window, _ in self._windows:
+                window.Sync()
+
+    # The end.
+
+    def abort(self, status: int) -> NoReturn:
+        """End all ranks at once, with this status where the launcher passes it on."""
+        abort(status)
+
+    def finalize(self) -> None:
+        """Part in peace: every rank calls this last."""
+        if self._links:
+            for request in self._sending:
+                self.wait(request)
+            self.barrier()  # politely, so that the blocking calls below find everybody there
+            for window, _ in self._windows:
+                window.Unlock_all()
+            for communicator in (self._links.collectives, self._links.messages, self._links.node):
+                communicator.Free()
+        if "mpi4py.MPI" in sys.modules:
+            sys.modules["mpi4py.MPI"].Finalize()
+
+
+def connect() -> World:
+    """Join the other ranks; without an MPI library, a world of one.
+
+    Raises LaunchError where a launcher started several tasks that do not see each other.
+    """
+    count, variable = tasks_started(os.environ)
+    try:
+        import mpi4py
+
+        mpi4py.rc.thread_level = "funneled"
+        mpi4py.rc.finalize = False  # at exit it would block the one rank that failed; `World.finalize` does it
+        from mpi4py import MPI
+    except (ImportError, OSError, RuntimeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if count > 1:
+            raise LaunchError(refusal(count, variable, f"there is no MPI library here ({reason})")) from error
+        return World(f"none: {reason}")
+    library = library_name(MPI.Get_library_version())
+    if MPI.COMM_WORLD.size == 1:
+        if count > 1:
+            raise LaunchError(refusal(count, variable, f"{library} sees a world of one"))
+        return World(library)
+    node = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+    return World(library, _Links(MPI, MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Dup(), node))
+
+
+def abort(status: int) -> NoReturn:
+    """End this process and, where MPI runs, all ranks at once; needs no World."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # a closed pipe must not keep the others hanging
+            stream.flush()
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.size > 1:
+        mpi.COMM_WORLD.Abort(status)
+    os._exit(status)
+
+
+def shm_free_bytes() -> int:
+    """The free bytes of the node's shared memory."""
+    try:
+        found = os.statvfs(SHM_PATH)
+    except OSError:
+        return 0
+    return found.f_bavail * found.f_frsize
+
+
+def library_name(version: str) -> str:
+    """The name and number in what MPI_Get_library_version says, such as "MPICH 5.0.2"."""
+    line = " ".join(version.splitlines()[0].split()) if version.strip() else "unknown MPI"
+    found = re.search(r"(?P<name>CRAY MPICH|MVAPICH2?|MPICH|Open MPI|Intel\S* MPI)\D*?(?P<number>\d[\w.]*)", line)
+    return f"{found['name']} {found['number']}" if found else line[:60]

@@ -1,0 +1,47 @@
+"""From a network's outputs to actions of a Gymnasium space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpc_es.errors import ConfigError
+from hpc_es.interfaces import Array, Box, Discrete, Float32
+
+
+@dataclass(frozen=True)
+class Head:
+    """The last step of a policy; `outputs` is the width of the layer before it."""
+
+    outputs: int
+    space: Box | Discrete
+    bins: int | None = None
+
+    @staticmethod
+    def of(space: Box | Discrete, bins: int | None) -> Head:
+        """The head of an action space; ConfigError where bins do not fit it."""
+        if isinstance(space, Discrete):
+            if bins is not None:
+                text = f"is {bins}, but the actions are Discrete({space.n}) already: leave it out"
+                raise ConfigError([("policy.action_bins", text)])
+            return Head(space.n, space)
+        if bins is None:
+            return Head(len(space.low), space)
+        if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+            text = "needs actions with finite bounds, these have none: leave it out, or use a RescaleAction wrapper"
+            raise ConfigError([("policy.action_bins", text)])
+        return Head(len(space.low) * bins, space, bins)
+
+    def actions(self, outputs: Float32) -> Array:
+        """float32[rows, outputs] to float32[rows, actions] within the bounds, or int64[rows]."""
+        if isinstance(self.space, Discrete):
+            chosen: Array = outputs.argmax(axis=1) + self.space.start
+            return chosen
+        low, high = self.space.low, self.space.high
+        if self.bins is None:
+            clipped: Array = np.clip(outputs, low, high)
+            return clipped
+        chosen = outputs.reshape(len(outputs), -1, self.bins).argmax(axis=2)
+        binned: Array = low + chosen.astype(np.float32) / np.float32(self.bins - 1) * (high - low)
+        return binned

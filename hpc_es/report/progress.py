@@ -1,0 +1,225 @@
+"""What a watcher sees: a live display on a terminal, plain lines elsewhere, and log.txt in every case."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from hpc_es.report.metrics import Number, Row
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.table import Table
+    from rich.text import Text
+
+    from hpc_es.config import Stop
+
+Info = Mapping[str, object]
+
+SPLIT = ("environment", "policy", "update", "messages", "idle")
+SECONDS_BETWEEN_LINES = 1.0
+ROWS_OF_RATE = 20  # the time left is computed from the speed of the last rows
+
+
+class Progress:
+    """Rank 0's voice. Use it as a context manager, or call `close`, so that the terminal gets its cursor back.
+
+    Neither a full disk nor a closed terminal ends a run from here: what cannot be shown is left out.
+    """
+
+    def __init__(self, run_dir: Path, stop: Stop) -> None:
+        self._log = run_dir / "log.txt"
+        self._stop = stop
+        self._info: Info = {}
+        self._rows: tuple[Row, ...] = ()  # never changed in place: the live display has a thread
+        self._last: Number = None  # evaluation
+        self._best: Number = None
+        self._updated = self._printed = time.monotonic()
+        self._pending = False  # the newest row has not been printed
+        self._live: Live | None = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self, info: Info) -> None:
+        """Show what runs, every entry that is not None in its order: name, env, params, ranks, resumed and the like.
+
+        `best_evaluation` tells a resumed run its best evaluation so far.
+        """
+        self._info = info
+        best = info.get("best_evaluation")
+        self._best = best if isinstance(best, float | int) else None
+        self._updated = time.monotonic()
+        entries = [f"{key.replace('_', ' ')} {value}" for key, value in info.items() if value is not None]
+        self.message("  ".join(entries))
+        if on_terminal():
+            self._live = _live(self)
+            self._live.start()
+
+    def update(self, row: Row) -> None:
+        """Take a generation's row; it is printed if it is the first, holds an evaluation, or a second has passed."""
+        self._rows = (*self._rows, row)[-ROWS_OF_RATE:]
+        self._updated = time.monotonic()
+        evaluation = row.get("evaluation_return_mean") if row.get("evaluation_episodes") else None
+        if evaluation is not None and not math.isnan(evaluation):
+            self._last = evaluation
+            self._best = evaluation if self._best is None else max(self._best, evaluation)
+        self._pending = True
+        first = len(self._rows) == 1
+        if first or row.get("evaluation_episodes") or self._updated - self._printed >= SECONDS_BETWEEN_LINES:
+            self._print_row()
+
+    def message(self, text: str) -> None:
+        """Print a warning or a notice above the live display, or as a line."""
+        if self._live is not None:
+            self._live.console.print(_text(text), soft_wrap=True)
+        else:
+            _print(text)
+        self._append(text)
+
+    def finish(self, text: str) -> None:
+        """Print the last row if it is not, then `text`, and end the live display."""
+        self.close()
+        self.message(text)
+
+    def close(self) -> None:
+        """End the live display; may be called twice, and after an error."""
+        if self._pending:
+            self._print_row()
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _print_row(self) -> None:
+        self._pending = False
+        self._printed = self._updated
+        line = "  ".join(f"{name} {value}" for name, value in self.entries(0.0))
+        if self._live is None:
+            _print(line)
+        self._append(line)
+
+    def _append(self, text: str) -> None:
+        stamp = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+        try:
+            with self._log.open("a", encoding="utf-8") as file:
+                file.writelines(f"{stamp}  {line}\n" for line in text.splitlines() or [""])
+        except OSError:
+            return  # a full disk is reported by what must be written
+
+    def entries(self, since_row_seconds: float) -> list[tuple[str, str]]:
+        """What is shown of the newest row, as (name, value)."""
+        row = self._rows[-1]
+        total = f" of {self._stop.generations}" if self._stop.generations is not None else ""
+        left = seconds_left(self._stop, self._rows)
+        elapsed = (row.get("seconds_total") or 0.0) + since_row_seconds
+        shown = [
+            ("generation", f"{(row['generation'] or 0) + 1}{total}"),
+            ("return", f"{number(row.get('return_mean'))} ± {number(row.get('return_std'))}"),
+            ("evaluation", f"{number(self._last)} (best {number(self._best)})" if self._last is not None else None),
+            ("timesteps", number(row.get("timesteps_total"))),
+            ("steps/s", number(row.get("steps_per_second"))),
+            ("time", split(row)),
+            ("failed episodes", number(row["failed_episodes"]) if row.get("failed_episodes") else None),
+            ("elapsed", clock(elapsed)),
+            ("left", clock(max(left - since_row_seconds, 0.0)) if left is not None else None),
+        ]
+        return [(name, value) for name, value in shown if value]
+
+    def __rich__(self) -> Table:
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 2))
+        waiting = time.monotonic() - self._updated
+        shown = self.entries(waiting) if self._rows else [("first generation", clock(waiting))]
+        for name, value in [("run", str(self._info.get("name", ""))), *shown]:
+            table.add_row(_text(name, "dim"), _text(value))
+        return table
+
+
+def on_terminal() -> bool:
+    """Whether a live display can be drawn on stderr."""
+    capable = os.environ.get("TERM", "") not in ("", "dumb", "unknown") and not os.environ.get("CI")
+    return capable and sys.stderr.isatty()
+
+
+def seconds_left(stop: Stop, rows: Sequence[Row]) -> float | None:
+    """Until the first limit of `stop` is reached, at the mean speed of `rows`; None without a limit.
+
+    The speed is that of these rows alone, so that a run resumed on other ranks is not judged by its past.
+    """
+    row = rows[-1]
+    seconds = _mean(rows, "seconds_this_generation")
+    timesteps = _mean(rows, "timesteps_this_generation")
+    left = []
+    if stop.generations is not None:
+        left.append((stop.generations - 1 - (row["generation"] or 0)) * seconds)
+    if stop.timesteps is not None and timesteps:
+        left.append((stop.timesteps - (row.get("timesteps_total") or 0)) / timesteps * seconds)
+    if stop.seconds is not None:
+        left.append(stop.seconds - (row.get("seconds_total") or 0.0))
+    return max(min(left), 0.0) if left else None
+
+
+def split(row: Row) -> str | None:
+    """Where the ranks' time went, as percentages of their mean; None if nothing was measured."""
+    seconds = {name: row.get(f"time_{name}_mean") or 0.0 for name in SPLIT}
+    total = sum(seconds.values())
+    return " ".join(f"{name} {100 * part / total:.0f}%" for name, part in seconds.items()) if total > 0 else None
+
+
+def number(value: Number) -> str:
+    """Four digits, no exponent up to a million, a dash for what was not measured."""
+    if value is None or math.isnan(value):
+        return "-"
+    for size, letter in ((1e9, "G"), (1e6, "M")):
+        if abs(value) >= size:
+            return f"{value / size:.2f}{letter}"
+    return f"{value:.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value:.4g}"
+
+
+def clock(seconds: float) -> str:
+    """1:02:03, or 2:03 below an hour."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def _mean(rows: Sequence[Row], key: str) -> float:
+    return sum(row.get(key) or 0.0 for row in rows) / len(rows)
+
+
+def _print(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except UnicodeEncodeError:
+        print(text.encode("ascii", "replace").decode(), flush=True)
+    except OSError:
+        return  # nobody reads any more, or the job's output file is on a full disk
+
+
+def _live(progress: Progress) -> Live:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True)
+    redirect = sys.stdout.isatty()  # a redirected stdout is a file's, and stays it
+    return Live(progress, console=console, refresh_per_second=2, redirect_stdout=redirect)
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Text as it stands: in a string, rich reads [brackets] as markup."""
+    from rich.text import Text
+
+    return Text(text, style)

@@ -1,0 +1,140 @@
+"""Making Gymnasium environments from options, and saying clearly why one cannot be made."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import gymnasium
+import numpy as np
+
+from hpc_es.errors import ConfigError
+from hpc_es.interfaces import Box, Discrete, Spaces
+
+Environment: TypeAlias = gymnasium.Env[Any, Any]
+Wrapper = str | Mapping[str, Mapping[str, Any]]
+
+
+def make(
+    env_id: str,
+    env_kwargs: Mapping[str, Any],
+    max_episode_steps: int | None = None,
+    wrappers: tuple[Wrapper, ...] = (),
+    render_mode: str | None = None,
+) -> Environment:
+    """A new environment with its wrappers.
+
+    Raises ConfigError naming `task.env_id`, `task.env_kwargs` or `task.wrappers` where it cannot be made. `env_id` is a
+    Gymnasium id, `module:Env-v0`, or an id of the old gym, taken in through shimmy.
+    """
+    keywords = dict(env_kwargs)
+    if max_episode_steps is not None:
+        keywords["max_episode_steps"] = max_episode_steps
+    if render_mode is not None:
+        keywords["render_mode"] = render_mode
+    environment = _registered(env_id, keywords)
+    for number, wrapper in enumerate(wrappers):
+        environment = _wrap(environment, wrapper, number)
+    return environment
+
+
+def _registered(env_id: str, keywords: dict[str, Any]) -> Environment:
+    try:
+        return gymnasium.make(env_id, disable_env_checker=True, **keywords)
+    except gymnasium.error.DependencyNotInstalled as error:
+        remedy = f"{env_id} needs a package that is not installed: {error}"
+        raise ConfigError([("task.env_id", remedy)]) from error
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.Error, ModuleNotFoundError) as error:
+        if (legacy := _legacy(env_id, keywords)) is not None:
+            return legacy
+        raise ConfigError([("task.env_id", _unknown(env_id, error))]) from error
+    except TypeError as error:
+        raise ConfigError([("task.env_kwargs", f"{env_id} does not take these keywords: {error}")]) from error
+    except Exception as error:
+        text = f"{env_id} cannot be made: {type(error).__name__}: {error}"
+        raise ConfigError([("task.env_id", text)]) from error
+
+
+def _unknown(env_id: str, error: Exception) -> str:
+    module, _, name = env_id.rpartition(":")
+    if isinstance(error, ModuleNotFoundError):
+        return f"expected an environment, found {env_id!r}, but module {error.name!r} cannot be imported"
+    near = nearest(name, [key for key in gymnasium.registry if ":" not in key])
+    hint = f"; did you mean {near!r}?" if near and not module else ""
+    return f"expected a registered Gymnasium id, found {env_id!r}{hint} ({str(error).strip()})"
+
+
+def nearest(name: str, known: list[str]) -> str | None:
+    """The known name most like `name`, if any is near."""
+    import difflib
+
+    lower = {key.lower(): key for key in sorted(known)}
+    found = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
+    return lower[found[0]] if found else None
+
+
+def _legacy(env_id: str, keywords: dict[str, Any]) -> Environment | None:
+    """An environment of the old gym, if it is installed (extra `gym`) and knows the id."""
+    if importlib.util.find_spec("gym") is None or importlib.util.find_spec("shimmy") is None:
+        return None
+    import gym
+    import shimmy
+
+    module, _, name = env_id.rpartition(":")
+    try:
+        if module:
+            importlib.import_module(module)
+        gym.spec(name)
+    except Exception:  # the old gym's own errors: whatever they say, it does not know this id
+        return None
+    limit = keywords.pop("max_episode_steps", None)
+    render_mode = keywords.pop("render_mode", None)
+    wrapped: Environment = shimmy.GymV26CompatibilityV0(
+        env=gym.make(name, disable_env_checker=True, **keywords), render_mode=render_mode
+    )
+    return gymnasium.wrappers.TimeLimit(wrapped, limit) if limit is not None else wrapped
+
+
+def _wrap(environment: Environment, wrapper: Wrapper, number: int) -> Environment:
+    key = f"task.wrappers[{number}]"
+    if isinstance(wrapper, str):
+        path, keywords = wrapper, {}
+    elif len(wrapper) == 1:
+        path, keywords = next((path, dict(values or {})) for path, values in wrapper.items())
+    else:
+        raise ConfigError([(key, f"expected 'module:Class' or one {{'module:Class': {{keyword: value}}}}, found {wrapper!r}")])
+    try:
+        wrapped: Environment = _import(path)(environment, **keywords)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError([(key, f"expected 'module:Class', found {path!r}, which cannot be imported: {error}")]) from error
+    except Exception as error:
+        raise ConfigError([(key, f"{path} cannot be applied: {type(error).__name__}: {error}")]) from error
+    return wrapped
+
+
+def _import(path: str) -> Callable[..., Any]:
+    module, colon, name = path.partition(":")
+    if not colon:
+        raise ValueError("there is no ':' in it")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def spaces(environment: Environment) -> Spaces:
+    """What a policy sees and does in this environment; ConfigError where it is not flat, with the remedy."""
+    observations, actions = environment.observation_space, environment.action_space
+    if not isinstance(observations, gymnasium.spaces.Box) or len(observations.shape) != 1:
+        text = (
+            f"expected flat observations (a Box of one dimension), found {observations}: "
+            "add 'gymnasium.wrappers:FlattenObservation' to task.wrappers"
+        )
+        raise ConfigError([("task.env_id", text)])
+    width = int(observations.shape[0])
+    if isinstance(actions, gymnasium.spaces.Discrete):
+        return Spaces(width, Discrete(int(actions.n), int(actions.start)))
+    if isinstance(actions, gymnasium.spaces.Box) and len(actions.shape) == 1 and actions.dtype.kind == "f":
+        return Spaces(width, Box(actions.low.astype(np.float32), actions.high.astype(np.float32)))
+    text = f"expected Discrete actions or a Box of floats in one dimension, found {actions}: use an action wrapper"
+    raise ConfigError([("task.env_id", text)])

@@ -1,0 +1,239 @@
+"""What a watcher sees: plain lines, the log file, and the live display on a terminal."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc_es.config import Stop
+from hpc_es.report import progress as module
+from hpc_es.report.metrics import Number
+from hpc_es.report.progress import Progress, clock, number, on_terminal, seconds_left, split
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    monkeypatch.setattr(module, "time", fake := Clock())
+    return fake
+
+
+def open_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """No fixture: pytest's capture sets stderr anew between a fixture and its test."""
+    monkeypatch.setattr(sys, "stderr", fake := Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("CI", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    return fake
+
+
+def limits(generations: int | None = None, timesteps: int | None = None, seconds: float | None = None) -> Stop:
+    return Stop(generations=generations, timesteps=timesteps, seconds=seconds, target_return=None)
+
+
+def row(generation: int, **more: Number) -> dict[str, Number]:
+    return {
+        "generation": generation,
+        "return_mean": 10.0 * generation,
+        "return_std": 2.5,
+        "evaluation_episodes": 0,
+        "timesteps_this_generation": 100,
+        "timesteps_total": 100 * (generation + 1),
+        "seconds_this_generation": 2.0,
+        "seconds_total": 2.0 * (generation + 1),
+        **more,
+    }
+
+
+def generations(text: str) -> list[int]:
+    return [int(found) for found in re.findall(r"generation (\d+)", text)]
+
+
+def test_lines_once_a_second_and_first_last_and_evaluations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], time: Clock
+) -> None:
+    with Progress(tmp_path, limits()) as progress:
+        progress.start({"name": "demo"})
+        for generation in range(30):
+            evaluated = generation == 3
+            progress.update(row(generation, evaluation_episodes=5 * evaluated, evaluation_return_mean=1.0))
+            time.now += 0.125
+        progress.finish("finished")
+    out = capsys.readouterr().out
+    # Rows come at 0, 1/8, 2/8 ... s: the first, the evaluation at 3/8 s, then 11/8, 19/8, 27/8 s, and the last.
+    assert generations(out) == [1, 4, 12, 20, 28, 30]
+    assert out.endswith("finished\n")
+
+
+def test_last_row_is_not_printed_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(tmp_path, limits())
+    progress.update(row(0))
+    progress.finish("finished")
+    progress.close()
+    assert generations(capsys.readouterr().out) == [1]
+
+
+def test_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(tmp_path, limits(generations=5))
+    progress.start({"name": "demo", "env": "CartPole-v1", "params": 58, "resumed": None, "best_evaluation": 480.0})
+    progress.update(
+        row(
+            1,
+            evaluation_episodes=2,
+            evaluation_return_mean=470.25,
+            steps_per_second=51234.5,
+            time_environment_mean=1.5,
+            time_policy_mean=0.5,
+            failed_episodes=1,
+        )
+    )
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "name demo  env CartPole-v1  params 58  best evaluation 480.0"
+    assert second == (
+        "generation 2 of 5  return 10 ± 2.5  evaluation 470.2 (best 480)  timesteps 200  steps/s 51234  "
+        "time environment 75% policy 25% update 0% messages 0% idle 0%  failed episodes 1  elapsed 0:04  left 0:06"
+    )
+
+
+def test_nothing_measured_is_a_dash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(tmp_path, limits())
+    nothing: dict[str, Number] = dict.fromkeys(row(0))
+    progress.update({**nothing, "generation": 0, "evaluation_episodes": 1, "evaluation_return_mean": float("nan")})
+    assert "return - ± -  timesteps -" in capsys.readouterr().out
+
+
+def test_log_file_is_stamped_and_appended(tmp_path: Path) -> None:
+    for session in ("first", "second"):
+        progress = Progress(tmp_path, limits())
+        progress.message(f"{session}\ntwo lines")
+        progress.update(row(0))
+        progress.close()
+    lines = (tmp_path / "log.txt").read_text().splitlines()
+    stamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d\d:\d\d  "
+    texts = [re.sub(f"^{stamp}", "", line) for line in lines]
+    assert all(re.match(stamp, line) for line in lines)
+    assert [text.split("  ")[0] for text in texts] == [
+        "first", "two lines", "generation 1", "second", "two lines", "generation 1",
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+def test_full_disk_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "log.txt").symlink_to("/dev/full")
+    monkeypatch.setattr(sys, "stdout", open("/dev/full", "w", buffering=1))  # noqa: PTH123, SIM115
+    progress = Progress(tmp_path, limits())
+    progress.update(row(0))
+    progress.finish("finished")
+
+
+def test_ascii_output_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    Progress(tmp_path, limits()).update(row(1))
+    assert b"return 10 ? 2.5" in raw.getvalue()
+
+
+def test_live_display(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    terminal = open_terminal(monkeypatch)
+    with Progress(tmp_path, limits(generations=9)) as progress:
+        progress.start({"name": "demo[bold]"})
+        progress.update(row(3))
+        progress.message("a [red]warning[/red]")
+        progress.finish("finished")
+    shown = terminal.getvalue()
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
+    assert "4 of 9" in plain
+    assert "a [red]warning[/red]" in plain  # as it stands, not as markup
+    assert "[dim]" not in plain
+    assert shown.index("\x1b[?25l") < shown.rindex("\x1b[?25h")  # the cursor is back
+    assert generations(capsys.readouterr().out) == []
+    assert generations((tmp_path / "log.txt").read_text()) == [4]
+
+
+def test_an_error_gives_the_cursor_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = open_terminal(monkeypatch)
+    with pytest.raises(ZeroDivisionError), Progress(tmp_path, limits()) as progress:
+        progress.start({"name": "demo"})
+        raise ZeroDivisionError
+    assert terminal.getvalue().endswith("\x1b[?25h")
+
+
+@pytest.mark.parametrize("setting", ["TERM=dumb", "TERM=", "CI=true"])
+def test_plain_lines_where_no_display_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], setting: str
+) -> None:
+    terminal = open_terminal(monkeypatch)
+    assert on_terminal()
+    monkeypatch.setenv(*setting.split("="))
+    progress = Progress(tmp_path, limits())
+    progress.start({"name": "demo"})
+    progress.update(row(0))
+    assert generations(capsys.readouterr().out) == [1]
+    assert terminal.getvalue() == ""
+
+
+def test_rich_is_imported_only_for_the_display(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from types import SimpleNamespace as N\n"
+        "from hpc_es.report.progress import Progress\n"
+        f"p = Progress(Path({str(tmp_path)!r}), N(generations=1, timesteps=None, seconds=None))\n"
+        "p.start({'name': 'x'}); p.update({'generation': 0}); p.finish('')\n"
+        "sys.exit(any(name.split('.')[0] in ('rich', 'matplotlib', 'pydantic') for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False, stderr=subprocess.DEVNULL).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("stop", "expected"),
+    [
+        (limits(), None),
+        (limits(generations=10), 16.0),  # 2 done, 8 of 2 s to go
+        (limits(timesteps=500), 6.0),  # 200 done, 300 at 50 a second
+        (limits(seconds=9.0), 5.0),  # 4 gone
+        (limits(generations=10, timesteps=500, seconds=9.0), 5.0),  # whichever is first
+        (limits(generations=1), 0.0),
+    ],
+)
+def test_seconds_left(stop: Stop, expected: float | None) -> None:
+    assert seconds_left(stop, [row(0), row(1)]) == expected
+
+
+def test_seconds_left_forgets_the_speed_before_a_resume() -> None:
+    slow_past = row(99, seconds_total=10_000.0)  # 100 s a generation on fewer ranks, now 2 s
+    assert seconds_left(limits(generations=110), [slow_past]) == 20.0
+
+
+def test_split() -> None:
+    times: dict[str, Number] = {"time_environment_mean": 8.1, "time_policy_mean": 0.9, "time_update_mean": 0.5}
+    times |= {"time_messages_mean": 0.3, "time_idle_mean": 0.2}
+    assert split(times) == "environment 81% policy 9% update 5% messages 3% idle 2%"
+    assert split({}) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (float("nan"), "-"), (12, "12"), (1.23456, "1.235"), (-1234.5, "-1234"), (2_500_000, "2.50M")],
+)
+def test_number(value: Number, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.9, "0:00"), (59.0, "0:59"), (61.0, "1:01"), (3723.0, "1:02:03")])
+def test_clock(seconds: float, text: str) -> None:
+    assert clock(seconds) == text
