@@ -41,7 +41,7 @@ def _import(package: Package, name: str) -> ModuleType:
 
 def _is_kind(found: ModuleType) -> bool:
     options = getattr(found, "Options", None)
-    if not (isinstance(options, type) and dataclasses.is_dataclass(options)):
+    if not dataclasses.is_dataclass(options):
         return False
     name = found.__name__.rpartition(".")[2]
     return any(field.name == "kind" and field.default == name for field in dataclasses.fields(options))

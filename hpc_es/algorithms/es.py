@@ -150,7 +150,9 @@ class EvolutionStrategy:
         purpose = Purpose.ENVIRONMENT if chunk.training else Purpose.EVALUATION
         groups = [self._pair(job) if chunk.training else job for job in chunk.job_numbers]
         seeds = {
-            group: self.keys.generator(purpose, state.generation, group).integers(2**31, size=self.task.episodes_per_job)
+            group: self.keys.generator(purpose, state.generation, group).integers(
+                2**31, size=self.task.episodes_per_job
+            )
             for group in dict.fromkeys(groups)
         }
         return Batch(

@@ -52,4 +52,5 @@ def step(options: Options, slots: Arrays, gradient: Float32) -> tuple[Arrays, Fl
 
 def lerp(old: Float32, new: Float32, decay: float) -> Float32:
     """decay * old + (1 - decay) * new, in float32."""
-    return np.float32(decay) * old + np.float32(1 - decay) * new
+    mixed: Float32 = np.float32(decay) * old + np.float32(1 - decay) * new
+    return mixed

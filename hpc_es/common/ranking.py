@@ -1,4 +1,4 @@
-"""Fitness shaping: from returns to weights that no outlier can dominate (Wierstra et al. 2014; Salimans et al. 2017)."""
+"""Fitness shaping: from returns to weights that no outlier can dominate (Wierstra et al. 2014)."""
 
 from __future__ import annotations
 

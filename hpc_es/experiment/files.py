@@ -24,7 +24,9 @@ def write_text(path: Path, text: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise RunError(f"{path} cannot be written: {error.strerror}; free some space or choose another output") from error
+        raise RunError(
+            f"{path} cannot be written: {error.strerror}; free some space or choose another output"
+        ) from error
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:

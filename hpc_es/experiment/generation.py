@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.interfaces import ROW, Algorithm, Array, Arrays, Chunk, Outcome, Results, Rows, State
+from hpc_es.interfaces import ROW, Algorithm, Array, Chunk, Outcome, Results, Rows, State
 from hpc_es.mpi.wire import decode, encode
 from hpc_es.mpi.work import Work
 from hpc_es.mpi.world import World
@@ -177,7 +177,7 @@ class Generation:
 
 def summed(headers: npt.NDArray[np.void], more: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
     """The headers of several rounds as one; signals are counts since the start."""
-    total = more.copy()
+    total: npt.NDArray[np.void] = more.copy()
     for name in ("policy_calls", *TIMES, "chunks"):
         total[name] = headers[name] + more[name]
     return total

@@ -77,9 +77,8 @@ class RunLock:
         Raises UserError if another run, or another RunLock of this process, holds it; RunError if the directory is
         missing or not writable.
         """
-        if (
-            _held.get(self.path) == os.getpid()
-        ):  # must come before `open`: closing a second descriptor would release the lock
+        # Before `open`, since closing a second descriptor would release the lock.
+        if _held.get(self.path) == os.getpid():
             raise UserError(f"{self.path.parent} is already in use by this process ({os.getpid()})")
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -86,7 +86,9 @@ def _same_experiment(directory: Path, snapshot: Snapshot, config: Config) -> Non
     different = differences(snapshot.identity, full_identity(config))
     if different:
         lines = "\n  ".join(different)
-        text = f"{directory} holds another experiment; these may not change on resume:\n  {lines}\nchoose another --output"
+        text = (
+            f"{directory} holds another experiment; these may not change on resume:\n  {lines}\nchoose another --output"
+        )
         raise CheckpointError(text)
 
 

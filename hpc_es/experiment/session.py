@@ -19,7 +19,7 @@ from hpc_es.experiment.measure import Row
 from hpc_es.experiment.record import Opened, Record, Resume, open_run
 from hpc_es.experiment.train import Training
 from hpc_es.interfaces import Policy, State, Task
-from hpc_es.mpi.guard import Signals
+from hpc_es.mpi.guard import Signals, stand_by
 from hpc_es.mpi.world import World, connect
 
 
@@ -59,7 +59,6 @@ def run_command(arguments: Sequence[str]) -> int:
     signals = Signals()
     prepared, status = agreed(world, lambda: _prepare_command(arguments))
     if isinstance(status, int):
-        world.finalize()
         return status
     session = Session(world, signals, prepared, parse_resolved(status))
     for _ in session.training.run():
@@ -163,7 +162,7 @@ class Session:
         """Give everything back; returns the exit status."""
         if self._record is not None:
             self._record.close()
-        self._world.finalize()
+        self._world.poll = None
         return self.training.exit_status
 
 
@@ -188,6 +187,7 @@ def train(config: Config | str | Path | Mapping[str, Any], output: str | Path | 
 
 def _train(prepare: Callable[[], Prepared]) -> Iterator[Row]:
     world = connect()
+    stand_by()
     failure: list[UserError] = []
 
     def remembered() -> Prepared | int:

@@ -151,7 +151,9 @@ class Training:
             os._exit(INTERRUPTED)
         self.record.save()
         self.record.status("interrupted", exit_status=INTERRUPTED, reason=str(reason))
-        self.record.progress.finish(f"given up ({reason}); the same command carries on from the last finished generation")
+        self.record.progress.finish(
+            f"given up ({reason}); the same command carries on from the last finished generation"
+        )
         self.record.close()
         self.world.abort(INTERRUPTED)
 

@@ -8,7 +8,19 @@ from typing import Any
 
 import hpc_es
 
-PACKAGES = ("numpy", "gymnasium", "mpi4py", "h5py", "mujoco", "box2d", "tensorflow", "PyYAML", "pydantic", "shimmy", "gym")
+PACKAGES = (
+    "numpy",
+    "gymnasium",
+    "mpi4py",
+    "h5py",
+    "mujoco",
+    "box2d",
+    "tensorflow",
+    "PyYAML",
+    "pydantic",
+    "shimmy",
+    "gym",
+)
 
 
 def versions() -> dict[str, str]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import stat
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +20,8 @@ SIZES = (
     "JSM_NAMESPACE_SIZE",  # jsrun
 )
 RANKS = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")  # PMIx tells a rank, but no size
+
+KILL_SECONDS = 1.0  # to be killed in, before this process ends by itself
 
 
 def tasks_started(environ: Mapping[str, str]) -> tuple[int, str]:
@@ -45,6 +51,20 @@ def refusal(count: int, variable: str, found: str) -> str:
         "`python -m mpi4py --mpi-lib-version`\n"
         f"  meant to be alone: env -u {variable} {sys.executable} -m hpc_es.main ..."
     )
+
+
+def abort_launch(environ: Mapping[str, str], status: int) -> None:
+    """Ask Hydra to end all ranks, before MPI is initialised: it ignores an exit there, and the others wait in MPI_Init.
+
+    It is one line of the PMI-1 wire protocol. Other launchers see an exit status (srun with --kill-on-bad-exit=1).
+    """
+    if "MPI_LOCALNRANKS" not in environ:  # a mark of Hydra; srun's PMI_FD speaks another protocol
+        return
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        descriptor = int(environ["PMI_FD"])
+        if stat.S_ISSOCK(os.fstat(descriptor).st_mode):  # in a child of a rank the number may mean anything
+            os.write(descriptor, f"cmd=abort exitcode={status}\n".encode())
+            time.sleep(KILL_SECONDS)
 
 
 def beside_python(program: str) -> str:

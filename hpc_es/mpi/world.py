@@ -16,13 +16,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc_es.errors import LaunchError
-from hpc_es.mpi.launch import refusal, tasks_started
+from hpc_es.mpi import shared
+from hpc_es.mpi.launch import abort_launch, refusal, tasks_started
+from hpc_es.mpi.shared import Windows
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -30,14 +32,11 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 Int64 = npt.NDArray[np.int64]
-Found = TypeVar("Found")
 
 SPIN_SECONDS = 0.2e-3
 SLEEP_SHARE = 0.1  # of the time waited so far, so a wait grows by a tenth (doubling sleeps: 7x slower, 3 ranks a core)
 SHORTEST_SECONDS, LONGEST_SECONDS = 20e-6, 1e-3  # of a sleep
 PIECE_BYTES = 1 << 30  # of a broadcast: below the 2 GiB that an int counts
-SHM_PATH = "/dev/shm"  # noqa: S108  (MPI libraries put shared windows there)
-SHM_SPARE_BYTES = 16 << 20  # for the MPI library's own segments
 
 
 @dataclass(frozen=True)
@@ -48,13 +47,14 @@ class _Links:
     collectives: MPI.Intracomm
     messages: MPI.Intracomm
     node: MPI.Comm
+    windows: Windows
 
 
 class World:
     """All ranks of the job as one of them sees it. Use `connect()` to get it.
 
     `waited` is the time in seconds spent waiting for others, `poll` is called in every turn of a wait (look at
-    signals there; do not wait inside it), `notes` are what a user should be told, such as memory that is not shared.
+    signals there), `notes` are what a user should be told, such as memory that is not shared.
     """
 
     def __init__(self, library: str, links: _Links | None = None) -> None:
@@ -65,7 +65,8 @@ class World:
         self._links = links
         self._sending: list[MPI.Request] = []
         self._to_myself: deque[tuple[int, Int64]] = deque()  # messages of a world of one
-        self._windows: list[tuple[MPI.Win, Array]] = []
+        self._polling = False
+        self._finalized = False
         self.rank, self.size = (links.collectives.rank, links.collectives.size) if links else (0, 1)
         self.node_rank, self.node_size = (links.node.rank, links.node.size) if links else (0, 1)
         me = f"{socket.gethostname()}\n{os.getpid()}".encode()
@@ -90,29 +91,30 @@ class World:
 
     def wait(self, request: MPI.Request) -> None:
         """Wait for a request without eating the core or keeping Python's signal handlers from running."""
-        self._until(lambda: request.Test() or None)
+        self.wait_until(request.Test)
 
-    def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Wait politely until it holds; `poll`, called in every turn, may be what makes it hold."""
-        self._until(lambda: condition() or None)
-
-    def _until(self, look: Callable[[], Found | None]) -> Found:
-        """The one polite wait: look until there is something; spin shortly, then sleep a tenth of the time waited."""
-        found = look()
-        if found is not None:
-            return found
-        start = time.perf_counter()
-        while found is None:
-            if self.poll is not None:
-                self.poll()
+    def wait_until(self, done: Callable[[], bool]) -> None:
+        """The one polite wait: look whether it is done; spin shortly, then sleep a tenth of the time waited."""
+        if done():
+            return
+        start, before = time.perf_counter(), self.waited
+        while not done():
+            self._poll()
             waited = time.perf_counter() - start
             if waited < SPIN_SECONDS:
                 os.sched_yield()  # with more ranks than cores the one waited for may be queued here
             else:
                 time.sleep(min(max(SLEEP_SHARE * waited, SHORTEST_SECONDS), LONGEST_SECONDS))
-            found = look()
-        self.waited += time.perf_counter() - start
-        return found
+        self.waited = before + time.perf_counter() - start  # `poll` waits within this wait
+
+    def _poll(self) -> None:
+        if self.poll is None or self._polling:
+            return
+        self._polling = True  # what it receives waits too, but polls no deeper
+        try:
+            self.poll()
+        finally:
+            self._polling = False
 
     # Collectives: every rank calls them, in the same order.
 
@@ -202,7 +204,16 @@ class World:
             _, message = self._to_myself.popleft()
             self._to_myself.rotate(place)
             return message
-        return self._until(lambda: self._receive(source, tag))[2]
+        found: list[Int64] = []
+
+        def look() -> bool:
+            message = self._receive(source, tag)
+            if message is not None:
+                found.append(message[2])
+            return message is not None
+
+        self.wait_until(look)
+        return found[0]
 
     def _receive(self, source: int, tag: int) -> tuple[int, int, Int64] | None:
         assert self._links
@@ -228,43 +239,28 @@ class World:
         fills its part, as `filling(array)` says, and then calls `node_barrier()`.
         """
         kind = np.dtype(dtype)
-        size_bytes = count * kind.itemsize
         if not self._links or self.node_size == 1:
             return np.empty(count, kind)
-        free_bytes = np.array(shm_free_bytes() if self.node_rank == 0 else 0, np.int64)
-        self.wait(self._links.node.Ibcast([free_bytes, self._links.mpi.INT64_T], 0))
-        if int(free_bytes) < size_bytes + SHM_SPARE_BYTES:
-            self.notes.append(
-                f"{SHM_PATH} of {self.host} has {int(free_bytes) / 2**20:.0f} MiB free, {size_bytes / 2**20:.0f} MiB "
-                f"are to be shared: each of the {self.node_size} ranks there keeps a copy of its own. Enlarge "
-                f"{SHM_PATH} (in a container: --shm-size), or choose a smaller table"
-            )
+        wanted, free = count * kind.itemsize, np.zeros(1, np.int64)
+        if self.node_rank == 0:
+            free[0] = shared.free_bytes()
+        self.wait(self._links.node.Ibcast(free, 0))  # a barrier too: all come to the blocking allocation together
+        if free[0] < wanted + shared.SPARE_BYTES:
+            self.notes.append(shared.too_small(self.host, self.node_size, int(free[0]), wanted))
             return np.empty(count, kind)
-        return self._allocate(count, kind)
-
-    def _allocate(self, count: int, kind: np.dtype[Any]) -> Array:
-        assert self._links
-        mine = count * kind.itemsize if self.node_rank == 0 else 0  # whole on one rank: contiguous
-        window = self._links.mpi.Win.Allocate_shared(mine, kind.itemsize, comm=self._links.node)
-        window.Lock_all(self._links.mpi.MODE_NOCHECK)
-        memory, _ = window.Shared_query(0)
-        array = np.frombuffer(memory, kind, count)
-        self._windows.append((window, array))
-        return array
+        return self._links.windows.allocate(count, kind)
 
     def filling(self, array: Array) -> tuple[int, int]:
         """(part, parts): which part of an array of `shared_array` this rank fills; (0, 1) where it is private."""
-        shared = any(array is each for _, each in self._windows)
-        return (self.node_rank, self.node_size) if shared else (0, 1)
+        is_shared = self._links is not None and array in self._links.windows
+        return (self.node_rank, self.node_size) if is_shared else (0, 1)
 
     def node_barrier(self) -> None:
         """Return when every rank of the node has come here; what each wrote to shared arrays is then seen by all."""
         if self._links:
-            for window, _ in self._windows:
-                window.Sync()
+            self._links.windows.sync()
             self.wait(self._links.node.Ibarrier())
-            for window, _ in self._windows:
-                window.Sync()
+            self._links.windows.sync()
 
     # The end.
 
@@ -273,33 +269,52 @@ class World:
         abort(status)
 
     def finalize(self) -> None:
-        """Part in peace: every rank calls this last."""
+        """Part in peace: every rank comes here last; a second call does nothing.
+
+        Not for a `finally`: a rank that failed would wait here for others that wait for it.
+        """
+        if self._finalized:
+            return
+        self._finalized = True
         if self._links:
             for request in self._sending:
                 self.wait(request)
-            self.barrier()  # politely, so that the blocking calls below find everybody there
-            for window, _ in self._windows:
-                window.Unlock_all()
-            for communicator in (self._links.collectives, self._links.messages, self._links.node):
-                communicator.Free()
+            self.wait(self._links.messages.Ibarrier())  # politely, so that all meet in the blocking calls below
+            self._links.windows.unlock()
         if "mpi4py.MPI" in sys.modules:
             sys.modules["mpi4py.MPI"].Finalize()
 
 
 def connect() -> World:
-    """Join the other ranks; without an MPI library, a world of one.
+    """Join the other ranks; without an MPI library, a world of one. Later calls give the same world.
 
     Raises LaunchError where a launcher started several tasks that do not see each other.
     """
+    world = joined()
+    if world is None:
+        world = _connect()
+        _joined.append(world)
+    return world
+
+
+def joined() -> World | None:
+    """The world of `connect`, if it was called."""
+    return _joined[0] if _joined else None
+
+
+_joined: list[World] = []
+
+
+def _connect() -> World:
     count, variable = tasks_started(os.environ)
     try:
         import mpi4py
 
         mpi4py.rc.thread_level = "funneled"
-        mpi4py.rc.finalize = False  # at exit it would block the one rank that failed; `World.finalize` does it
+        mpi4py.rc.finalize = False  # at exit it would block a rank that fails alone; `World.finalize` does it
         from mpi4py import MPI
     except (ImportError, OSError, RuntimeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         if count > 1:
             raise LaunchError(refusal(count, variable, f"there is no MPI library here ({reason})")) from error
         return World(f"none: {reason}")
@@ -309,7 +324,7 @@ def connect() -> World:
             raise LaunchError(refusal(count, variable, f"{library} sees a world of one"))
         return World(library)
     node = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
-    return World(library, _Links(MPI, MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Dup(), node))
+    return World(library, _Links(MPI, MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Dup(), node, Windows(MPI, node)))
 
 
 def abort(status: int) -> NoReturn:
@@ -320,16 +335,9 @@ def abort(status: int) -> NoReturn:
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.size > 1:
         mpi.COMM_WORLD.Abort(status)
+    elif tasks_started(os.environ)[0] > 1:
+        abort_launch(os.environ, status)
     os._exit(status)
-
-
-def shm_free_bytes() -> int:
-    """The free bytes of the node's shared memory."""
-    try:
-        found = os.statvfs(SHM_PATH)
-    except OSError:
-        return 0
-    return found.f_bavail * found.f_frsize
 
 
 def library_name(version: str) -> str:

@@ -7,13 +7,14 @@ Parameters lie layer by layer: weights [inputs, outputs] in row order, then bias
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge
 
-from hpc_es.interfaces import Actor, Array, Box, Float32, Perturbed, Spaces
+from hpc_es.interfaces import Actor, Array, Float32, Perturbed, Spaces
 from hpc_es.options import Count, NonNegative, option, options
 from hpc_es.policies.actions import Head
 
@@ -30,12 +31,13 @@ class Options:
     action_noise_std: NonNegative = option("normal noise added to Box actions, in training episodes only", 0.0)
     action_bins: Annotated[int, Ge(2)] | None = option("uniform bins per action dimension; null: continuous", None)
     backend: Literal["numpy", "tensorflow"] = option("what computes the actions", "numpy")
-    init_from: str | None = option("a run directory or checkpoint whose theta is the start", None)
+    init_from: str | None = option("a run directory or checkpoint whose theta is the start", None, may_change=True)
 
 
 def tanh(x: Float32) -> Float32:
     """In place."""
-    return np.tanh(x, out=x)
+    np.tanh(x, out=x)
+    return x
 
 
 def relu(x: Float32) -> Float32:
@@ -45,7 +47,8 @@ def relu(x: Float32) -> Float32:
 
 def leaky_relu(x: Float32) -> Float32:
     """Slope 0.2 below zero, as in OpenAI's ES; in place."""
-    return np.maximum(x, np.float32(0.2) * x, out=x)
+    np.maximum(x, np.float32(0.2) * x, out=x)
+    return x
 
 
 def elu(x: Float32) -> Float32:
@@ -66,12 +69,12 @@ class Layout:
 
     def __init__(self, widths: tuple[int, ...]) -> None:
         self.widths = widths
-        self.size = sum(n * m + m for n, m in zip(widths, widths[1:], strict=False))
+        self.size = sum(n * m + m for n, m in pairwise(widths))
 
     def layers(self, parameters: Float32) -> Iterator[tuple[Float32, Float32]]:
         """Views (weights [..., inputs, outputs], biases [..., 1, outputs]) of float32[..., size]."""
         start, lead = 0, parameters.shape[:-1]
-        for n, m in zip(self.widths, self.widths[1:], strict=False):
+        for n, m in pairwise(self.widths):
             weights = parameters[..., start : start + n * m].reshape(*lead, n, m)
             start += n * m
             biases = parameters[..., start : start + m].reshape(*lead, 1, m)

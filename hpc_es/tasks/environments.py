@@ -100,15 +100,19 @@ def _legacy(env_id: str, keywords: dict[str, Any]) -> Environment | None:
 def _wrap(environment: Environment, wrapper: Wrapper, number: int) -> Environment:
     key = f"task.wrappers[{number}]"
     if isinstance(wrapper, str):
-        path, keywords = wrapper, {}
+        path, keywords = wrapper, dict[str, Any]()
     elif len(wrapper) == 1:
         path, keywords = next((path, dict(values or {})) for path, values in wrapper.items())
     else:
-        raise ConfigError([(key, f"expected 'module:Class' or one {{'module:Class': {{keyword: value}}}}, found {wrapper!r}")])
+        raise ConfigError(
+            [(key, f"expected 'module:Class' or one {{'module:Class': {{keyword: value}}}}, found {wrapper!r}")]
+        )
     try:
         wrapped: Environment = _import(path)(environment, **keywords)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError([(key, f"expected 'module:Class', found {path!r}, which cannot be imported: {error}")]) from error
+        raise ConfigError(
+            [(key, f"expected 'module:Class', found {path!r}, which cannot be imported: {error}")]
+        ) from error
     except Exception as error:
         raise ConfigError([(key, f"{path} cannot be applied: {type(error).__name__}: {error}")]) from error
     return wrapped

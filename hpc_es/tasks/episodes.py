@@ -34,8 +34,10 @@ class Options:
     max_episode_steps: Count | None = option("time limit in steps; null: the environment's own", None)
     episodes_per_job: Count = option("episodes under one perturbation; the job's return is their mean", 1)
     reward_offset: float = option("added to each step's reward in training returns only, e.g. -1", 0.0)
-    on_failed_episode: Literal["drop", "abort"] = option("an exception, NaN or time-out in an episode", "drop")
-    episode_timeout_seconds: Positive | None = option("an episode that takes longer has failed", None)
+    on_failed_episode: Literal["drop", "abort"] = option(
+        "an exception, NaN or time-out in an episode", "drop", may_change=True
+    )
+    episode_timeout_seconds: Positive | None = option("an episode that takes longer has failed", None, may_change=True)
     wrappers: tuple[str | Mapping[str, Mapping[str, Any]], ...] = option(
         "wrappers from the inside out: 'module:Class', or {'module:Class': {keyword: value}}", ()
     )
@@ -146,8 +148,8 @@ class Rollout:
                 continue
             if terminated or truncated:
                 ended.append(row)
-        for row, error in failed:
-            self._fail(row, error)
+        for row, reason in failed:
+            self._fail(row, reason)
         return ended
 
     def _count(self) -> None:
@@ -167,7 +169,7 @@ class Rollout:
         job = self._jobs[row]
         seed = int(self._batch.seeds[job, self._episode[job]])
         random.seed(seed)
-        np.random.seed(seed)  # noqa: NPY002  # for environments that draw from the global generator
+        np.random.seed(seed)  # for environments that draw from the global generator
         self._episode_return[row] = self._episode_signs[row] = self._rewards[row] = 0.0
         self._episode_length[row] = 0
         try:

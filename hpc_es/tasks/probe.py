@@ -35,7 +35,7 @@ def _episode(environment: Environment, number: int, steps: int) -> list[tuple[An
     """(observation, reward) of each step, the first with reward 0."""
     seed = Keys(0).seed31(Purpose.PROBE, index=number)
     random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002  # as in a rollout
+    np.random.seed(seed)  # as in a rollout
     environment.action_space.seed(seed)
     observation, _ = environment.reset(seed=seed)
     record = [(np.array(observation), 0.0)]

@@ -136,7 +136,7 @@ def test_release_empties_the_record_and_frees_the_lock(tmp_path: Path) -> None:
     held = RunLock(tmp_path).acquire()
     held.release()
     held.release()
-    assert (tmp_path / "lock").read_bytes() == b""
+    assert (tmp_path / "lock").stat().st_size == 0  # reading it here would release the lock, if it were still held
     assert attempt(tmp_path) == "taken\n"
     with RunLock(tmp_path):
         pass
@@ -170,6 +170,15 @@ def test_a_read_only_directory_is_a_clear_error(tmp_path: Path) -> None:
         os._exit(3)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     tmp_path.chmod(0o755)
+
+
+def test_an_error_of_the_file_system_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lockf(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(fcntl, "lockf", lockf)
+    with pytest.raises(RunError, match="lock: cannot be locked: Input/output error; check the file system"):
+        RunLock(tmp_path).acquire()
 
 
 @pytest.fixture(params=[errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])

@@ -134,12 +134,23 @@ def test_png_is_1200_by_500(tmp_path: Path, x: Any) -> None:
 
 @pytest.mark.parametrize(("suffix", "magic"), [(".pdf", b"%PDF"), (".svg", b"<?xml"), (".PNG", b"\x89PNG")])
 def test_suffix_decides_and_bytes_repeat(tmp_path: Path, suffix: str, magic: bytes) -> None:
-    run = make(tmp_path / "a", [1, 2], name="cost $x$ and $y")
+    run = make(tmp_path / "a", [1, 2], name=r"cost $\frac$")  # no formula, and not to be read as one
     once, again = tmp_path / f"once{suffix}", tmp_path / f"again{suffix}"
     plot([run], once)
     plot([run], again)
     assert once.read_bytes().startswith(magic)
     assert once.read_bytes() == again.read_bytes()
+    assert b"CreationDate" not in once.read_bytes()
+
+
+def test_ticks_are_round_in_their_unit(tmp_path: Path) -> None:
+    drawn = figure(grouped([load(make(tmp_path / "a", [1.0] * 300))]), ("seconds",), None)
+    drawn.draw_without_rendering()
+    assert drawn.axes[0].get_xlabel() == "wall time (minutes)"
+    assert {"0", "1", "2", "3", "4", "5"} == {label.get_text() for label in drawn.axes[0].get_xticklabels()} - {
+        "6",
+        "-1",
+    }
 
 
 def test_one_row_is_plotted(tmp_path: Path) -> None:

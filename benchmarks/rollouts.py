@@ -1,0 +1,130 @@
+"""Env-steps/s of the whole job on one evaluating rank over those of a bare loop.
+
+Each generation of a real run (noise, ranking, update, messages, checkpoints) is timed; then the bare loop steps one
+environment through the very same episodes, seeds and ready-made actions, resets included. So both did the same work in
+the simulator, within a second of each other.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from hpc_es.config import validate
+from hpc_es.experiment.session import Session, prepare
+from hpc_es.interfaces import State
+from hpc_es.mpi.guard import Signals
+from hpc_es.mpi.world import connect
+
+# environment: (target, generations, time limit)
+TARGETS: dict[str, tuple[float, int, int | None]] = {
+    "CartPole-v1": (0.60, 24, None),
+    "Pendulum-v1": (0.85, 8, None),
+    "LunarLanderContinuous-v3": (0.90, 10, None),
+    "HalfCheetah-v5": (0.80, 5, None),
+    "Humanoid-v5": (0.80, 16, None),
+}
+
+
+def run() -> list[dict[str, Any]]:
+    """One row an environment."""
+    return [measure(env_id, *target) for env_id, target in TARGETS.items()]
+
+
+def measure(env_id: str, target: float, generations: int, limit: int | None) -> dict[str, Any]:
+    """Alternate a generation and its replay."""
+    config = validate(
+        {
+            "name": "bench",
+            "task": {"kind": "episodes", "env_id": env_id, "max_episode_steps": limit},
+            "policy": {"kind": "mlp", "hidden_dims": [64, 64]},
+            "algorithm": {"kind": "es", "population_size": 64, "optimizer": {"learning_rate": 0.03}},
+            "noise": {"table_size": 5_000_000},
+            "evaluation": {"interval": 0},
+            "stop": {"generations": generations},
+        }
+    )
+    with tempfile.TemporaryDirectory() as directory:
+        prepared = prepare(config, Path(directory))
+        session = Session(connect(), Signals(), prepared, config)
+        bare = prepared.task.environment()  # type: ignore[attr-defined]
+        training, ratios, rates = session.training, [], []
+        state, rows = training.state, training.run()
+        while True:
+            episodes = recorded(training.parts, state)
+            since = time.perf_counter()
+            row = next(rows, None)
+            seconds = time.perf_counter() - since
+            if row is None:
+                break
+            steps, bare_seconds = replay(bare, episodes)
+            assert steps == row["timesteps_this_generation"], (steps, row)
+            ratios.append(bare_seconds / seconds)
+            rates.append((steps / seconds, steps / bare_seconds))
+            state = training.state
+        session._record.close()  # type: ignore[union-attr]
+    half = len(ratios) // 2  # a policy that has learned a little
+    ratio = median(ratios[half:])
+    return {
+        "env": env_id,
+        "ratio": ratio,
+        "target": target,
+        "met": ratio >= target,
+        "job_steps_per_second": median(r[0] for r in rates[half:]),
+        "bare_steps_per_second": median(r[1] for r in rates[half:]),
+        "untrained_ratio": ratios[1],
+        "spread": f"{min(ratios[half:]):.3f}-{max(ratios[half:]):.3f}",
+    }
+
+
+def recorded(parts: Any, state: State) -> list[tuple[int, list[Any]]]:
+    """(seed, actions) of each job of the generation to come, found by evaluating it beforehand."""
+    episodes: list[tuple[int, list[Any]]] = []
+    for chunk in parts.algorithm.ask(state, 0, 0):
+        log: list[list[Any]] = [[] for _ in range(chunk.jobs)]
+        bound = parts.policy.bind(parts.algorithm._perturbed(state, chunk), None)
+        batch = parts.algorithm._batch(state, chunk)
+        outcome = parts.task.evaluate(Recorder(bound, log), batch, lambda: None)
+        for job, actions in enumerate(log):
+            episodes.append((int(batch.seeds[job, 0]), actions[: int(outcome.rows["length"][job])]))
+    return episodes
+
+
+class Recorder:
+    """An actor that writes down each job's actions."""
+
+    def __init__(self, actor: Any, log: list[list[Any]]) -> None:
+        self._actor, self._log, self._rows = actor, log, np.arange(len(log))
+
+    def act(self, observations: Any) -> Any:
+        """Act and write down."""
+        actions = self._actor.act(observations)
+        for row, job in enumerate(self._rows):
+            self._log[job].append(int(actions[row]) if actions.ndim == 1 else actions[row].copy())
+        return actions
+
+    def keep(self, rows: Any) -> None:
+        """As the actor does."""
+        self._rows = self._rows[rows]
+        self._actor.keep(rows)
+
+    def restart(self, row: int) -> None:
+        """As the actor does."""
+        self._actor.restart(row)
+
+
+def replay(environment: Any, episodes: list[tuple[int, list[Any]]]) -> tuple[int, float]:
+    """The bare loop: steps taken, and seconds."""
+    steps, since = 0, time.perf_counter()
+    for seed, actions in episodes:
+        environment.reset(seed=seed)
+        for action in actions:
+            _, _, terminated, truncated, _ = environment.step(action)
+            steps += 1
+        assert terminated or truncated
+    return steps, time.perf_counter() - since

@@ -1,0 +1,68 @@
+"""The update (ranking, gradient by blocks, optimizer) at 83,496 parameters and 1,000 episodes, over a generation.
+
+The generation is HalfCheetah's: 1,000 episodes of 1,000 steps at the bare simulator's speed.
+"""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from hpc_es.algorithms.es import EvolutionStrategy, Options
+from hpc_es.interfaces import ROW, Box, Results, Spaces
+from hpc_es.keys import Keys
+from hpc_es.noise.counter import CounterNoise
+from hpc_es.noise.table import TableNoise, fill
+from hpc_es.policies import mlp
+
+EPISODES, STEPS = 1000, 1000
+
+
+class OnlySpaces:
+    """A task of which only the shape is needed: 28 observations, 8 actions of 5 bins, as the Ant of the notebook."""
+
+    spaces = Spaces(28, Box(-np.ones(8, np.float32), np.ones(8, np.float32)))
+    episodes_per_job = 1
+
+
+def run() -> list[dict[str, Any]]:
+    """One row for each kind of noise."""
+    policy = mlp.MLP(mlp.Options(hidden_dims=(256, 256), action_bins=5), OnlySpaces.spaces)
+    assert policy.size == 83_496
+    keys, table = Keys(1), np.empty(25_000_000, np.float32)
+    fill(table, keys, 0, 1)
+    generation_seconds = EPISODES * STEPS * seconds_per_step()
+    rows = []
+    for name, noise in (("table", TableNoise(table, keys, policy.size)), ("counter", CounterNoise(keys, policy.size))):
+        options: Any = Options(population_size=EPISODES)
+        algorithm = EvolutionStrategy(options, OnlySpaces(), policy, noise, keys, 16)  # type: ignore[arg-type]
+        seconds = median(update_seconds(algorithm) for _ in range(5))
+        share = seconds / generation_seconds
+        rows.append({"noise": name, "update_seconds": seconds, "share": share, "target": 0.02, "met": share < 0.02})
+    return rows
+
+
+def update_seconds(algorithm: EvolutionStrategy) -> float:
+    """Seconds of all blocks and the step, on one rank."""
+    returns = np.zeros(EPISODES, ROW)
+    returns["return_"] = np.random.default_rng(0).standard_normal(EPISODES)
+    state = algorithm.initial()
+    since = time.perf_counter()
+    blocks = [algorithm.contribute(state, returns, block) for block in range(algorithm.blocks())]
+    algorithm.tell(state, Results(returns, [], blocks))
+    return time.perf_counter() - since
+
+
+def seconds_per_step() -> float:
+    """Of the bare simulator."""
+    environment = gymnasium.make("HalfCheetah-v5", disable_env_checker=True)
+    environment.reset(seed=0)
+    action = environment.action_space.sample()
+    since = time.perf_counter()
+    for _ in range(999):
+        environment.step(action)
+    return (time.perf_counter() - since) / 999

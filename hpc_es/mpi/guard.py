@@ -1,0 +1,141 @@
+"""An error on one rank ends all of them, at once and with its name: the others would wait for it for ever.
+
+The guard stands around everything that `hpc_es.main` does, imports included, with or without MPI up and running.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
+
+from hpc_es.errors import LaunchError, UserError
+from hpc_es.mpi.launch import task_rank, tasks_started
+from hpc_es.mpi.world import abort, joined
+
+FIRST_WORD_SECONDS = 0.5  # rank 0 speaks first: where all fail alike it ends the others before they say the same
+REPEAT_SECONDS = 0.5  # a launcher and the scheduler may both deliver one signal
+INTERRUPTED_STATUS = 130  # as shells have it for Ctrl-C
+
+
+def guarded(body: Callable[[], int]) -> NoReturn:
+    """Run `body` and end the process with the status it returns; whatever it raises ends all ranks.
+
+    An exception is shown as a traceback whose every line names the rank, a UserError as its message only.
+    """
+    faulthandler.enable()
+    try:
+        status = body()
+    except BaseException as error:  # the broad except of `main`: nothing may leave one rank alone
+        status = _leave(error)
+    world = joined()
+    if world is not None:
+        world.finalize()
+    sys.exit(status)
+
+
+def stand_by() -> None:
+    """Guard a program that is not ours: an uncaught exception ends all ranks, and at its end they part in peace."""
+    if sys.excepthook is not _excepthook:
+        sys.excepthook = _excepthook
+        atexit.register(_part)
+
+
+def _excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    atexit.unregister(_part)
+    status = _leave(error.with_traceback(trace))
+    os._exit(status or 1)
+
+
+def _part() -> None:
+    world = joined()
+    if world is not None:
+        world.finalize()
+
+
+def _leave(error: BaseException) -> int:
+    """Say what happened and end all ranks; returns the status where this process is the only one."""
+    rank, size = _place()
+    message, status = describe(error)
+    if size == 1:
+        sys.stderr.write(message)
+        return status
+    if isinstance(error, SystemExit) and status == 0 and joined() is None:
+        return 0  # such as --help, on all ranks alike
+    if rank != 0:
+        time.sleep(FIRST_WORD_SECONDS)
+    if not isinstance(error, LaunchError) or rank == 0:  # tasks that do not see each other cannot end each other
+        _say(message if rank == 0 and isinstance(error, UserError) else tagged(message, rank, size))
+    abort(status if status else 1)  # a rank that leaves alone is a failure, whatever it says
+
+
+def describe(error: BaseException) -> tuple[str, int]:
+    """The message, with a line end, and the exit status of what ended `body`."""
+    if isinstance(error, UserError):
+        return f"hpc_es: {error}\n", error.status
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted\n", INTERRUPTED_STATUS
+    if isinstance(error, SystemExit):
+        if error.code is None or isinstance(error.code, int):
+            return ("" if joined() is None else f"left by SystemExit({error.code})\n"), error.code or 0
+        return f"{error.code}\n", 1
+    below = error.__traceback__.tb_next if error.__traceback__ else None  # without the guard's own frame
+    return "".join(traceback.format_exception(type(error), error, below)), 1
+
+
+def tagged(message: str, rank: int, size: int) -> str:
+    """The message with the rank, host and process named in front of each line."""
+    tag = f"[rank {rank} of {size} on {socket.gethostname()} pid {os.getpid()}] "
+    return "".join(tag + line + "\n" for line in message.splitlines())
+
+
+def _say(text: str) -> None:
+    try:
+        sys.stderr.write(text)  # at once, so that ranks do not mix their lines
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        pass  # nobody listens; the others must still be ended
+
+
+def _place() -> tuple[int, int]:
+    """(rank, size), of MPI or, before it is there, as the launcher tells them."""
+    world = joined()
+    if world is not None:
+        return world.rank, world.size
+    return task_rank(os.environ) or 0, tasks_started(os.environ)[0]
+
+
+class Signals:
+    """From now on SIGTERM, SIGUSR1, SIGUSR2 and SIGINT are only counted; look at `count` between two steps.
+
+    The first asks to stop at the end of the generation, the second to give it up. The same signal again within
+    REPEAT_SECONDS is one delivered twice, and not counted.
+    """
+
+    HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.name = ""  # of the last one, such as "SIGTERM"
+        self._last_seconds: dict[int, float] = {}
+        self._before: dict[signal.Signals, Any] = {each: signal.signal(each, self._note) for each in self.HANDLED}
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if now - self._last_seconds.get(number, -REPEAT_SECONDS) >= REPEAT_SECONDS:
+            self.count += 1
+            self.name = signal.Signals(number).name
+        self._last_seconds[number] = now
+
+    def restore(self) -> None:
+        """Put the former handlers back."""
+        for each, handler in self._before.items():
+            signal.signal(each, handler if handler is not None else signal.SIG_DFL)

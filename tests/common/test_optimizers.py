@@ -1,0 +1,87 @@
+"""Optimizers as pure functions."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from hpc_es.common.optimizers import Options, initial_slots, step
+from hpc_es.interfaces import Arrays, Float32
+
+GRADIENT = np.array([1, -2, 0.5], np.float32)
+Kind = Literal["adam", "sgd", "none"]
+KINDS: tuple[Kind, ...] = ("adam", "sgd", "none")
+
+
+def steps(options: Options, *gradients: Float32) -> list[Float32]:
+    slots: Arrays = initial_slots(options, 3)
+    moves = []
+    for gradient in gradients:
+        slots, move = step(options, slots, gradient)
+        moves.append(move)
+    return moves
+
+
+def test_adam_by_hand() -> None:  # T38
+    first, second = steps(Options(kind="adam", learning_rate=0.01), GRADIENT, GRADIENT / 2)
+    np.testing.assert_allclose(first, [-0.01, 0.01, -0.01], rtol=1e-5)
+    np.testing.assert_allclose(second, [-0.00932179, 0.0093218, -0.00932179], rtol=1e-5)
+
+
+def test_adam_against_the_paper_in_float64() -> None:
+    """Kingma & Ba 2015, end of section 2: alpha_t = alpha sqrt(1 - b2^t) / (1 - b1^t), then m / (sqrt(v) + eps)."""
+    rng = np.random.default_rng(0)
+    gradients = rng.standard_normal((20, 3)).astype(np.float32)
+    options = Options(kind="adam", learning_rate=0.3, beta1=0.8, beta2=0.95, epsilon=1e-3)
+    m = v = np.zeros(3)
+    expected = []
+    for t, g in enumerate(gradients.astype(np.float64), start=1):
+        m, v = 0.8 * m + 0.2 * g, 0.95 * v + 0.05 * g * g
+        expected.append(-0.3 * np.sqrt(1 - 0.95**t) / (1 - 0.8**t) * m / (np.sqrt(v) + 1e-3))
+    np.testing.assert_allclose(steps(options, *gradients), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_sgd_by_hand() -> None:  # T39
+    first, second = steps(Options(kind="sgd", learning_rate=0.01, momentum=0.9), GRADIENT, GRADIENT)
+    np.testing.assert_allclose(first, [-0.001, 0.002, -0.0005], rtol=1e-5)
+    np.testing.assert_allclose(second, [-0.0019, 0.0038, -0.00095], rtol=1e-5)
+
+
+def test_no_optimizer_is_the_rate_times_the_gradient() -> None:
+    np.testing.assert_allclose(steps(Options(kind="none", learning_rate=0.1), GRADIENT)[0], [-0.1, 0.2, -0.05])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_slots_keep_names_shapes_and_dtypes_and_count_steps(kind: Kind) -> None:
+    options = Options(kind=kind)
+    slots = before = initial_slots(options, 3)
+    for _ in range(3):
+        slots, move = step(options, slots, GRADIENT)
+        assert move.dtype == np.float32
+    kept = {name: (np.shape(array), array.dtype) for name, array in before.items()}
+    assert {name: (np.shape(array), array.dtype) for name, array in slots.items()} == kept
+    assert (int(before["optimizer_steps"]), int(slots["optimizer_steps"])) == (0, 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_changes_none_of_its_arguments(kind: Kind) -> None:
+    options = Options(kind=kind)
+    slots, _ = step(options, initial_slots(options, 3), GRADIENT)
+    copies, gradient = {name: array.copy() for name, array in slots.items()}, GRADIENT.copy()
+    _, first = step(options, slots, gradient)
+    _, second = step(options, slots, gradient)
+    assert np.array_equal(first, second)
+    assert np.array_equal(gradient, GRADIENT)
+    assert all(np.array_equal(slots[name], copies[name]) for name in copies)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_optimizer_descends_a_quadratic(kind: Kind) -> None:
+    options = Options(kind=kind, learning_rate=0.05)
+    x, slots = np.array([1, -2, 3], np.float32), initial_slots(options, 3)
+    for _ in range(300):
+        slots, move = step(options, slots, 2 * x)
+        x = x + move
+    assert np.abs(x).max() < 0.05

@@ -1,0 +1,191 @@
+"""Jobs under a real mpiexec, with a time limit that nothing survives: a hanging rank must not hang the suite.
+
+    done = mpiexec(3, script('''...'''))          # a finished job
+    with start(3, ["-m", "hpc_es.main", ...]) as job:
+        job.wait_for_output("generation 2")
+        job.signal(1, signal.SIGKILL)
+        done = job.wait()
+
+`args` are those of Python. Ranks have sessions of their own (Hydra makes them), so a job's processes are found by a
+mark in their environment, not by process group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+BESIDE = Path(sys.executable).parent / "mpiexec"
+MPIEXEC = str(BESIDE) if BESIDE.exists() else shutil.which("mpiexec")
+LAUNCHERS = ("PMI_", "PMIX_", "OMPI_", "HYDRA_", "SLURM_", "MPI_LOCAL", "MPIEXEC_", "MV2_", "FLUX_", "JSM_", "PALS_")
+MARK = "HPC_ES_TEST_JOB"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a job ended; a negative status is the signal that ended the launcher."""
+
+    status: int
+    stdout: str
+    stderr: str
+    seconds: float
+    timed_out: bool
+
+    def __str__(self) -> str:
+        late = ", killed at the time limit" if self.timed_out else ""
+        return (
+            f"status {self.status} after {self.seconds:.1f} s{late}\n--- stdout\n{self.stdout}--- stderr\n{self.stderr}"
+        )
+
+
+class Job:
+    """A job that runs; as a context manager it is killed at the end of the block."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None, cwd: str | Path | None = None):
+        self._mark = uuid.uuid4().hex
+        self._out = tempfile.TemporaryFile()  # noqa: SIM115  (not a pipe: its end might outlive the launcher)
+        self._err = tempfile.TemporaryFile()  # noqa: SIM115
+        self._start = time.monotonic()
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=self._err,
+            env={**clean_environment(), **(env or {}), MARK: self._mark},
+            cwd=cwd,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.kill()
+        self._out.close()
+        self._err.close()
+
+    @property
+    def stdout(self) -> str:
+        """What was written until now."""
+        return _read(self._out.fileno())
+
+    @property
+    def stderr(self) -> str:
+        """What was written until now."""
+        return _read(self._err.fileno())
+
+    def pids(self) -> dict[int, int]:
+        """The process of each rank that lives."""
+        return {int(found["PMI_RANK"]): pid for pid, found in self._processes().items() if "PMI_RANK" in found}
+
+    def signal(self, rank: int, number: int) -> None:
+        """Send a signal to one rank."""
+        os.kill(self.pids()[rank], number)
+
+    def wait_for_output(self, text: str, timeout_seconds: float = 30.0) -> None:
+        """Return when the job has written the text to stdout; fails if it ends before, or the time is over."""
+        limit = time.monotonic() + timeout_seconds
+        while text not in self.stdout:
+            ended = self.process.poll() is not None
+            if (ended and text not in self.stdout) or time.monotonic() > limit:
+                self.kill()
+                pytest.fail(f"{text!r} was never written\n--- stdout\n{self.stdout}--- stderr\n{self.stderr}")
+            time.sleep(0.01)
+
+    def wait(self, timeout_seconds: float = 60.0) -> Finished:
+        """Wait for the end, or make it."""
+        try:
+            self.process.wait(timeout_seconds)
+            timed_out = False
+        except subprocess.TimeoutExpired:
+            timed_out = True
+        seconds = time.monotonic() - self._start
+        self.kill()
+        return Finished(self.process.returncode, self.stdout, self.stderr, seconds, timed_out)
+
+    def kill(self) -> None:
+        """Kill what is left of the job: the launcher and every rank."""
+        for _ in range(100):
+            left = self._processes()
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if not left:
+                break
+            time.sleep(0.02)
+        self.process.wait()
+
+    def _processes(self) -> dict[int, dict[str, str]]:
+        """The job's living processes and their environments."""
+        found: dict[int, dict[str, str]] = {}
+        for directory in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it ended meanwhile, or is another user's
+                environment = (directory / "environ").read_bytes()
+                if f"{MARK}={self._mark}".encode() in environment.split(b"\0"):
+                    pairs = (entry.decode(errors="replace").partition("=") for entry in environment.split(b"\0"))
+                    found[int(directory.name)] = {name: value for name, _, value in pairs}
+        return found
+
+
+def start(ranks: int, args: Sequence[str], env: Mapping[str, str] | None = None, cwd: str | Path | None = None) -> Job:
+    """Start `python *args` on so many ranks."""
+    if MPIEXEC is None:
+        pytest.skip("there is no mpiexec: pip install mpich")
+    return Job([MPIEXEC, "-n", str(ranks), sys.executable, *args], env, cwd)
+
+
+def mpiexec(
+    ranks: int,
+    args: Sequence[str],
+    timeout_seconds: float = 60.0,
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+) -> Finished:
+    """Run `python *args` on so many ranks to its end."""
+    with start(ranks, args, env, cwd) as job:
+        return job.wait(timeout_seconds)
+
+
+def python(
+    args: Sequence[str],
+    timeout_seconds: float = 60.0,
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+) -> Finished:
+    """Run `python *args` without a launcher."""
+    with Job([sys.executable, *args], env, cwd) as job:
+        return job.wait(timeout_seconds)
+
+
+def script(text: str) -> list[str]:
+    """Arguments of Python that run an indented text."""
+    return ["-c", textwrap.dedent(text)]
+
+
+def clean_environment() -> dict[str, str]:
+    """This process's environment without what a launcher put there, and with one thread a rank."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
+    return {
+        **kept,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")])),
+    }
+
+
+def _read(descriptor: int) -> str:
+    return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode(errors="replace")

@@ -1,0 +1,202 @@
+"""Whatever goes wrong on one rank: the job ends in seconds, with a status, and says where."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from hpc_es.mpi.guard import Signals
+from tests.harness import mpiexec, python, script, start
+
+HEAD = """
+import os, sys, time
+from hpc_es.errors import RunError, UserError
+from hpc_es.mpi.guard import guarded
+from hpc_es.mpi.world import connect
+
+def others_wait(world):
+    world.barrier()
+    world.barrier()  # never comes
+    return 0
+"""
+
+
+def guarded(lines: str) -> list[str]:
+    """A script whose guarded body is these lines."""
+    indented = "".join(f"    {line}\n" for line in script(lines)[1].splitlines())
+    return ["-c", f"{HEAD}\ndef body():\n{indented}\nguarded(body)"]
+
+
+FAILING = """
+    world = connect()
+    world.barrier()
+    if world.rank == 2:
+        {statement}
+    world.barrier()
+    return 0
+"""
+
+
+def test_an_exception_on_one_rank_ends_all_with_its_name_on_each_line() -> None:
+    done = mpiexec(3, guarded(FAILING.format(statement="raise ValueError('boom\\nbang')")), 20)
+    assert done.status == 1 and done.seconds < 10 and not done.timed_out, str(done)
+    said = [line for line in done.stderr.splitlines() if line.startswith("[rank 2 of 3 on ")]
+    assert any("ValueError: boom" in line for line in said), done.stderr
+    assert any(line.endswith("] bang") for line in said)
+    assert any("Traceback" in line for line in said)
+    assert f"on {os.uname().nodename} pid " in said[0]
+
+
+@pytest.mark.parametrize(
+    ("statement", "status", "text"),
+    [
+        ("raise UserError('wrong key')", 2, "] hpc_es: wrong key"),
+        ("raise RunError('disk full')", 1, "] hpc_es: disk full"),
+        ("raise KeyboardInterrupt", 130, "] interrupted"),
+        ("sys.exit('bye')", 1, "] bye"),
+        ("sys.exit(75)", 75, "] left by SystemExit(75)"),
+        ("sys.exit()", 1, "] left by SystemExit(None)"),
+        ("raise BaseException('base')", 1, "] BaseException: base"),
+        ("import hpc_es.no_such_module", 1, "] ModuleNotFoundError: No module named 'hpc_es.no_such_module'"),
+        ("world.abort(75)", 75, ""),
+    ],
+)
+def test_whatever_ends_one_rank_ends_all(statement: str, status: int, text: str) -> None:
+    done = mpiexec(3, guarded(FAILING.format(statement=statement)), 20)
+    assert done.status == status and done.seconds < 10 and not done.timed_out, str(done)
+    assert text in done.stderr
+    assert ("Traceback" in done.stderr) == ("Error: No module" in text or "BaseException" in text)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_failing_import_before_mpi_ends_all(rank: int) -> None:
+    body = f"""
+        if os.environ["PMI_RANK"] == "{rank}":
+            import hpc_es.no_such_module
+        return others_wait(connect())
+    """
+    done = mpiexec(3, guarded(body), 20)
+    assert done.status == 1 and done.seconds < 10 and not done.timed_out, str(done)
+    assert f"[rank {rank} of 3 on " in done.stderr and "no_such_module" in done.stderr
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_an_error_of_all_ranks_is_shown_once(joined: bool) -> None:
+    body = f"""
+        if {joined}:
+            connect().barrier()
+        raise ValueError('boom')
+    """
+    done = mpiexec(3, guarded(body), 20)
+    assert done.status == 1 and not done.timed_out, str(done)
+    assert done.stderr.count("ValueError: boom") == 1, done.stderr
+    assert "[rank 0 of 3 on " in done.stderr
+
+
+def test_a_user_error_of_the_master_is_its_message_alone() -> None:
+    body = """
+        world = connect()
+        if world.rank == 0:
+            raise UserError("sigma: expected > 0, found -1")
+        return others_wait(world)
+    """
+    done = mpiexec(3, guarded(body), 20)
+    assert done.status == 2 and not done.timed_out, str(done)
+    assert done.stderr.startswith("hpc_es: sigma: expected > 0, found -1\n") and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("status", [0, 2, 75])
+def test_the_status_all_ranks_return_is_that_of_the_job(ranks: int, status: int) -> None:
+    done = mpiexec(ranks, guarded(f"connect()\nreturn {status}"), 20)
+    assert (done.status, done.stderr) == (status, ""), str(done)
+    assert "BAD TERMINATION" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("statement", "status", "text"),
+    [
+        ("raise UserError('wrong key')", 2, "hpc_es: wrong key\n"),
+        ("connect(); raise RunError('disk full')", 1, "hpc_es: disk full\n"),
+        ("sys.exit(0)", 0, ""),
+        ("return 75", 75, ""),
+    ],
+)
+@pytest.mark.parametrize("launched", [False, True])
+def test_alone(statement: str, status: int, text: str, launched: bool) -> None:
+    done = mpiexec(1, guarded(statement), 20) if launched else python(guarded(statement), 20)
+    assert (done.status, done.stderr) == (status, text), str(done)
+
+
+def test_alone_an_exception_is_a_plain_traceback() -> None:
+    done = python(guarded("connect()\nraise ValueError('boom')"), 20)
+    assert done.status == 1
+    assert done.stderr.startswith("Traceback") and done.stderr.endswith("ValueError: boom\n")
+    assert "guard.py" not in done.stderr
+
+
+WAITING = """
+    from hpc_es.mpi.guard import Signals
+    world, signals = connect(), Signals()
+    world.barrier()
+    print(f"rank {world.rank} is ready", flush=True)
+    if world.rank == 0:
+        world.wait_until(lambda: signals.count == 1)
+    world.barrier()
+    print(f"rank {world.rank} saw {signals.count} {signals.name}", flush=True)
+    return 75
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_ends_the_job(rank: int) -> None:
+    with start(3, guarded(WAITING)) as job:
+        for each in range(3):
+            job.wait_for_output(f"rank {each} is ready")
+        assert sorted(job.pids()) == [0, 1, 2]
+        pid, since = job.pids()[rank], time.monotonic()
+        job.signal(rank, signal.SIGKILL)
+        done = job.wait(20)
+    assert done.status == 9 and not done.timed_out and time.monotonic() - since < 10, str(done)
+    assert f"PID {pid} RUNNING AT" in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_hydra_passes_a_signal_on_to_ranks_that_wait(number: signal.Signals) -> None:
+    with start(3, guarded(WAITING)) as job:
+        for each in range(3):
+            job.wait_for_output(f"rank {each} is ready")
+        job.process.send_signal(number)
+        done = job.wait(20)
+    assert done.status == 75 and not done.timed_out, str(done)
+    for rank in range(3):
+        assert f"rank {rank} saw 1 {number.name}" in done.stdout
+
+
+def test_signals_are_counted_and_handlers_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {each: signal.getsignal(each) for each in Signals.HANDLED}
+    signals = Signals()
+    try:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert (signals.count, signals.name) == (1, "SIGUSR1")
+        os.kill(os.getpid(), signal.SIGUSR1)  # delivered twice
+        assert signals.count == 1
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert (signals.count, signals.name) == (2, "SIGTERM")
+        monkeypatch.setattr("hpc_es.mpi.guard.REPEAT_SECONDS", 0.0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.count == 3
+    finally:
+        signals.restore()
+    assert {each: signal.getsignal(each) for each in Signals.HANDLED} == before
+
+
+def test_the_harness_ends_what_hangs() -> None:
+    body = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nconnect(); time.sleep(100); return 0"
+    with start(2, guarded(body)) as job:
+        done = job.wait(2)
+        assert done.timed_out and done.seconds < 5
+        assert job.pids() == {}

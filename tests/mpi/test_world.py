@@ -1,0 +1,289 @@
+"""The world, on real ranks: each script asserts on every rank, and one failing rank ends the job with a status."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import numpy as np
+import pytest
+
+from hpc_es.mpi import launch, world
+from tests.harness import Finished, mpiexec, python, script
+
+BOTH = pytest.mark.parametrize("ranks", [1, 2, 3])
+
+HEAD = """
+import os, sys, time
+import numpy as np
+from hpc_es.mpi import shared
+from hpc_es.mpi.guard import guarded
+from hpc_es.mpi.world import connect
+"""
+
+
+def run(ranks: int, body: str) -> Finished:
+    """Run the lines of `body` as a guarded function of `world` and `rank`."""
+    lines = "".join(f"    {line}\n" for line in script(body)[1].splitlines())
+    start = "def body():\n    world = connect(); rank, size = world.rank, world.size\n"
+    code = f"{HEAD}\n{start}{lines}    return 0\nguarded(body)"
+    done = mpiexec(ranks, ["-c", code], timeout_seconds=30)
+    assert done.status == 0, str(done)
+    return done
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "<f8,<i4"])
+def test_broadcast_gives_every_rank_the_array_of_rank_0(ranks: int, dtype: str) -> None:
+    run(
+        ranks,
+        f"""
+        sent = (np.arange(6000).astype("uint8").repeat(np.dtype("{dtype}").itemsize).view("{dtype}")).reshape(60, 100)
+        array = sent.copy() if rank == 0 else np.zeros_like(sent)
+        world.broadcast(array)
+        assert array.tobytes() == sent.tobytes()
+        number = np.array(rank + 7); world.broadcast(number); assert number == 7
+        world.broadcast(np.zeros(0))
+        """,
+    )
+
+
+def test_broadcast_in_pieces() -> None:
+    run(
+        2,
+        """
+        import hpc_es.mpi.world as module
+        module.PIECE_BYTES = 1000
+        array = np.arange(3001.0) if rank == 0 else np.zeros(3001)
+        world.broadcast(array)
+        assert (array == np.arange(3001.0)).all()
+        """,
+    )
+
+
+def test_broadcast_refuses_strides() -> None:
+    with pytest.raises(AssertionError, match="C-contiguous"):
+        world.World("none").broadcast(np.zeros((4, 4))[:, ::2])
+
+
+@BOTH
+@pytest.mark.parametrize("text", ["", "Grüße, 世界\n"])
+def test_broadcast_text(ranks: int, text: str) -> None:
+    run(ranks, f"assert world.broadcast_text({text!r} if rank == 0 else None) == {text!r}")
+
+
+@BOTH
+def test_allgather_of_unequal_lengths(ranks: int) -> None:
+    run(
+        ranks,
+        """
+        for shift in range(size):  # each rank is once the empty one
+            got = world.allgather(np.full((rank + shift) % size, rank, np.uint8))
+            assert [list(each) for each in got] == [[r] * ((r + shift) % size) for r in range(size)]
+        assert [each.size for each in world.allgather(np.zeros(0, np.uint8))] == [0] * size
+        """,
+    )
+
+
+@BOTH
+def test_gather_gives_rank_0_all_and_the_others_none(ranks: int) -> None:
+    run(
+        ranks,
+        """
+        got = world.gather(np.full(2 * rank, rank, np.uint8))
+        if rank == 0:
+            assert [list(each) for each in got] == [[r] * 2 * r for r in range(size)]
+        else:
+            assert got is None
+        """,
+    )
+
+
+def test_messages_of_any_source_keep_the_order_of_each() -> None:
+    run(
+        3,
+        """
+        seen = {1: [], 2: []}
+        def take():
+            got = world.receive_any()
+            if got is not None:
+                source, tag, values = got
+                assert tag == 10 + source == 10 + values[0] and values.dtype == np.int64
+                seen[source].append(int(values[1]))
+            return len(seen[1]) + len(seen[2]) == 100
+        if rank:
+            for number in range(50):
+                world.send(0, 10 + rank, [rank, number])
+        else:
+            world.wait_until(take)
+            assert seen == {1: list(range(50)), 2: list(range(50))}
+            assert world.receive_any() is None
+        """,
+    )
+
+
+@BOTH
+def test_receive_waits_for_the_tag(ranks: int) -> None:
+    run(
+        ranks,
+        """
+        following, preceding = (rank + 1) % size, (rank - 1) % size
+        world.send(following, 1, [])
+        world.send(following, 2, [rank, -(2**62)])
+        assert list(world.receive(preceding, 2)) == [preceding, -(2**62)]
+        assert list(world.receive(preceding, 1)) == []
+        """,
+    )
+
+
+def test_a_waiting_rank_leaves_the_core_alone_counts_and_polls() -> None:
+    run(
+        2,
+        """
+        polls = []
+        world.poll = lambda: polls.append(1)
+        if rank == 0:
+            time.sleep(2)
+        cpu = time.process_time()
+        world.waited = 0.0
+        world.barrier()
+        if rank == 1:
+            cpu = time.process_time() - cpu
+            assert cpu < 0.3, cpu
+            assert 1.5 < world.waited < 2.5, world.waited
+            assert len(polls) > 100
+        """,
+    )
+
+
+def test_a_poll_that_waits_is_not_counted_twice_and_not_polled() -> None:
+    alone = world.World("none")
+    depth: list[int] = []
+
+    def poll() -> None:
+        depth.append(1)
+        looks = iter([False, False, True])
+        alone.wait_until(lambda: next(looks))
+
+    alone.poll = poll
+    ends = time.perf_counter() + 0.05
+    alone.wait_until(lambda: time.perf_counter() > ends)
+    assert depth and 0.04 < alone.waited < 0.07
+
+
+@BOTH
+def test_a_shared_array_is_one_for_the_node(ranks: int) -> None:
+    run(
+        ranks,
+        """
+        array = world.shared_array(1000, np.float32)
+        part, parts = world.filling(array)
+        assert (part, parts) == (rank, size) and array.dtype == np.float32 and array.shape == (1000,)
+        array[part::parts] = rank + 1
+        world.node_barrier()
+        assert (array == np.arange(1000) % size + 1).all()
+        assert world.notes == []
+        """,
+    )
+
+
+def test_without_shared_memory_each_rank_has_its_own_array_and_a_note() -> None:
+    run(
+        3,
+        """
+        shared.free_bytes = lambda: 1 << 20 if rank == 0 else 1 << 40  # the others hear of it
+        array = world.shared_array(1 << 20)
+        assert world.filling(array) == (0, 1)
+        array[:] = rank
+        world.node_barrier()
+        assert (array == rank).all()
+        assert len(world.notes) == 1 and "1 MiB free" in world.notes[0] and "4 MiB" in world.notes[0]
+        """,
+    )
+
+
+def test_table_names_every_rank() -> None:
+    done = run(3, "assert world.table()[rank] == (rank, world.host, os.getpid())\nif rank == 0: print(world.table())")
+    assert len(set(re.findall(r"\((\d), '[^']+', (\d+)\)", done.stdout))) == 3
+
+
+JOIN = HEAD + "guarded(lambda: print('joined', connect().size) or 0)"
+
+
+@pytest.mark.parametrize("variable", ["SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
+@pytest.mark.parametrize("hide", ["", "import sys; sys.modules['mpi4py'] = None"])
+def test_one_of_several_lonely_tasks_is_refused(variable: str, hide: str) -> None:
+    done = python(["-c", hide + JOIN], 20, {variable: "4"})
+    assert done.status == 2 and "joined" not in done.stdout, str(done)
+    assert "Traceback" not in done.stderr
+    for remedy in ("srun --mpi=pmi2", "srun --mpi=list", "mpiexec -n RANKS", f"env -u {variable}"):
+        assert remedy in done.stderr
+    assert ("there is no MPI library" in done.stderr) == bool(hide)
+
+
+def test_of_several_lonely_tasks_one_speaks() -> None:
+    done = python(["-c", JOIN], 20, {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"})
+    assert (done.status, done.stdout, done.stderr) == (2, "", ""), str(done)
+
+
+def test_under_pmix_a_library_without_it_does_not_run_alone() -> None:
+    done = python(["-c", JOIN], 20, {"PMIX_RANK": "1"})  # MPICH's wheel itself ends the process, in MPI_Init
+    assert done.status != 0 and "joined" not in done.stdout, str(done)
+
+
+def test_a_batch_shell_is_not_a_launcher() -> None:
+    done = python(["-c", JOIN], 20, {"SLURM_NTASKS": "4"})
+    assert done.status == 0 and "joined 1" in done.stdout, str(done)
+
+
+def test_a_world_of_one_needs_no_mpi() -> None:
+    body = """
+        import sys
+        sys.modules["mpi4py"] = None
+        import numpy as np
+        from hpc_es.mpi.world import connect
+        world = connect()
+        assert world.library.startswith("none: "), world.library
+        assert (world.rank, world.size, world.node_rank, world.node_size) == (0, 1, 0, 1)
+        assert world.broadcast_text("a") == "a" and [list(a) for a in world.allgather(np.ones(2, np.uint8))] == [[1, 1]]
+        assert [list(a) for a in world.gather(np.ones(2, np.uint8))] == [[1, 1]]
+        world.broadcast(np.zeros(3)); world.barrier(); world.node_barrier()
+        world.send(0, 5, [1]); world.send(0, 6, [2])
+        assert list(world.receive(0, 6)) == [2] and world.receive_any()[1] == 5 and world.receive_any() is None
+        assert world.filling(world.shared_array(10)) == (0, 1)
+        world.finalize(); world.finalize()
+        assert connect() is world
+        print("fine")
+    """
+    done = python(script(body))
+    assert (done.status, done.stdout) == (0, "fine\n"), str(done)
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("MPICH Version:      5.0.2\nMPICH Release date: ...", "MPICH 5.0.2"),
+        ("Open MPI v5.0.6, package: Open MPI root@x Distribution, ident: 5.0.6", "Open MPI 5.0.6"),
+        ("Intel(R) MPI Library 2021.13 for Linux* OS\n", "Intel(R) MPI 2021.13"),
+        ("MPI VERSION    : CRAY MPICH version 8.1.28.29 (ANL base 3.4a2)", "CRAY MPICH 8.1.28.29"),
+        ("Something else entirely", "Something else entirely"),
+        ("", "unknown MPI"),
+    ],
+)
+def test_library_name(said: str, name: str) -> None:
+    assert world.library_name(said) == name
+
+
+@pytest.mark.parametrize(
+    ("variables", "tasks"),
+    [
+        ({}, (1, "")),
+        ({"PMI_SIZE": "1", "PMIX_RANK": "0"}, (1, "")),
+        ({"SLURM_NTASKS": "8"}, (1, "")),
+        ({"SLURM_STEP_NUM_TASKS": "4", "PMI_SIZE": "1"}, (4, "SLURM_STEP_NUM_TASKS")),
+        ({"PMIX_RANK": "2"}, (3, "PMIX_RANK")),
+        ({"PMI_SIZE": "many"}, (1, "")),
+    ],
+)
+def test_tasks_started(variables: dict[str, str], tasks: tuple[int, str]) -> None:
+    assert launch.tasks_started(variables) == tasks

@@ -1,0 +1,115 @@
+"""Perturbations: standard normal, computed from their key, the same on every rank."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hpc_es.errors import ConfigError
+from hpc_es.interfaces import Float32, Noise
+from hpc_es.keys import Keys
+from hpc_es.noise.counter import BLOCK, CounterNoise
+from hpc_es.noise.table import FILL_BLOCK, TableNoise, check_size, fill
+
+
+def table(keys: Keys, size: int, workers: int = 1) -> Float32:
+    """A table filled by so many workers, the last of them first."""
+    filled = np.full(size, np.nan, np.float32)
+    for worker in reversed(range(workers)):
+        fill(filled, keys, worker, workers)
+    return filled
+
+
+def noise(kind: str, size: int, seed: int = 1, repetition: int = 0) -> Noise:
+    keys = Keys(seed, repetition)
+    return CounterNoise(keys, size) if kind == "counter" else TableNoise(table(keys, 200_000), keys, size)
+
+
+KINDS = ("table", "counter")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pairs_generations_repetitions_and_seeds_draw_different_directions(kind: str) -> None:  # T49, T54
+    drawn = [
+        noise(kind, 20, seed, repetition).direction(generation, pair, 0, 20).tobytes()
+        for seed in (0, 1)
+        for repetition in (0, 1)
+        for generation in (0, 1)
+        for pair in (0, 1)
+    ]
+    assert len(set(drawn)) == 16
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_rank_replays_a_direction_bit_for_bit(kind: str) -> None:  # T49
+    here, there = noise(kind, 50), noise(kind, 50)
+    order = [(g, p) for g in range(3) for p in range(5)]
+    drawn = {key: here.direction(*key, 0, 50).copy() for key in order}
+    assert all(np.array_equal(there.direction(*key, 0, 50), drawn[key]) for key in reversed(order))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1, BLOCK, BLOCK + 1, 3 * BLOCK - 5])
+def test_blocks_are_parts_of_the_whole(kind: str, size: int) -> None:
+    whole = noise(kind, size).direction(2, 3, 0, size)
+    assert whole.dtype == np.float32
+    starts = range(0, size, BLOCK)
+    blocks = [noise(kind, size).direction(2, 3, start, min(start + BLOCK, size)) for start in starts]
+    assert np.array_equal(np.concatenate(blocks), whole)
+    assert not np.isnan(whole).any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_directions_are_standard_normal_and_uncorrelated(kind: str) -> None:
+    """Mean 0, variance 1, fourth moment 3, each within 5 standard errors; so are the products of two pairs."""
+    source, size = noise(kind, 2 * BLOCK), 2 * BLOCK
+    x = np.stack([source.direction(0, pair, 0, size).astype(np.float64) for pair in range(8)])
+    x = x if kind == "counter" else table(Keys(1), 8 * size).reshape(8, size).astype(np.float64)
+    n = x.size
+    assert abs(x.mean()) < 5 / np.sqrt(n)
+    assert abs(np.square(x).mean() - 1) < 5 * np.sqrt(2 / n)
+    assert abs((x**4).mean() - 3) < 5 * np.sqrt(96 / n)
+    correlation = np.corrcoef(x) - np.eye(8)
+    assert np.abs(correlation).max() < 5 / np.sqrt(size)
+    halves = np.corrcoef(x[:, :BLOCK].ravel(), x[:, BLOCK:].ravel())[0, 1]
+    assert abs(halves) < 5 / np.sqrt(n / 2)
+
+
+def test_blocks_of_the_counter_begin_at_block_edges() -> None:
+    with pytest.raises(AssertionError):
+        noise("counter", 100).direction(0, 0, 5, 10)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 7])
+def test_a_table_is_the_same_whoever_fills_it(workers: int) -> None:
+    size = 3 * FILL_BLOCK + 17
+    assert np.array_equal(table(Keys(4), size, workers), table(Keys(4), size))
+
+
+def test_repetitions_share_a_table_and_seeds_do_not() -> None:
+    assert np.array_equal(table(Keys(4, 0), 1000), table(Keys(4, 1), 1000))
+    assert not np.array_equal(table(Keys(4), 1000), table(Keys(5), 1000))
+
+
+def test_offsets_are_uniform_with_both_ends() -> None:  # T42: table 10, dim 4 -> 0 .. 6
+    source = TableNoise(np.zeros(10, np.float32), Keys(1), 4)
+    counts = np.bincount([source.offset(generation, pair) for generation in range(70) for pair in range(100)])
+    assert len(counts) == 7
+    assert np.square(counts - 1000).sum() / 1000 < 22.46  # chi-square of 6 degrees of freedom, p = 0.001
+
+
+def test_a_direction_is_a_slice_of_the_table() -> None:
+    source = TableNoise(np.arange(10, dtype=np.float32), Keys(1), 4)
+    offset = source.offset(3, 8)
+    assert source.direction(3, 8, 0, 4).tolist() == [offset, offset + 1, offset + 2, offset + 3]
+    assert source.direction(3, 8, 2, 4).tolist() == [offset + 2, offset + 3]
+
+
+def test_a_table_of_the_policys_size_has_one_direction() -> None:
+    source = TableNoise(np.arange(4, dtype=np.float32), Keys(1), 4)
+    assert {source.offset(0, pair) for pair in range(20)} == {0}
+
+
+def test_a_table_too_small_says_how_large_it_must_be() -> None:
+    with pytest.raises(ConfigError, match=r"noise.table_size: is 3, .* 4 parameters: at least 4 .*\(try 400\)"):
+        check_size(3, 4)

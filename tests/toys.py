@@ -1,0 +1,282 @@
+"""Small environments whose episodes are known exactly, well and badly behaved; importing this registers them.
+
+Configs name them as `tests.toys:Survival-v0`; the tests drive them through `played`.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from hpc_es.interfaces import Array, Batch, Float32, Outcome
+from hpc_es.tasks.episodes import Episodes, Options
+
+Step = tuple[Any, Any, bool, bool, dict[str, Any]]
+LONGEST = 50  # steps of Survival
+
+
+def lifetime(seed: int) -> int:
+    """How many steps an episode of Survival lasts, 1 .. LONGEST."""
+    return 1 + seed % LONGEST
+
+
+class Survival(gymnasium.Env[Any, Any]):
+    """Reward 1 a step for `lifetime(seed)` steps; it observes (step, lifetime, 1)."""
+
+    observation_space: Any = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    action_space: Any = spaces.Discrete(2)
+    dtype: type[Any] = np.float32
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.seed, self.count = seed or 0, 0
+        return self.observed(), {}
+
+    def observed(self) -> Array:
+        return np.array([self.count, lifetime(self.seed), 1], self.dtype)
+
+    def step(self, action: Any) -> Step:
+        self.count += 1
+        return self.observed(), 1.0, self.count >= lifetime(self.seed), False, {}
+
+
+class IntegerSurvival(Survival):
+    """Observations are int64."""
+
+    observation_space = spaces.Box(-100, 100, (3,), np.int64)
+    dtype = np.int64
+
+
+class DoubleSurvival(Survival):
+    """Observations are float64."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float64)
+    dtype = np.float64
+
+
+class Faulty(Survival):
+    """Survival that misbehaves in step `at` (0: in reset) of the episode with seed `bad_seed`.
+
+    `made` and `closed` count the environments of all instances.
+    """
+
+    made = closed = 0
+
+    def __init__(self, fault: str = "raise", bad_seed: int = 7, at: int = 3) -> None:
+        self.fault, self.bad_seed, self.at = fault, bad_seed, at
+        self.broken = False  # an episode went wrong in this instance
+        Faulty.made += 1
+
+    def close(self) -> None:
+        Faulty.closed += 1
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = super().reset(seed=seed)
+        if self.broken:
+            raise RuntimeError("an environment that broke was used again")
+        return (observation, info) if self.at else (self.fail((observation, 1.0, False, False, info))[0], info)
+
+    def step(self, action: Any) -> Step:
+        result = super().step(action)
+        return self.fail(result) if self.count == self.at else result
+
+    def fail(self, result: Step) -> Step:
+        if self.seed != self.bad_seed:
+            return result
+        self.broken = True
+        observation, reward, *rest = result
+        if self.fault == "raise":
+            raise ValueError("the simulator diverged")
+        if self.fault == "hang":
+            time.sleep(3600)
+        if self.fault == "swallow":  # the time-out of the first sleep is taken for an error of the environment's own
+            try:
+                time.sleep(3600)
+            except Exception:
+                time.sleep(3600)
+        if "observation" in self.fault:
+            observation[1] = np.nan
+        if "reward" in self.fault:
+            reward = np.inf if self.fault == "infinite reward" else np.nan
+        return observation, reward, *rest  # type: ignore[return-value]
+
+
+class Slow(Survival):
+    """Each step takes 20 ms."""
+
+    def step(self, action: Any) -> Step:
+        time.sleep(0.02)
+        return super().step(action)
+
+
+class Hidden(Survival):
+    """The reward counts the episodes of the instance: reset does not clear it."""
+
+    def __init__(self) -> None:
+        self.episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.episodes += 1
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Step:
+        observation, _, *rest = super().step(action)
+        return observation, float(self.episodes), *rest  # type: ignore[return-value]
+
+
+class Growing(Hidden):
+    """Each episode of an instance is a step longer than the one before."""
+
+    def step(self, action: Any) -> Step:
+        observation, reward, _, truncated, info = Survival.step(self, action)
+        return observation, reward, self.count >= self.episodes, truncated, info
+
+
+class Globals(Survival):
+    """Rewards from the global generators of Python and NumPy."""
+
+    def step(self, action: Any) -> Step:
+        observation, _, *rest = super().step(action)
+        return observation, random.random() + np.random.random(), *rest  # type: ignore[return-value]
+
+
+class Shifted(Survival):
+    """Actions 5, 6, 7; the reward is the action, which must be a legal one."""
+
+    action_space = spaces.Discrete(3, start=5)
+
+    def step(self, action: Any) -> Step:
+        assert self.action_space.contains(action), action
+        observation, _, *rest = super().step(action)
+        return observation, float(action), *rest  # type: ignore[return-value]
+
+
+class Reach(Survival):
+    """A Box of two actions that must be legal ones; the reward is their sum."""
+
+    def __init__(self, low: float = -1.0, high: float = 1.0, dtype: str = "float32") -> None:
+        self.action_space = spaces.Box(low, high, (2,), np.dtype(dtype).type)
+
+    def step(self, action: Any) -> Step:
+        assert action.shape == (2,)
+        assert ((self.action_space.low <= action) & (action <= self.action_space.high)).all(), action.tolist()
+        observation, _, *rest = super().step(action)
+        return observation, float(action.sum()), *rest  # type: ignore[return-value]
+
+
+class Chaos(gymnasium.Env[Any, Any]):
+    """A logistic map pushed by the action: the last bit of an action is soon seen in reward and episode length."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.x = self.np_random.uniform(0.1, 0.9, 4)
+        return self.x.astype(np.float32), {}
+
+    def step(self, action: Any) -> Step:
+        self.x = 3.99 * self.x * (1 - self.x)
+        self.x = np.clip(self.x + 0.01 * float(action.sum()), 0.01, 0.99)
+        return self.x.astype(np.float32), float(self.x[0] + action[1]), bool(self.x[1] > 0.985), False, {}
+
+
+class Strange(Survival):
+    """Spaces that no flat policy fits."""
+
+    def __init__(self, observations: str = "flat", actions: str = "discrete") -> None:
+        flat = spaces.Box(-1, 1, (3,), np.float32)
+        self.observation_space = {
+            "flat": flat,
+            "image": spaces.Box(0, 255, (8, 8, 3), np.uint8),
+            "dict": spaces.Dict({"here": flat, "there": flat}),
+            "discrete": spaces.Discrete(4),
+        }[observations]
+        self.action_space = {
+            "discrete": spaces.Discrete(2),
+            "multi discrete": spaces.MultiDiscrete([2, 3]),
+            "matrix": spaces.Box(-1, 1, (2, 2), np.float32),
+            "integers": spaces.Box(0, 5, (2,), np.int64),
+        }[actions]
+
+
+class Plus(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Adds `by` to each reward, then multiplies it by `times`."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], by: float = 1.0, times: float = 1.0) -> None:
+        super().__init__(env)
+        if times == 0:
+            raise ValueError("times is 0")
+        self.by, self.times = by, times
+
+    def step(self, action: Any) -> Step:
+        observation, reward, *rest = self.env.step(action)
+        return observation, (float(reward) + self.by) * self.times, *rest  # type: ignore[return-value]
+
+
+ENVIRONMENTS = (
+    *(Survival, IntegerSurvival, DoubleSurvival, Faulty, Slow, Hidden, Growing, Globals, Shifted, Reach, Strange),
+    Chaos,
+)
+for _class in ENVIRONMENTS:
+    _limit = 60 if _class is Chaos else None
+    gymnasium.register(f"{_class.__name__}-v0", _class, max_episode_steps=_limit, order_enforce=False)
+
+
+class Still:
+    """An actor that always gives the same outputs, and notes the stack's size at each call."""
+
+    def __init__(self, jobs: int, action: float = 0.0, actions: int = 0) -> None:
+        self.rows, self.sizes, self.kept, self.restarts = list(range(jobs)), list[int](), list[list[int]](), list[int]()
+        self.seen: list[Float32] = []
+        self._action, self._actions = action, actions
+
+    def act(self, observations: Float32) -> Array:
+        assert len(observations) == len(self.rows)
+        assert not np.isnan(observations).any(), "the policy saw a NaN"
+        self.sizes.append(len(observations))
+        self.seen.append(observations.copy())
+        if self._actions:
+            return np.full((len(observations), self._actions), self._action, np.float32)
+        return np.full(len(observations), int(self._action), np.int64)
+
+    def keep(self, rows: npt.NDArray[np.intp]) -> None:
+        self.rows = [self.rows[row] for row in rows]
+        self.kept.append(self.rows)
+
+    def restart(self, row: int) -> None:
+        self.restarts.append(self.rows[row])
+
+
+def nothing() -> None:
+    """A poll."""
+
+
+def batch(
+    seeds: Sequence[Any],
+    training: bool = True,
+    observe: Sequence[bool] | None = None,
+    action_noise_std: float = 0.0,
+    action_noise: Callable[[int], np.random.Generator] = np.random.default_rng,
+) -> Batch:
+    """Jobs with these seeds, one episode each or, from lists, several."""
+    table = np.array(seeds, np.int64).reshape(len(seeds), -1)
+    watched = np.zeros(len(seeds), bool) if observe is None else np.array(observe)
+    return Batch(table, training, watched, action_noise_std, action_noise)
+
+
+def played(task: Episodes, seeds: Sequence[Any], actor: Any = None, **keywords: Any) -> Outcome:
+    """The outcome of these seeds' episodes under `actor`."""
+    return task.evaluate(actor or Still(len(seeds)), batch(seeds, **keywords), nothing)
+
+
+def episodes(name: str, **options: Any) -> Episodes:
+    """The task with a toy environment, or one of Gymnasium's if the name has a version."""
+    return Episodes(Options(env_id=name if "-v" in name else f"tests.toys:{name}-v0", **options))
