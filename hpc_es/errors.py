@@ -19,7 +19,11 @@ class ConfigError(UserError):
 
     def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n".join(f"{key}: {text}" if key else text for key, text in self.problems))
+        super().__init__("\n".join(_line(key, text) for key, text in self.problems))
+
+
+def _line(key: str, text: str) -> str:
+    return text if not key or repr(key) in text else f"{key}: {text}"  # not the key twice
 
 
 class LaunchError(UserError):

@@ -43,7 +43,7 @@ class Moments:
         return {
             "observation_sum": self.total,
             "observation_squares": self.squares,
-            "observation_count": np.float64(self.count).reshape(()),
+            "observation_count": np.asarray(self.count, np.float64),
         }
 
     @staticmethod

@@ -59,7 +59,8 @@ def _noise(config: Config, world: World, keys: Keys, size: int) -> Noise:
 
 def started_from(state: State, path: str) -> State:
     """`state` with theta, and the observation statistics where both have them, of a run or checkpoint."""
-    from hpc_es.experiment.checkpoint import find, load
+    from hpc_es.experiment.checkpoint import load
+    from hpc_es.experiment.store import find
 
     source = load(find(Path(path))).state
     theta = source.shared.get("theta")

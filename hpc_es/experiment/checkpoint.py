@@ -26,14 +26,11 @@ bytes. Text is never in attributes, which end at 64 KB, and nothing is pickled: 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import io
 import json
-import os
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,17 +39,16 @@ from urllib.parse import quote
 import h5py
 import numpy as np
 
-from hpc_es.errors import CheckpointError, RunError
+from hpc_es.errors import CheckpointError
+from hpc_es.experiment import files
+from hpc_es.experiment.files import json_text
 from hpc_es.interfaces import Arrays, State
 
 FORMAT = 1
-DIRECTORY = "checkpoints"  # where `find` looks inside a run directory, besides the directory itself
-BEST = "best.h5"
 _MAGIC = b"hpc_es checkpoint\n"
 _HEADER_BYTES = 512  # the smallest user block HDF5 allows
 _SEALED_BYTES = 447
 _JSON = ("counters", "triggers", "identity", "file_lengths", "provenance")
-_NAME = re.compile(r"checkpoint_(\d{10,})\.h5")
 
 
 class DamagedError(CheckpointError):
@@ -89,22 +85,16 @@ def save(path: Path, snapshot: Snapshot) -> None:
     Raises RunError if the disk is full or cannot be written; the old file is then untouched.
     """
     image = _image(snapshot)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(_header(image))
-            file.write(image)
-            file.flush()
-            os.fsync(file.fileno())
-        if _read(temporary) != image:
-            raise OSError(errno.EIO, "what was read back is not what was written")
-        temporary.replace(path)
-        _sync_directory(path.parent)
-    except (OSError, CheckpointError) as error:
-        raise _run_error(path, error) from error
-    finally:
-        with contextlib.suppress(OSError):  # the error above is the one to tell
-            temporary.unlink(missing_ok=True)
+
+    def check(written: Path) -> None:
+        try:
+            read = read_image(written)
+        except CheckpointError as error:
+            raise OSError(errno.EIO, f"read back, it is not what was written: {error}") from error
+        if read != image:
+            raise OSError(errno.EIO, "read back, it is not what was written")
+
+    files.replace(path, [_header(image), image], check)
 
 
 def load(path: Path) -> Snapshot:
@@ -113,126 +103,12 @@ def load(path: Path) -> Snapshot:
     Raises DamagedError if it is truncated or a bit has changed, else CheckpointError if it is missing, not ours, or of
     a newer format.
     """
-    image = _read(path)
+    image = read_image(path)
     try:
         with h5py.File(io.BytesIO(image), "r") as file:
             return _snapshot(file)
     except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: the digest is right, but the content cannot be read: {error}") from error
-
-
-@dataclass(frozen=True)
-class Store:
-    """The checkpoints of a run: the newest `keep_last`, and best.h5. One process writes (see `lock.py`)."""
-
-    directory: Path
-    keep_last: int = 3  # at least 1
-    keep_best: bool = True
-
-    def save(self, snapshot: Snapshot) -> Path:
-        """Save under the name of its generation, then remove the oldest; raises RunError as `save` does."""
-        path = self.directory / f"checkpoint_{snapshot.state.generation:010d}.h5"
-        self._make_directory()
-        save(path, snapshot)
-        for old in self.paths()[: -self.keep_last]:
-            if old != path:  # lower than others if somebody put files of a longer run here
-                with _writing(old):
-                    old.unlink(missing_ok=True)
-        return path
-
-    def save_best(self, snapshot: Snapshot) -> Path | None:
-        """Save as best.h5, which is never pruned; nothing and None if `keep_best` is off. Raises RunError."""
-        if not self.keep_best:
-            return None
-        self._make_directory()
-        save(self.directory / BEST, snapshot)
-        return self.directory / BEST
-
-    def newest(self, warn: Callable[[str], None]) -> tuple[Path, Snapshot] | None:
-        """The checkpoint to resume from, or None in a new run.
-
-        Leftovers of killed writes are removed. Damaged files are named to `warn` and renamed to NAME.damaged once an
-        older one was loaded. Raises CheckpointError if all are damaged (they stay, so that the next start does not
-        take the run for a new one), or if one is not ours or of a newer format.
-        """
-        self._remove_leftovers()
-        damaged: list[tuple[Path, DamagedError]] = []
-        for path in reversed(self.paths()):
-            try:
-                snapshot = load(path)
-            except DamagedError as error:
-                damaged.append((path, error))
-                continue
-            for other, reason in damaged:
-                warn(f"{reason}; renamed to {_set_aside(other).name}, going on from {path.name}")
-            return path, snapshot
-        if damaged:
-            raise _all_damaged(self.directory, [reason for _, reason in damaged])
-        return None
-
-    def paths(self) -> list[Path]:
-        """The numbered checkpoints, oldest first; without best.h5."""
-        if not self.directory.is_dir():
-            return []
-        return sorted((path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)), key=_generation)
-
-    def _make_directory(self) -> None:
-        with _writing(self.directory):
-            if not self.directory.is_dir():
-                self.directory.mkdir(parents=True, exist_ok=True)
-                _sync_directory(self.directory.parent)
-
-    def _remove_leftovers(self) -> None:
-        for pattern in (".checkpoint_*.h5.tmp", f".{BEST}.tmp"):
-            for leftover in self.directory.glob(pattern):
-                with _writing(leftover):
-                    leftover.unlink(missing_ok=True)
-
-
-def find(path: Path) -> Path:
-    """The checkpoint that `path` means: itself, or the newest valid one of a run directory. Nothing is changed.
-
-    Raises CheckpointError if there is none.
-    """
-    if path.is_file():
-        _read(path)
-        return path
-    if not path.is_dir():
-        raise CheckpointError(f"{path}: expected a checkpoint or a run directory, but there is no such file")
-    damaged: dict[Path, DamagedError] = {}
-    while candidates := [candidate for candidate in _candidates(path) if candidate not in damaged]:
-        try:
-            _read(candidates[-1])
-            return candidates[-1]
-        except DamagedError as error:
-            damaged[candidates[-1]] = error
-        except CheckpointError:
-            if candidates[-1].exists():  # else a run in progress has pruned it and written a newer one: look again
-                raise
-    if damaged:
-        raise _all_damaged(path, list(damaged.values()))
-    raise CheckpointError(f"{path}: no checkpoint_*.h5 here or in {DIRECTORY}/; has the run saved one yet?")
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """How an identity in the config differs from that of a checkpoint, one line a key; [] if they are equal.
-
-    Lists and tuples are equal, as are NaN and NaN, 1 and 1.0; true and 1 are not.
-    """
-    return list(_differences("", json.loads(_json(old)), json.loads(_json(new))))
-
-
-def verify_restored(template: State, restored: State) -> None:
-    """Check that a restored state has exactly the names, shapes and dtypes of the algorithm's `initial()` state.
-
-    Raises CheckpointError that lists every array that is missing, unexpected or different.
-    """
-    problems = [
-        *_array_problems("shared", template.shared, restored.shared),
-        *_array_problems("master", template.master, restored.master),
-    ]
-    if problems:
-        raise CheckpointError("the checkpoint does not fit this algorithm and policy:\n  " + "\n  ".join(problems))
 
 
 def _header(image: bytes) -> bytes:
@@ -246,7 +122,7 @@ def _seal(sealed: bytes) -> bytes:
     return hashlib.sha256(sealed).hexdigest().encode() + b"\n"
 
 
-def _read(path: Path) -> bytes:
+def read_image(path: Path) -> bytes:
     """The HDF5 image of a checkpoint, checked."""
     try:
         with path.open("rb") as file:
@@ -289,11 +165,11 @@ def _image(snapshot: Snapshot) -> bytes:
             file["best/generation"] = np.int64(snapshot.best.generation)
             _put_arrays(file, "best/shared", snapshot.best.shared)
             order["best/shared"] = list(snapshot.best.shared)
-        _put_text(file, "order", _json(order))
+        _put_text(file, "order", json_text(order))
         _put_text(file, "config_text", snapshot.config_text)
         _put_text(file, "config_hash", snapshot.config_hash)
         for name in _JSON:
-            _put_text(file, name, _json(getattr(snapshot, name)))
+            _put_text(file, name, json_text(getattr(snapshot, name)))
         file.flush()
         return bytes(file.id.get_file_image())
 
@@ -330,112 +206,3 @@ def _put_text(file: h5py.File, name: str, text: str) -> None:
 
 def _text(file: h5py.File, name: str) -> str:
     return str(file[name].asstr()[()])
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"expected numbers, text, lists and mappings, got {type(value).__name__}")
-
-
-def _generation(path: Path) -> int:
-    match = _NAME.fullmatch(path.name)
-    assert match is not None
-    return int(match[1])
-
-
-def _candidates(run: Path) -> list[Path]:
-    return sorted([*Store(run).paths(), *Store(run / DIRECTORY).paths()], key=_generation)
-
-
-def _set_aside(path: Path) -> Path:
-    """Rename a damaged file without overwriting an earlier one."""
-    aside, number = path.with_name(path.name + ".damaged"), 1
-    while os.path.lexists(aside):
-        aside, number = path.with_name(f"{path.name}.damaged.{number}"), number + 1
-    with _writing(path):
-        return path.rename(aside)
-
-
-def _all_damaged(directory: Path, errors: list[DamagedError]) -> CheckpointError:
-    lines = "\n  ".join(str(error) for error in errors)
-    remedy = "bring one back from a backup, or remove them to start anew"
-    return CheckpointError(f"{directory}: every checkpoint is damaged: {remedy}\n  {lines}")
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise _run_error(path, error) from error
-
-
-def _run_error(path: Path, error: Exception) -> RunError:
-    code = error.errno if isinstance(error, OSError) else None
-    remedy = "check the file system"
-    if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        remedy = "free space or raise the quota"
-    elif code in (errno.EACCES, errno.EPERM, errno.EROFS):
-        remedy = f"make {path.parent} writable, or choose another output"
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return RunError(f"{path}: cannot be written: {reason}; {remedy}, then start the same command again")
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make a rename last; file systems that cannot sync a directory say EINVAL."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def _differences(key: str, old: Any, new: Any) -> Iterator[str]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for name in dict.fromkeys((*old, *new)):
-            yield from _differences(f"{key}.{name}" if key else name, old.get(name, _ABSENT), new.get(name, _ABSENT))
-    elif not _same(old, new):
-        before, after = _shown(old), _shown(new)
-        if before == after:  # the text 1 and the number 1
-            before, after = json.dumps(old), json.dumps(new)
-        yield f"{key}: {before} in the checkpoint, {after} in the config"
-
-
-_ABSENT = object()
-
-
-def _same(old: Any, new: Any) -> bool:
-    if old is _ABSENT or new is _ABSENT:
-        return old is new
-    if isinstance(old, list) and isinstance(new, list):
-        return len(old) == len(new) and all(map(_same, old, new))
-    # JSON text tells true from 1 and finds NaN equal to NaN; only for numbers is its answer too strict.
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (old, new))
-    return (numbers and bool(old == new)) or json.dumps(old, sort_keys=True) == json.dumps(new, sort_keys=True)
-
-
-def _shown(value: Any) -> str:
-    if value is _ABSENT:
-        return "nothing"
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _array_problems(group: str, template: Arrays, restored: Arrays) -> Iterator[str]:
-    for name in dict.fromkeys((*template, *restored)):
-        expected, found = (_form(arrays[name]) if name in arrays else "nothing" for arrays in (template, restored))
-        if expected != found:
-            yield f"{group}/{name}: expected {expected}, found {found} in the checkpoint"
-
-
-def _form(array: Any) -> str:
-    return f"{np.asarray(array).dtype}[{', '.join(map(str, np.shape(array)))}]"

@@ -1,34 +1,94 @@
-"""Small files that are whole or not there."""
+"""Files that are whole or not there, whatever happens while they are written."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from hpc_es.errors import RunError
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace `path` by a file with this text, synced to disk; RunError where that fails."""
+def replace(path: Path, pieces: Iterable[bytes], check: Callable[[Path], None] = lambda _: None) -> None:
+    """Make `path` a file of these bytes: at any instant it is the old file or the new one, whole.
+
+    `check` is called with the written file before it takes the name, and raises OSError if it is not good. Raises
+    RunError if the disk is full or cannot be written; the old file is then untouched.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("wb") as file:
+            for piece in pieces:
+                file.write(piece)
             file.flush()
             os.fsync(file.fileno())
+        check(temporary)
         temporary.replace(path)
+        sync_directory(path.parent)
     except OSError as error:
-        with contextlib.suppress(OSError):
+        raise run_error(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):  # the error above is the one to tell
             temporary.unlink(missing_ok=True)
-        raise RunError(
-            f"{path} cannot be written: {error.strerror}; free some space or choose another output"
-        ) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Make `path` a file with this text; raises RunError as `replace` does."""
+    replace(path, [text.encode()])
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Replace `path` by a JSON file."""
-    write_text(path, json.dumps(values, indent=2) + "\n")
+    """Make `path` a JSON file; raises RunError as `replace` does."""
+    write_text(path, json_text(values, indent=2) + "\n")
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """JSON; NumPy numbers and any mapping are taken too."""
+    return json.dumps(value, default=_plain, indent=indent)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"expected numbers, text, lists and mappings, got {type(value).__name__}")
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """An OSError in here is a RunError that names `path` and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise run_error(path, error) from error
+
+
+def run_error(path: Path, error: Exception) -> RunError:
+    """The RunError for a file that cannot be written."""
+    code = error.errno if isinstance(error, OSError) else None
+    remedy = "check the file system"
+    if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        remedy = "free space or raise the quota"
+    elif code in (errno.EACCES, errno.EPERM, errno.EROFS):
+        remedy = f"make {path.parent} writable, or choose another output"
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return RunError(f"{path}: cannot be written: {reason}; {remedy}, then start the same command again")
+
+
+def sync_directory(directory: Path) -> None:
+    """Make a rename last; file systems that cannot sync a directory say EINVAL."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(descriptor)

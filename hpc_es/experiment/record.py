@@ -13,10 +13,12 @@ from typing import Any, Literal
 from hpc_es.config import Config, config_hash, dump, identity
 from hpc_es.errors import CheckpointError, RunError, UserError
 from hpc_es.experiment import versions
-from hpc_es.experiment.checkpoint import Best, Snapshot, Store, differences
+from hpc_es.experiment.checkpoint import Best, Snapshot
+from hpc_es.experiment.compare import differences
 from hpc_es.experiment.files import write_json, write_text
 from hpc_es.experiment.lock import RunLock
 from hpc_es.experiment.measure import Row
+from hpc_es.experiment.store import Store
 from hpc_es.experiment.triggers import IntervalTrigger, TriggerList, Unit
 from hpc_es.interfaces import Arrays, State
 from hpc_es.report.metrics import MetricsLog

@@ -14,7 +14,7 @@ from hpc_es.config import Config, dump_json, load, parse_resolved
 from hpc_es.errors import UserError
 from hpc_es.experiment import versions
 from hpc_es.experiment.build import parts, started_from, task_and_policy
-from hpc_es.experiment.checkpoint import verify_restored
+from hpc_es.experiment.compare import verify_restored
 from hpc_es.experiment.measure import Row
 from hpc_es.experiment.record import Opened, Record, Resume, open_run
 from hpc_es.experiment.train import Training

@@ -43,5 +43,6 @@ class Head:
             clipped: Array = np.clip(outputs, low, high)
             return clipped
         chosen = outputs.reshape(len(outputs), -1, self.bins).argmax(axis=2)
-        binned: Array = low + chosen.astype(np.float32) / np.float32(self.bins - 1) * (high - low)
-        return binned
+        binned = low + chosen.astype(np.float32) / np.float32(self.bins - 1) * (high - low)
+        within: Array = np.clip(binned, low, high)  # the sum may round to an ulp outside
+        return within

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 
 from hpc_es.errors import ConfigError
-from hpc_es.interfaces import Box, Discrete, Spaces
+from hpc_es.interfaces import Array, Box, Discrete, Float32, Spaces
 
 Environment: TypeAlias = gymnasium.Env[Any, Any]
 Wrapper = str | Mapping[str, Mapping[str, Any]]
@@ -60,7 +60,8 @@ def _registered(env_id: str, keywords: dict[str, Any]) -> Environment:
 def _unknown(env_id: str, error: Exception) -> str:
     module, _, name = env_id.rpartition(":")
     if isinstance(error, ModuleNotFoundError):
-        return f"expected an environment, found {env_id!r}, but module {error.name!r} cannot be imported"
+        missing = error.name or getattr(error.__cause__, "name", None) or module  # Gymnasium raises it anew, unnamed
+        return f"expected an environment, found {env_id!r}, but module {missing!r} cannot be imported"
     near = nearest(name, [key for key in gymnasium.registry if ":" not in key])
     hint = f"; did you mean {near!r}?" if near and not module else ""
     return f"expected a registered Gymnasium id, found {env_id!r}{hint} ({str(error).strip()})"
@@ -108,11 +109,13 @@ def _wrap(environment: Environment, wrapper: Wrapper, number: int) -> Environmen
             [(key, f"expected 'module:Class' or one {{'module:Class': {{keyword: value}}}}, found {wrapper!r}")]
         )
     try:
-        wrapped: Environment = _import(path)(environment, **keywords)
+        cls = _import(path)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             [(key, f"expected 'module:Class', found {path!r}, which cannot be imported: {error}")]
         ) from error
+    try:
+        wrapped: Environment = cls(environment, **keywords)
     except Exception as error:
         raise ConfigError([(key, f"{path} cannot be applied: {type(error).__name__}: {error}")]) from error
     return wrapped
@@ -124,6 +127,13 @@ def _import(path: str) -> Callable[..., Any]:
         raise ValueError("there is no ':' in it")
     found: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return found
+
+
+def _inside(bounds: Array, inwards: float) -> Float32:
+    """The bounds as float32, rounded inwards: a float64 environment may refuse an action that is an ulp outside."""
+    nearest_ones = bounds.astype(np.float32)
+    is_outside = nearest_ones < bounds if inwards > 0 else nearest_ones > bounds
+    return np.where(is_outside, np.nextafter(nearest_ones, np.float32(inwards)), nearest_ones)
 
 
 def spaces(environment: Environment) -> Spaces:
@@ -139,6 +149,6 @@ def spaces(environment: Environment) -> Spaces:
     if isinstance(actions, gymnasium.spaces.Discrete):
         return Spaces(width, Discrete(int(actions.n), int(actions.start)))
     if isinstance(actions, gymnasium.spaces.Box) and len(actions.shape) == 1 and actions.dtype.kind == "f":
-        return Spaces(width, Box(actions.low.astype(np.float32), actions.high.astype(np.float32)))
+        return Spaces(width, Box(_inside(actions.low, np.inf), _inside(actions.high, -np.inf)))
     text = f"expected Discrete actions or a Box of floats in one dimension, found {actions}: use an action wrapper"
     raise ConfigError([("task.env_id", text)])

@@ -204,6 +204,8 @@ class Rollout:
     def _fail(self, row: int, error: BaseException) -> None:
         """A job whose episode failed counts as NaN; its environment is made anew, for what it may have left behind."""
         job = self._jobs[row]
+        if np.isnan(self._total_return[job]):  # told already, such as a NaN observation with a NaN reward
+            return
         where = traceback.extract_tb(error.__traceback__)
         place = f" ({where[-1].filename}:{where[-1].lineno})" if where else ""
         self._failures.append(f"job {job} of the chunk: {type(error).__name__}: {error}{place}")

@@ -22,17 +22,9 @@ import pytest
 
 from hpc_es.errors import CheckpointError, RunError
 from hpc_es.experiment import checkpoint
-from hpc_es.experiment.checkpoint import (
-    Best,
-    DamagedError,
-    Snapshot,
-    Store,
-    differences,
-    find,
-    load,
-    save,
-    verify_restored,
-)
+from hpc_es.experiment.checkpoint import Best, DamagedError, Snapshot, load, save
+from hpc_es.experiment.compare import differences, verify_restored
+from hpc_es.experiment.store import Store, find
 from hpc_es.interfaces import Arrays, State
 
 ARRAYS: dict[str, Any] = {
@@ -377,7 +369,7 @@ def test_find_says_why_not(store: Store, tmp_path: Path) -> None:
 
 
 def test_find_looks_again_when_a_running_job_prunes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = checkpoint._read
+    read = checkpoint.read_image
     once = iter([True])
 
     def prune_first(path: Path) -> bytes:
@@ -386,7 +378,7 @@ def test_find_looks_again_when_a_running_job_prunes(store: Store, monkeypatch: p
             path.unlink()
         return read(path)
 
-    monkeypatch.setattr(checkpoint, "_read", prune_first)
+    monkeypatch.setattr(checkpoint, "read_image", prune_first)
     assert find(store.directory).name == "checkpoint_0000000040.h5"
 
 
@@ -399,7 +391,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from test_checkpoint import snapshot
 from hpc_es.errors import RunError
-from hpc_es.experiment.checkpoint import Store
+from hpc_es.experiment.store import Store
 store = Store(Path(sys.argv[1]))
 store.save(snapshot(10))
 before = store.paths()[0].read_bytes()
@@ -477,7 +469,7 @@ from pathlib import Path
 import numpy as np
 sys.path.insert(0, sys.argv[2])
 from test_checkpoint import snapshot
-from hpc_es.experiment.checkpoint import Store
+from hpc_es.experiment.store import Store
 store = Store(Path(sys.argv[1]), keep_last=2)
 while True:                      # a fresh run for each line: fork, so that only the first one pays for the imports
     line = sys.stdin.readline()
@@ -545,7 +537,7 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from test_checkpoint import snapshot
-from hpc_es.experiment.checkpoint import Store
+from hpc_es.experiment.store import Store
 store = Store(Path(sys.argv[1]), keep_last=1)
 store.save(snapshot(10))
 store.save_best(snapshot(10))

@@ -146,6 +146,7 @@ WAITING = """
     if world.rank == 0:
         world.wait_until(lambda: signals.count == 1)
     world.barrier()
+    world.wait_until(lambda: signals.count == 1)
     print(f"rank {world.rank} saw {signals.count} {signals.name}", flush=True)
     return 75
 """

@@ -15,9 +15,10 @@ from hpc_es.report.tensorboard import EventWriter, require, tag
 
 
 def scalars(run_dir: Path, name: str) -> list[tuple[int, float]]:
-    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    reader = pytest.importorskip("tensorboard.backend.event_processing.plugin_event_accumulator")  # the server's own
+    tensors = pytest.importorskip("tensorboard.util.tensor_util")
     accumulator: Any = reader.EventAccumulator(str(run_dir)).Reload()
-    return [(event.step, event.value) for event in accumulator.Scalars(name)]
+    return [(event.step, float(tensors.make_ndarray(event.tensor_proto))) for event in accumulator.Tensors(name)]
 
 
 @pytest.mark.parametrize(

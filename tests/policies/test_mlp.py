@@ -1,0 +1,177 @@
+"""The feed-forward policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc_es.interfaces import Box, Discrete, Float32, Perturbed, Spaces
+from hpc_es.policies.mlp import ACTIVATIONS, MLP, Layout, Options, normalise
+
+
+def policy(observations: int, actions: int, hidden: tuple[int, ...] = (), **options: Any) -> MLP:
+    box = Box(np.full(actions, -1, np.float32), np.full(actions, 1, np.float32))
+    return MLP(Options(hidden_dims=hidden, **options), Spaces(observations, box))
+
+
+def perturbed(theta: Float32, jobs: int, seed: int = 0) -> Perturbed:
+    """Mirrored pairs around theta."""
+    directions = np.random.default_rng(seed).standard_normal((-(-jobs // 2), len(theta))).astype(np.float32)
+    scales = np.where(np.arange(jobs) % 2 == 0, 0.3, -0.3).astype(np.float32)
+    return Perturbed(theta, directions, np.arange(jobs) // 2, scales)
+
+
+def alone(theta: Float32) -> Perturbed:
+    none = np.zeros((0, len(theta)), np.float32)
+    return Perturbed(theta, none, np.zeros(1, np.intp), np.zeros(1, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("widths", "bins", "size"),
+    [
+        ((28, 256, 256, 8), None, 75_272),
+        ((28, 256, 256, 8), 5, 83_496),
+        ((8, 32, 32, 2), None, 1_410),
+        ((24, 64, 64, 4), None, 6_020),
+    ],
+)
+def test_parameter_counts(widths: tuple[int, ...], bins: int | None, size: int) -> None:  # T47
+    assert policy(widths[0], widths[-1], widths[1:-1], action_bins=bins).size == size
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "y"),
+    [
+        ("elu", -1, -0.632121),  # T50: exp(-1) - 1
+        ("elu", 2, 2),
+        ("elu", -100, -1),
+        ("elu", 100, 100),
+        ("leaky_relu", -1, -0.2),
+        ("leaky_relu", 3, 3),
+        ("relu", -1, 0),
+        ("relu", 2, 2),
+        ("tanh", 1, 0.761594),  # (e - 1/e) / (e + 1/e)
+        ("tanh", -50, -1),
+    ],
+)
+def test_activations(name: str, x: float, y: float) -> None:
+    found = ACTIVATIONS[name](np.full((2, 1, 3), x, np.float32))
+    np.testing.assert_allclose(found, np.full((2, 1, 3), y), rtol=1e-6)
+    assert found.dtype == np.float32
+
+
+def test_parameters_lie_layer_by_layer() -> None:
+    (w1, b1), (w2, b2) = Layout((2, 3, 1)).layers(np.arange(13, dtype=np.float32))
+    assert w1.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert b1.tolist() == [[6, 7, 8]]
+    assert w2.tolist() == [[9], [10], [11]]
+    assert b2.tolist() == [[12]]
+
+
+def test_a_network_by_hand() -> None:
+    """relu(x W1 + b1) W2 + b2 with x = [1, 2]: hidden [1*1 + 2*.5 - 1, 1*-1 + 2*0 + 0] = [1, -1] -> [1, 0]."""
+    theta = np.array([1, -1, 0.5, 0, -1, 0, 0.25, 7, 0.5], np.float32)
+    actor = policy(2, 1, (2,), activation="relu").bind(alone(theta), None)
+    assert actor.act(np.array([[1, 2]], np.float32)).tolist() == [[0.75]]
+
+
+def test_no_hidden_layer_is_a_linear_policy() -> None:
+    actor = policy(2, 1).bind(alone(np.array([0.5, -0.25, 0.125], np.float32)), None)
+    assert actor.act(np.array([[1, 2]], np.float32)).tolist() == [[0.125]]
+
+
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+def test_each_job_acts_with_its_own_parameters(activation: Any) -> None:
+    """Against a plain forward pass in float64, job for job; the second pair of signs is theta - scale * direction."""
+    mlp = policy(3, 2, (5, 4), activation=activation)
+    theta = mlp.initial(np.random.default_rng(1)) * 3
+    jobs, observations = perturbed(theta, 7), np.random.default_rng(2).standard_normal((7, 3)).astype(np.float32)
+    actions = mlp.bind(jobs, None).act(observations)
+    plain = {
+        "tanh": np.tanh,
+        "relu": lambda x: np.maximum(x, 0),
+        "leaky_relu": lambda x: np.where(x > 0, x, 0.2 * x),
+        "elu": lambda x: np.where(x > 0, x, np.exp(np.minimum(x, 0)) - 1),
+    }[activation]
+    for job in range(7):
+        flat = theta + jobs.scales[job].astype(np.float64) * jobs.directions[job // 2]
+        w1, b1, w2, b2, w3, b3 = np.split(flat, np.cumsum([15, 5, 20, 4, 8]))
+        hidden = plain(plain(observations[job] @ w1.reshape(3, 5) + b1) @ w2.reshape(5, 4) + b2)
+        np.testing.assert_allclose(actions[job], np.clip(hidden @ w3.reshape(4, 2) + b3, -1, 1), atol=1e-5)
+
+
+def test_observations_are_normalised_and_clipped() -> None:  # T46
+    mean, deviation = np.array([1, 0, -1], np.float32), np.array([2, 0.1, 1], np.float32)
+    observations = np.array([[2, 3, -9]], np.float32)
+    assert normalise(observations, (mean, deviation, 5.0)).tolist() == [[0.5, 5, -5]]
+    assert observations.tolist() == [[2, 3, -9]]
+    theta = np.array([0.5, 0.125, 0.125, 0], np.float32)  # linear: .25 + .625 - .625
+    actor = policy(3, 1).bind(alone(theta), (mean, deviation, 5.0))
+    assert actor.act(observations).tolist() == [[0.25]]
+
+
+def test_initial_columns_are_normalised() -> None:
+    """Length 1 in hidden layers, 0.01 in the output layer; biases 0; directions as isotropic as normal columns'."""
+    mlp = policy(28, 8, (256, 256))
+    theta = mlp.initial(np.random.default_rng(0))
+    assert theta.dtype == np.float32
+    layers = list(mlp.layout.layers(theta))
+    for (weights, biases), length in zip(layers, (1, 1, 0.01), strict=True):
+        np.testing.assert_allclose(np.linalg.norm(weights, axis=0), length, rtol=1e-5)
+        assert not biases.any()
+    assert np.linalg.matrix_rank(layers[2][0]) == 8
+    assert abs(layers[1][0].mean()) < 5 / 16 / 256  # entries have a deviation of 1 / sqrt(256)
+
+
+def test_initial_parameters_are_those_of_the_generator() -> None:
+    mlp = policy(3, 2, (4,))
+    first, same, other = (mlp.initial(np.random.default_rng(seed)) for seed in (1, 1, 2))
+    assert np.array_equal(first, same)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("jobs", [1, 2, 5, 15])
+def test_a_jobs_numbers_do_not_depend_on_the_stack(activation: Any, jobs: int) -> None:
+    """Bit for bit: in a stack of 16, alone, and after others were dropped; with widths that fill no register."""
+    mlp = policy(11, 3, (64, 17), activation=activation)
+    theta, rng = mlp.initial(np.random.default_rng(1)) * 2, np.random.default_rng(3)
+    whole = perturbed(theta, 16)
+    observations = rng.standard_normal((16, 11)).astype(np.float32)
+    expected = mlp.bind(whole, None).act(observations)
+    part = Perturbed(theta, whole.directions, whole.rows[:jobs], whole.scales[:jobs])
+    assert np.array_equal(mlp.bind(part, None).act(observations[:jobs]), expected[:jobs])
+    kept = np.sort(rng.permutation(16)[:jobs])
+    actor = mlp.bind(whole, None)
+    actor.keep(kept)
+    assert np.array_equal(actor.act(observations[kept]), expected[kept])
+
+
+def test_acting_changes_neither_observations_nor_parameters() -> None:
+    mlp = policy(3, 2, (4,), activation="elu")
+    jobs = perturbed(mlp.initial(np.random.default_rng(1)), 4)
+    copies = jobs.theta.copy(), jobs.directions.copy(), jobs.scales.copy()
+    observations = np.ones((4, 3), np.float32)
+    actor = mlp.bind(jobs, (np.ones(3, np.float32), np.ones(3, np.float32), 5.0))
+    first, second = actor.act(observations).copy(), actor.act(observations)
+    assert np.array_equal(first, second)
+    assert (observations == 1).all()
+    assert all(np.array_equal(a, b) for a, b in zip((jobs.theta, jobs.directions, jobs.scales), copies, strict=True))
+
+
+def test_mirrored_jobs_lie_on_both_sides_of_theta() -> None:
+    jobs = Perturbed(
+        np.array([1, 2], np.float32),
+        np.array([[10, 20], [1, 0]], np.float32),
+        np.array([0, 0, 1]),
+        np.array([0.5, -0.5, 2], np.float32),
+    )
+    assert jobs.stacked().tolist() == [[6, 12], [-4, -8], [3, 2]]
+
+
+def test_a_discrete_policy_takes_the_highest_output() -> None:
+    spaces = Spaces(2, Discrete(2, start=3))
+    actor = MLP(Options(hidden_dims=()), spaces).bind(alone(np.array([1, 0, 0, 1, 0, 0], np.float32)), None)
+    assert [actor.act(np.array([o], np.float32))[0] for o in ([2, 1], [1, 2])] == [3, 4]

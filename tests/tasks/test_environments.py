@@ -1,0 +1,141 @@
+"""Making environments, and saying why one cannot be made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc_es.errors import ConfigError
+from hpc_es.interfaces import Box, Discrete
+from hpc_es.tasks import environments
+from tests.toys import episodes, lifetime, played
+
+TOYS = "tests.toys:"
+
+
+def made(name: str, wrappers: tuple[Any, ...] = (), **keywords: Any) -> environments.Environment:
+    return environments.make(f"{TOYS}{name}-v0", keywords, None, wrappers)
+
+
+# Names.
+
+
+@pytest.mark.parametrize(
+    ("env_id", "text"),
+    [
+        ("CartPol-v1", r"found 'CartPol-v1'; did you mean 'CartPole-v1'\?"),
+        ("cartpole-v1", r"did you mean 'CartPole-v1'\?"),
+        ("CartPole-v77", r"did you mean 'CartPole-v\d'\?.*v77"),
+        ("Zzzzzzzzzz-v0", r"expected a registered Gymnasium id, found 'Zzzzzzzzzz-v0' "),
+        ("not a name", r"found 'not a name'"),
+        ("no_such_module:Env-v0", r"found 'no_such_module:Env-v0', but module 'no_such_module' cannot be imported"),
+        ("tests.nothing:Env-v0", r"but module 'tests.nothing' cannot be imported"),
+        ("tests.toys:Nothing-v0", r"expected a registered Gymnasium id, found 'tests.toys:Nothing-v0'"),
+    ],
+)
+def test_an_unknown_id_is_told_with_the_nearest(env_id: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"task\.env_id: " + ".*" + text) as caught:
+        environments.make(env_id, {})
+    assert [key for key, _ in caught.value.problems] == ["task.env_id"]
+
+
+def test_a_known_id_has_no_foreign_hint() -> None:
+    with pytest.raises(ConfigError) as caught:
+        environments.make("Zzzzzzzzzz-v0", {})
+    assert "did you mean" not in str(caught.value)
+
+
+def test_a_module_that_is_imported_registers_its_environments() -> None:
+    assert made("Survival").reset(seed=9)[0].tolist() == [0, lifetime(9), 1]
+
+
+def test_keywords_reach_the_environment_and_wrong_ones_are_told() -> None:
+    assert made("Reach", low=-3.0).action_space.low.tolist() == [-3, -3]
+    with pytest.raises(ConfigError, match=r"task\.env_kwargs: .*Reach-v0 does not take these keywords: .*'height'"):
+        made("Reach", height=3)
+
+
+def test_an_environment_that_fails_to_start_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"task\.env_id: .*Strange-v0 cannot be made: KeyError: 'sounds'"):
+        made("Strange", observations="sounds")
+
+
+# Wrappers.
+
+
+def test_wrappers_apply_from_the_inside_out_in_both_forms() -> None:
+    """A reward of 1: (1 + 1) * 3 = 6, or (1 * 3) + 1 = 4 the other way round."""
+    plain, times = "tests.toys:Plus", {"tests.toys:Plus": {"by": 0.0, "times": 3.0}}
+    for wrappers, reward in (((plain, times), 6), ((times, plain), 4), (({plain: {}},), 2), (({plain: None},), 2)):
+        environment = made("Survival", wrappers)
+        environment.reset(seed=9)
+        assert environment.step(0)[1] == reward
+
+
+def test_wrappers_of_gymnasium_with_keywords() -> None:
+    wrappers = ({"gymnasium.wrappers:RescaleAction": {"min_action": -1.0, "max_action": 1.0}},)
+    spaces = environments.spaces(made("Reach", wrappers, low=-9.0, high=9.0))
+    assert isinstance(spaces.actions, Box)
+    assert spaces.actions.high.tolist() == [1, 1]
+
+
+def test_wrappers_are_part_of_the_task() -> None:
+    task = episodes("Survival", wrappers=("tests.toys:Plus",))
+    assert played(task, [9]).rows["return_"].tolist() == [20]
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "text"),
+    [
+        ("no_such_module:Plus", "expected 'module:Class', found 'no_such_module:Plus', which cannot be imported"),
+        ("tests.toys:Minus", "expected 'module:Class', found 'tests.toys:Minus', which cannot be imported"),
+        ("tests.toys.Plus", "expected 'module:Class', found 'tests.toys.Plus', which cannot be imported: there is no ':'"),
+        ({"tests.toys:Plus": {"upwards": 3}}, "tests.toys:Plus cannot be applied: TypeError: .*upwards"),
+        ({"tests.toys:Plus": {"times": 0.0}}, "tests.toys:Plus cannot be applied: ValueError: times is 0"),
+        ({"tests.toys:Plus": {}, "tests.toys:Minus": {}}, "expected 'module:Class' or one "),
+        ({}, "expected 'module:Class' or one "),
+    ],
+)
+def test_a_wrapper_that_cannot_be_applied_is_told_with_its_place(wrapper: Any, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^task\.wrappers\[1\]: " + text):
+        made("Survival", ("tests.toys:Plus", wrapper))
+
+
+# Spaces.
+
+
+@pytest.mark.parametrize("observations", ["image", "dict", "discrete"])
+def test_observations_that_are_not_flat_name_the_remedy_and_it_works(observations: str) -> None:
+    with pytest.raises(ConfigError, match=r"task\.env_id: expected flat observations.*found (Box|Dict|Discrete)") as caught:
+        environments.spaces(made("Strange", observations=observations))
+    remedy = "gymnasium.wrappers:FlattenObservation"
+    assert remedy in str(caught.value)
+    width = {"image": 8 * 8 * 3, "dict": 3 + 3, "discrete": 4}[observations]
+    assert environments.spaces(made("Strange", (remedy,), observations=observations)).observations == width
+
+
+@pytest.mark.parametrize("actions", ["multi discrete", "matrix", "integers"])
+def test_other_actions_are_refused(actions: str) -> None:
+    with pytest.raises(ConfigError, match=r"task\.env_id: expected Discrete actions or a Box of floats in one dimension"):
+        environments.spaces(made("Strange", actions=actions))
+
+
+def test_spaces_of_a_discrete_environment() -> None:
+    spaces = environments.spaces(made("Shifted"))
+    assert spaces.actions == Discrete(3, start=5)
+    assert spaces.observations == 3
+
+
+@pytest.mark.parametrize("bound", [0.1, 0.3, 1.0, 1e300, np.inf])
+def test_float64_bounds_are_rounded_inwards(bound: float) -> None:
+    """To the nearest float32 that is inside: no further than one spacing away."""
+    actions = environments.spaces(made("Reach", low=-bound, high=bound, dtype="float64")).actions
+    assert isinstance(actions, Box)
+    assert actions.high.dtype == actions.low.dtype == np.float32
+    high = float(actions.high[0])
+    assert high <= bound
+    assert float(actions.low[0]) == -high
+    with np.errstate(over="ignore"):
+        assert np.nextafter(np.float32(high), np.float32(np.inf)) > bound or high == bound == np.inf
