@@ -53,7 +53,8 @@ def leaky_relu(x: Float32) -> Float32:
 
 def elu(x: Float32) -> Float32:
     """exp(x) - 1 below zero (Clevert et al. 2016); in place."""
-    return np.where(x > 0, x, np.expm1(np.minimum(x, 0))).astype(np.float32, copy=False)
+    np.copyto(x, np.expm1(np.minimum(x, 0)), where=x < 0)
+    return x
 
 
 ACTIVATIONS: dict[str, Callable[[Float32], Float32]] = {
@@ -71,15 +72,18 @@ class Layout:
         self.widths = widths
         self.size = sum(n * m + m for n, m in pairwise(widths))
 
-    def layers(self, parameters: Float32) -> Iterator[tuple[Float32, Float32]]:
-        """Views (weights [..., inputs, outputs], biases [..., 1, outputs]) of float32[..., size]."""
+    def matrices(self, parameters: Float32) -> Iterator[Float32]:
+        """Views [..., inputs + 1, outputs] of float32[..., size]; the biases are the last row, which meets a constant 1."""
         start, lead = 0, parameters.shape[:-1]
         for n, m in pairwise(self.widths):
-            weights = parameters[..., start : start + n * m].reshape(*lead, n, m)
-            start += n * m
-            biases = parameters[..., start : start + m].reshape(*lead, 1, m)
-            start += m
-            yield weights, biases
+            stop = start + (n + 1) * m
+            yield parameters[..., start:stop].reshape(*lead, n + 1, m)
+            start = stop
+
+    def layers(self, parameters: Float32) -> Iterator[tuple[Float32, Float32]]:
+        """Views (weights [..., inputs, outputs], biases [..., 1, outputs]) of float32[..., size]."""
+        for matrix in self.matrices(parameters):
+            yield matrix[..., :-1, :], matrix[..., -1:, :]
 
 
 class MLP:
@@ -120,22 +124,26 @@ class NumpyActor:
         self._bind(stack)
 
     def _bind(self, stack: Float32) -> None:
+        """Views of the weights, and a buffer for each layer's input whose last column is the 1 that meets the biases."""
         self._stack = stack
-        self._layers = list(self._policy.layout.layers(stack))
+        layout = self._policy.layout
+        self._matrices = list(layout.matrices(stack))
+        self._inputs = [np.ones((len(stack), 1, width + 1), np.float32) for width in layout.widths[:-1]]
+        self._values = [buffer[:, 0, :-1] for buffer in self._inputs]  # where a layer's input is written
+        self._outputs = [*(buffer[:, :, :-1] for buffer in self._inputs[1:]), None]
 
     def act(self, observations: Float32) -> Array:
         """Actions of all rows from float32[rows, observations]."""
-        hidden = observations
+        first = self._values[0]
+        first[...] = observations
         if self._normaliser is not None:
-            hidden = normalise(observations, self._normaliser)
-        hidden = hidden[:, np.newaxis, :]
-        last = len(self._layers) - 1
-        for number, (weights, biases) in enumerate(self._layers):
-            hidden = np.matmul(hidden, weights)
-            hidden += biases
-            if number < last:
-                hidden = self._activation(hidden)
-        return self._policy.head.actions(hidden[:, 0, :])
+            normalise(first, self._normaliser)
+        outputs = first
+        for inputs, matrix, out in zip(self._inputs, self._matrices, self._outputs, strict=True):
+            outputs = np.matmul(inputs, matrix, out=out)
+            if out is not None:
+                self._activation(outputs)
+        return self._policy.head.actions(outputs[:, 0, :])
 
     def keep(self, rows: npt.NDArray[np.intp]) -> None:
         """Copy the rows that remain."""
@@ -146,11 +154,11 @@ class NumpyActor:
 
 
 def normalise(observations: Float32, normaliser: Normaliser) -> Float32:
-    """clip((observations - mean) / standard deviation, -clip, clip)."""
+    """clip((observations - mean) / standard deviation, -clip, clip), in place."""
     mean, deviation, clip = normaliser
-    scaled = observations - mean
-    scaled /= deviation
-    return np.clip(scaled, -clip, clip, out=scaled)
+    observations -= mean
+    observations /= deviation
+    return np.clip(observations, -clip, clip, out=observations)
 
 
 def build(options: Any, spaces: Spaces) -> MLP:
