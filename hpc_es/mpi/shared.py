@@ -5,7 +5,10 @@ That is tiny in some containers, and writing past its end is a SIGBUS: so its fr
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,6 +49,16 @@ class Windows:
         """End the access epochs; the memory stays as long as the process, for arrays may still point to it."""
         for window, _ in self._windows:
             window.Unlock_all()
+
+
+def unlink_mapped() -> None:
+    """Take the name from MPICH's own segment, which all ranks have mapped by now: a killed job would leave it for ever.
+
+    3 MB a node and more; some killed jobs later a small /dev/shm would be full. Windows are nameless from the start.
+    """
+    with contextlib.suppress(OSError):  # no /proc
+        for name in set(re.findall(rf"{SHM_PATH}/mpich_shm_\w+$", Path("/proc/self/maps").read_text(), re.MULTILINE)):
+            Path(name).unlink()
 
 
 def free_bytes() -> int:

@@ -36,6 +36,7 @@ Int64 = npt.NDArray[np.int64]
 SPIN_SECONDS = 0.2e-3
 SLEEP_SHARE = 0.1  # of the time waited so far, so a wait grows by a tenth (doubling sleeps: 7x slower, 3 ranks a core)
 SHORTEST_SECONDS, LONGEST_SECONDS = 20e-6, 1e-3  # of a sleep
+PASS_ON_SECONDS = 0.2  # a launcher that ends the job may drop output that it has not passed on yet (Hydra, seen once)
 PIECE_BYTES = 1 << 30  # of a broadcast: below the 2 GiB that an int counts
 
 
@@ -322,8 +323,11 @@ def _connect() -> World:
     if MPI.COMM_WORLD.size == 1:
         if count > 1:
             raise LaunchError(refusal(count, variable, f"{library} sees a world of one"))
+        shared.unlink_mapped()
         return World(library)
     node = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+    if node.rank == 0:  # all ranks are past MPI_Init
+        shared.unlink_mapped()
     return World(library, _Links(MPI, MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Dup(), node, Windows(MPI, node)))
 
 
@@ -332,6 +336,7 @@ def abort(status: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # a closed pipe must not keep the others hanging
             stream.flush()
+    time.sleep(PASS_ON_SECONDS)
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.size > 1:
         mpi.COMM_WORLD.Abort(status)

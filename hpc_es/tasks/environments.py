@@ -91,10 +91,8 @@ def _legacy(env_id: str, keywords: dict[str, Any]) -> Environment | None:
     except Exception:  # the old gym's own errors: whatever they say, it does not know this id
         return None
     limit = keywords.pop("max_episode_steps", None)
-    render_mode = keywords.pop("render_mode", None)
-    wrapped: Environment = shimmy.GymV26CompatibilityV0(
-        env=gym.make(name, disable_env_checker=True, **keywords), render_mode=render_mode
-    )
+    made = gym.make(name, disable_env_checker=True, **keywords)  # its checker fails on NumPy 2
+    wrapped: Environment = shimmy.GymV26CompatibilityV0(env=made)
     return gymnasium.wrappers.TimeLimit(wrapped, limit) if limit is not None else wrapped
 
 
@@ -131,7 +129,8 @@ def _import(path: str) -> Callable[..., Any]:
 
 def _inside(bounds: Array, inwards: float) -> Float32:
     """The bounds as float32, rounded inwards: a float64 environment may refuse an action that is an ulp outside."""
-    nearest_ones = bounds.astype(np.float32)
+    with np.errstate(over="ignore"):  # float64 bounds beyond float32 are infinite first
+        nearest_ones = bounds.astype(np.float32)
     is_outside = nearest_ones < bounds if inwards > 0 else nearest_ones > bounds
     return np.where(is_outside, np.nextafter(nearest_ones, np.float32(inwards)), nearest_ones)
 

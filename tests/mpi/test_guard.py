@@ -116,6 +116,22 @@ def test_the_status_all_ranks_return_is_that_of_the_job(ranks: int, status: int)
     assert "BAD TERMINATION" not in done.stdout
 
 
+def test_finalizing_twice_is_once() -> None:
+    done = mpiexec(2, guarded("connect().finalize()\nreturn 75"), 20)
+    assert (done.status, done.stdout, done.stderr) == (75, "", ""), str(done)
+
+
+def test_help_on_all_ranks_is_no_failure() -> None:
+    done = mpiexec(3, guarded("sys.exit(0)"), 20)
+    assert (done.status, done.stdout, done.stderr) == (0, "", ""), str(done)
+
+
+def test_a_rank_that_leaves_without_the_guard_does_not_hang_at_exit() -> None:
+    body = "world = connect()\nif world.rank == 1: raise ValueError('unguarded')\nworld.barrier()"
+    done = mpiexec(3, ["-c", f"{HEAD}\n{body}"], 20)
+    assert done.status != 0 and not done.timed_out, str(done)
+
+
 @pytest.mark.parametrize(
     ("statement", "status", "text"),
     [
@@ -157,12 +173,13 @@ def test_a_killed_rank_ends_the_job(rank: int) -> None:
     with start(3, guarded(WAITING)) as job:
         for each in range(3):
             job.wait_for_output(f"rank {each} is ready")
-        assert sorted(job.pids()) == [0, 1, 2]
-        pid, since = job.pids()[rank], time.monotonic()
+        pids, since = job.pids(), time.monotonic()
+        assert sorted(pids) == [0, 1, 2]
         job.signal(rank, signal.SIGKILL)
         done = job.wait(20)
     assert done.status == 9 and not done.timed_out and time.monotonic() - since < 10, str(done)
-    assert f"PID {pid} RUNNING AT" in done.stdout
+    # Hydra kills the others with the same signal, and names the first rank it finds killed: rank 0 now and then.
+    assert any(f"PID {pids[each]} RUNNING AT" in done.stdout for each in {0, rank}), str(done)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])

@@ -150,7 +150,7 @@ def test_a_waiting_rank_leaves_the_core_alone_counts_and_polls() -> None:
         if rank == 1:
             cpu = time.process_time() - cpu
             assert cpu < 0.3, cpu
-            assert 1.5 < world.waited < 2.5, world.waited
+            assert 1.5 < world.waited < 4, world.waited
             assert len(polls) > 100
         """,
     )
@@ -162,13 +162,14 @@ def test_a_poll_that_waits_is_not_counted_twice_and_not_polled() -> None:
 
     def poll() -> None:
         depth.append(1)
-        looks = iter([False, False, True])
-        alone.wait_until(lambda: next(looks))
+        until = time.perf_counter() + 0.02
+        alone.wait_until(lambda: time.perf_counter() > until)
 
     alone.poll = poll
-    ends = time.perf_counter() + 0.05
-    alone.wait_until(lambda: time.perf_counter() > ends)
-    assert depth and 0.04 < alone.waited < 0.07
+    begin = time.perf_counter()
+    alone.wait_until(lambda: time.perf_counter() > begin + 0.05)
+    elapsed = time.perf_counter() - begin
+    assert depth and 0.05 <= alone.waited <= elapsed
 
 
 @BOTH
@@ -198,6 +199,19 @@ def test_without_shared_memory_each_rank_has_its_own_array_and_a_note() -> None:
         world.node_barrier()
         assert (array == rank).all()
         assert len(world.notes) == 1 and "1 MiB free" in world.notes[0] and "4 MiB" in world.notes[0]
+        """,
+    )
+
+
+@BOTH
+def test_a_killed_job_would_leave_nothing_in_shared_memory(ranks: int) -> None:
+    run(
+        ranks,
+        """
+        world.shared_array(1 << 20)
+        world.barrier()
+        mapped = [line for line in open("/proc/self/maps") if "/dev/shm/" in line]
+        assert mapped and all("(deleted)" in line for line in mapped), mapped
         """,
     )
 
