@@ -112,8 +112,9 @@ class EvolutionStrategy:
         ]
 
     def enough(self, rows: Rows) -> bool:
-        """Both minima, of jobs and of timesteps, are met."""
-        return int(rows["length"].sum()) >= self.options.min_timesteps_per_generation
+        """Both minima, of jobs and of timesteps, are met; episodes that all end before a step would never meet them."""
+        timesteps = int(rows["length"].sum())
+        return timesteps >= self.options.min_timesteps_per_generation or timesteps == 0
 
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         """Episodes of perturbed theta, or of theta itself."""

@@ -34,7 +34,10 @@ def warnings(task: Task) -> list[str]:
     """What need not stop a run, but should be known before it."""
     if not isinstance(task, Episodes) or task.options.fresh_environment:
         return []
-    found = differences(task.environment, PROBE_STEPS)
+    try:
+        found = differences(task.environment, PROBE_STEPS)
+    except Exception as error:  # around episodes of a foreign environment
+        return [f"{task.options.env_id} fails under random actions: {type(error).__name__}: {error}"]
     if not found:
         return []
     return [

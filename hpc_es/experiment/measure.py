@@ -33,7 +33,7 @@ def row(
         "episodes_total": int(before["episodes"]) + episodes,
         "timesteps_this_generation": timesteps,
         "timesteps_total": int(before["timesteps"]) + timesteps,
-        "failed_episodes": int(np.isnan(rows["return_"]).sum()),
+        "failed_episodes": int(np.isnan(rows["return_"]).sum()) * episodes_per_job,  # with one, a job's are all dropped
         "ranks": len(evaluated.headers),
         "evaluating_ranks": evaluators,
         **learned,

@@ -14,6 +14,7 @@ Bytes = npt.NDArray[np.uint8]
 
 def encode(arrays: Mapping[str, npt.NDArray[Any]]) -> Bytes:
     """uint8[...]: 8 bytes of header length, the header, the arrays in their order."""
+    assert all(array.dtype.kind in "biufc" for array in arrays.values()), "only numbers travel"
     entries = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
     header = json.dumps(entries).encode()
     pieces = [len(header).to_bytes(8, "little"), header, *(np.ascontiguousarray(a).tobytes() for a in arrays.values())]

@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import os
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,9 +70,11 @@ def compiled(activation: str, widths: tuple[int, ...], normalised: bool) -> Call
                 hidden = activate(hidden)
         return hidden[:, 0, :]
 
-    shapes = tuple((spec(None, n, m), spec(None, 1, m)) for n, m in zip(widths, widths[1:], strict=False))
+    shapes = tuple((spec(None, n, m), spec(None, 1, m)) for n, m in pairwise(widths))
     n = widths[0]
-    compiled: Callable[..., Any] = tf.function(forward, input_signature=(spec(None, n), (spec(n), spec(n), spec()), shapes))
+    compiled: Callable[..., Any] = tf.function(
+        forward, input_signature=(spec(None, n), (spec(n), spec(n), spec()), shapes)
+    )
     return compiled
 
 

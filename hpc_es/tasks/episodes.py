@@ -33,7 +33,7 @@ class Options:
     env_kwargs: Mapping[str, Any] = option("keywords of the environment", default_factory=dict)
     max_episode_steps: Count | None = option("time limit in steps; null: the environment's own", None)
     episodes_per_job: Count = option("episodes under one perturbation; the job's return is their mean", 1)
-    reward_offset: float = option("added to each step's reward in training returns only, e.g. -1", 0.0)
+    reward_offset: float = option("added to each step's reward (and so to its sign) in training only, e.g. -1", 0.0)
     on_failed_episode: Literal["drop", "abort"] = option(
         "an exception, NaN or time-out in an episode", "drop", may_change=True
     )
@@ -217,8 +217,12 @@ class Rollout:
         self._renew(job)
 
     def _renew(self, job: int) -> None:
+        close = self._pool[job].close
+        if self._watch is not None:  # what hung in `step` may hang again
+            self._watch.restart(job)
+            close = self._watch.timed(job, close)
         with contextlib.suppress(Exception, EpisodeTimeout):
-            self._pool[job].close()
+            close()
         self._pool[job] = self._task.environment()
 
     def _settle(self) -> None:

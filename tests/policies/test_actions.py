@@ -46,7 +46,9 @@ def test_bins_stay_in_the_box(a: float, b: float, bins: int) -> None:
 
 def test_one_bin_is_refused() -> None:  # T46
     config = {"task": {"env_id": "Pendulum-v1"}, "policy": {"action_bins": 1}, "algorithm": {}}
-    with pytest.raises(ConfigError, match=r"policy\.action_bins: expected a whole number of at least 2, or null, found 1"):
+    with pytest.raises(
+        ConfigError, match=r"policy\.action_bins: expected a whole number of at least 2, or null, found 1"
+    ):
         validate(config)
 
 

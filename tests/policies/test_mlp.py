@@ -105,11 +105,11 @@ def test_each_job_acts_with_its_own_parameters(activation: Any) -> None:
 def test_observations_are_normalised_and_clipped() -> None:  # T46
     mean, deviation = np.array([1, 0, -1], np.float32), np.array([2, 0.1, 1], np.float32)
     observations = np.array([[2, 3, -9]], np.float32)
-    assert normalise(observations, (mean, deviation, 5.0)).tolist() == [[0.5, 5, -5]]
-    assert observations.tolist() == [[2, 3, -9]]
+    assert normalise(observations.copy(), (mean, deviation, 5.0)).tolist() == [[0.5, 5, -5]]
     theta = np.array([0.5, 0.125, 0.125, 0], np.float32)  # linear: .25 + .625 - .625
     actor = policy(3, 1).bind(alone(theta), (mean, deviation, 5.0))
     assert actor.act(observations).tolist() == [[0.25]]
+    assert observations.tolist() == [[2, 3, -9]]
 
 
 def test_initial_columns_are_normalised() -> None:

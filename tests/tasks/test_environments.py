@@ -91,7 +91,10 @@ def test_wrappers_are_part_of_the_task() -> None:
     [
         ("no_such_module:Plus", "expected 'module:Class', found 'no_such_module:Plus', which cannot be imported"),
         ("tests.toys:Minus", "expected 'module:Class', found 'tests.toys:Minus', which cannot be imported"),
-        ("tests.toys.Plus", "expected 'module:Class', found 'tests.toys.Plus', which cannot be imported: there is no ':'"),
+        (
+            "tests.toys.Plus",
+            "expected 'module:Class', found 'tests.toys.Plus', which cannot be imported: there is no ':'",
+        ),
         ({"tests.toys:Plus": {"upwards": 3}}, "tests.toys:Plus cannot be applied: TypeError: .*upwards"),
         ({"tests.toys:Plus": {"times": 0.0}}, "tests.toys:Plus cannot be applied: ValueError: times is 0"),
         ({"tests.toys:Plus": {}, "tests.toys:Minus": {}}, "expected 'module:Class' or one "),
@@ -108,7 +111,9 @@ def test_a_wrapper_that_cannot_be_applied_is_told_with_its_place(wrapper: Any, t
 
 @pytest.mark.parametrize("observations", ["image", "dict", "discrete"])
 def test_observations_that_are_not_flat_name_the_remedy_and_it_works(observations: str) -> None:
-    with pytest.raises(ConfigError, match=r"task\.env_id: expected flat observations.*found (Box|Dict|Discrete)") as caught:
+    with pytest.raises(
+        ConfigError, match=r"task\.env_id: expected flat observations.*found (Box|Dict|Discrete)"
+    ) as caught:
         environments.spaces(made("Strange", observations=observations))
     remedy = "gymnasium.wrappers:FlattenObservation"
     assert remedy in str(caught.value)
@@ -118,7 +123,9 @@ def test_observations_that_are_not_flat_name_the_remedy_and_it_works(observation
 
 @pytest.mark.parametrize("actions", ["multi discrete", "matrix", "integers"])
 def test_other_actions_are_refused(actions: str) -> None:
-    with pytest.raises(ConfigError, match=r"task\.env_id: expected Discrete actions or a Box of floats in one dimension"):
+    with pytest.raises(
+        ConfigError, match=r"task\.env_id: expected Discrete actions or a Box of floats in one dimension"
+    ):
         environments.spaces(made("Strange", actions=actions))
 
 
@@ -138,4 +145,5 @@ def test_float64_bounds_are_rounded_inwards(bound: float) -> None:
     assert high <= bound
     assert float(actions.low[0]) == -high
     with np.errstate(over="ignore"):
-        assert np.nextafter(np.float32(high), np.float32(np.inf)) > bound or high == bound == np.inf
+        above = float(np.nextafter(np.float32(high), np.float32(np.inf)))
+    assert above > bound or high == bound == np.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -133,7 +134,7 @@ def test_the_outcome_counts_policy_calls_and_seconds() -> None:
 @pytest.mark.parametrize(("env", "limit"), [("Chaos", None), ("Pendulum-v1", 60), ("CartPole-v1", None)])
 @pytest.mark.parametrize("noise_std", [0.0, 0.1])
 def test_a_jobs_result_does_not_depend_on_its_chunk(env: str, limit: int | None, noise_std: float) -> None:
-    """One chunk of 16, chunks of 5, chunks of 1, in reverse on the same environments: bit for bit, returns and actions."""
+    """One chunk of 16, then 5 and 1 at a time in reverse on the same environments: returns and actions, bit for bit."""
     task = episodes(env, max_episode_steps=limit)
     noise_std = noise_std if isinstance(task.spaces.actions, Box) else 0.0
     policy = mlp.build(mlp.Options(hidden_dims=(17, 16)), task.spaces)
@@ -155,7 +156,7 @@ def test_a_jobs_result_does_not_depend_on_its_chunk(env: str, limit: int | None,
 
     mean = np.ones(task.spaces.observations, np.float32)
     whole = run(0, 16)
-    assert len({row for row, _ in whole}) > 8  # the jobs differ
+    assert len({row for row, _ in whole}) > 5  # the jobs differ
     assert [result for first in (15, 10, 5, 0) for result in run(first, min(5, 16 - first))] == (
         whole[15:] + whole[10:15] + whole[5:10] + whole[:5]
     )
@@ -221,7 +222,12 @@ class Ones:
 @pytest.mark.parametrize(("training", "expected"), [(True, 2 * 0.75), (False, 2 * 0.5)])
 def test_action_noise_only_in_training(training: bool, expected: float) -> None:
     outcome = played(
-        episodes("Reach"), [9], Still(1, 0.5, 2), training=training, action_noise_std=0.25, action_noise=lambda _: Ones()
+        episodes("Reach"),
+        [9],
+        Still(1, 0.5, 2),
+        training=training,
+        action_noise_std=0.25,
+        action_noise=lambda _: Ones(),
     )
     assert returns(outcome) == [10 * expected]
 
@@ -277,7 +283,9 @@ def test_a_fault_fails_its_job_only(fault: str, at: int) -> None:
     assert 0 <= outcome.rows["length"][1] <= 8
 
 
-@pytest.mark.parametrize(("fault", "reason"), [("raise", "ValueError: the simulator diverged"), ("nan observation", "NaN")])
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("raise", "ValueError: the simulator diverged"), ("nan observation", "NaN")]
+)
 def test_a_fault_in_reset_fails_its_job_only(fault: str, reason: str) -> None:
     outcome = played(episodes("Faulty", env_kwargs={"fault": fault, "at": 0}), [3, 7, 5])
     assert failed(outcome) == [1]
@@ -298,7 +306,8 @@ def test_the_environment_of_a_failed_job_is_made_anew(fault: str) -> None:
 
 def test_an_exception_tells_where_it_was_raised() -> None:
     outcome = played(episodes("Faulty"), [7])
-    line = next(n for n, text in enumerate(open(toys.__file__), start=1) if "the simulator diverged" in text)
+    source = Path(toys.__file__).read_text().splitlines()
+    line = next(n for n, text in enumerate(source, start=1) if "the simulator diverged" in text)
     assert outcome.failures == [f"job 0 of the chunk: ValueError: the simulator diverged ({toys.__file__}:{line})"]
 
 
@@ -327,21 +336,21 @@ def test_abort_raises(fault: str) -> None:
 @pytest.mark.parametrize("fault", ["hang", "swallow"])
 @pytest.mark.parametrize("at", [0, 3])
 def test_a_hanging_environment_fails_its_job_only(fault: str, at: int) -> None:
-    task = episodes("Faulty", env_kwargs={"fault": fault, "at": at}, episode_timeout_seconds=0.2)
+    task = episodes("Faulty", env_kwargs={"fault": fault, "at": at}, episode_timeout_seconds=0.5)
     outcome = played(task, [20, 7, 3])
     assert failed(outcome) == [1]
-    assert "took longer than task.episode_timeout_seconds: 0.2" in outcome.failures[0]
+    assert "took longer than task.episode_timeout_seconds: 0.5" in outcome.failures[0]
     assert outcome.rows["return_"][[0, 2]].tolist() == [21, 4]
-    assert outcome.seconds["environment"] < 5
+    assert outcome.seconds["environment"] < 10
     assert returns(played(task, [5, 5])) == [6, 6]
 
 
 def test_each_episodes_time_is_its_own() -> None:
-    """20 ms a step: 21 steps are beyond the limit, 3 are not; a second episode of the job has the whole limit again."""
-    task = episodes("Slow", episode_timeout_seconds=0.25, episodes_per_job=2)
-    outcome = played(task, [[20, 0], [7, 7], [2, 2]])
+    """20 ms a step and a limit of 1 s: 50 steps are beyond it; 30 and 30 more are not: each episode has it whole."""
+    task = episodes("Slow", episode_timeout_seconds=1.0, episodes_per_job=2)
+    outcome = played(task, [[49, 0], [29, 29], [2, 2]])
     assert failed(outcome) == [0]
-    assert returns(outcome)[1:] == [8, 3]
+    assert returns(outcome)[1:] == [30, 3]
 
 
 # Observation sums.

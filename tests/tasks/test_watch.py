@@ -18,14 +18,14 @@ def test_a_call_that_hangs_is_ended() -> None:
 
 
 def test_short_calls_of_one_job_add_up_until_it_restarts() -> None:
-    with Watch(0.15) as watch:
+    with Watch(0.5) as watch:
         nap, other = watch.timed(0, time.sleep), watch.timed(1, time.sleep)
-        for _ in range(4):
+        for _ in range(2):
             watch.restart(0)
-            nap(0.1)
-        other(0.1)
+            nap(0.3)
+        other(0.3)
         with pytest.raises(EpisodeTimeout):
-            nap(0.1)
+            nap(0.3)
         other(0.0)
 
 
@@ -54,3 +54,14 @@ def test_the_former_handler_and_no_timer_are_left() -> None:
 
 def test_it_is_no_exception_that_an_environment_swallows() -> None:
     assert not issubclass(EpisodeTimeout, Exception)
+
+
+def test_a_call_that_swallows_everything_is_found_out_when_it_returns() -> None:
+    def stubborn() -> None:
+        try:
+            time.sleep(60)
+        except BaseException:
+            return
+
+    with Watch(0.1) as watch, pytest.raises(EpisodeTimeout):
+        watch.timed(0, stubborn)()

@@ -1,0 +1,471 @@
+"""Evolution strategies: the update by hand, by statistics, and what each job is evaluated with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc_es.algorithms.es import EvolutionStrategy, ObservationNormalization, Options
+from hpc_es.common import optimizers
+from hpc_es.common.normaliser import INITIAL_COUNT
+from hpc_es.errors import RunError
+from hpc_es.interfaces import ROW, Array, Batch, Box, Chunk, Float32, Outcome, Perturbed, Results, Rows, Spaces, State
+from hpc_es.keys import Keys
+from hpc_es.noise.counter import BLOCK, CounterNoise
+from hpc_es.policies import mlp
+from tests.toys import episodes, lifetime, nothing
+
+PLAIN = optimizers.Options(kind="none", learning_rate=1.0)
+THETA = np.array([1, -2], np.float32)
+
+
+class Given:
+    """Directions from a table [pairs, params]."""
+
+    def __init__(self, directions: Sequence[Sequence[float]]) -> None:
+        self.directions = np.array(directions, np.float32)
+
+    def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:
+        return self.directions[pair, start:stop]
+
+
+class Plain:
+    """A policy that is its parameters."""
+
+    action_noise_std = 0.25
+
+    def __init__(self, theta: Float32) -> None:
+        self.size, self._theta = len(theta), theta
+
+    def initial(self, rng: np.random.Generator) -> Float32:
+        return self._theta.copy()
+
+    def bind(self, parameters: Perturbed, normaliser: Any) -> Any:
+        return SimpleNamespace(stack=parameters.stacked(), normaliser=normaliser)
+
+
+class Function:
+    """A task whose return is a function of the parameters; it remembers what it was given."""
+
+    def __init__(self, function: Callable[[Array], float], length: int = 1, episodes_per_job: int = 1) -> None:
+        self.spaces = Spaces(3, Box(np.zeros(1, np.float32), np.ones(1, np.float32)))
+        self.episodes_per_job = episodes_per_job
+        self._function, self._length = function, length
+        self.actors: list[Any] = []
+        self.batches: list[Batch] = []
+
+    def evaluate(self, actor: Any, batch: Batch, poll: Any) -> Outcome:
+        self.actors.append(actor)
+        self.batches.append(batch)
+        rows = np.zeros(len(actor.stack), ROW)
+        rows["return_"] = [self._function(x.astype(np.float64)) for x in actor.stack]
+        rows["sign_return"], rows["length"] = np.sign(rows["return_"]), self._length
+        return Outcome(rows)
+
+
+def sphere(x: Array) -> float:
+    return -float(np.square(x).sum())
+
+
+def strategy(
+    theta: Float32 = THETA,
+    noise: Any = None,
+    task: Any = None,
+    chunk_size: int = 4,
+    keys: Keys | None = None,
+    **options: Any,
+) -> EvolutionStrategy:
+    keys = keys or Keys(1)
+    full = Options(**{"optimizer": PLAIN, "sigma": 0.1, **options})
+    noise = noise or CounterNoise(keys, len(theta))
+    return EvolutionStrategy(full, task or Function(sphere), Plain(theta), noise, keys, chunk_size)
+
+
+def rows_of(es: EvolutionStrategy, state: State | None = None) -> Rows:
+    state = state or es.initial()
+    return np.concatenate([es.evaluate(state, chunk, nothing).rows for chunk in es.ask(state, 0, 0)])
+
+
+def told(
+    es: EvolutionStrategy, rows: Rows, arrays: Sequence[Any] = (), state: State | None = None
+) -> tuple[State, Any]:
+    state = state or es.initial()
+    blocks = [es.contribute(state, rows, block) for block in range(es.blocks())]
+    return es.tell(state, Results(rows, arrays, blocks))
+
+
+def moved(es: EvolutionStrategy, rows: Rows | None = None) -> Array:
+    """How far theta moves, which is g with the plain optimizer of rate 1."""
+    state, _ = told(es, rows_of(es) if rows is None else rows)
+    assert state.theta.dtype == np.float32
+    return state.theta - es.initial().theta
+
+
+def rows(returns: Sequence[float], signs: Sequence[float] | None = None, lengths: Any = 1) -> Rows:
+    made = np.zeros(len(returns), ROW)
+    made["return_"], made["sign_return"], made["length"] = returns, returns if signs is None else signs, lengths
+    return made
+
+
+# The update by hand. T43: F = -|x|^2 at (1, -2), sigma 0.1, the two unit vectors as directions.
+
+UNITS = [[1, 0], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("options", "step"),
+    [
+        ({"fitness_shaping": "none"}, [-0.1, 0.2]),
+        ({"fitness_shaping": "none", "divide_by_sigma": True}, [-1, 2]),
+        ({"fitness_shaping": "centered_rank"}, [-1 / 12, 0.25]),
+        ({"fitness_shaping": "centered_rank", "divide_by_sigma": True}, [-10 / 12, 2.5]),
+        ({"fitness_shaping": "sign"}, [0, 0]),  # all returns are negative
+    ],
+)
+def test_the_update_by_hand(options: dict[str, Any], step: list[float]) -> None:  # T43
+    es = strategy(noise=Given(UNITS), population_size=4, **options)
+    np.testing.assert_allclose(rows_of(es)["return_"], [-5.21, -4.81, -4.61, -5.41], rtol=1e-6)
+    np.testing.assert_allclose(moved(es), step, rtol=1e-5, atol=1e-7)
+
+
+def test_weights_by_hand() -> None:  # T36, T43
+    for returns, weights in (([3, 1, 2, 9], [2 / 3, -2 / 3]), ([-5.21, -4.81, -4.61, -5.41], [-1 / 3, 1])):
+        found, count = strategy(noise=Given(UNITS), population_size=4).weights(rows(returns))
+        np.testing.assert_allclose(found, weights, rtol=1e-6)
+        assert (count, found.dtype) == (4, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("shaping", "weights"),
+    [
+        ("none", [0, -3]),
+        ("sign", [4, -1]),
+        ("centered_rank", [0, -1]),
+        ("centered_sign_rank", [1, -1 / 3]),
+    ],
+)
+def test_shapings_by_hand(shaping: str, weights: list[float]) -> None:
+    """Returns 5, 5, 4, 7 rank 1.5, 1.5, 0, 3; signs 3, -1, 1, 2 rank 3, 0, 1, 2."""
+    es = strategy(noise=Given(UNITS), population_size=4, fitness_shaping=shaping)
+    found, _ = es.weights(rows([5, 5, 4, 7], [3, -1, 1, 2]))
+    np.testing.assert_allclose(found, weights, atol=1e-7)
+
+
+def test_without_mirroring_each_job_is_its_own_direction() -> None:
+    """At (1, -2): (1.1, -2) gives -5.21, (1, -1.9) gives -4.61; g = sum F_i eps_i / 2, with ranks -1/2 and 1/2."""
+    keywords: dict[str, Any] = {"noise": Given(UNITS), "population_size": 2, "mirrored_sampling": False}
+    np.testing.assert_allclose(moved(strategy(**keywords, fitness_shaping="none")), [-2.605, -2.305], rtol=1e-5)
+    np.testing.assert_allclose(moved(strategy(**keywords)), [-0.25, 0.25], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [
+        ("none", [0.00095, 0.0021]),
+        ("adam", [0.01, 0.01]),  # the first step is the rate times the sign
+        ("sgd", [0.000095, 0.00021]),  # the first velocity is a tenth of the gradient
+    ],
+)
+def test_weight_decay_by_hand(kind: Any, step: list[float]) -> None:  # T44: -g + l2 theta = [-.095, -.21]
+    es = strategy(
+        noise=Given(UNITS),
+        population_size=4,
+        fitness_shaping="none",
+        weight_decay=0.005,
+        optimizer=optimizers.Options(kind=kind, learning_rate=0.01),
+    )
+    returns = rows([0.4, 0, 0.8, 0])  # w = [.4, .8], g = w / 4 = [.1, .2]
+    np.testing.assert_allclose(moved(es, returns), step, rtol=1e-4, atol=2e-7)  # theta + step is rounded near 2
+
+
+def test_metrics_by_hand() -> None:
+    es = strategy(np.array([3, -4], np.float32), Given(UNITS), population_size=4, fitness_shaping="none")
+    _, metrics = told(es, rows([12, 0, 0, 16]))  # w = [12, -16], g = [3, -4]
+    assert metrics["gradient_norm"] == pytest.approx(5)
+    assert metrics["update_ratio"] == pytest.approx(1)
+    assert metrics["theta_norm"] == pytest.approx(10)
+
+
+# The update by statistics.
+
+
+def test_the_gradient_of_a_quadratic_is_found() -> None:
+    """For F = -|x - c|^2 the smoothed gradient is -2 (x - c), which w / 2 sigma estimates without bias.
+
+    Per pair the estimate is eps (eps . G), so its variance is |G|^2 + G_k^2; 20,000 pairs, 5 standard errors.
+    """
+    center, pairs = np.array([0.5, 1, -1]), 20_000
+    theta = np.array([1, -2, 0.5], np.float32)
+    es = strategy(
+        theta,
+        task=Function(lambda x: -float(np.square(x - center).sum())),
+        population_size=2 * pairs,
+        chunk_size=2 * pairs,
+        fitness_shaping="none",
+        divide_by_sigma=True,
+    )
+    truth = -2 * (theta - center)
+    error = np.sqrt((np.square(truth).sum() + np.square(truth)) / pairs)
+    assert (np.abs(moved(es) - truth) < 5 * error).all()
+
+
+@pytest.mark.parametrize("shaping", ["centered_rank", "none"])
+@pytest.mark.parametrize("mirrored", [True, False])
+def test_a_sphere_is_climbed(shaping: str, mirrored: bool) -> None:
+    optimizer = optimizers.Options(kind="adam", learning_rate=0.05)
+    keywords: dict[str, Any] = {"fitness_shaping": shaping, "mirrored_sampling": mirrored, "optimizer": optimizer}
+    es = strategy(np.array([1, -2, 0.5], np.float32), population_size=40, chunk_size=40, **keywords)
+    state = es.initial()
+    for _ in range(100):
+        state, _ = told(es, rows_of(es, state), state=state)
+    assert state.generation == 100
+    assert np.abs(state.theta).max() < 0.2
+
+
+# Ties and failures.
+
+
+@pytest.mark.parametrize("shaping", ["centered_rank", "centered_sign_rank", "sign", "none"])
+def test_ties_move_nothing(shaping: str) -> None:  # T37
+    es = strategy(noise=Given(UNITS), population_size=4, fitness_shaping=shaping)
+    assert moved(es, rows([5, 5, 5, 5])).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("shaping", ["centered_rank", "none", "sign"])
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_failed_pair_is_dropped_whole(shaping: str, failing: int) -> None:
+    """As if the generation had never had it: same ranks, same divisor, its direction unused."""
+    returns = [3.0, 1, 2, 9, 8, -1]
+    returns[2 + failing] = np.nan
+    three = strategy(noise=Given([[1, 0], [7, 7], [0, 1]]), population_size=6, fitness_shaping=shaping)
+    two = strategy(noise=Given(UNITS), population_size=4, fitness_shaping=shaping)
+    assert three.weights(rows(returns))[1] == 4
+    assert np.array_equal(moved(three, rows(returns)), moved(two, rows([3, 1, 8, -1])))
+
+
+def test_without_mirroring_a_failed_job_is_dropped() -> None:
+    es = strategy(noise=Given([[1, 0], [0, 1], [7, 7]]), population_size=3, mirrored_sampling=False)
+    assert moved(es, rows([3, 4, np.nan])).tolist() == [-0.25, 0.25]
+
+
+@pytest.mark.parametrize("returns", [[np.nan] * 4, [np.nan, 1, 2, np.nan]])
+def test_nothing_to_learn_from_raises(returns: list[float]) -> None:
+    es = strategy(noise=Given(UNITS), population_size=4)
+    with pytest.raises(RunError, match="every pair of generation 0 has a failed episode"):
+        told(es, rows(returns))
+
+
+# Population, rounds, chunks.
+
+
+def test_a_round_has_population_size_jobs_two_a_pair() -> None:  # T48
+    es = strategy(population_size=500, chunk_size=16)
+    chunks = es.ask(es.initial(), 0, 0)
+    assert [chunk.jobs for chunk in chunks] == [16] * 31 + [4]
+    assert [job for chunk in chunks for job in chunk.job_numbers] == list(range(500))
+    assert len(es.weights(rows([0.0] * 500))[0]) == 250
+
+
+def test_further_rounds_go_on_with_the_numbers() -> None:
+    es = strategy(population_size=10, chunk_size=4)
+    state = es.initial()
+    first, second = es.ask(state, 0, 0), es.ask(state, 1, 3)
+    assert [chunk.index for chunk in first + second] == [0, 1, 2, 3, 4, 5]
+    assert [job for chunk in first + second for job in chunk.job_numbers] == list(range(20))
+
+
+@pytest.mark.parametrize(("minimum", "lengths", "enough"), [(0, 0, True), (100, 24, False), (100, 25, True)])
+def test_a_generation_needs_both_minima(minimum: int, lengths: int, enough: bool) -> None:  # T48
+    es = strategy(population_size=4, min_timesteps_per_generation=minimum)
+    assert es.enough(rows([0.0] * 4, lengths=lengths)) is enough
+
+
+def test_an_odd_population_of_pairs_is_a_mistake() -> None:
+    assert [key for key, _ in Options(population_size=7).problems()] == ["population_size"]
+    assert not list(Options(population_size=7, mirrored_sampling=False).problems())
+
+
+# What a job is evaluated with.
+
+
+def evaluated(chunk: Chunk, generation: int = 0, keys: Keys | None = None, **options: Any) -> tuple[Any, Batch]:
+    """The actor and batch that the task is given."""
+    task = Function(sphere, episodes_per_job=2)
+    es = strategy(task=task, keys=keys, population_size=8, **options)
+    state = es.initial()
+    es.evaluate(State(generation, state.shared, state.master), chunk, nothing)
+    return task.actors[0], task.batches[0]
+
+
+def test_mirrored_halves_share_seeds_and_mirror_their_parameters() -> None:
+    actor, batch = evaluated(Chunk(0, 0, 8))
+    assert batch.seeds.shape == (8, 2)
+    assert np.array_equal(batch.seeds[0::2], batch.seeds[1::2])
+    assert len(np.unique(batch.seeds)) == 8
+    assert (batch.seeds.min() >= 0) & (batch.seeds.max() < 2**31)
+    np.testing.assert_allclose(actor.stack[0::2] + actor.stack[1::2], np.tile(2 * THETA, (4, 1)), rtol=1e-6)
+    assert len(np.unique(actor.stack, axis=0)) == 8
+
+
+def test_without_mirroring_every_job_has_its_own_seeds_and_direction() -> None:
+    actor, batch = evaluated(Chunk(0, 0, 8), mirrored_sampling=False)
+    assert len(np.unique(batch.seeds)) == 16
+    assert len(np.unique(actor.stack, axis=0)) == 8
+
+
+def test_sigma_scales_the_perturbation() -> None:
+    small, large = (evaluated(Chunk(0, 0, 8), sigma=sigma)[0].stack - THETA for sigma in (0.5, 2.0))
+    np.testing.assert_allclose(large, 4 * small, rtol=1e-5, atol=1e-6)
+
+
+def test_a_jobs_seeds_and_parameters_do_not_depend_on_its_chunk() -> None:
+    """Also where a chunk begins in the middle of a pair."""
+    whole, batch = evaluated(Chunk(0, 0, 8))
+    for first, jobs in ((3, 1), (3, 2), (5, 3)):
+        part, its = evaluated(Chunk(0, first, jobs))
+        assert np.array_equal(part.stack, whole.stack[first : first + jobs])
+        assert np.array_equal(its.seeds, batch.seeds[first : first + jobs])
+        for place in range(jobs):
+            assert its.action_noise(place).random() == batch.action_noise(first + place).random()
+
+
+def test_generations_seeds_and_repetitions_differ() -> None:  # T49, T54
+    made = [
+        evaluated(Chunk(0, 0, 8), generation, Keys(seed, repetition))
+        for generation in (0, 1)
+        for seed in (0, 1)
+        for repetition in (0, 1)
+    ]
+    assert len(np.unique(np.concatenate([batch.seeds for _, batch in made]))) == 8 * 8
+    assert len(np.unique(np.concatenate([actor.stack for actor, _ in made]), axis=0)) == 8 * 8
+
+
+def test_action_noise_is_each_jobs_own_and_the_policys() -> None:
+    _, batch = evaluated(Chunk(0, 0, 8))
+    assert batch.training
+    assert batch.action_noise_std == 0.25
+    assert len({batch.action_noise(place).random() for place in range(8)}) == 8
+
+
+def test_evaluation_is_of_theta_itself_with_seeds_of_its_own() -> None:
+    actor, batch = evaluated(Chunk(0, 0, 6, training=False))
+    _, training = evaluated(Chunk(0, 0, 8))
+    assert np.array_equal(actor.stack, np.tile(THETA, (6, 1)))
+    assert not batch.training
+    assert not batch.observe.any()
+    assert len(np.unique(np.concatenate([batch.seeds.ravel(), training.seeds.ravel()]))) == 12 + 8
+
+
+# Observation normalisation.
+
+
+def test_without_normalisation_there_is_none() -> None:
+    actor, batch = evaluated(Chunk(0, 0, 8))
+    assert actor.normaliser is None
+    assert not batch.observe.any()
+
+
+@pytest.mark.parametrize(("probability", "share"), [(0.0, 0), (1.0, 1)])
+def test_probabilities_0_and_1(probability: float, share: int) -> None:
+    normalization = ObservationNormalization(enabled=True, probability=probability)
+    _, batch = evaluated(Chunk(0, 0, 8), observation_normalization=normalization)
+    assert batch.observe.tolist() == [bool(share)] * 8
+
+
+def test_the_share_of_pairs_observed_and_both_halves_of_each() -> None:
+    """2000 pairs at 0.3: 600, within 5 standard deviations of 20.5."""
+    normalization = ObservationNormalization(enabled=True, probability=0.3)
+    _, batch = evaluated(Chunk(0, 0, 4000), observation_normalization=normalization)
+    assert np.array_equal(batch.observe[0::2], batch.observe[1::2])
+    assert abs(batch.observe[0::2].sum() - 600) < 103
+
+
+def test_all_jobs_of_a_generation_see_the_same_normaliser() -> None:
+    task = Function(sphere)
+    es = strategy(
+        task=task, population_size=8, observation_normalization=ObservationNormalization(enabled=True, clip=4.0)
+    )
+    state = es.initial()
+    for chunk in (*es.ask(state, 0, 0), Chunk(2, 0, 3, training=False)):
+        es.evaluate(state, chunk, nothing)
+    assert len(task.actors) == 3
+    for actor in task.actors:
+        mean, deviation, clip = actor.normaliser
+        assert (mean.tolist(), deviation.tolist(), clip) == ([0, 0, 0], [1, 1, 1], 4)
+
+
+def sums(samples: Array) -> dict[str, Array]:
+    return {
+        "observation_sum": samples.sum(axis=0),
+        "observation_squares": np.square(samples).sum(axis=0),
+        "observation_count": np.asarray(float(len(samples))),
+    }
+
+
+def test_observations_of_all_chunks_are_merged_over_generations() -> None:
+    es = strategy(
+        noise=Given(UNITS), population_size=4, observation_normalization=ObservationNormalization(enabled=True)
+    )
+    samples = np.random.default_rng(0).normal(2, 3, (30, 3))
+    parts = np.split(samples, [5, 20])
+    state, first = told(es, rows([1, 2, 3, 4]), [sums(parts[0]), {}, sums(parts[1])])
+    state, second = told(es, rows([1, 2, 3, 4]), [{}, sums(parts[2])], state)
+    assert first["observation_count"] == pytest.approx(20 + INITIAL_COUNT)
+    assert second["observation_count"] == pytest.approx(30 + INITIAL_COUNT)
+    np.testing.assert_allclose(state.shared["observation_mean"], samples.sum(axis=0) / 30.01, rtol=1e-5)
+    np.testing.assert_allclose(state.shared["observation_std"], samples.std(axis=0), rtol=0.01)
+
+
+def test_a_generation_with_episodes_counts_what_its_policies_saw() -> None:
+    """Survival's observations at probability 1, from the lifetimes of the batch's seeds."""
+    task = episodes("Survival")
+    policy = mlp.build(mlp.Options(hidden_dims=(4,)), task.spaces)
+    normalization = ObservationNormalization(enabled=True, probability=1.0)
+    options = Options(population_size=8, observation_normalization=normalization)
+    es = EvolutionStrategy(options, task, policy, CounterNoise(Keys(1), policy.size), Keys(1), 4)
+    state = es.initial()
+    outcomes = [es.evaluate(state, chunk, nothing) for chunk in es.ask(state, 0, 0)]
+    everything = np.concatenate([outcome.rows for outcome in outcomes])
+    lives = [lifetime(int(seed)) for chunk in es.ask(state, 0, 0) for seed in es._batch(state, chunk).seeds[:, 0]]
+    assert everything["length"].tolist() == lives
+    state, metrics = told(es, everything, [outcome.arrays for outcome in outcomes], state)
+    assert metrics["observation_count"] == pytest.approx(sum(lives) + INITIAL_COUNT)
+    seen = np.array([[t, life, 1] for life in lives for t in range(life)], np.float64)
+    expected = seen.sum(axis=0) / (len(seen) + INITIAL_COUNT)
+    np.testing.assert_allclose(state.shared["observation_mean"], expected, rtol=1e-5)
+
+
+# Blocks.
+
+
+@pytest.mark.parametrize("size", [1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3])
+def test_blocks_cover_all_parameters_once(size: int) -> None:
+    """Against the whole sum at once; each direction scaled by its weight."""
+    es = strategy(np.zeros(size, np.float32), population_size=6, fitness_shaping="none")
+    returns, state = rows([3, 1, 0, 0, -2, 5]), es.initial()
+    assert es.blocks() == -(-size // BLOCK)
+    whole = sum(
+        weight * es.noise.direction(0, pair, 0, size).astype(np.float64) for pair, weight in enumerate([2, 0, -7])
+    )
+    parts = np.concatenate([es.contribute(state, returns, block) for block in range(es.blocks())])
+    np.testing.assert_allclose(parts, whole, rtol=1e-5, atol=1e-5)
+    assert parts.dtype == np.float32
+
+
+def test_blocks_may_be_computed_in_any_order() -> None:
+    es = strategy(np.zeros(2 * BLOCK + 3, np.float32), population_size=6)
+    returns, state = rows([3, 1, 0, 0, -2, 5]), es.initial()
+    forwards = [es.contribute(state, returns, block) for block in range(3)]
+    backwards = [es.contribute(state, returns, block) for block in (2, 1, 0)][::-1]
+    assert all(np.array_equal(a, b) for a, b in zip(forwards, backwards, strict=True))
+
+
+def test_the_contribution_is_that_of_the_states_generation() -> None:
+    es = strategy(population_size=2)
+    state = es.initial()
+    later = State(1, state.shared, state.master)
+    assert not np.array_equal(es.contribute(state, rows([1, 0]), 0), es.contribute(later, rows([1, 0]), 0))
