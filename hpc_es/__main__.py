@@ -1,0 +1,5 @@
+"""`python -m hpc_es` is `hpc-es`."""
+
+from hpc_es.cli import main
+
+main()

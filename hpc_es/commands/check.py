@@ -1,0 +1,23 @@
+"""Validate a config, its environment and its policy, without training.
+
+The same as `python -m hpc_es.main CONFIG --check`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The config and its overrides."""
+    parser.add_argument("config", metavar="CONFIG", type=Path, help="the experiment, a YAML file")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as algorithm.sigma=0.1")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Every mistake at once; ConfigError."""
+    from hpc_es.config import load
+    from hpc_es.experiment.check import check
+
+    return check(load(arguments.config, arguments.overrides))

@@ -1,0 +1,139 @@
+"""The TensorFlow backend computes what the NumPy backend computes."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from hpc_es.errors import ConfigError
+from hpc_es.interfaces import Float32, Perturbed, Spaces
+from hpc_es.policies import mlp_tensorflow
+from hpc_es.policies.mlp import MLP, Normaliser, Options
+from tests.harness import python, script
+from tests.trained import HEADS, NORMALISER, WIDTH
+
+pytest.importorskip("tensorflow")
+
+ROWS = 7
+OWN = {"TF_NUM_INTRAOP_THREADS": "3", "TF_NUM_INTEROP_THREADS": "2", "TF_DETERMINISTIC_OPS": "0"}
+
+
+def policy(backend: str, head: str, activation: str = "tanh", hidden: tuple[int, ...] = (8, 6)) -> MLP:
+    space, bins = HEADS[head]
+    options: Any = {"backend": backend, "activation": activation, "hidden_dims": hidden, "action_bins": bins}
+    return MLP(Options(**options), Spaces(WIDTH, space))
+
+
+def perturbed(size: int, rows: int = ROWS) -> Perturbed:
+    rng = np.random.default_rng(size)
+    directions = rng.standard_normal((rows, size)).astype(np.float32)
+    return Perturbed(directions[0], directions, np.arange(rows), np.linspace(-0.5, 0.5, rows).astype(np.float32))
+
+
+def observations(rows: int = ROWS) -> Float32:
+    return np.random.default_rng(3).normal(0, 2, (rows, WIDTH)).astype(np.float32)
+
+
+@pytest.mark.parametrize("normaliser", [None, NORMALISER], ids=["raw", "normalised"])
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("activation", ["tanh", "relu", "leaky_relu", "elu"])
+def test_equal_to_numpy(activation: str, head: str, normaliser: Normaliser | None) -> None:
+    ours, theirs = (policy(backend, head, activation) for backend in ("tensorflow", "numpy"))
+    assert ours.size == theirs.size
+    actor = ours.bind(perturbed(ours.size), normaliser)
+    assert type(actor) is mlp_tensorflow.TensorFlowActor
+    actions = actor.act(observations())
+    expected = theirs.bind(perturbed(ours.size), normaliser).act(observations())
+    assert (actions.shape, actions.dtype) == (expected.shape, expected.dtype)
+    assert len(np.unique(expected)) > 1
+    np.testing.assert_allclose(actions, expected, atol=1e-5)
+
+
+def test_a_linear_policy_by_hand() -> None:
+    linear = policy("tensorflow", "box", hidden=())
+    theta = np.zeros(linear.size, np.float32)
+    theta[[0, 3, 10, 11]] = 0.1, 0.2, 0.01, -0.4  # weights [5, 2] in row order, then two biases
+    alone = Perturbed(theta, np.empty((0, linear.size), np.float32), np.zeros(1, np.intp), np.zeros(1, np.float32))
+    actions = linear.bind(alone, None).act(np.array([[3, 1, 0, 0, 0]], np.float32))
+    np.testing.assert_allclose(actions, [[0.31, -0.2]], rtol=1e-6)
+
+
+def test_rows_kept_act_as_before_to_the_last_bit() -> None:
+    network = policy("tensorflow", "box", hidden=(64, 64))
+    whole = network.bind(perturbed(network.size, 16), NORMALISER)
+    before = whole.act(observations(16))
+    for kept in ([15], [0, 3], list(range(1, 16))):
+        actor = network.bind(perturbed(network.size, 16), NORMALISER)
+        actor.keep(np.array(kept, np.intp))
+        actor.restart(0)
+        assert actor.act(observations(16)[kept]).tobytes() == before[kept].tobytes()
+
+
+def test_one_trace_serves_all_stacks() -> None:
+    network = policy("tensorflow", "box", hidden=(3,))
+    compiled = mlp_tensorflow.compiled("tanh", network.layout.widths, False)
+    for rows in (2, 5, 1):
+        network.bind(perturbed(network.size, rows), None).act(observations(rows))
+    assert compiled.experimental_get_tracing_count() == 1  # type: ignore[attr-defined]
+
+
+def test_one_thread_and_deterministic() -> None:
+    done = python(
+        script("""
+        from hpc_es.policies.mlp_tensorflow import tensorflow
+        tf = tensorflow()
+        from tensorflow.python.framework import config
+        print(tf.config.threading.get_intra_op_parallelism_threads(),
+              tf.config.threading.get_inter_op_parallelism_threads(), config.is_op_determinism_enabled())
+    """)
+    )
+    assert done.stdout.split() == ["1", "1", "True"], done
+
+
+@pytest.mark.parametrize("given, threads, calls", [({}, 0, 3), (OWN, 0, 0), ({}, 4, 1)])
+def test_what_the_user_has_set_stays(given: dict[str, str], threads: int, calls: int, monkeypatch: Any) -> None:
+    fake = mock.MagicMock()
+    fake.config.threading.get_intra_op_parallelism_threads.return_value = threads
+    fake.config.threading.get_inter_op_parallelism_threads.return_value = threads
+    monkeypatch.setitem(sys.modules, "tensorflow", fake)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: fake)
+    for name in OWN:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    mlp_tensorflow.tensorflow.cache_clear()
+    assert mlp_tensorflow.tensorflow() is fake
+    mlp_tensorflow.tensorflow.cache_clear()
+    made = [str(call) for call in fake.mock_calls if ".set_" in str(call) or "enable_op" in str(call)]
+    assert len(made) == calls, made
+
+
+def test_the_numpy_path_imports_no_tensorflow() -> None:
+    done = python(
+        script("""
+        import sys, numpy as np
+        from hpc_es import kinds
+        from hpc_es.interfaces import Discrete, Perturbed, Spaces
+        from hpc_es.policies import mlp
+        kinds.kinds("policies")  # imports every file of the folder
+        p = mlp.build(mlp.Options(), Spaces(2, Discrete(2)))
+        empty = np.empty((0, p.size), np.float32)
+        actor = p.bind(Perturbed(np.zeros(p.size, np.float32), empty, np.zeros(1, int), np.zeros(1, np.float32)), None)
+        actor.act(np.zeros((1, 2), np.float32))
+        assert not {"tensorflow", "keras"} & set(sys.modules)
+    """)
+    )
+    assert done.status == 0, done
+
+
+def test_without_tensorflow_the_key_and_the_extra_are_named(monkeypatch: Any) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    mlp_tensorflow.tensorflow.cache_clear()
+    with pytest.raises(ConfigError, match=r"policy\.backend.*pip install 'hpc_es\[tensorflow\]'"):
+        policy("tensorflow", "box").bind(perturbed(policy("numpy", "box").size), None)
+    assert "tensorflow" in sys.modules  # it is there: only hidden

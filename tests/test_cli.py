@@ -1,0 +1,309 @@
+"""What the commands print, to the last number, and what they say of a mistake: one line, status 2."""
+
+from __future__ import annotations
+
+import ctypes.util
+import hashlib
+import importlib.util
+import os
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import imageio.v3 as iio
+import numpy as np
+import pytest
+
+from hpc_es import __version__, cli
+from hpc_es.commands.eval import seeds
+from hpc_es.experiment.store import find
+from hpc_es.load import load_policy
+from hpc_es.report import video
+from tests.harness import python
+from tests.toys import lifetime
+from tests.trained import lengths_by_hand, run, snapshot, strict_json
+
+KEYS = {
+    *("return_mean", "return_std", "return_min", "return_max", "length_mean"),
+    *("episodes", "failed", "generation", "env_id", "which"),
+}
+
+
+def env(name: str) -> str:
+    module = "trained" if name in {"Talking", "Painted"} else "toys"
+    return f"task.env_id=tests.{module}:{name}-v0"
+
+
+def evaluated(capfd: Any, path: Path, *arguments: str, status: int = 0) -> dict[str, Any]:
+    """What `hpc-es eval --json` prints."""
+    run(*())  # printed before the capture is emptied
+    capfd.readouterr()
+    assert cli.run(["eval", str(path), "--json", *arguments]) == status
+    result = strict_json(capfd.readouterr().out)
+    assert set(result) == KEYS
+    assert isinstance(result, dict)
+    return result
+
+
+def test_eval_of_known_episodes(capfd: Any) -> None:
+    lifetimes = [lifetime(seed) for seed in seeds(3, range(20))]  # more than a chunk; the return is the length
+    result = evaluated(capfd, run(), "--episodes", "20", "--seed", "3")
+    assert result["return_mean"] == result["length_mean"] == pytest.approx(sum(lifetimes) / 20)
+    assert result["return_std"] == pytest.approx(np.std(lifetimes))
+    assert (result["return_min"], result["return_max"]) == (min(lifetimes), max(lifetimes))
+    assert (result["episodes"], result["failed"], result["env_id"]) == (20, 0, "tests.toys:Survival-v0")
+
+
+def test_seed_and_nothing_else_decides_the_episodes(capfd: Any) -> None:
+    first, again, other = (evaluated(capfd, run(), "--episodes", "5", "--seed", seed) for seed in "001")
+    assert first == again
+    assert first != other
+    default = evaluated(capfd, run(), "--episodes", "100", "--seed", "0")
+    assert default == evaluated(capfd, run())
+
+
+def test_eval_plays_without_noise_offset_and_averaging(capfd: Any) -> None:
+    path = run(env("Reach"), "policy.action_noise_std=0.5", "task.reward_offset=100", "task.episodes_per_job=3")
+    environment = gymnasium.make("tests.toys:Reach-v0")
+    returns, lengths = lengths_by_hand(load_policy(path), environment, seeds(0, range(6)))
+    result = evaluated(capfd, path, "--episodes", "6")
+    assert result["return_mean"] == pytest.approx(np.mean(returns), rel=1e-6)
+    assert result["length_mean"] == pytest.approx(np.mean(lengths))
+
+
+def test_which_theta(capfd: Any) -> None:
+    best = snapshot(run()).best
+    assert best is not None
+    assert evaluated(capfd, run(), "--episodes", "1")["which"] == "best"
+    assert evaluated(capfd, run(), "--episodes", "1", "--which", "best")["generation"] == best.generation
+    last = evaluated(capfd, run(), "--episodes", "1", "--which", "last")
+    assert (last["which"], last["generation"]) == ("last", 2)
+
+
+def test_overrides_change_the_task(capfd: Any) -> None:
+    result = evaluated(capfd, run(), "task.max_episode_steps=4", "--episodes", "20", "--seed", "3")
+    assert result["length_mean"] == np.mean([min(4, lifetime(seed)) for seed in seeds(3, range(20))])
+
+
+def test_failed_episodes_are_counted_and_named(capfd: Any) -> None:
+    played = seeds(0, range(6))
+    bad = next(seed for seed in played if lifetime(seed) >= 3)  # Faulty raises in the third step
+    left = [lifetime(seed) for seed in played if seed != bad]
+    path = run(env("Faulty"), "task.on_failed_episode=abort")
+    cli.run(["eval", str(path), "--episodes", "6", f"task.env_kwargs.bad_seed={bad}"])
+    assert "the simulator diverged" in capfd.readouterr().err
+    result = evaluated(capfd, path, "--episodes", "6", f"task.env_kwargs.bad_seed={bad}")
+    assert result["failed"] == 1
+    assert result["return_mean"] == pytest.approx(sum(left) / 5)
+
+
+def test_where_all_episodes_fail_there_are_no_numbers(capfd: Any) -> None:
+    seed = seeds(0, [0])[0]
+    bad = f"task.env_kwargs={{bad_seed: {seed}, at: 0}}"
+    result = evaluated(capfd, run(env("Faulty")), "--episodes", "1", bad, status=1)
+    assert result["failed"] == 1
+    assert result["return_mean"] is result["length_mean"] is None
+
+
+def test_what_the_environment_prints_goes_to_stderr(capfd: Any) -> None:
+    path = run(env("Talking"))
+    evaluated(capfd, path, "--episodes", "1")  # strict JSON, or it fails
+    cli.run(["eval", str(path), "--episodes", "1"])
+    captured = capfd.readouterr()
+    assert captured.out.startswith("return_mean ")
+    assert "a word from Python" in captured.err and "a word from C" in captured.err
+
+
+def test_inspect(capsys: Any) -> None:
+    path = run()
+    capsys.readouterr()
+    assert cli.run(["inspect", str(path), "--json"]) == 0
+    content = strict_json(capsys.readouterr().out)
+    expected = snapshot(path)
+    theta = expected.state.theta.tolist()
+    assert content["theta_sha256"] == hashlib.sha256(struct.pack(f"<{len(theta)}f", *theta)).hexdigest()
+    assert (content["generation"], content["parameters"]) == (2, 3 * 4 + 4 + 4 * 2 + 2)
+    assert content["path"] == str(path / "checkpoints" / "checkpoint_0000000002.h5")
+    assert content["counters"]["episodes"] == 8
+    assert expected.best is not None
+    assert content["best"] == {"return": expected.best.return_, "generation": expected.best.generation}
+    assert content["config"]["algorithm"]["optimizer"]["learning_rate"] == 0.5
+    assert content["config_hash"] == expected.config_hash
+    assert content["provenance"]["versions"]["hpc_es"] == __version__
+    arrays = {array["name"]: array for array in content["arrays"]}
+    assert arrays["shared/theta"] == {"name": "shared/theta", "shape": [26], "dtype": "float32", "bytes": 104}
+    assert arrays["master/adam_m"]["shape"] == [26]
+
+
+def test_inspect_for_people(capsys: Any) -> None:
+    path = run("evaluation.interval=0")
+    capsys.readouterr()
+    assert cli.run(["inspect", str(find(path))]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "generation     2" in lines
+    assert "best           none" in lines
+    assert any("shared/theta" in line and "float32[26]" in line and "104 bytes" in line for line in lines)
+    assert "  name: tiny" in lines
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capsys: Any) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run("checkpoint.interval=1"), copy)
+    (copy / "checkpoints" / "checkpoint_0000000002.h5").write_bytes(b"hpc_es checkpoint\n")
+    capsys.readouterr()
+    assert cli.run(["inspect", str(copy), "--json"]) == 0
+    assert strict_json(capsys.readouterr().out)["generation"] == 1
+
+
+def test_plot_options_and_check(tmp_path: Path, capsys: Any) -> None:
+    assert cli.run(["plot", str(run()), "-o", str(tmp_path / "curve.png"), "--x", "seconds"]) == 0
+    assert iio.imread(tmp_path / "curve.png").std() > 0
+    capsys.readouterr()
+    assert cli.run(["options"]) == 0
+    assert "| `algorithm.sigma` " in capsys.readouterr().out
+    config = tmp_path / "toy.yaml"
+    config.write_text("task: {env_id: 'tests.toys:Survival-v0'}\nnoise: {kind: counter}\n")
+    assert cli.run(["check", str(config), "policy.hidden_dims=[4]"]) == 0
+    assert "config is valid: toy" in capsys.readouterr().out
+
+
+def test_video_has_every_frame_of_the_first_episode(tmp_path: Path) -> None:
+    film = tmp_path / "film.gif"
+    assert cli.run(["eval", str(run(env("Painted"))), "--episodes", "1", "--video", str(film)]) == 0
+    frames = iio.imread(film)
+    assert frames.shape == (5, 8, 10, 3)  # after reset, and after each of 4 steps
+    np.testing.assert_allclose(frames[:, 0, 0, 0], [0, 20, 40, 60, 80], atol=3)
+    assert iio.immeta(film)["duration"] == 40  # milliseconds, at 25 frames a second
+    assert [path.name for path in tmp_path.iterdir()] == ["film.gif"]
+
+
+def test_video_is_seen_through_the_wrappers(tmp_path: Path) -> None:
+    path, film = run(env("Painted"), "task.wrappers=['tests.trained:Negative']"), tmp_path / "film.gif"
+    cli.run(["eval", str(path), "--episodes", "1", "--video", str(film)])
+    np.testing.assert_allclose(iio.imread(film)[:, 0, 0, 0], [255, 235, 215, 195, 175], atol=3)
+
+
+def test_video_is_of_the_first_episode_of_the_seed(tmp_path: Path, capfd: Any) -> None:
+    film = tmp_path / "film.gif"
+    path = run("task.env_id=CartPole-v1")
+    result = evaluated(capfd, path, "--episodes", "1", "--seed", "5", "--which", "last", "--video", str(film))
+    frames = sum(iio.immeta(film, index=i)["duration"] for i in range(len(iio.imread(film)))) / 20
+    assert frames == result["length_mean"] + 1
+    assert os.environ["SDL_VIDEODRIVER"] == "dummy"
+
+
+def test_a_video_ends_though_its_episode_does_not(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr(video, "MOST_FRAMES", 3)
+    film = tmp_path / "film.gif"
+    cli.run(["eval", str(run(env("Painted"))), "--episodes", "1", "--video", str(film)])
+    assert len(iio.imread(film)) == 3
+    assert "ends after 3 frames" in capsys.readouterr().err
+
+
+def test_a_failed_write_leaves_the_old_video(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    film = tmp_path / "film.gif"
+    film.write_text("old")
+
+    def full(path: Path, *_: Any, **__: Any) -> None:
+        path.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(iio, "imwrite", full)
+    with pytest.raises(SystemExit) as left:
+        cli.main(["eval", str(run(env("Painted"))), "--episodes", "1", "--video", str(film)])
+    assert left.value.code == 2
+    assert f"{film}: cannot be written: No space left on device" in capsys.readouterr().err
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("film.gif", "old")]
+
+
+@pytest.mark.parametrize("display, expected", [("", "egl"), (":0", None)])
+def test_mujoco_draws_without_a_display(display: str, expected: str | None, monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setenv("DISPLAY", display)
+    monkeypatch.setenv("MUJOCO_GL", "")  # so that what is set is taken back
+    monkeypatch.delenv("MUJOCO_GL")
+    monkeypatch.setattr(ctypes.util, "find_library", lambda name: "lib" if name == "EGL" else None)
+    video.prepare(tmp_path / "film.gif")
+    assert os.environ.get("MUJOCO_GL") == expected
+
+
+RUN, GIF, TMP = "<run>", "<gif>", "<tmp>"
+MISTAKES: dict[str, tuple[list[str], str]] = {
+    "no such command": (["evall", RUN], "invalid choice: 'evall' (choose from"),
+    "no such option": (["eval", RUN, "--episode-count", "3"], "unrecognized arguments: --episode-count"),
+    "no episodes": (["eval", RUN, "--episodes", "0"], "expected a whole number of at least 1, found '0'"),
+    "episodes in words": (["eval", RUN, "--episodes", "ten"], "at least 1, found 'ten'"),
+    "negative seed": (["eval", RUN, "--seed", "-1"], "from 0 to below 2**63, found '-1'"),
+    "great seed": (["eval", RUN, "--seed", str(2**63)], "from 0 to below 2**63"),
+    "no run": (["eval", TMP + "/gone"], "gone: expected a checkpoint or a run directory"),
+    "empty run": (["eval", TMP], "no checkpoint_*.h5 here"),
+    "foreign file": (["inspect", TMP + "/foreign"], "not a checkpoint of hpc_es"),
+    "policy override": (["eval", RUN, "policy.activation=relu"], "the policy itself cannot be changed"),
+    "no override": (["eval", RUN, "task.env_id"], "expected task.key=value, found 'task.env_id'"),
+    "unknown override": (["eval", RUN, "task.env_idd=3"], "unknown key 'task.env_idd'"),
+    "unknown environment": (["eval", RUN, "task.env_id=CartPool-v1"], "did you mean 'CartPole-v1'?"),
+    "other environment": (["eval", RUN, "task.env_id=Acrobot-v1"], "holds 26 parameters, but its config makes"),
+    "video suffix": (["eval", RUN, "--video", TMP + "/film.avi"], "expected .gif or .mp4"),
+    "video folder": (["eval", RUN, "--video", TMP + "/no/film.gif"], "there is no directory"),
+    "video format": (["eval", RUN, "--video", TMP + "/film.mp4"], "pip install imageio-ffmpeg"),
+    "nothing to see": (["eval", RUN, "--episodes", "1", "--video", GIF], "film.gif: cannot be rendered here: "),
+    "plot without output": (["plot", RUN], "the following arguments are required: -o/--output"),
+    "plot of no run": (["plot", TMP, "-o", GIF], "hpc-es: "),
+    "config of no file": (["check", TMP + "/gone.yaml"], "found no such file"),
+    "config override": (["check", TMP + "/toy.yaml", "algorithm.sigmaa=3"], "did you mean 'sigma'?"),
+    "export suffix": (["export", RUN, TMP + "/policy.h5"], "expected '.keras'"),
+    "export folder": (["export", RUN, TMP + "/no/policy.keras"], "there is no directory"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_and_status_2(mistake: str, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    places = {RUN: str(run()), GIF: str(tmp_path / "film.gif"), TMP: str(tmp_path)}
+    (tmp_path / "foreign").write_text("a letter")
+    (tmp_path / "toy.yaml").write_text("task: {env_id: 'tests.toys:Survival-v0'}\n")
+    hidden = dict.fromkeys(["imageio_ffmpeg"])
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in hidden else found(name))
+    arguments, expected = MISTAKES[mistake]
+    for name, place in places.items():
+        arguments = [argument.replace(name, place) for argument in arguments]
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as left:
+        cli.main(arguments)
+    captured = capsys.readouterr()
+    assert left.value.code == 2
+    assert expected in captured.err
+    assert len(captured.err.splitlines()) == 1, captured.err
+    assert captured.out == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["foreign", "toy.yaml"]
+
+
+def test_what_cannot_be_rendered_is_said(tmp_path: Path, capsys: Any) -> None:
+    path = run(env("Painted"))
+    with pytest.raises(SystemExit) as left:
+        cli.main(["eval", str(path), "--video", str(tmp_path / "a.gif"), "task.env_kwargs.broken=true"])
+    assert left.value.code == 2
+    assert "a.gif: cannot be rendered here: RuntimeError: there is no screen" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_names_every_command_and_every_command_helps(capsys: Any) -> None:
+    assert cli.run([]) == cli.run(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for name in ("check", "eval", "export", "inspect", "options", "plot"):
+        assert f"  {name:10}{cli.summary(cli.command(name))}" in shown
+        with pytest.raises(SystemExit) as left:
+            cli.run([name, "--help"])
+        assert left.value.code == 0
+        assert f"usage: hpc-es {name} " in capsys.readouterr().out
+
+
+def test_as_a_module() -> None:
+    done = python(["-m", "hpc_es", "--version"])
+    assert (done.status, done.stdout) == (0, f"hpc_es {__version__}\n"), done
+    done = python(["-m", "hpc_es", "inspect", "/nothing/here"])
+    assert done.status == 2
+    assert done.stderr.startswith("hpc-es: /nothing/here: expected"), done
+    done = python(["-X", "importtime", "-m", "hpc_es", "eval", "/nothing/here"])
+    assert "tensorflow" not in done.stderr and "mpi4py" not in done.stderr

@@ -1,0 +1,110 @@
+"""An exported policy is a plain Keras model that computes what the policy computes."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc_es import cli
+from hpc_es.interfaces import Box, Float32, Perturbed, Spaces
+from hpc_es.load import load_policy
+from hpc_es.policies import mlp_keras
+from hpc_es.policies.mlp import MLP, Normaliser, Options
+from tests.harness import python, script
+from tests.trained import HEADS, NORMALISED, NORMALISER, WIDTH, run
+
+keras: Any = pytest.importorskip("keras")
+
+SEEN = np.random.default_rng(5).normal(0, 2, (64, WIDTH)).astype(np.float32)
+INFINITE = "half infinite"
+HALF = Box(np.array([-0.2, -np.inf], np.float32), np.array([np.inf, 0.1], np.float32))
+
+
+def policy(head: str, activation: str) -> MLP:
+    space, bins = (HALF, None) if head == INFINITE else HEADS[head]
+    options: Any = {"hidden_dims": (8, 6), "activation": activation, "action_bins": bins}
+    return MLP(Options(**options), Spaces(WIDTH, space))
+
+
+def expected(network: MLP, theta: Float32, normaliser: Normaliser | None) -> Any:
+    none = np.empty((0, network.size), np.float32)
+    rows = len(SEEN)
+    alone = Perturbed(theta, none, np.zeros(rows, np.intp), np.zeros(rows, np.float32))
+    return network.bind(alone, normaliser).act(SEEN)
+
+
+@pytest.mark.parametrize("normaliser", [None, NORMALISER], ids=["raw", "normalised"])
+@pytest.mark.parametrize("head", [*HEADS, INFINITE])
+@pytest.mark.parametrize("activation", ["tanh", "relu", "leaky_relu", "elu"])
+def test_equal_to_numpy_after_saving(activation: str, head: str, normaliser: Normaliser | None, tmp_path: Path) -> None:
+    network = policy(head, activation)
+    theta = np.random.default_rng(4).standard_normal(network.size).astype(np.float32)
+    mlp_keras.model(network, theta, normaliser).save(tmp_path / "policy.keras")
+    found = np.asarray(keras.models.load_model(tmp_path / "policy.keras")(SEEN))
+    wanted = expected(network, theta, normaliser)
+    assert len(np.unique(wanted)) > 1
+    if head == "discrete":
+        assert found.shape == (64, 3)
+        assert (found.argmax(axis=1) + 4).tolist() == wanted.tolist()
+    else:
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_export_loads_without_hpc_es(tmp_path: Path) -> None:
+    path, file = run("task.env_id=tests.toys:Reach-v0", *NORMALISED), tmp_path / "policy.keras"
+    assert cli.run(["export", str(path), str(file), "--which", "last"]) == 0
+    assert [left.name for left in tmp_path.iterdir()] == ["policy.keras"]
+    seen = np.random.default_rng(2).normal(0, 9, (20, 3)).astype(np.float32)
+    np.save(tmp_path / "seen.npy", seen)
+    done = python(
+        script("""
+        import sys, keras, numpy as np
+        np.save("acted.npy", keras.models.load_model("policy.keras").predict(np.load("seen.npy"), verbose=0))
+        assert "hpc_es" not in sys.modules
+    """),
+        cwd=tmp_path,
+    )
+    assert done.status == 0, done
+    last, best = (load_policy(path, which)(seen) for which in ("last", "best"))
+    np.testing.assert_allclose(np.load(tmp_path / "acted.npy"), last, atol=1e-5)
+    assert np.abs(last - best).max() > 1e-3
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    file = tmp_path / "policy.keras"
+    file.write_text("old")
+
+    def full(self: Any, path: Path) -> None:
+        path.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(keras.Model, "save", full)
+    with pytest.raises(SystemExit) as left:
+        cli.main(["export", str(run()), str(file)])
+    assert left.value.code == 2
+    assert f"{file}: cannot be written: No space left on device" in capsys.readouterr().err
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("policy.keras", "old")]
+
+
+def test_without_tensorflow_the_extra_is_named(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorflow" else found(name))
+    with pytest.raises(SystemExit) as left:
+        cli.main(["export", str(run()), str(tmp_path / "policy.keras")])
+    assert left.value.code == 2
+    assert "pip install 'hpc_es[tensorflow]'" in capsys.readouterr().err
+
+
+def test_a_policy_without_a_keras_twin_cannot_be_exported(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "hpc_es.policies.mlp_keras" else found(name)
+    )
+    with pytest.raises(SystemExit) as left:
+        cli.main(["export", str(run()), str(tmp_path / "policy.keras")])
+    assert left.value.code == 2
+    assert "a policy of kind 'mlp' cannot be exported" in capsys.readouterr().err

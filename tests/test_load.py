@@ -1,0 +1,178 @@
+"""A policy out of a checkpoint acts as its network's formula says, and wrong paths and shapes are said so."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import hpc_es
+from hpc_es.errors import CheckpointError, ConfigError
+from hpc_es.experiment import checkpoint
+from hpc_es.experiment.checkpoint import Best
+from hpc_es.load import ROWS, Which, load_policy, stored
+from tests.harness import python, script
+from tests.trained import NORMALISED, outputs, rewritten, run, snapshot
+
+SEEN = np.random.default_rng(1).normal(0, 2, (2 * ROWS + 3, 3)).astype(np.float32)
+
+
+def env(name: str) -> str:
+    return f"task.env_id=tests.toys:{name}-v0"
+
+
+def best_of(path: Path) -> Best:
+    best = snapshot(path).best
+    assert best is not None
+    return best
+
+
+def test_discrete_actions_are_the_largest_output_plus_start() -> None:
+    policy = load_policy(run(env("Shifted")), "last")
+    theta = snapshot(run(env("Shifted"))).state.theta
+    expected = outputs(theta, 4, 3, SEEN).argmax(axis=1) + 5
+    assert len(set(expected.tolist())) > 1
+    actions = policy(SEEN)
+    assert isinstance(actions, np.ndarray)
+    assert actions.tolist() == expected.tolist()
+    assert [policy(row) for row in SEEN[:5]] == expected[:5].tolist()
+    assert type(policy(SEEN[0])) is int
+
+
+def test_box_actions_are_the_clipped_output() -> None:
+    path = run(env("Reach"), "task.env_kwargs={low: -0.1, high: 0.2}", "policy.action_noise_std=5.0")
+    policy = load_policy(path, "last")
+    raw = outputs(snapshot(path).state.theta, 4, 2, SEEN)
+    assert (raw < -0.1).any() and (raw > 0.2).any() and ((raw > -0.1) & (raw < 0.2)).any()
+    np.testing.assert_allclose(policy(SEEN), np.clip(raw, -0.1, 0.2), atol=1e-6)
+    one = policy(SEEN[0])
+    assert isinstance(one, np.ndarray)
+    assert one.shape == (2,)
+    assert one.dtype == np.float32
+
+
+def test_the_normaliser_comes_along() -> None:
+    path = run(env("Reach"), *NORMALISED)
+    state = snapshot(path).state
+    mean, deviation = state.shared["observation_mean"], state.shared["observation_std"]
+    assert np.abs(mean).max() > 0.5
+    raw = outputs(state.theta, 4, 2, np.clip((SEEN - mean) / deviation, -0.5, 0.5))
+    np.testing.assert_allclose(load_policy(path, "last")(SEEN), np.clip(raw, -1, 1), atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [0, 1, ROWS, ROWS + 1, len(SEEN)])
+def test_a_batch_is_its_rows_one_by_one(rows: int) -> None:
+    policy = load_policy(run(env("Reach")))
+    batch = policy(SEEN[:rows])
+    assert isinstance(batch, np.ndarray)
+    assert batch.shape == (rows, 2)
+    assert [list(row) for row in batch] == [list(policy(row)) for row in SEEN[:rows]]  # type: ignore[arg-type]
+
+
+def test_actions_are_ready_for_the_environment() -> None:
+    policy = load_policy(run("task.env_id=CartPole-v1"))
+    environment = gymnasium.make("CartPole-v1")
+    observation, _ = environment.reset(seed=0)
+    assert environment.action_space.contains(policy(observation))
+    assert policy(observation.astype(np.float64)) == policy(observation.tolist()) == policy(observation)
+
+
+def test_attributes() -> None:
+    policy = load_policy(run(env("Reach")), "last")
+    assert (policy.generation, policy.which, policy.params) == (2, "last", 3 * 4 + 4 + 4 * 2 + 2)
+    assert policy.spaces.observations == 3
+    assert policy.config.task.env_id == "tests.toys:Reach-v0"
+
+
+def test_best_is_the_default_and_is_the_theta_that_was_measured() -> None:
+    path = run(env("Reach"))
+    best = best_of(path)
+    whiches: tuple[Which | None, ...] = ("best", None)
+    for which in whiches:
+        found = stored(path, which)
+        assert (found.which, found.generation) == ("best", best.generation)
+        assert found.theta.tobytes() == best.shared["theta"].tobytes()
+    last = stored(path, "last")
+    assert (last.which, last.generation) == ("last", 2)
+    assert last.theta.tobytes() != best.shared["theta"].tobytes()
+
+
+def test_without_an_evaluation_there_is_only_the_last() -> None:
+    path = run("evaluation.interval=0")
+    assert stored(path).which == "last"
+    with pytest.raises(CheckpointError, match="no evaluation yet"):
+        stored(path, "best")
+
+
+def better(path: Path, to: Path, by: float) -> Path:
+    """A copy of the run whose best.h5 has seen a later, better evaluation, as after a kill."""
+    shutil.copytree(path, to)
+    best = dataclasses.replace(best_of(path), return_=best_of(path).return_ + by, generation=77)
+    rewritten(path, to / "checkpoints" / "best.h5", best=best)
+    return to
+
+
+def test_the_best_of_a_killed_run_may_be_newer_than_its_checkpoints(tmp_path: Path) -> None:
+    assert stored(better(run(), tmp_path / "a", by=1)).generation == 77
+    assert stored(better(run(), tmp_path / "b", by=-1)).generation == best_of(run()).generation
+    assert stored(tmp_path / "a", "last").generation == 2
+    (tmp_path / "a" / "checkpoints" / "best.h5").write_bytes(b"damaged")
+    assert stored(tmp_path / "a").generation == best_of(run()).generation
+
+
+def test_a_checkpoint_file_is_a_path_too(tmp_path: Path) -> None:
+    file = rewritten(run(), tmp_path / "kept.h5")
+    assert stored(file, "last").theta.tobytes() == snapshot(run()).state.theta.tobytes()
+    assert stored(file).path == file
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (2, 4), (1, 1, 3), (0,)])
+def test_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"expected an observation of shape \(3,\)"):
+        load_policy(run())(np.zeros(shape))
+
+
+def test_what_cannot_be_loaded_is_said(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no such file"):
+        load_policy(tmp_path / "nothing")
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        load_policy(tmp_path)
+    with pytest.raises(ValueError, match="expected 'best', 'last'"):
+        load_policy(run(), "first")  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match="31 parameters, but its config makes a policy of 26"):
+        load_policy(rewritten(run(env("Shifted")), tmp_path / "x.h5", ("toys:Shifted", "toys:Survival")), "last")
+    with pytest.raises(ConfigError, match=r"task\.env_id"):
+        load_policy(rewritten(run(), tmp_path / "y.h5", ("toys:Survival", "toys:Gone")))
+
+
+def test_a_checkpoint_without_theta_holds_no_policy(tmp_path: Path) -> None:
+    state = dataclasses.replace(snapshot(run()).state, shared={"programs": np.zeros(3, np.uint8)})
+    with pytest.raises(CheckpointError, match="holds no policy"):
+        stored(rewritten(run(), tmp_path / "x.h5", state=state))
+
+
+def test_a_loaded_policy_needs_neither_tensorflow_nor_mpi(tmp_path: Path) -> None:
+    path = rewritten(run(), tmp_path / "x.h5", ("backend: numpy", "backend: tensorflow"))
+    assert checkpoint.load(path).config_text.count("tensorflow")
+    done = python(
+        script(f"""
+        import sys, hpc_es
+        assert not {{"numpy", "yaml", "h5py"}} & set(sys.modules), "import hpc_es is not light"
+        hpc_es.load_policy({str(path)!r})([0, 1, 2])
+        assert not {{"tensorflow", "keras", "mpi4py"}} & set(sys.modules)
+    """)
+    )
+    assert done.status == 0, done
+
+
+def test_lazy_attributes() -> None:
+    attributes: Any = hpc_es
+    assert attributes.load_policy is load_policy
+    assert {"train", "load_policy", "__version__"} <= set(dir(hpc_es))
+    with pytest.raises(AttributeError, match="has no attribute 'trian'"):
+        attributes.trian  # noqa: B018
