@@ -40,8 +40,7 @@ class Head:
             return chosen
         low, high = self.space.low, self.space.high
         if self.bins is None:
-            clipped: Array = np.clip(outputs, low, high)
-            return clipped
+            return np.minimum(np.maximum(outputs, low), high)  # np.clip costs three times as much
         chosen = outputs.reshape(len(outputs), -1, self.bins).argmax(axis=2)
         binned = low + chosen.astype(np.float32) / np.float32(self.bins - 1) * (high - low)
         within: Array = np.clip(binned, low, high)  # the sum may round to an ulp outside

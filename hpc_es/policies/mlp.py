@@ -73,7 +73,7 @@ class Layout:
         self.size = sum(n * m + m for n, m in pairwise(widths))
 
     def matrices(self, parameters: Float32) -> Iterator[Float32]:
-        """Views [..., inputs + 1, outputs] of float32[..., size]; the biases are the last row, which meets a constant 1."""
+        """Views [..., inputs + 1, outputs] of float32[..., size]; the last row, the biases, meets a constant 1."""
         start, lead = 0, parameters.shape[:-1]
         for n, m in pairwise(self.widths):
             stop = start + (n + 1) * m
@@ -124,7 +124,7 @@ class NumpyActor:
         self._bind(stack)
 
     def _bind(self, stack: Float32) -> None:
-        """Views of the weights, and a buffer for each layer's input whose last column is the 1 that meets the biases."""
+        """Views of the weights, and a buffer for each layer's input; its last column, 1, meets the biases."""
         self._stack = stack
         layout = self._policy.layout
         self._matrices = list(layout.matrices(stack))

@@ -7,6 +7,7 @@ depends on its parameters and seeds alone, and on the chunk it is in where an en
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import time
 import traceback
@@ -15,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hpc_es.common.quiet import quiet_stderr
 from hpc_es.errors import RunError
 from hpc_es.interfaces import ROW, Actor, Array, Arrays, Batch, Box, Outcome, Poll
 from hpc_es.options import Count, Positive, option, options
@@ -60,8 +62,9 @@ class Episodes:
 
     def evaluate(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
         """Run every job's episodes; rows, and the sums of the observations of the jobs to observe."""
-        while len(self._pool) < len(batch.seeds):
-            self._pool.append(self.environment())
+        with quiet_stderr(len(self._pool) < len(batch.seeds)):  # the first has said all
+            while len(self._pool) < len(batch.seeds):
+                self._pool.append(self.environment())
         with contextlib.ExitStack() as stack:
             limit = self.options.episode_timeout_seconds
             watch = None if limit is None else stack.enter_context(Watch(limit))
@@ -94,7 +97,8 @@ class Rollout:
         self._observations = np.zeros((jobs, width), np.float32)
         self._rewards = np.zeros(jobs)
         self._episode_return, self._episode_signs = np.zeros(jobs), np.zeros(jobs)  # of each row
-        self._episode_length = np.zeros(jobs, np.int64)
+        self._began = [0] * jobs  # the step at which the episode in each row began
+        self._taken = 0  # steps in all
         self._total_return, self._total_signs = np.zeros(jobs), np.zeros(jobs)  # of each job
         self._total_length = np.zeros(jobs, np.int64)
         self._sums = Sums(batch.observe, width)
@@ -109,18 +113,16 @@ class Rollout:
             self._begin(row)
         self._settle()
         self._seconds["environment"] += time.perf_counter() - started
-        step_number = 0
         while self._live:
-            self._step(step_number)
-            step_number += 1
+            self._step()
             poll()
-        return self._outcome(step_number)
+        return self._outcome()
 
-    def _step(self, number: int) -> None:
+    def _step(self) -> None:
         t0 = time.perf_counter()
         self._sums.add(self._observations, self._jobs, self._live)
         actions = self._actor.act(self._observations)
-        actions = self._noise.added(actions, self._jobs, self._live, number)
+        actions = self._noise.added(actions, self._jobs, self._live, self._taken)
         listed = actions.tolist() if self._discrete else list(actions)
         t1 = time.perf_counter()
         failures = len(self._failures)
@@ -140,9 +142,7 @@ class Rollout:
         ended, failed = [], []
         for row in self._live:
             try:
-                observation, reward, terminated, truncated, _ = steps[row](actions[row])
-                observations[row] = observation
-                rewards[row] = reward
+                observations[row], rewards[row], terminated, truncated, _ = steps[row](actions[row])
             except (Exception, EpisodeTimeout) as error:
                 failed.append((row, error))
                 continue
@@ -154,15 +154,16 @@ class Rollout:
 
     def _count(self) -> None:
         """Add the step's rewards; a NaN observation fails the episode before the policy sees it."""
+        self._taken += 1
         rewards = self._rewards
         if self._offset:
             rewards = rewards + self._offset
         self._episode_return += rewards
         self._episode_signs += np.sign(rewards)
-        self._episode_length += 1
-        if np.isnan(self._observations.sum()):
+        flat = self._observations.ravel()
+        if math.isnan(flat.dot(flat)):  # a quick look at all of them
             for row in [row for row in self._live if np.isnan(self._observations[row]).any()]:
-                self._fail(row, ValueError(f"the observation is NaN at step {self._episode_length[row]}"))
+                self._fail(row, ValueError(f"the observation is NaN at step {self._taken - self._began[row]}"))
 
     def _begin(self, row: int) -> None:
         """Reset the environment of a row for its job's next episode."""
@@ -171,7 +172,7 @@ class Rollout:
         random.seed(seed)
         np.random.seed(seed)  # for environments that draw from the global generator
         self._episode_return[row] = self._episode_signs[row] = self._rewards[row] = 0.0
-        self._episode_length[row] = 0
+        self._began[row] = self._taken
         try:
             if self._task.options.fresh_environment and self._episode[job] == 0:
                 self._renew(job)
@@ -195,7 +196,7 @@ class Rollout:
             return
         self._total_return[job] += self._episode_return[row]
         self._total_signs[job] += self._episode_signs[row]
-        self._total_length[job] += self._episode_length[row]
+        self._total_length[job] += self._taken - self._began[row]
         self._episode[job] += 1
         if self._episode[job] < self._task.episodes_per_job:
             self._actor.restart(row)
@@ -213,7 +214,7 @@ class Rollout:
             text = f"an episode failed and task.on_failed_episode is abort: {self._failures[-1]}"
             raise RunError(text) from error
         self._total_return[job] = np.nan
-        self._total_length[job] += self._episode_length[row]
+        self._total_length[job] += self._taken - self._began[row]
         self._renew(job)
 
     def _renew(self, job: int) -> None:
@@ -223,7 +224,8 @@ class Rollout:
             close = self._watch.timed(job, close)
         with contextlib.suppress(Exception, EpisodeTimeout):
             close()
-        self._pool[job] = self._task.environment()
+        with quiet_stderr():
+            self._pool[job] = self._task.environment()
 
     def _settle(self) -> None:
         """Drop the rows of finished jobs from the live ones; compact the stack once a quarter of it is idle."""
@@ -239,17 +241,17 @@ class Rollout:
         self._steps = [self._steps[row] for row in self._live]
         self._observations, self._rewards = self._observations[keep], self._rewards[keep]
         self._episode_return, self._episode_signs = self._episode_return[keep], self._episode_signs[keep]
-        self._episode_length = self._episode_length[keep]
+        self._began = [self._began[row] for row in self._live]
         self._live = list(range(len(keep)))
 
-    def _outcome(self, calls: int) -> Outcome:
+    def _outcome(self) -> Outcome:
         episodes = self._task.episodes_per_job
         rows = np.zeros(len(self._total_return), ROW)
         rows["return_"] = self._total_return / episodes
         rows["sign_return"] = self._total_signs / episodes
         rows["length"] = self._total_length
         failed = np.isnan(rows["return_"])
-        seconds = {**self._seconds, "policy_calls": float(calls)}
+        seconds = {**self._seconds, "policy_calls": float(self._taken)}
         return Outcome(rows, self._sums.arrays(failed), seconds, self._failures)
 
 
