@@ -57,18 +57,23 @@ def _noise(config: Config, world: World, keys: Keys, size: int) -> Noise:
     return TableNoise(table, keys, size)
 
 
-def started_from(state: State, path: str) -> State:
-    """`state` with theta, and the observation statistics where both have them, of a run or checkpoint."""
+def source_of(path: str, size: int) -> State:
+    """The state of the run or checkpoint that `policy.init_from` names; ConfigError if theta is of another size."""
     from hpc_es.experiment.checkpoint import load
     from hpc_es.experiment.store import find
 
     source = load(find(Path(path))).state
     theta = source.shared.get("theta")
-    if theta is None or theta.shape != state.theta.shape:
+    if theta is None or theta.shape != (size,):
         found = "none" if theta is None else str(theta.size)
-        text = f"expected {state.theta.size} parameters, found {found} in {path}: the networks differ"
+        text = f"expected {size} parameters, found {found} in {path}: the networks differ"
         raise ConfigError([("policy.init_from", text)])
-    shared, master = {**state.shared, "theta": theta}, dict(state.master)
+    return source
+
+
+def started_from(state: State, source: State) -> State:
+    """`state` with the theta of `source`, and its observation statistics where both have them."""
+    shared, master = {**state.shared, "theta": source.theta}, dict(state.master)
     if "observation_sum" in master and "observation_sum" in source.master:
         moments = Moments.of(source.master)
         master.update(moments.arrays())

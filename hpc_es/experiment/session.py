@@ -13,7 +13,7 @@ from typing import Any
 from hpc_es.config import Config, dump_json, load, parse_resolved
 from hpc_es.errors import UserError
 from hpc_es.experiment import versions
-from hpc_es.experiment.build import parts, started_from, task_and_policy
+from hpc_es.experiment.build import parts, source_of, started_from, task_and_policy
 from hpc_es.experiment.compare import verify_restored
 from hpc_es.experiment.measure import Row
 from hpc_es.experiment.record import Opened, Record, Resume, open_run
@@ -51,6 +51,7 @@ class Prepared:
     task: Task
     policy: Policy
     opened: Opened
+    source: State | None  # what a new run begins with: `policy.init_from`
 
 
 def run_command(arguments: Sequence[str]) -> int:
@@ -79,7 +80,14 @@ def _prepare_command(arguments: Sequence[str]) -> Prepared | int:
 def prepare(config: Config, directory: Path, resume: Resume = "auto") -> Prepared:
     """Rank 0: all that can go wrong before the start goes wrong here; UserError."""
     task, policy = task_and_policy(config)
-    return Prepared(config, task, policy, open_run(directory, config, resume))
+    opened = open_run(directory, config, resume)
+    init_from = getattr(config.policy, "init_from", None)
+    try:
+        source = source_of(init_from, policy.size) if init_from and opened.snapshot is None else None
+    except BaseException:
+        opened.lock.release()
+        raise
+    return Prepared(config, task, policy, opened, source)
 
 
 def agreed(world: World, prepare: Callable[[], Prepared | int]) -> tuple[Prepared | None, int | str]:
@@ -111,6 +119,7 @@ class Session:
         state = built.algorithm.initial()
         self._record: Record | None = None
         if prepared is not None:
+            state = _first_state(prepared, state)
             provenance = {
                 "versions": versions.versions(),
                 **versions.machine(),
@@ -119,24 +128,17 @@ class Session:
                 "blas_threads": versions.blas_threads(),
             }
             self._record = Record(prepared.opened, config, provenance)
-            state = self._start(prepared, config, state)
+            self._start(prepared, config, state)
         self.training = Training(config, world, built, lambda: signals.count, self._record, state, self._log)
 
-    def _start(self, prepared: Prepared, config: Config, state: State) -> State:
+    def _start(self, prepared: Prepared, config: Config, state: State) -> None:
         assert self._record
-        snapshot = prepared.opened.snapshot
-        if snapshot is not None:
-            verify_restored(state, snapshot.state)
-            state = snapshot.state
-        elif getattr(config.policy, "init_from", None):
-            state = started_from(state, config.policy.init_from)
         for note in self._world.notes:
             self._record.progress.message(note)
         table = "  ".join(f"{rank}={host}:{pid}" for rank, host, pid in self._world.table())
         self._record.progress.message(f"rank=host:pid  {table}")
         best = self._record.best
         self._record.started(state, self._info(config, state, prepared.policy, best.return_ if best else None))
-        return state
 
     def _info(self, config: Config, state: State, policy: Policy, best: float | None) -> Mapping[str, object]:
         resumed = f"from generation {state.generation}" if self._record and self._record.resumed else None
@@ -164,6 +166,15 @@ class Session:
             self._record.close()
         self._world.poll = None
         return self.training.exit_status
+
+
+def _first_state(prepared: Prepared, initial: State) -> State:
+    """Where training begins or goes on; CheckpointError if the checkpoint does not fit, before anything is written."""
+    snapshot = prepared.opened.snapshot
+    if snapshot is not None:
+        verify_restored(initial, snapshot.state)
+        return snapshot.state
+    return initial if prepared.source is None else started_from(initial, prepared.source)
 
 
 def train(config: Config | str | Path | Mapping[str, Any], output: str | Path | None = None) -> Iterator[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpc_es.config import Config
+from hpc_es.errors import RunError
 from hpc_es.experiment.build import Parts
 from hpc_es.experiment.generation import Evaluated, Generation
 from hpc_es.experiment.measure import Row, row
@@ -61,6 +63,9 @@ class Training:
             self._finish()
         except GiveUp as reason:
             self._give_up(reason)
+        except RunError as error:
+            self._failed(error)
+            raise
 
     def _decide(self) -> int:
         """Rank 0: go on or stop."""
@@ -142,6 +147,12 @@ class Training:
             f"{status} by {reason} after {self.state.generation} generations, {counters['timesteps']:,} timesteps"
             f"{measured}{best}{again}"
         )
+
+    def _failed(self, error: RunError) -> None:
+        """Rank 0: say so in status.json, if the disk takes it."""
+        if self.record is not None:
+            with contextlib.suppress(RunError):
+                self.record.status("failed", exit_status=error.status, reason=str(error))
 
     def _give_up(self, reason: GiveUp) -> None:
         """The last finished state goes to disk and the job ends; a worker leaves both to rank 0."""

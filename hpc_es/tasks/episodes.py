@@ -18,12 +18,12 @@ import numpy as np
 
 from hpc_es.common.quiet import quiet_stderr
 from hpc_es.errors import RunError
-from hpc_es.interfaces import ROW, Actor, Array, Arrays, Batch, Box, Outcome, Poll
+from hpc_es.interfaces import ROW, Actor, Batch, Box, Outcome, Poll
 from hpc_es.options import Count, Positive, option, options
 from hpc_es.tasks import environments
+from hpc_es.tasks.action_noise import ActionNoise
+from hpc_es.tasks.observation_sums import Sums
 from hpc_es.tasks.watch import EpisodeTimeout, Watch
-
-NOISE_STEPS = 64  # action noise is drawn for so many steps at a time
 
 
 @options
@@ -253,65 +253,6 @@ class Rollout:
         failed = np.isnan(rows["return_"])
         seconds = {**self._seconds, "policy_calls": float(self._taken)}
         return Outcome(rows, self._sums.arrays(failed), seconds, self._failures)
-
-
-class Sums:
-    """Sums and squares of the observations a policy saw, for each job to observe: float64[jobs observed, width]."""
-
-    def __init__(self, observe: Array, width: int) -> None:
-        self._place = {int(job): place for place, job in enumerate(np.flatnonzero(observe))}
-        self._jobs = np.flatnonzero(observe)
-        self._total = np.zeros((len(self._place), width))
-        self._squares = np.zeros((len(self._place), width))
-        self._count = np.zeros(len(self._place))
-
-    def add(self, observations: Array, jobs: list[int], live: list[int]) -> None:
-        """Add one step's observations of the live rows."""
-        if not self._place:
-            return
-        rows = [row for row in live if jobs[row] in self._place]
-        places = [self._place[jobs[row]] for row in rows]
-        seen = observations[rows].astype(np.float64)
-        self._total[places] += seen
-        self._squares[places] += np.square(seen)
-        self._count[places] += 1
-
-    def arrays(self, failed: Array) -> Arrays:
-        """The chunk's sums, jobs added in order, without failed jobs; nothing where no job was observed."""
-        if not self._place:
-            return {}
-        total, squares, count = np.zeros_like(self._total[0]), np.zeros_like(self._total[0]), 0.0
-        for place, job in enumerate(self._jobs):
-            if not failed[job]:
-                total, squares = total + self._total[place], squares + self._squares[place]
-                count += self._count[place]
-        return {
-            "observation_sum": total,
-            "observation_squares": squares,
-            "observation_count": np.asarray(count, np.float64),
-        }
-
-
-class ActionNoise:
-    """Normal noise on Box actions of training episodes, from each job's own generator."""
-
-    def __init__(self, batch: Batch, space: Any) -> None:
-        self._std = np.float32(batch.action_noise_std if batch.training else 0.0)
-        self._space = space
-        if self._std:
-            self._generators = [batch.action_noise(job) for job in range(len(batch.seeds))]
-            self._buffer = np.zeros((len(batch.seeds), NOISE_STEPS, len(space.low)), np.float32)
-
-    def added(self, actions: Array, jobs: list[int], live: list[int], number: int) -> Array:
-        """The actions of step `number` with noise, clipped again to the space."""
-        if not self._std:
-            return actions
-        at = number % NOISE_STEPS
-        if at == 0:
-            for row in live:
-                self._generators[jobs[row]].standard_normal(out=self._buffer[jobs[row]], dtype=np.float32)
-        noisy: Array = np.clip(actions + self._std * self._buffer[jobs, at], self._space.low, self._space.high)
-        return noisy
 
 
 def _no_step(action: Any) -> Any:

@@ -11,7 +11,8 @@ import pytest
 from hpc_es.errors import ConfigError, RunError
 from hpc_es.interfaces import Box, Outcome, Perturbed, Spaces
 from hpc_es.policies import mlp
-from hpc_es.tasks.episodes import NOISE_STEPS, Episodes, build
+from hpc_es.tasks.action_noise import NOISE_STEPS
+from hpc_es.tasks.episodes import Episodes, build
 from tests import toys
 from tests.toys import Faulty, Still, batch, episodes, lifetime, nothing, played
 

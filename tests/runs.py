@@ -1,0 +1,146 @@
+"""Tiny experiments for the end-to-end tests, and what two runs of one experiment must have in common.
+
+run = tmp_path / "run"
+done = train(3, run, "mpi.schedule=static")     to its end; 0 ranks: without mpiexec
+with begin(3, run) as job: ...                  a job to signal or kill
+assert_same(run, reference)
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import re
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpc_es.experiment.checkpoint import Snapshot, load
+from hpc_es.experiment.store import Store, find
+from hpc_es.report import metrics
+from tests.harness import ROOT, Finished, Job, start
+
+TINY = """
+seed: 1
+task: {kind: episodes, env_id: "tests.trouble:Rough-v0"}
+policy: {kind: mlp, hidden_dims: [8]}
+algorithm: {kind: es, population_size: 12, sigma: 0.1, optimizer: {kind: adam, learning_rate: 0.05}}
+noise: {kind: table, table_size: 20_000}
+mpi: {chunk_size: 4}
+evaluation: {interval: 2, episodes: 3}
+checkpoint: {interval: 2, interval_seconds: 0, keep_last: 3}
+stop: {generations: 6}
+"""
+CLOCK_AND_RANKS = re.compile(r"seconds_.*|steps_per_second|time_.*|predict_microseconds_m.*|ranks|evaluating_ranks")
+EVERY = ("checkpoint.interval=1", "checkpoint.keep_last=1000")  # a checkpoint of each generation
+
+
+def tiny(directory: Path, text: str = TINY) -> Path:
+    """The config file in this directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "tiny.yaml"
+    path.write_text(text)
+    return path
+
+
+def command(run: Path, *arguments: str) -> list[str]:
+    """Arguments of Python that train the tiny config, with these overrides and options, into `run`."""
+    return ["-m", "hpc_es.main", str(tiny(run.parent)), "--output", str(run), *arguments]
+
+
+def begin(ranks: int, run: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Job:
+    """A job that trains; 0 ranks is one process without a launcher."""
+    arguments = tuple(command(run, *arguments))
+    return start(ranks, arguments, env, ROOT) if ranks else Job([sys.executable, *arguments], env, ROOT)
+
+
+def train(ranks: int, run: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Finished:
+    """The job at its end."""
+    with begin(ranks, run, *arguments, env=env) as job:
+        return job.wait()
+
+
+def finished(ranks: int, run: Path, *arguments: str) -> Finished:
+    """The same for a job that must end well."""
+    done = train(ranks, run, *arguments)
+    assert done.status == 0, str(done)
+    return done
+
+
+def newest(run: Path) -> Snapshot:
+    """The newest checkpoint."""
+    return load(find(run))
+
+
+def digest(snapshot: Snapshot) -> str:
+    """SHA-256 of every bit that training goes on from, and of the best theta."""
+    total = hashlib.sha256(str(snapshot.state.generation).encode())
+    groups: list[Mapping[str, Any]] = [snapshot.state.shared, snapshot.state.master]
+    if snapshot.best:
+        groups.append({**snapshot.best.shared, "return_": np.float64(snapshot.best.return_)})
+    for group in groups:
+        for name in sorted(group):
+            total.update(name.encode() + np.asarray(group[name]).tobytes())
+    return total.hexdigest()
+
+
+def digests(run: Path) -> dict[int, str]:
+    """The digest of every checkpoint that is there, by generation."""
+    snapshots = [load(path) for path in Store(run / "checkpoints").paths()]
+    return {snapshot.state.generation: digest(snapshot) for snapshot in snapshots}
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    """metrics.jsonl without the columns of time and rank."""
+    return [_without_clock(row) for row in metrics.read(run)]
+
+
+def table(run: Path) -> list[dict[str, Any]]:
+    """log.csv without those columns."""
+    with (run / "log.csv").open() as file:
+        return [_without_clock(row) for row in csv.DictReader(file)]
+
+
+def _without_clock(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if not CLOCK_AND_RANKS.fullmatch(name)}
+
+
+def status(run: Path) -> dict[str, Any]:
+    """status.json."""
+    values: dict[str, Any] = json.loads((run / "status.json").read_text())
+    return values
+
+
+def files(run: Path) -> dict[str, bytes]:
+    """What is in a run directory, but what every start writes: the lock and log.txt."""
+    paths = [path for path in sorted(run.rglob("*")) if path.is_file() and path.name not in {"lock", "log.txt"}]
+    return {str(path.relative_to(run)): path.read_bytes() for path in paths}
+
+
+def assert_same(run: Path, reference: Path) -> None:
+    """Equal to the last bit: theta, optimizer, normaliser and best, and each row; a longer reference is cut."""
+    snapshot = newest(run)
+    generations = snapshot.state.generation
+    assert digests(reference)[generations] == digest(snapshot)
+    assert [row["generation"] for row in rows(run)] == list(range(generations))
+    assert rows(run) == rows(reference)[:generations]
+    assert table(run) == table(reference)[:generations]
+
+
+def wait_for(condition: Any, timeout_seconds: float = 30.0) -> None:
+    """Return when the condition holds."""
+    limit = time.monotonic() + timeout_seconds
+    while not condition():
+        assert time.monotonic() < limit, "waited too long"
+        time.sleep(0.005)
+
+
+def generation(run: Path) -> int:
+    """How many generations a running job has written down."""
+    path = run / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0

@@ -1,0 +1,106 @@
+"""The same bits everywhere: theta and metrics do not depend on how many ranks there are, nor on who evaluates what.
+
+One job a number of ranks runs all variants one after the other, to save the starts.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests import runs
+from tests.harness import ROOT, mpiexec, script
+
+SAME = {  # as experiments equal: how the ranks share the work changes no bit
+    "on demand": [],
+    "static": ["mpi.schedule=static"],
+    "idle master": ["mpi.master_evaluates=false"],
+    "idle master, static": ["mpi.master_evaluates=false", "mpi.schedule=static"],
+}
+OTHERS = {
+    "counter": ["noise.kind=counter"],
+    "normalised": [
+        "algorithm.observation_normalization.enabled=true",
+        "algorithm.observation_normalization.probability=0.5",
+    ],
+    "rounds": ["algorithm.min_timesteps_per_generation=600"],
+    "two episodes": ["task.episodes_per_job=2"],
+    "action noise": ["task.env_id=Pendulum-v1", "task.max_episode_steps=20", "policy.action_noise_std=0.1"],
+    "CartPole": ["task.env_id=CartPole-v1", "task.max_episode_steps=30", "seed=7"],
+    "chunks of 3": ["mpi.chunk_size=3"],
+    "chunks of 5": ["mpi.chunk_size=5"],
+    "chunks of 5, normalised, rounds": [
+        "mpi.chunk_size=5",
+        "algorithm.observation_normalization.enabled=true",
+        "algorithm.observation_normalization.probability=0.5",
+        "algorithm.min_timesteps_per_generation=600",
+        "evaluation.episodes=20",
+    ],
+    "blocks": ["policy.hidden_dims=[128, 128]"],  # 17,922 parameters: three blocks
+    "blocks, counter": ["policy.hidden_dims=[128, 128]", "noise.kind=counter"],
+    "not mirrored, sgd": ["algorithm.mirrored_sampling=false", "algorithm.optimizer.kind=sgd"],
+    "no optimizer, decay": ["algorithm.optimizer.kind=none", "algorithm.weight_decay=0.01"],
+    "seed 0": ["seed=0"],
+    "seed 2": ["seed=2"],
+}
+RANKS = (1, 2, 3, 4)
+
+ALL = """
+    import json, sys
+    from pathlib import Path
+    import hpc_es
+    from hpc_es.config import load
+
+    config, directory, variants = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
+    for name, overrides in variants.items():
+        for row in hpc_es.train(load(config, [*overrides, "stop.generations=3"]), directory / name):
+            pass
+"""
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with RANKS/VARIANT, all trained."""
+    directory = tmp_path_factory.mktemp("determinism")
+    config = str(runs.tiny(directory))
+    for ranks in RANKS:
+        output = directory / str(ranks)
+        job = mpiexec(ranks, [*script(ALL), config, str(output), json.dumps({**SAME, **OTHERS})], cwd=ROOT)
+        assert job.status == 0, str(job)
+    return directory
+
+
+@pytest.mark.parametrize("variant", [*SAME, *OTHERS])
+@pytest.mark.parametrize("ranks", RANKS[1:])
+def test_any_number_of_ranks_gives_the_same_bits(done: Path, ranks: int, variant: str) -> None:
+    runs.assert_same(done / str(ranks) / variant, done / "1" / variant)
+    assert runs.newest(done / str(ranks) / variant).provenance["ranks"] == ranks
+
+
+@pytest.mark.parametrize("variant", SAME)
+def test_who_evaluates_what_changes_no_bit(done: Path, variant: str) -> None:
+    runs.assert_same(done / "3" / variant, done / "3" / "on demand")
+
+
+def test_different_experiments_differ(done: Path) -> None:
+    thetas = [runs.newest(done / "1" / variant).state.theta for variant in ("on demand", *OTHERS)]
+    different = {theta.tobytes() for theta in thetas}
+    same = 2  # chunks of 3 and of 5 change only the order of the sums of observations, of which there are none
+    assert len(different) == len(thetas) - same
+
+
+def test_the_variants_are_what_they_say(done: Path) -> None:
+    def last(variant: str) -> dict[str, float]:
+        return runs.rows(done / "3" / variant)[-1]
+
+    assert last("rounds")["episodes_this_generation"] > last("on demand")["episodes_this_generation"] == 12
+    assert last("two episodes")["episodes_this_generation"] == 24
+    assert last("normalised")["observation_count"] > 50 > last("on demand")["observation_count"]
+    assert [row["evaluation_episodes"] for row in runs.rows(done / "3" / "on demand")] == [3, 0, 3]
+
+
+def test_the_command_line_gives_the_bits_of_the_library(done: Path, tmp_path: Path) -> None:
+    runs.finished(2, tmp_path / "run", "stop.generations=3")
+    runs.assert_same(tmp_path / "run", done / "3" / "on demand")

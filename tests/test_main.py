@@ -1,0 +1,184 @@
+"""`python -m hpc_es.main` when things go wrong that are nobody's mistake, and without a launcher or an MPI library."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpc_es.experiment.checkpoint import load
+from hpc_es.experiment.store import Store
+from tests import runs
+from tests.harness import ROOT, Finished, mpiexec, python, script
+
+PROMPT_SECONDS = 10.0
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty generations undisturbed, each of them in a checkpoint."""
+    run = tmp_path_factory.mktemp("reference") / "run"
+    runs.finished(0, run, *runs.EVERY, "stop.generations=40")
+    return run
+
+
+# Alone.
+
+
+def test_without_a_launcher(reference: Path, tmp_path: Path) -> None:
+    done = runs.finished(0, tmp_path / "run")
+    assert done.stderr == "" and "finished by stop.generations: 6 after 6 generations" in done.stdout
+    runs.assert_same(tmp_path / "run", reference)
+    told = runs.status(tmp_path / "run")
+    assert (told["status"], told["exit_status"], told["generation"]) == ("finished", 0, 6)
+
+
+def test_without_an_mpi_library_one_rank_works_and_says_so(reference: Path, tmp_path: Path) -> None:
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text("raise ImportError('libmpi.so.12 is not here')\n")
+    env = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = runs.train(0, tmp_path / "run", env=env)
+    assert done.status == 0 and "mpi none: libmpi.so.12 is not here" in done.stdout, str(done)
+    runs.assert_same(tmp_path / "run", reference)
+    done = runs.train(2, tmp_path / "other", env=env)  # two masters of one directory
+    assert done.status == 2 and "there is no MPI library here (libmpi.so.12 is not here)" in done.stderr, str(done)
+    assert not (tmp_path / "other").exists()
+
+
+# A full disk.
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 300 KB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounting = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(disk)]
+    if os.geteuid() or subprocess.run(mounting, check=False, capture_output=True).returncode:
+        pytest.skip("only root may mount, and not in every container")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_disk_ends_the_run_and_harms_no_checkpoint(small_disk: Path, reference: Path) -> None:
+    run = small_disk / "run"
+    done = runs.train(3, run, *runs.EVERY, "stop.generations=40")
+    assert done.status == 1 and not done.timed_out, str(done)
+    assert done.stderr.count("No space left on device") == 1 and "Traceback" not in done.stderr, done.stderr
+    assert str(run) in done.stderr and "free space" in done.stderr
+    paths = Store(run / "checkpoints").paths()
+    assert len(paths) > 3 and all(load(path) for path in paths)
+    before = runs.newest(run).state.generation
+    done = runs.train(2, run, *runs.EVERY, "stop.generations=40")
+    assert done.status == 1 and "No space left on device" in done.stderr, str(done)  # still full
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    done = runs.finished(2, run, *runs.EVERY, "stop.generations=40")
+    assert f"from generation {before}" in done.stdout
+    runs.assert_same(run, reference)
+
+
+LIMITED = """
+    import resource, runpy
+    from hpc_es.mpi.world import connect
+    connect()  # MPI needs files of its own
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))  # metrics.jsonl comes to that, a checkpoint does not
+    runpy.run_module("hpc_es.main", run_name="__main__")
+"""
+
+
+def test_a_quota_that_cuts_a_row_in_two(reference: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arguments = runs.command(run, "checkpoint.interval=5", "stop.generations=40")[2:]
+    done = python([*script(LIMITED), *arguments], cwd=ROOT)
+    said = "metrics.jsonl could not be written (File too large): free space"
+    assert done.status == 1 and said in done.stderr, str(done)
+    assert said in runs.status(run)["reason"] and runs.status(run)["status"] == "failed"
+    assert not (run / "metrics.jsonl").read_bytes().endswith(b"\n")
+    runs.finished(1, run, "checkpoint.interval=5", "stop.generations=40")
+    runs.assert_same(run, reference)
+
+
+# Episodes that fail.
+
+
+@pytest.mark.parametrize("fault", ["raise", "nan"])
+def test_failed_episodes_are_dropped_alike_on_any_number_of_ranks(fault: str, tmp_path: Path) -> None:
+    faulty = f"task.env_kwargs.fault={fault}"
+    runs.finished(1, tmp_path / "alone", faulty, "stop.generations=3")
+    done = runs.finished(3, tmp_path / "run", faulty, "stop.generations=3")
+    runs.assert_same(tmp_path / "run", tmp_path / "alone")
+    failed = [row["failed_episodes"] for row in runs.rows(tmp_path / "run")]
+    assert sum(failed) > 0 and not any(count % 2 for count in failed)  # both halves of a pair meet the same seed
+    said = "ValueError: the simulator diverged" if fault == "raise" else "ValueError: the return is nan"
+    assert said in done.stdout + done.stderr
+
+
+def test_an_episode_that_hangs_is_dropped(tmp_path: Path) -> None:
+    hanging = ["task.env_kwargs.fault=hang", "task.env_kwargs.every=6", "task.episode_timeout_seconds=0.5"]
+    done = runs.finished(2, tmp_path / "run", *hanging, "stop.generations=2", "evaluation.interval=0")
+    assert "took longer than task.episode_timeout_seconds: 0.5" in done.stdout + done.stderr
+    assert sum(row["failed_episodes"] for row in runs.rows(tmp_path / "run")) > 0
+
+
+def test_when_all_episodes_fail_there_is_nothing_to_learn_from(tmp_path: Path) -> None:
+    done = runs.train(3, tmp_path / "run", "task.env_kwargs.fault=raise", "task.env_kwargs.every=1")
+    assert done.status == 1 and "Traceback" not in done.stderr, str(done)
+    assert done.stderr.count("has a failed episode: nothing to learn from") == 1
+    told = runs.status(tmp_path / "run")
+    assert (told["status"], told["exit_status"]) == ("failed", 1) and "nothing to learn from" in told["reason"]
+
+
+# One rank fails: the others must not wait for it.
+
+
+def ended(done: Finished, rank: int, *texts: str) -> None:
+    """Soon, with a failure that names the rank on the lines that say why."""
+    assert done.status not in {0, 2, 75} and not done.timed_out and done.seconds < PROMPT_SECONDS, str(done)
+    for text in texts:
+        assert any(text in line and f"[rank {rank} of 3 on " in line for line in done.stderr.splitlines()), str(done)
+
+
+@pytest.mark.parametrize("fault", ["raise", "hang"])
+def test_abort_on_a_failed_episode_ends_all_ranks(fault: str, tmp_path: Path) -> None:
+    aborting = ["task.on_failed_episode=abort", "task.env_kwargs.rank=1", "task.episode_timeout_seconds=1"]
+    done = runs.train(3, tmp_path / "run", *aborting, f"task.env_kwargs.fault={fault}")
+    why = "ValueError: the simulator diverged" if fault == "raise" else "EpisodeTimeout: the episode took longer"
+    ended(done, 1, "an episode failed and task.on_failed_episode is abort", why)
+    assert "Traceback" not in done.stderr
+
+
+def test_an_environment_that_one_rank_cannot_import_ends_all_ranks(tmp_path: Path) -> None:
+    (tmp_path / "lame.py").write_text(
+        "import os\nimport tests.trouble\n"
+        "if os.environ['PMI_RANK'] == '2':\n    raise ImportError('libsimulator.so.3 is not on this node')\n"
+    )
+    env = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = runs.train(3, tmp_path / "run", "task.env_id=lame:Rough-v0", env=env)
+    assert done.status != 0 and done.seconds < PROMPT_SECONDS, str(done)
+    said = [line for line in done.stderr.splitlines() if "[rank 2 of 3 on " in line]
+    assert any("libsimulator.so.3 is not on this node" in line for line in said), done.stderr
+
+
+BROKEN_POLICY = """
+    import os, runpy
+    from hpc_es.policies import mlp
+
+    act = mlp.NumpyActor.act
+    def broken(self, observations):
+        if os.environ["PMI_RANK"] == "{rank}":
+            raise FloatingPointError("overflow in the policy")
+        return act(self, observations)
+    mlp.NumpyActor.act = broken
+    runpy.run_module("hpc_es.main", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_policy_that_raises_on_one_rank_ends_all_ranks(rank: int, tmp_path: Path) -> None:
+    args = [*script(BROKEN_POLICY.format(rank=rank)), *runs.command(tmp_path / "run")[2:]]
+    done = mpiexec(3, args, cwd=ROOT)
+    ended(done, rank, "FloatingPointError: overflow in the policy", "Traceback")
+    assert runs.newest(tmp_path / "run").state.generation == 0

@@ -1,0 +1,221 @@
+"""Carrying on: the bits, rows and best of an undisturbed run; another experiment or a damaged file is never taken."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hpc_es.experiment.store import Store
+from tests import runs
+from tests.harness import Finished
+
+NORMALISED = (
+    "algorithm.observation_normalization.enabled=true",
+    "algorithm.observation_normalization.probability=0.5",
+)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight generations undisturbed, each of them in a checkpoint."""
+    run = tmp_path_factory.mktemp("reference") / "run"
+    runs.finished(1, run, *runs.EVERY, *NORMALISED, "stop.generations=8")
+    return run
+
+
+@pytest.fixture
+def stopped(reference: Path, tmp_path: Path) -> Path:
+    """A copy of the run as it was after its last start ended: at generation 8."""
+    return Path(shutil.copytree(reference, tmp_path / "run"))
+
+
+def checkpoint(run: Path, generation: int) -> Path:
+    return run / "checkpoints" / f"checkpoint_{generation:010d}.h5"
+
+
+def again(run: Path, *arguments: str, env: dict[str, str] | None = None) -> Finished:
+    """Start once more with the same config on one rank."""
+    return runs.train(0, run, *NORMALISED, *arguments, env=env)
+
+
+def test_a_stopped_run_goes_on_with_other_ranks_to_the_same_bits(reference: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    runs.finished(2, run, *NORMALISED, "stop.generations=3")
+    done = runs.finished(3, run, *NORMALISED, "stop.generations=5", "mpi.schedule=static", "checkpoint.interval=0")
+    assert "from generation 3" in done.stdout
+    runs.finished(1, run, *NORMALISED, "stop.generations=8", "mpi.master_evaluates=false")
+    runs.assert_same(run, reference)
+    evaluated = [row["generation"] for row in runs.rows(run) if row["evaluation_episodes"]]
+    assert evaluated == [0, 2, 4, 6]
+    assert runs.newest(run).counters["timesteps"] == runs.newest(reference).counters["timesteps"]
+    assert [row["ranks"] for row in _ranks(run)] == [2, 2, 2, 3, 3, 1, 1, 1]
+
+
+def _ranks(run: Path) -> list[dict[str, float]]:
+    from hpc_es.report import metrics
+
+    return [{"ranks": row["ranks"] or 0} for row in metrics.read(run)]
+
+
+@pytest.mark.parametrize("kind", ["sgd", "none"])
+def test_every_optimizer_carries_on(kind: str, tmp_path: Path) -> None:
+    optimizer = f"algorithm.optimizer.kind={kind}"
+    runs.finished(0, tmp_path / "whole", optimizer, "stop.generations=4")
+    runs.finished(0, tmp_path / "run", optimizer, "stop.generations=2")
+    runs.finished(0, tmp_path / "run", optimizer, "stop.generations=4", "seed=1")
+    runs.assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+def test_rows_beyond_the_last_checkpoint_are_cut(reference: Path, stopped: Path) -> None:
+    for generation in (6, 7, 8):
+        checkpoint(stopped, generation).unlink()
+    assert len(runs.rows(stopped)) == 8
+    with (stopped / "metrics.jsonl").open("a") as file:
+        file.write('{"generation": 8, "return_m')  # as a kill leaves it
+    done = again(stopped, "stop.generations=7")
+    assert done.status == 0 and "from generation 5" in done.stdout, str(done)
+    runs.assert_same(stopped, reference)
+    assert len(runs.rows(stopped)) == len(runs.table(stopped)) == 7
+
+
+def test_a_finished_run_ends_at_once_and_changes_nothing(stopped: Path) -> None:
+    before = runs.files(stopped)
+    done = again(stopped, *runs.EVERY, "stop.generations=8")
+    assert done.status == 0 and "finished" in done.stdout, str(done)
+    after = runs.files(stopped)
+    changed = {name for name in before | after if before.get(name) != after.get(name)}
+    assert changed <= {"status.json", "config.yaml"}  # with the numbers of this start
+    assert runs.status(stopped)["status"] == "finished" and runs.status(stopped)["generation"] == 8
+
+
+def test_resume_never_refuses_a_used_directory(stopped: Path) -> None:
+    before = runs.files(stopped)
+    done = again(stopped, "--resume", "never")
+    assert done.status == 2 and "holds a run already" in done.stderr and "Traceback" not in done.stderr, str(done)
+    assert runs.files(stopped) == before
+
+
+def test_resume_require_refuses_a_new_directory(tmp_path: Path) -> None:
+    done = again(tmp_path / "run", "--resume", "require")
+    assert done.status == 2 and "there is no checkpoint in" in done.stderr, str(done)
+    assert again(tmp_path / "run", "stop.generations=1").status == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "lines"),
+    [
+        (
+            ["policy.hidden_dims=[9]", "task.env_id=Pendulum-v1", "seed=2"],
+            [
+                "seed: 1 in the checkpoint, 2 in the config",
+                "task.env_id: tests.trouble:Rough-v0 in the checkpoint, Pendulum-v1 in the config",
+                "policy.hidden_dims: [8] in the checkpoint, [9] in the config",
+            ],
+        ),
+        (
+            ["algorithm.population_size=14", "noise.kind=counter", "mpi.chunk_size=3"],
+            [
+                "algorithm.population_size: 12 in the checkpoint, 14 in the config",
+                "noise.kind: table in the checkpoint, counter in the config",
+                "mpi.chunk_size: 4 in the checkpoint, 3 in the config",
+            ],
+        ),
+        (
+            ["algorithm.optimizer.kind=sgd", "algorithm.sigma=0.2", "noise.table_size=30_000"],
+            [
+                "algorithm.sigma: 0.1 in the checkpoint, 0.2 in the config",
+                "algorithm.optimizer.kind: adam in the checkpoint, sgd in the config",
+                "noise.table_size: 20000 in the checkpoint, 30000 in the config",
+            ],
+        ),
+    ],
+)
+def test_another_experiment_is_refused_key_by_key(stopped: Path, changes: list[str], lines: list[str]) -> None:
+    before = runs.files(stopped)
+    done = again(stopped, *changes)
+    assert done.status == 2 and "Traceback" not in done.stderr, str(done)
+    told = [line.strip() for line in done.stderr.splitlines()]
+    assert [line for line in told if "in the checkpoint" in line] == lines
+    assert runs.files(stopped) == before
+
+
+def test_other_blas_threads_are_refused(stopped: Path) -> None:
+    done = again(stopped, env={"OMP_NUM_THREADS": "2"})
+    assert done.status == 2, str(done)
+    assert "blas_threads: 1 in the checkpoint, 2 in the config" in done.stderr
+
+
+@pytest.mark.parametrize("damage", ["truncated", "bit flipped"])
+def test_a_damaged_newest_checkpoint_is_named_set_aside_and_not_used(
+    damage: str, reference: Path, stopped: Path
+) -> None:
+    path = checkpoint(stopped, 8)
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+    path.write_bytes(whole[:-100] if damage == "truncated" else flipped)
+    done = again(stopped, *runs.EVERY, "stop.generations=8")
+    assert done.status == 0 and "from generation 7" in done.stdout, str(done)
+    assert re.search(rf"WARNING: .*{path.name}: damaged: .*going on from {checkpoint(stopped, 7).name}", done.stdout)
+    assert path.with_name(path.name + ".damaged").exists()
+    runs.assert_same(stopped, reference)
+
+
+def test_nothing_but_damaged_checkpoints_is_refused(stopped: Path) -> None:
+    for path in Store(stopped / "checkpoints").paths():
+        path.write_bytes(path.read_bytes()[:700])
+    before = runs.files(stopped)
+    done = again(stopped)
+    assert done.status == 2 and "every checkpoint is damaged" in done.stderr, str(done)
+    assert runs.files(stopped) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"\x89HDF\r\n\x1a\n of somebody else" + bytes(1000), "not a checkpoint of hpc_es: it begins with"),
+        (None, "format 2, but this hpc_es reads up to 1"),
+    ],
+)
+def test_a_foreign_file_and_a_newer_format_are_refused(stopped: Path, text: bytes | None, said: str) -> None:
+    import hashlib
+
+    path = checkpoint(stopped, 8)
+    if text is None:  # as a later version would seal it
+        whole = path.read_bytes()
+        sealed = whole[:447].replace(b"format 1", b"format 2")
+        text = sealed + hashlib.sha256(sealed).hexdigest().encode() + b"\n" + whole[512:]
+    path.write_bytes(text)
+    done = again(stopped)
+    assert done.status == 2 and said in done.stderr and path.name in done.stderr, str(done)
+
+
+@pytest.mark.parametrize("which", ["run", "checkpoint"])
+def test_init_from_begins_with_the_theta_and_statistics_of(which: str, reference: Path, tmp_path: Path) -> None:
+    source = reference if which == "run" else checkpoint(reference, 5)
+    done = again(tmp_path / "run", f"policy.init_from={source}", "stop.generations=0")
+    assert done.status == 0, str(done)
+    expected, found = runs.load(runs.find(source)).state, runs.newest(tmp_path / "run").state
+    assert found.generation == 0 and found.theta.tobytes() == expected.theta.tobytes()
+    for name in ("observation_mean", "observation_std"):
+        assert found.shared[name].tobytes() == expected.shared[name].tobytes()
+
+
+def test_init_from_another_network_is_refused_and_leaves_nothing(reference: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    done = runs.train(3, run, f"policy.init_from={reference}", "policy.hidden_dims=[9]")
+    assert done.status == 2 and "Traceback" not in done.stderr, str(done)
+    assert done.stderr.count("expected 65 parameters, found 58 in") == 1, done.stderr
+    assert runs.files(run) == {}
+
+
+def test_a_run_that_was_begun_from_another_goes_on_without_it(reference: Path, tmp_path: Path) -> None:
+    source, run = tmp_path / "source", tmp_path / "run"
+    shutil.copytree(reference, source)
+    assert again(run, f"policy.init_from={source}", "stop.generations=1").status == 0
+    shutil.rmtree(source)
+    done = again(run, f"policy.init_from={source}", "stop.generations=2")
+    assert done.status == 0 and "from generation 1" in done.stdout, str(done)

@@ -1,0 +1,159 @@
+"""Stopped by a signal: status 75, everything up to the last finished generation on disk, the same bits afterwards.
+
+Hydra's mpiexec (MPICH 5.0) passes SIGTERM, SIGUSR1 and the first SIGINT on to all ranks. SIGUSR2 and SIGHUP end
+mpiexec itself, and with it the ranks, at once; a second SIGINT kills the ranks. That is like a kill: see `test_kills`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from hpc_es.experiment.train import INTERRUPTED
+from tests import runs
+from tests.harness import Finished, Job
+
+ALL_FOUR = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+PASSED_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+APART_SECONDS = 0.7  # more than guard.REPEAT_SECONDS
+PROMPT_SECONDS = 10.0
+ENDLESS = ("stop.generations=100000", "checkpoint.interval=0")  # no checkpoint is due before the end
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """120 generations undisturbed, each of them in a checkpoint."""
+    run = tmp_path_factory.mktemp("reference") / "run"
+    runs.finished(0, run, *runs.EVERY, "stop.generations=120")
+    return run
+
+
+def to_all_ranks(job: Job, number: int) -> None:
+    """As srun does."""
+    for pid in job.pids().values():
+        os.kill(pid, number)
+
+
+def to_the_launcher(job: Job, number: int) -> None:
+    """As a batch script, or Ctrl-C, does."""
+    job.process.send_signal(number)
+
+
+def to_one_worker(job: Job, number: int) -> None:
+    """As a user on a node does."""
+    job.signal(1, number)
+
+
+def slowed(run: Path) -> str:
+    """The override that makes the run slow, some seconds a generation, while the file `slow` beside it exists."""
+    return f"task.env_kwargs.pause_file={run.parent / 'slow'}"
+
+
+def reached(run: Path, generations: int) -> None:
+    """Return when so many generations are finished."""
+    runs.wait_for(lambda: runs.generation(run) >= generations)
+
+
+def interrupted(job: Job) -> Finished:
+    """The end of a job that must end with status 75, soon."""
+    since = time.monotonic()
+    done = job.wait(30)
+    assert done.status == INTERRUPTED == 75 and not done.timed_out, str(done)
+    assert time.monotonic() - since < PROMPT_SECONDS
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.mark.parametrize(
+    ("ranks", "send", "signals"),
+    [(3, to_all_ranks, ALL_FOUR), (2, to_the_launcher, PASSED_ON), (2, to_one_worker, ALL_FOUR)],
+)
+def test_a_signal_stops_at_the_end_of_the_generation(
+    ranks: int, send: object, signals: tuple[int, ...], reference: Path, tmp_path: Path
+) -> None:
+    assert callable(send)
+    run, before = tmp_path / "run", 0
+    for number in signals:  # each goes on where the one before stopped
+        with runs.begin(ranks, run, *ENDLESS) as job:
+            reached(run, before + 2)
+            send(job, number)
+            done = interrupted(job)
+        assert "interrupted by a signal after" in done.stdout and "the same command carries on" in done.stdout
+        told, before = runs.status(run), runs.newest(run).state.generation
+        assert told["status"] == "interrupted" and told["exit_status"] == 75 and told["generation"] == before
+        assert len(runs.rows(run)) == before  # the checkpoint is of the last row, and no generation is given up
+    runs.assert_same(run, reference)
+
+
+def test_a_signal_on_one_rank_without_launcher(reference: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with runs.begin(0, run, *ENDLESS) as job:
+        reached(run, 1)
+        job.process.send_signal(signal.SIGTERM)
+        interrupted(job)
+    runs.assert_same(run, reference)
+
+
+@pytest.mark.parametrize(("ranks", "send"), [(0, to_the_launcher), (3, to_the_launcher), (2, to_one_worker)])
+def test_a_second_signal_gives_the_generation_up(ranks: int, send: object, reference: Path, tmp_path: Path) -> None:
+    assert callable(send)
+    run = tmp_path / "run"
+    with runs.begin(ranks, run, *ENDLESS, slowed(run)) as job:
+        reached(run, 3)
+        (tmp_path / "slow").touch()
+        time.sleep(0.5)  # now a generation lasts seconds
+        generations = runs.generation(run)
+        send(job, signal.SIGTERM)
+        time.sleep(APART_SECONDS)
+        assert job.process.poll() is None, "the generation was too short for this test"
+        send(job, signal.SIGUSR1)
+        done = interrupted(job)
+    assert "given up" in done.stdout and runs.newest(run).state.generation == generations
+    assert runs.status(run)["status"] == "interrupted" and runs.status(run)["exit_status"] == 75
+    runs.assert_same(run, reference)
+    (tmp_path / "slow").unlink()
+    runs.finished(ranks, run, f"stop.generations={generations + 2}", slowed(run))
+    runs.assert_same(run, reference)
+
+
+def test_one_signal_delivered_twice_gives_nothing_up(reference: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with runs.begin(2, run, *ENDLESS, slowed(run)) as job:
+        reached(run, 1)
+        (tmp_path / "slow").touch()
+        time.sleep(0.3)
+        to_all_ranks(job, signal.SIGTERM)
+        time.sleep(0.1)
+        to_all_ranks(job, signal.SIGTERM)
+        time.sleep(APART_SECONDS)
+        (tmp_path / "slow").unlink()
+        done = interrupted(job)
+    assert "interrupted by a signal after" in done.stdout and "given up" not in done.stdout
+    runs.assert_same(run, reference)
+
+
+def test_the_time_limit_of_the_config_is_no_interruption(reference: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for seconds in (0.2, 0.4):
+        done = runs.finished(2, run, "stop.generations=null", f"stop.seconds={seconds}", "checkpoint.interval=0")
+        assert f"finished by stop.seconds: {seconds:g} after" in done.stdout
+        told = runs.status(run)
+        assert (
+            told["status"] == "finished" and told["exit_status"] == 0 and told["reason"] == f"stop.seconds: {seconds:g}"
+        )
+        assert seconds <= told["seconds"] < seconds + 5
+    runs.assert_same(run, reference)
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR2, signal.SIGKILL])
+def test_a_launcher_that_dies_takes_the_ranks_with_it(number: int, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with runs.begin(2, run, "stop.generations=100000") as job:
+        reached(run, 1)
+        to_the_launcher(job, number)
+        runs.wait_for(lambda: not job.pids(), PROMPT_SECONDS)
+        assert job.process.wait() == -number
