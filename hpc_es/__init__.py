@@ -10,13 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpc_es.experiment.session import train
+    from hpc_es.experiment.library import train
     from hpc_es.load import load_policy
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "load_policy", "train"]
 
-_HOMES = {"load_policy": "hpc_es.load", "train": "hpc_es.experiment.session"}
+_HOMES = {"load_policy": "hpc_es.load", "train": "hpc_es.experiment.library"}
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ from hpc_es.mpi.guard import guarded  # noqa: E402
 
 def body() -> int:
     """Import and run the rest inside the guard, so that a failing import on one rank ends all of them."""
-    from hpc_es.experiment.session import run_command
+    from hpc_es.experiment.command import run_command
 
     return run_command(sys.argv[1:])
 

@@ -131,13 +131,13 @@ def loaded(program: str, tmp_path: Path) -> set[str]:
 
 
 def test_importing_a_session_is_cheap(tmp_path: Path) -> None:
-    found = loaded("import hpc_es.main; import hpc_es.experiment.session", tmp_path)
+    found = loaded("import hpc_es.main; import hpc_es.experiment.command", tmp_path)
     assert "gymnasium" not in found
-    assert not found & {"tensorflow", "keras", "pydantic", "matplotlib", "mpi4py", "scipy", "pandas"}
+    assert not found & {"tensorflow", "keras", "pydantic", "matplotlib", "mpi4py", "scipy", "pandas", "h5py"}
 
 
 def test_a_run_on_the_cpu_never_imports_tensorflow(tmp_path: Path) -> None:
-    program = f"from hpc_es.experiment.session import train\nassert len(list(train({EXAMPLE!r}, 'run'))) == 2"
+    program = f"from hpc_es.experiment.library import train\nassert len(list(train({EXAMPLE!r}, 'run'))) == 2"
     found = loaded(program, tmp_path)
     assert {"h5py", "pydantic", "gymnasium"} <= found
     assert not found & {"tensorflow", "keras", "matplotlib", "torch"}
@@ -155,7 +155,7 @@ assert len(generation.run(state, 2).results.rows) == 8
 """
 
 
-def test_a_worker_imports_neither_pydantic_nor_tensorflow(tmp_path: Path) -> None:
+def test_a_worker_imports_neither_pydantic_nor_h5py_nor_tensorflow(tmp_path: Path) -> None:
     found = loaded(WORKER.format(text=dump_json(validate(EXAMPLE))), tmp_path)
     assert "gymnasium" in found
-    assert not found & {"tensorflow", "keras", "pydantic", "matplotlib", "rich", "torch"}
+    assert not found & {"tensorflow", "keras", "pydantic", "matplotlib", "rich", "torch", "h5py"}

@@ -74,7 +74,8 @@ def source_of(path: str, size: int) -> State:
 def started_from(state: State, source: State) -> State:
     """`state` with the theta of `source`, and its observation statistics where both have them."""
     shared, master = {**state.shared, "theta": source.theta}, dict(state.master)
-    if "observation_sum" in master and "observation_sum" in source.master:
+    old = source.master.get("observation_sum")
+    if old is not None and "observation_sum" in master and old.shape == master["observation_sum"].shape:
         moments = Moments.of(source.master)
         master.update(moments.arrays())
         shared.update(observation_mean=moments.mean(), observation_std=moments.deviation())

@@ -17,6 +17,7 @@ from hpc_es.mpi.world import World
 # What each rank tells of its generation, in the header of its rows.
 TIMES = ("environment", "policy", "update", "messages", "idle")
 HEADER = np.dtype([("signals", "<i8"), ("policy_calls", "<f8"), *((name, "<f8") for name in TIMES), ("chunks", "<i8")])
+FAILURES_TOLD = 3  # by a rank in a round: a thousand jobs may fail alike
 EVALUATION_CHUNK = 16  # episodes; as array shapes must not depend on ranks
 
 
@@ -108,16 +109,21 @@ class Generation:
         return Evaluated(self._gather(state, rows, chunks, outcomes, train), evaluation, headers)
 
     def _evaluate(self, state: State, chunks: Sequence[Chunk]) -> dict[int, Outcome]:
+        failures: list[str] = []
+
         def evaluate(chunk: Chunk, poll: Callable[[], None]) -> Outcome:
             since = time.perf_counter()
             outcome = self._algorithm.evaluate(state, chunk, poll)
             self.clock.outcome(outcome, since)
-            for failure in outcome.failures:
-                self._log(f"generation {state.generation}: {failure}")
+            failures.extend(outcome.failures)
             return outcome
 
         outcomes = self._work.evaluate(chunks, evaluate)
         self.clock.idled()
+        for failure in failures[:FAILURES_TOLD]:
+            self._log(f"generation {state.generation}: {failure}")
+        if len(failures) > FAILURES_TOLD:
+            self._log(f"generation {state.generation}: {len(failures) - FAILURES_TOLD} more failures of this rank")
         return outcomes
 
     def _exchange(

@@ -1,46 +1,30 @@
-"""From a command line to a finished run: what rank 0 decides alone, what it tells the others, and the loop."""
+"""One run from its start to its end: what rank 0 prepares alone, what it tells the others, and the parts.
+
+Only rank 0 imports what reads and writes the run directory (h5py among it).
+"""
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from hpc_es.config import Config, dump_json, load, parse_resolved
+from hpc_es.common.quiet import quiet_stderr
+from hpc_es.config import Config, dump_json
 from hpc_es.errors import UserError
 from hpc_es.experiment import versions
 from hpc_es.experiment.build import parts, source_of, started_from, task_and_policy
 from hpc_es.experiment.compare import verify_restored
-from hpc_es.experiment.measure import Row
-from hpc_es.experiment.record import Opened, Record, Resume, open_run
 from hpc_es.experiment.train import Training
 from hpc_es.interfaces import Policy, State, Task
-from hpc_es.mpi.guard import Signals, stand_by
-from hpc_es.mpi.world import World, connect
+from hpc_es.mpi.guard import Signals
+from hpc_es.mpi.world import World
 
-
-def parser() -> argparse.ArgumentParser:
-    """The command line of `python -m hpc_es.main`."""
-    p = argparse.ArgumentParser(
-        prog="python -m hpc_es.main",
-        description="Train by evolution strategies; the same command again carries on where it stopped.",
-        epilog="exit status: 0 finished, 2 a mistake in command or config, 75 interrupted (run it again), 1 failed",
-    )
-    p.add_argument("config", type=Path, help="the experiment, a YAML file; every key is in the README")
-    p.add_argument("overrides", nargs="*", metavar="key=value", help="such as algorithm.sigma=0.1; the value is YAML")
-    p.add_argument("--output", type=Path, metavar="DIR", help="the run directory itself (default: runs/<name>)")
-    p.add_argument(
-        "--resume",
-        choices=("auto", "never", "require"),
-        default="auto",
-        help="auto: carry on if DIR has a checkpoint; never: refuse a used DIR; require: refuse a new one",
-    )
-    p.add_argument("--check", action="store_true", help="validate config, environment and policy; do not train")
-    return p
+if TYPE_CHECKING:
+    from hpc_es.experiment.record import Opened, Record, Resume
 
 
 @dataclass(frozen=True)
@@ -54,31 +38,10 @@ class Prepared:
     source: State | None  # what a new run begins with: `policy.init_from`
 
 
-def run_command(arguments: Sequence[str]) -> int:
-    """Parse, prepare and train on every rank; returns the exit status."""
-    world = connect()
-    signals = Signals()
-    prepared, status = agreed(world, lambda: _prepare_command(arguments))
-    if isinstance(status, int):
-        return status
-    session = Session(world, signals, prepared, parse_resolved(status))
-    for _ in session.training.run():
-        pass
-    return session.close()
-
-
-def _prepare_command(arguments: Sequence[str]) -> Prepared | int:
-    options = parser().parse_intermixed_args(arguments)
-    config = load(options.config, options.overrides)
-    if options.check:
-        from hpc_es.experiment.check import check
-
-        return check(config)
-    return prepare(config, options.output or Path(str(config.output)), options.resume)
-
-
 def prepare(config: Config, directory: Path, resume: Resume = "auto") -> Prepared:
     """Rank 0: all that can go wrong before the start goes wrong here; UserError."""
+    from hpc_es.experiment.record import open_run
+
     task, policy = task_and_policy(config)
     opened = open_run(directory, config, resume)
     init_from = getattr(config.policy, "init_from", None)
@@ -114,11 +77,14 @@ class Session:
 
     def __init__(self, world: World, signals: Signals, prepared: Prepared | None, config: Config) -> None:
         self._world = world
-        task, policy = (prepared.task, prepared.policy) if prepared else task_and_policy(config)
+        with quiet_stderr(prepared is None):  # rank 0 has shown what there is
+            task, policy = (prepared.task, prepared.policy) if prepared else task_and_policy(config)
         built = parts(config, world, task, policy)
         state = built.algorithm.initial()
         self._record: Record | None = None
         if prepared is not None:
+            from hpc_es.experiment.record import Record
+
             state = _first_state(prepared, state)
             provenance = {
                 "versions": versions.versions(),
@@ -175,48 +141,3 @@ def _first_state(prepared: Prepared, initial: State) -> State:
         verify_restored(initial, snapshot.state)
         return snapshot.state
     return initial if prepared.source is None else started_from(initial, prepared.source)
-
-
-def train(config: Config | str | Path | Mapping[str, Any], output: str | Path | None = None) -> Iterator[Row]:
-    """Train as a library: yields the metrics of each generation.
-
-    `config` is a YAML file's path, a mapping as in such a file, or a Config; `output` the run directory, where a
-    checkpoint is carried on from. Under MPI every rank calls this; the body of the loop is entered on rank 0 only.
-    Raises UserError (on rank 0; the others raise SystemExit) for what a user can mend.
-    """
-    from hpc_es.config import validate
-
-    def prepared() -> Prepared:
-        if isinstance(config, Config):
-            full = config
-        else:
-            full = load(Path(config)) if isinstance(config, str | Path) else validate(config)
-        return prepare(full, Path(output or full.output or f"runs/{full.name or 'unnamed'}"))
-
-    return _train(prepared)
-
-
-def _train(prepare: Callable[[], Prepared]) -> Iterator[Row]:
-    world = connect()
-    stand_by()
-    failure: list[UserError] = []
-
-    def remembered() -> Prepared | int:
-        try:
-            return prepare()
-        except UserError as error:
-            failure.append(error)
-            return error.status
-
-    prepared, told = agreed(world, remembered)
-    if isinstance(told, int):
-        if failure:
-            raise failure[0]
-        raise SystemExit(told)
-    signals = Signals()
-    session = Session(world, signals, prepared, parse_resolved(told))
-    try:
-        yield from session.training.run()
-    finally:
-        signals.restore()
-        session.close()

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,10 +16,12 @@ from hpc_es.errors import RunError
 from hpc_es.experiment.build import Parts
 from hpc_es.experiment.generation import Evaluated, Generation
 from hpc_es.experiment.measure import Row, row
-from hpc_es.experiment.record import Record
 from hpc_es.interfaces import Arrays, State
 from hpc_es.mpi.work import GIVE_UP, GiveUp, Work
 from hpc_es.mpi.world import World
+
+if TYPE_CHECKING:
+    from hpc_es.experiment.record import Record
 
 RUN, EVALUATE, STOP = 0, 1, 2  # what rank 0 tells the others to do
 INTERRUPTED = 75  # exit status: the run can carry on (EX_TEMPFAIL)

@@ -178,8 +178,8 @@ def test_a_killed_rank_ends_the_job(rank: int) -> None:
         job.signal(rank, signal.SIGKILL)
         done = job.wait(20)
     assert done.status == 9 and not done.timed_out and time.monotonic() - since < 10, str(done)
-    # Hydra kills the others with the same signal, and names the first rank it finds killed: rank 0 now and then.
-    assert any(f"PID {pids[each]} RUNNING AT" in done.stdout for each in {0, rank}), str(done)
+    # Hydra kills the others with the same signal, and names the first that it finds killed: not always the right one.
+    assert any(f"PID {pid} RUNNING AT" in done.stdout for pid in pids.values()), str(done)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
