@@ -7,7 +7,7 @@ OUT    ?= runs/$(basename $(notdir $(CONFIG)))
 ARGS   ?=
 BIN    := $(VENV)/bin
 
-.PHONY: help venv run test check bench clean
+.PHONY: help venv run test test-gym check bench clean
 help:           ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/  -/'
 
@@ -18,13 +18,17 @@ $(VENV)/.installed: setup.cfg pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[mpi,tensorflow,mujoco,box2d,test]'
 	@touch $@
 
-run: venv       ## train CONFIG on RANKS ranks into OUT, then evaluate and plot; ARGS goes to the trainer
+run: venv       ## train CONFIG on RANKS ranks into OUT (with curve.png), then evaluate; ARGS goes to the trainer
 	$(BIN)/mpiexec -n $(RANKS) $(BIN)/python -m hpc_es.main $(CONFIG) --output $(OUT) $(ARGS)
-	$(BIN)/hpc-es plot $(OUT) -o $(OUT)/curve.png
 	$(BIN)/hpc-es eval $(OUT) --episodes 100 --seed 1
 
 test: venv      ## all tests
 	$(BIN)/python -m pytest
+
+test-gym:       ## the tests of old gym environments, in a virtual environment of their own
+	@test -x $(VENV)-gym/bin/pip || $(PYTHON) -m venv $(VENV)-gym
+	$(VENV)-gym/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,gym]' pytest
+	$(VENV)-gym/bin/python -m pytest tests/tasks/test_legacy_gym.py
 
 check: venv     ## ruff, mypy --strict and all tests
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -35,4 +39,4 @@ bench: venv     ## the benchmarks: tables on the screen, JSON in benchmarks/resu
 	$(BIN)/python -m benchmarks
 
 clean:          ## remove what was built, not your runs
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-gym build *.egg-info .mypy_cache .ruff_cache .pytest_cache

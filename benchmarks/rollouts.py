@@ -18,8 +18,8 @@ import numpy as np
 from hpc_es.config import validate
 from hpc_es.experiment.session import Session, prepare
 from hpc_es.interfaces import State
+from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
-from hpc_es.mpi.world import connect
 
 # environment: (target, generations, time limit)
 TARGETS: dict[str, tuple[float, int, int | None]] = {
@@ -47,6 +47,8 @@ def measure(env_id: str, target: float, generations: int, limit: int | None) -> 
             "noise": {"table_size": 5_000_000},
             "evaluation": {"interval": 0},
             "stop": {"generations": generations},
+            "mpi": {"chunk_size": 32},
+            "report": {"plot_interval_seconds": 0},
         }
     )
     with tempfile.TemporaryDirectory() as directory:

@@ -86,6 +86,10 @@ class Report:
     """`report:`."""
 
     tensorboard: bool = option("write TensorBoard event files", False)
+    plot_interval_seconds: NonNegative = option(
+        "of training, between drawings of curve.png; also at the end; 0: off", 600.0
+    )
+    export_interval: Natural = option("generations between exports of policy.keras; also at the end; 0 is off", 0)
 
 
 @options

@@ -24,6 +24,7 @@ EXAMPLE = {
     "noise": {"table_size": 10_000},
     "evaluation": {"interval": 1, "episodes": 2},
     "stop": {"generations": 2},
+    "report": {"plot_interval_seconds": 0},
 }
 
 

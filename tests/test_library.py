@@ -15,7 +15,7 @@ from pathlib import Path
 import hpc_es
 from hpc_es.config import load
 from hpc_es.errors import UserError
-from hpc_es.mpi.world import connect
+from hpc_es.mpi.connect import connect
 
 directory = Path(sys.argv[1])
 path = directory / "tiny.yaml"

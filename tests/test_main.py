@@ -82,7 +82,7 @@ def test_a_full_disk_ends_the_run_and_harms_no_checkpoint(small_disk: Path, refe
 
 LIMITED = """
     import resource, runpy
-    from hpc_es.mpi.world import connect
+    from hpc_es.mpi.connect import connect
     connect()  # MPI needs files of its own
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))  # metrics.jsonl comes to that, a checkpoint does not
     runpy.run_module("hpc_es.main", run_name="__main__")

@@ -32,6 +32,7 @@ CONFIG: dict[str, Any] = {
     "mpi": {"chunk_size": 4},
     "evaluation": {"interval": 1, "episodes": 2},
     "stop": {"generations": 2},
+    "report": {"plot_interval_seconds": 0},
 }
 NORMALISED = (
     "algorithm.observation_normalization.enabled=true",

@@ -39,9 +39,9 @@ from urllib.parse import quote
 import h5py
 import numpy as np
 
+from hpc_es.common import files
+from hpc_es.common.files import json_text
 from hpc_es.errors import CheckpointError
-from hpc_es.experiment import files
-from hpc_es.experiment.files import json_text
 from hpc_es.interfaces import Arrays, State
 
 FORMAT = 1

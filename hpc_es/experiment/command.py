@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hpc_es.config import load, parse_resolved
 from hpc_es.experiment.session import Prepared, Session, agreed, prepare
+from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
-from hpc_es.mpi.world import connect
 
 
 def parser() -> argparse.ArgumentParser:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from hpc_es.common.files import json_text
 from hpc_es.errors import CheckpointError
-from hpc_es.experiment.files import json_text
 from hpc_es.interfaces import Arrays, State
 
 _ABSENT = object()

@@ -10,8 +10,8 @@ from hpc_es.config import Config, load, parse_resolved, validate
 from hpc_es.errors import UserError
 from hpc_es.experiment.measure import Row
 from hpc_es.experiment.session import Prepared, Session, agreed, prepare
+from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, stand_by
-from hpc_es.mpi.world import connect
 
 
 def train(config: Config | str | Path | Mapping[str, Any], output: str | Path | None = None) -> Iterator[Row]:

@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hpc_es.common.files import write_json, write_text
 from hpc_es.config import Config, config_hash, dump, identity
 from hpc_es.errors import CheckpointError, RunError, UserError
 from hpc_es.experiment import versions
 from hpc_es.experiment.checkpoint import Best, Snapshot
 from hpc_es.experiment.compare import differences
-from hpc_es.experiment.files import write_json, write_text
 from hpc_es.experiment.lock import RunLock
 from hpc_es.experiment.measure import Row
 from hpc_es.experiment.store import Store
 from hpc_es.experiment.triggers import IntervalTrigger, TriggerList, Unit
 from hpc_es.interfaces import Arrays, State
+from hpc_es.report import tensorboard
 from hpc_es.report.metrics import MetricsLog
 from hpc_es.report.progress import Progress
-from hpc_es.report.tensorboard import EventWriter, require
 
 Resume = Literal["auto", "never", "require"]
 STATUS = "status.json"
@@ -48,7 +48,11 @@ def open_run(directory: Path, config: Config, resume: Resume) -> Opened:
     Raises UserError (CheckpointError, RunError) before anything is changed but the lock.
     """
     if config.report.tensorboard:
-        require()
+        tensorboard.require()
+    if config.report.export_interval:
+        from hpc_es.experiment import export
+
+        export.require()
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -107,8 +111,11 @@ class Record:
         self._state: State | None = old.state if old else None
         self._saved_generation = old.state.generation if old else -1
         checkpoint = config.checkpoint
+        report = config.report
         self.triggers = TriggerList(
             [
+                IntervalTrigger(self.draw, report.plot_interval_seconds, unit=Unit.SECONDS, name="plot"),
+                IntervalTrigger(self.export, report.export_interval, name="export"),
                 IntervalTrigger(self.save, checkpoint.interval, name="checkpoint"),
                 IntervalTrigger(self.save, checkpoint.interval_seconds, unit=Unit.SECONDS, name="checkpoint_seconds"),
             ]
@@ -120,7 +127,7 @@ class Record:
         self.metrics.cut(old.file_lengths if old else {})
         self.progress = Progress(self.directory, config.stop)
         first = old.state.generation if old else 0
-        self._events = EventWriter(self.directory, first) if config.report.tensorboard else None
+        self._events = tensorboard.EventWriter(self.directory, first) if config.report.tensorboard else None
         for warning in opened.warnings:
             self._warn(warning)
 
@@ -183,6 +190,22 @@ class Record:
             return
         self._opened.store.save(self._snapshot())
         self._saved_generation = self._state.generation
+
+    def draw(self) -> None:
+        """Refresh curve.png; a picture that cannot be drawn ends no run."""
+        from hpc_es.report.plot import plot
+
+        try:
+            plot([self.directory], self.directory / "curve.png")
+        except UserError as error:
+            self._warn(f"no learning curve: {error}")
+
+    def export(self) -> None:
+        """Refresh policy.keras from the newest checkpoint, made now."""
+        from hpc_es.experiment.export import export
+
+        self.save()
+        export(self.directory, self.directory / "policy.keras", "last")
 
     def finish_triggers(self) -> None:
         """Force all triggers, at the end and on a signal."""

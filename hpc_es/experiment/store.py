@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpc_es.common.files import sync_directory, writing
 from hpc_es.errors import CheckpointError
 from hpc_es.experiment import checkpoint
 from hpc_es.experiment.checkpoint import DamagedError, Snapshot
-from hpc_es.experiment.files import sync_directory, writing
 
 DIRECTORY = "checkpoints"  # where `find` looks inside a run directory, besides the directory itself
 BEST = "best.h5"

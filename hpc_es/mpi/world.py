@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import socket
 import sys
 import time
@@ -21,9 +20,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.errors import LaunchError
 from hpc_es.mpi import shared
-from hpc_es.mpi.launch import abort_launch, refusal, tasks_started
+from hpc_es.mpi.launch import abort_launch, tasks_started
 from hpc_es.mpi.shared import Windows
 
 if TYPE_CHECKING:
@@ -41,7 +39,7 @@ PIECE_BYTES = 1 << 30  # of a broadcast: below the 2 GiB that an int counts
 
 
 @dataclass(frozen=True)
-class _Links:
+class Links:
     """The MPI side of a world of several ranks; each kind of traffic has a communicator of its own."""
 
     mpi: Any  # the module mpi4py.MPI
@@ -58,7 +56,7 @@ class World:
     signals there), `notes` are what a user should be told, such as memory that is not shared.
     """
 
-    def __init__(self, library: str, links: _Links | None = None) -> None:
+    def __init__(self, library: str, links: Links | None = None) -> None:
         self.library = library
         self.waited = 0.0
         self.poll: Callable[[], None] | None = None
@@ -286,51 +284,6 @@ class World:
             sys.modules["mpi4py.MPI"].Finalize()
 
 
-def connect() -> World:
-    """Join the other ranks; without an MPI library, a world of one. Later calls give the same world.
-
-    Raises LaunchError where a launcher started several tasks that do not see each other.
-    """
-    world = joined()
-    if world is None:
-        world = _connect()
-        _joined.append(world)
-    return world
-
-
-def joined() -> World | None:
-    """The world of `connect`, if it was called."""
-    return _joined[0] if _joined else None
-
-
-_joined: list[World] = []
-
-
-def _connect() -> World:
-    count, variable = tasks_started(os.environ)
-    try:
-        import mpi4py
-
-        mpi4py.rc.thread_level = "funneled"
-        mpi4py.rc.finalize = False  # at exit it would block a rank that fails alone; `World.finalize` does it
-        from mpi4py import MPI
-    except (ImportError, OSError, RuntimeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        if count > 1:
-            raise LaunchError(refusal(count, variable, f"there is no MPI library here ({reason})")) from error
-        return World(f"none: {reason}")
-    library = library_name(MPI.Get_library_version())
-    if MPI.COMM_WORLD.size == 1:
-        if count > 1:
-            raise LaunchError(refusal(count, variable, f"{library} sees a world of one"))
-        shared.unlink_mapped()
-        return World(library)
-    node = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
-    if node.rank == 0:  # all ranks are past MPI_Init
-        shared.unlink_mapped()
-    return World(library, _Links(MPI, MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Dup(), node, Windows(MPI, node)))
-
-
 def abort(status: int) -> NoReturn:
     """End this process and, where MPI runs, all ranks at once; needs no World."""
     for stream in (sys.stdout, sys.stderr):
@@ -343,10 +296,3 @@ def abort(status: int) -> NoReturn:
     elif tasks_started(os.environ)[0] > 1:
         abort_launch(os.environ, status)
     os._exit(status)
-
-
-def library_name(version: str) -> str:
-    """The name and number in what MPI_Get_library_version says, such as "MPICH 5.0.2"."""
-    line = " ".join(version.splitlines()[0].split()) if version.strip() else "unknown MPI"
-    found = re.search(r"(?P<name>CRAY MPICH|MVAPICH2?|MPICH|Open MPI|Intel\S* MPI)\D*?(?P<number>\d[\w.]*)", line)
-    return f"{found['name']} {found['number']}" if found else line[:60]

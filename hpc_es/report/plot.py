@@ -7,33 +7,25 @@ drawn as it was measured, shaded by the spread of its population.
 
 from __future__ import annotations
 
-import json
-import os
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from hpc_es.errors import RunError, UserError
-from hpc_es.interfaces import Float64
-from hpc_es.report.metrics import JSONL, Number, read
-
-X = Literal["timesteps", "seconds"]
+from hpc_es.common.files import run_error, written
+from hpc_es.errors import UserError
+from hpc_es.report.curves import Curve, Group, X, evaluation, grouped, load, population
 
 SUFFIXES = (".png", ".pdf", ".svg")
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito 2008
 DASHES = ("-", "--", ":")  # behind the last colour, the colours begin again
-APART = ("seed", "name", "output")  # what runs of one line may differ in
 MOST_MARKERS = 30
 LEGEND_LETTERS = 120  # in a line
 UNDATED: dict[str, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
@@ -60,42 +52,6 @@ AXES: dict[X, tuple[str, tuple[tuple[float, str], ...]]] = {  # name, units from
 }
 
 
-@dataclass(frozen=True)
-class Run:
-    """One run directory."""
-
-    path: Path
-    config: Mapping[str, Any]
-    rows: Sequence[Mapping[str, Number]]
-
-    @property
-    def name(self) -> str:
-        return str(self.config.get("name") or self.path.name)
-
-    def series(self, *columns: str) -> tuple[Float64, ...]:
-        """Columns of the rows in which the first two, x and y, were measured: float64[points] each."""
-        table = np.array([[_float(row.get(column)) for column in columns] for row in self.rows])
-        return tuple(table[np.isfinite(table[:, :2]).all(axis=1)].T)
-
-
-@dataclass(frozen=True)
-class Group:
-    """Runs of one configuration."""
-
-    label: str
-    runs: Sequence[Run]
-
-
-@dataclass(frozen=True)
-class Curve:
-    """What is drawn of a group."""
-
-    x: Float64  # float64[points]
-    mean: Float64  # float64[points]
-    spread: Float64  # float64[points], NaN where there is none
-    runs: int
-
-
 def plot(runs: Sequence[Path], output: Path, x: X | None = None, title: str | None = None) -> None:
     """Draw the returns of run directories into a PNG, PDF or SVG, as the suffix says; without `x`, both panels.
 
@@ -111,74 +67,6 @@ def plot(runs: Sequence[Path], output: Path, x: X | None = None, title: str | No
         mpl.rcdefaults()  # a user's matplotlibrc does not change the picture
         mpl.rcParams.update(STYLE)
         _save(figure(groups, (x,) if x else ("timesteps", "seconds"), title), output)
-
-
-def load(path: Path) -> Run:
-    """Read a run directory; raises UserError if it is none, or has no metrics yet."""
-    config_path = path / "config.yaml"
-    if not config_path.is_file():
-        raise UserError(f"{path} is not a run directory: it has no config.yaml")
-    try:
-        config = yaml.safe_load(config_path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{config_path} cannot be read as YAML: {error}") from error
-    if not isinstance(config, dict):
-        raise UserError(f"{config_path}: expected the run's configuration, found {type(config).__name__}")
-    run = Run(path, config, read(path))
-    if not run.rows or not all(run.series(f"{x}_total", "return_mean")[0].size for x in AXES):
-        raise UserError(f"{path / JSONL} has no metrics yet: plot the run when its first generation is finished")
-    return run
-
-
-def grouped(runs: Sequence[Run]) -> list[Group]:
-    """Runs of one configuration together, in the order in which they were given."""
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(json.dumps(_without_apart(run), sort_keys=True, default=str), []).append(run)
-    names = [_common_name([run.name for run in members]) for members in groups.values()]
-    members = list(groups.values())
-    labels = [
-        name if names.count(name) == 1 else f"{name}, {_difference(members, names, index)}"
-        for index, name in enumerate(names)
-    ]
-    return [Group(label, runs) for label, runs in zip(labels, members, strict=True)]
-
-
-def average(series: Sequence[tuple[Float64, Float64]]) -> Curve:
-    """Mean and standard deviation (n - 1) of several runs' (x, y), over the x that all of them cover.
-
-    The x are those of the run that ends first, from where the last one starts. Where two runs have no x in common,
-    such as after a single row, only their first points are averaged.
-    """
-    start = max(x[0] for x, _ in series)
-    shortest = min((x for x, _ in series), key=lambda x: float(x[-1]))
-    if start < shortest[-1]:
-        grid = np.union1d(start, shortest[shortest > start])
-        values = np.stack([np.interp(grid, x, y) for x, y in series])
-    else:
-        grid = np.mean([x[:1] for x, _ in series], axis=0)
-        values = np.stack([y[:1] for _, y in series])
-    return Curve(grid, values.mean(axis=0), values.std(axis=0, ddof=1), len(series))
-
-
-def population(group: Group, x: X) -> Curve:
-    """The mean return of the perturbed policies."""
-    series = [run.series(f"{x}_total", "return_mean", "return_std") for run in group.runs]
-    if len(series) == 1:
-        only_x, mean, std = series[0]
-        return Curve(only_x, mean, std, runs=1)
-    return average([(run_x, mean) for run_x, mean, _ in series])
-
-
-def evaluation(group: Group, x: X) -> Curve | None:
-    """The mean return of the unperturbed policy, over the runs that have evaluations; None if no run has."""
-    series = [(points[0], points[1]) for run in group.runs if (points := _evaluations(run, x))[0].size]
-    if not series:
-        return None
-    if len(series) == 1:
-        only_x, mean = series[0]
-        return Curve(only_x, mean, np.full_like(mean, np.nan), runs=1)
-    return average(series)
 
 
 def figure(groups: Sequence[Group], panels: Sequence[X], title: str | None) -> Figure:
@@ -289,48 +177,10 @@ class _Steps(MaxNLocator):
 
 
 def _save(figure: Figure, output: Path) -> None:
-    temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     kind = output.suffix.lower().removeprefix(".")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(temporary, format=kind, metadata=UNDATED[kind])
-        temporary.replace(output)
     except OSError as error:
-        raise RunError(f"{output} could not be written: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _evaluations(run: Run, x: X) -> tuple[Float64, ...]:
-    return run.series(f"{x}_total", "evaluation_return_mean")
-
-
-def _without_apart(run: Run) -> dict[str, Any]:
-    return {key: value for key, value in run.config.items() if key not in APART}
-
-
-def _common_name(names: Sequence[str]) -> str:
-    """What names such as walker_s1 and walker_s2 have in common: walker."""
-    if len(set(names)) == 1:
-        return names[0]
-    prefix = os.path.commonprefix(names)  # noqa: RUF071  letters, not folders
-    return re.sub(r"[-_. ]*(seed|run|rep|s)?[-_. ]*\d*$", "", prefix) or names[0]
-
-
-def _difference(members: Sequence[Sequence[Run]], names: Sequence[str], index: int) -> str:
-    """The options in which one of several groups of the same name differs from the others."""
-    flat = [_flat(_without_apart(runs[0])) for runs, name in zip(members, names, strict=True) if name == names[index]]
-    mine = _flat(_without_apart(members[index][0]))
-    keys = [key for key in mine if any(other.get(key) != mine[key] for other in flat)]
-    return ", ".join(f"{key} {mine[key]}" for key in keys[:3]) or members[index][0].path.name
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
-    return flat
-
-
-def _float(value: Number) -> float:
-    return np.nan if value is None else float(value)
+        raise run_error(output, error) from error
+    with written(output) as temporary:
+        figure.savefig(temporary, format=kind, metadata=UNDATED[kind])

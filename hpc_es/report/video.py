@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpc_es.common.files import written
 from hpc_es.errors import UserError
 from hpc_es.interfaces import Array, Discrete
 
@@ -87,16 +88,9 @@ def _write(output: Path, images: list[Array], seconds: float) -> None:
     import imageio.v3 as iio
 
     suffix = output.suffix.lower()
-    temporary = output.with_name(f".{output.stem}.{os.getpid()}.tmp{suffix}")
-    try:
+    with written(output) as temporary:
         if suffix == ".gif":  # counts in hundredths; viewers play one of them as ten
             hundredths = max(round(100 * seconds), 2)
             iio.imwrite(temporary, images, duration=10 * hundredths, loop=0)
         else:
             iio.imwrite(temporary, images, fps=1 / seconds, plugin="FFMPEG")
-        temporary.replace(output)
-    except OSError as error:
-        raise UserError(f"{output}: cannot be written: {error.strerror or error}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ HEAD = """
 import os, sys, time
 from hpc_es.errors import RunError, UserError
 from hpc_es.mpi.guard import guarded
-from hpc_es.mpi.world import connect
+from hpc_es.mpi.connect import connect
 
 def others_wait(world):
     world.barrier()

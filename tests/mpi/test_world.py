@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hpc_es.mpi import launch, world
+from hpc_es.mpi.connect import library_name
 from tests.harness import Finished, mpiexec, python, script
 
 BOTH = pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -18,7 +19,7 @@ import os, sys, time
 import numpy as np
 from hpc_es.mpi import shared
 from hpc_es.mpi.guard import guarded
-from hpc_es.mpi.world import connect
+from hpc_es.mpi.connect import connect
 """
 
 
@@ -255,7 +256,7 @@ def test_a_world_of_one_needs_no_mpi() -> None:
         import sys
         sys.modules["mpi4py"] = None
         import numpy as np
-        from hpc_es.mpi.world import connect
+        from hpc_es.mpi.connect import connect
         world = connect()
         assert world.library.startswith("none: "), world.library
         assert (world.rank, world.size, world.node_rank, world.node_size) == (0, 1, 0, 1)
@@ -285,7 +286,7 @@ def test_a_world_of_one_needs_no_mpi() -> None:
     ],
 )
 def test_library_name(said: str, name: str) -> None:
-    assert world.library_name(said) == name
+    assert library_name(said) == name
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 from hpc_es.errors import RunError, UserError
+from hpc_es.report.curves import average, evaluation, grouped, load, population
 from hpc_es.report.metrics import MetricsLog, Number
-from hpc_es.report.plot import average, evaluation, figure, grouped, load, plot, population
+from hpc_es.report.plot import figure, plot
 
 
 def make(path: Path, returns: Sequence[float | None], evaluate_every: int = 0, steps: int = 10, **config: Any) -> Path:
@@ -195,7 +196,7 @@ def test_a_failed_write_leaves_the_old_plot(tmp_path: Path, monkeypatch: pytest.
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
-    with pytest.raises(RunError, match=r"curve\.png could not be written: No space left"):
+    with pytest.raises(RunError, match=r"curve\.png: cannot be written: No space left"):
         plot([make(tmp_path / "a", [1])], output)
     assert output.read_bytes() == b"old"
     assert [path.name for path in output.parent.iterdir()] == ["curve.png"]

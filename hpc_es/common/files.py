@@ -38,6 +38,26 @@ def replace(path: Path, pieces: Iterable[bytes], check: Callable[[Path], None] =
             temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def written(path: Path) -> Iterator[Path]:
+    """A temporary name of the same suffix, for writers that want a path; at the end the file takes the name `path`.
+
+    Raises RunError if the disk is full or cannot be written; an old file is then untouched.
+    """
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise run_error(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
 def write_text(path: Path, text: str) -> None:
     """Make `path` a file with this text; raises RunError as `replace` does."""
     replace(path, [text.encode()])
