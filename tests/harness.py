@@ -179,7 +179,11 @@ def script(text: str) -> list[str]:
 
 def clean_environment() -> dict[str, str]:
     """This process's environment without what a launcher put there, and with one thread a rank."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(LAUNCHERS) and not name.endswith("_NUM_THREADS")  # hpc_es.main sets what is not set
+    }
     return {
         **kept,
         "OMP_NUM_THREADS": "1",

@@ -204,7 +204,10 @@ ENV_ID = (
         ("algorithm.sigam=1", "unknown key 'algorithm.sigam'; did you mean 'sigma'?"),
         ("algoritm.sigma=1", "unknown key 'algoritm'; did you mean 'algorithm'?"),
         ("sigma=1", "unknown key 'sigma'; did you mean 'algorithm.sigma'?"),
-        ("report.xyz=1", "unknown key 'report.xyz'; valid keys are 'tensorboard', 'plot_interval_seconds', 'export_interval'"),
+        (
+            "report.xyz=1",
+            "unknown key 'report.xyz'; valid keys are 'tensorboard', 'plot_interval_seconds', 'export_interval'",
+        ),
         ("algorithm.optimizer.beta=0", "unknown key 'algorithm.optimizer.beta'; did you mean 'beta2'?"),
         ("seed=true", f"{SEED} true"),
         ("seed=-1", f"{SEED} -1"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -12,7 +13,7 @@ from hpc_es.errors import ConfigError, RunError
 from hpc_es.interfaces import Box, Outcome, Perturbed, Spaces
 from hpc_es.policies import mlp
 from hpc_es.tasks.action_noise import NOISE_STEPS
-from hpc_es.tasks.episodes import Episodes, build
+from hpc_es.tasks.episodes import Episodes, Options, build
 from tests import toys
 from tests.toys import Faulty, Still, batch, episodes, lifetime, nothing, played
 
@@ -414,3 +415,36 @@ def test_close_closes_all_environments() -> None:
     closed = Faulty.closed
     task.close()
     assert Faulty.closed - closed == 3
+
+
+class Draws(gymnasium.Env[Any, Any]):
+    """Its only step pays what the old global generator gives at place `index`."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.drawn = np.random.normal(size=8)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(1, np.float32), self.drawn[self.index], True, False, {}
+
+
+gymnasium.register("Draws-v0", Draws)
+
+
+@pytest.mark.parametrize(
+    "seed, published",
+    [
+        (42, [0.49671415, -0.1382643, 0.64768854, 1.52302986]),  # NumPy's well-known first numbers
+        (123, [-1.0856307, 0.99734545, 0.2829785, -1.5062947, -0.5786002, 1.6514366, -2.4266791, -0.42891264]),
+    ],
+)
+def test_a_job_seeds_the_old_global_generator_as_its_users_know_it(seed: int, published: list[float]) -> None:
+    for index, expected in enumerate(published):
+        task = Episodes(Options(env_id="Draws-v0", env_kwargs={"index": index}))
+        assert returns(played(task, [seed], Still(1))) == pytest.approx([expected], abs=1e-6)
