@@ -27,7 +27,7 @@ TARGETS: dict[str, tuple[float, int, int | None]] = {
     "Pendulum-v1": (0.85, 8, None),
     "LunarLanderContinuous-v3": (0.90, 10, None),
     "HalfCheetah-v5": (0.80, 5, None),
-    "Humanoid-v5": (0.80, 16, None),
+    "Humanoid-v5": (0.80, 8, None),
 }
 
 
