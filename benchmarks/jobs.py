@@ -21,4 +21,9 @@ def command(ranks: int, config: Path, output: Path, *overrides: str) -> list[str
 def train(ranks: int, config: Path, output: Path, *overrides: str) -> list[dict[str, Any]]:
     """Run a job to its end; its metrics."""
     subprocess.run(command(ranks, config, output, *overrides), cwd=ROOT, check=True, capture_output=True, timeout=900)
+    return metrics(output)
+
+
+def metrics(output: Path) -> list[dict[str, Any]]:
+    """What a job wrote down."""
     return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]

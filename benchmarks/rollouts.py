@@ -47,7 +47,7 @@ def measure(env_id: str, target: float, generations: int, limit: int | None) -> 
             "noise": {"table_size": 5_000_000},
             "evaluation": {"interval": 0},
             "stop": {"generations": generations},
-            "mpi": {"chunk_size": 32},
+            "mpi": {"chunk_size": 64},
             "report": {"plot_interval_seconds": 0},
         }
     )
