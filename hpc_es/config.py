@@ -102,6 +102,14 @@ class Config:
     task: Annotated[Any, Kinds("tasks", "episodes")] = option("what is optimised")
     policy: Annotated[Any, Kinds("policies", "mlp")] = option("what acts")
     algorithm: Annotated[Any, Kinds("algorithms", "es")] = option("how it learns")
+    repetitions: Annotated[int, Interval(ge=1, lt=2**32)] = option(
+        "run it so often, with other random numbers, in output/repetition_0000 ...; 1: in output itself",
+        1,
+        may_change=True,
+    )
+    repetition_groups: Count = option(
+        "groups that the ranks are split into, to run repetitions side by side", 1, may_change=True
+    )
     noise: Noise = option("perturbations", default_factory=Noise)
     mpi: Mpi = option("sharing of work", default_factory=Mpi)
     evaluation: Evaluation = option("measuring theta", default_factory=Evaluation, may_change=True)

@@ -26,6 +26,10 @@ def _line(key: str, text: str) -> str:
     return text if not key or repr(key) in text else f"{key}: {text}"  # not the key twice
 
 
+class InUseError(UserError):
+    """Another process has the run directory."""
+
+
 class LaunchError(UserError):
     """The job was started in a way that cannot work, such as N separate worlds of one rank."""
 
@@ -38,3 +42,7 @@ class RunError(UserError):
     """The run cannot go on: all episodes failed, the disk is full, the directory is not writable."""
 
     status = 1
+
+
+class RunFailedError(RunError):
+    """A RunError that every rank raises together, after the same message: the job may go on with another run."""

@@ -183,6 +183,10 @@ class Task(Protocol):
         """Run the batch; `poll` is called between steps, so that rank 0 can answer other ranks."""
         ...
 
+    def close(self) -> None:
+        """Give back what it holds, such as environments."""
+        ...
+
 
 class Noise(Protocol):
     """Standard normal perturbations, computed from (generation, pair) on any rank."""

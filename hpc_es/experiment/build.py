@@ -10,7 +10,7 @@ import numpy as np
 from hpc_es.common.normaliser import Moments
 from hpc_es.config import Config
 from hpc_es.errors import ConfigError
-from hpc_es.interfaces import Algorithm, Noise, Policy, State, Task
+from hpc_es.interfaces import Algorithm, Float32, Noise, Policy, State, Task
 from hpc_es.keys import Keys
 from hpc_es.kinds import module
 from hpc_es.mpi.world import World
@@ -37,24 +37,31 @@ def task_and_policy(config: Config) -> tuple[Task, Policy]:
     return task, policy
 
 
-def parts(config: Config, world: World, task: Task, policy: Policy, repetition: int = 0) -> Parts:
-    """All parts; every rank of the world calls this, since a node's ranks fill the noise table together."""
+def parts(
+    config: Config, world: World, task: Task, policy: Policy, repetition: int = 0, table: Float32 | None = None
+) -> Parts:
+    """All parts; every rank of the world calls this, since a node's ranks fill the noise table together.
+
+    `table` is that of `noise_table`, where it is there already.
+    """
     keys = Keys(config.seed, repetition)
-    noise = _noise(config, world, keys, policy.size)
+    noise: Noise = CounterNoise(keys, policy.size)
+    if config.noise.kind == "table":
+        noise = TableNoise(noise_table(config, world) if table is None else table, keys, policy.size)
     build = module("algorithms", config.algorithm.kind).build
     algorithm: Algorithm = build(config.algorithm, task, policy, noise, keys, config.mpi.chunk_size)
     return Parts(task, policy, noise, algorithm)
 
 
-def _noise(config: Config, world: World, keys: Keys, size: int) -> Noise:
-    if config.noise.kind == "counter":
-        return CounterNoise(keys, size)
-    table = world.shared_array(config.noise.table_size, np.float32)
+def noise_table(config: Config, world: World) -> Float32:
+    """The table of `noise: {kind: table}`, one a node and the same for all repetitions; every rank calls this."""
+    table = world.shared_array("noise", config.noise.table_size, np.float32)
     part, count = world.filling(table)
-    fill(table, keys, part, count)
+    fill(table, Keys(config.seed), part, count)
     world.node_barrier()
-    table.flags.writeable = False
-    return TableNoise(table, keys, size)
+    frozen: Float32 = table.view()
+    frozen.flags.writeable = False
+    return frozen
 
 
 def source_of(path: str, size: int) -> State:

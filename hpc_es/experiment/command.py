@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
-from hpc_es.config import load, parse_resolved
-from hpc_es.experiment.session import Prepared, Session, agreed, prepare
+from hpc_es.config import dump_json, load, parse_resolved
+from hpc_es.errors import UserError
+from hpc_es.experiment.agreed import INTERRUPTED, Ended, agreed
+from hpc_es.experiment.repeat import run_experiment
+from hpc_es.experiment.shard import Shard
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
 
@@ -28,6 +35,11 @@ def parser() -> argparse.ArgumentParser:
         default="auto",
         help="auto: carry on if DIR has a checkpoint; never: refuse a used DIR; require: refuse a new one",
     )
+    p.add_argument(
+        "--shard",
+        metavar="i/n",
+        help="run part i (from 0) of n of the repetitions (default: the place in a SLURM job array, or all)",
+    )
     p.add_argument("--check", action="store_true", help="validate config, environment and policy; do not train")
     return p
 
@@ -36,20 +48,33 @@ def run_command(arguments: Sequence[str]) -> int:
     """Parse, prepare and train on every rank; returns the exit status."""
     world = connect()
     signals = Signals()
-    prepared, status = agreed(world, lambda: _prepare_command(arguments))
-    if isinstance(status, int):
-        return status
-    session = Session(world, signals, prepared, parse_resolved(status))
-    for _ in session.training.run():
-        pass
-    return session.close()
+    told = agreed(world, lambda: _orders(arguments))
+    if isinstance(told, Ended):
+        ended = told
+    else:
+        shard = Shard(*told["shard"]) if told["shard"] else None
+        config = parse_resolved(told["config"])
+        ended = run_experiment(world, signals, config, Path(told["output"]), told["resume"], shard)
+    if world.rank == 0 and ended.reason and ended.status != INTERRUPTED:
+        sys.stderr.write(f"hpc_es: {ended.reason}\n")
+    return ended.status
 
 
-def _prepare_command(arguments: Sequence[str]) -> Prepared | int:
+def _orders(arguments: Sequence[str]) -> Mapping[str, Any] | Ended:
     options = parser().parse_intermixed_args(arguments)
     config = load(options.config, options.overrides)
+    shard = Shard.parse(options.shard) if options.shard else None
+    if shard is not None and config.repetitions == 1:
+        raise UserError("--shard is for several repetitions, and the config has one: set repetitions")
+    if shard is None and config.repetitions > 1:
+        shard = Shard.of_array(os.environ)
     if options.check:
         from hpc_es.experiment.check import check
 
-        return check(config)
-    return prepare(config, options.output or Path(str(config.output)), options.resume)
+        return Ended(check(config))
+    return {
+        "config": dump_json(config),
+        "output": str(options.output or config.output),
+        "resume": options.resume,
+        "shard": astuple(shard) if shard else None,
+    }

@@ -15,12 +15,13 @@ from hpc_es.interfaces import Arrays, State
 _ABSENT = object()
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """How an identity in the config differs from that of a checkpoint, one line a key; [] if they are equal.
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], where: str = "in the checkpoint") -> list[str]:
+    """How an identity in the config differs from the old one, one line a key; [] if they are equal.
 
     Lists and tuples are equal, as are NaN and NaN, 1 and 1.0; true and 1 are not.
     """
-    return list(_differences("", json.loads(json_text(old)), json.loads(json_text(new))))
+    found = _differences("", json.loads(json_text(old)), json.loads(json_text(new)))
+    return [f"{key}: {before} {where}, {after} in the config" for key, before, after in found]
 
 
 def verify_restored(template: State, restored: State) -> None:
@@ -36,7 +37,7 @@ def verify_restored(template: State, restored: State) -> None:
         raise CheckpointError("the checkpoint does not fit this algorithm and policy:\n  " + "\n  ".join(problems))
 
 
-def _differences(key: str, old: Any, new: Any) -> Iterator[str]:
+def _differences(key: str, old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
     if isinstance(old, dict) and isinstance(new, dict):
         for name in dict.fromkeys((*old, *new)):
             yield from _differences(f"{key}.{name}" if key else name, old.get(name, _ABSENT), new.get(name, _ABSENT))
@@ -44,7 +45,7 @@ def _differences(key: str, old: Any, new: Any) -> Iterator[str]:
         before, after = _shown(old), _shown(new)
         if before == after:  # the text 1 and the number 1
             before, after = json.dumps(old), json.dumps(new)
-        yield f"{key}: {before} in the checkpoint, {after} in the config"
+        yield key, before, after
 
 
 def _same(old: Any, new: Any) -> bool:

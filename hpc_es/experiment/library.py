@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpc_es.config import Config, load, parse_resolved, validate
-from hpc_es.errors import UserError
+from hpc_es.config import Config, dump_json, load, parse_resolved, validate
+from hpc_es.errors import ConfigError, UserError
+from hpc_es.experiment.agreed import Ended, agreed
 from hpc_es.experiment.measure import Row
-from hpc_es.experiment.session import Prepared, Session, agreed, prepare
+from hpc_es.experiment.session import Prepared, Session, prepare
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, stand_by
 
@@ -22,37 +23,41 @@ def train(config: Config | str | Path | Mapping[str, Any], output: str | Path | 
     Raises UserError (on rank 0; the others raise SystemExit) for what a user can mend.
     """
 
-    def prepared() -> Prepared:
-        if isinstance(config, Config):
-            full = config
-        else:
-            full = load(Path(config)) if isinstance(config, str | Path) else validate(config)
-        return prepare(full, Path(output or full.output or f"runs/{full.name or 'unnamed'}"))
-
-    return _train(prepared)
+    return _train(config, output)
 
 
-def _train(prepare: Callable[[], Prepared]) -> Iterator[Row]:
+def _train(source: Config | str | Path | Mapping[str, Any], output: str | Path | None) -> Iterator[Row]:
     world = connect()
     stand_by()
+    prepared: list[Prepared] = []
     failure: list[UserError] = []
 
-    def remembered() -> Prepared | int:
+    def begin() -> Mapping[str, Any]:
         try:
-            return prepare()
+            config = _config(source)
+            directory = Path(output or config.output or f"runs/{config.name or 'unnamed'}")
+            prepared.append(prepare(config, directory))
         except UserError as error:
             failure.append(error)
-            return error.status
+            raise
+        return {"config": dump_json(config)}
 
-    prepared, told = agreed(world, remembered)
-    if isinstance(told, int):
-        if failure:
-            raise failure[0]
-        raise SystemExit(told)
+    told = agreed(world, begin)
+    if isinstance(told, Ended):
+        raise failure[0] if failure else SystemExit(told.status)
     signals = Signals()
-    session = Session(world, signals, prepared, parse_resolved(told))
+    session = Session(world, signals, prepared[0] if prepared else None, parse_resolved(told["config"]))
     try:
         yield from session.training.run()
     finally:
         signals.restore()
         session.close()
+
+
+def _config(source: Config | str | Path | Mapping[str, Any]) -> Config:
+    if isinstance(source, str | Path):
+        source = load(Path(source))
+    config = source if isinstance(source, Config) else validate(source)
+    if config.repetitions > 1:
+        raise ConfigError([("repetitions", f"is {config.repetitions}, but train() is for one run: start it so often")])
+    return config

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hpc_es.errors import RunError, UserError
+from hpc_es.errors import InUseError, RunError
 
 _NAME = "lock"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -79,7 +79,7 @@ class RunLock:
         """
         # Before `open`, since closing a second descriptor would release the lock.
         if _held.get(self.path) == os.getpid():
-            raise UserError(f"{self.path.parent} is already in use by this process ({os.getpid()})")
+            raise InUseError(f"{self.path.parent} is already in use by this process ({os.getpid()})")
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -167,13 +167,13 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def _in_use(path: Path, owner: Owner | None, by_record: bool = False) -> UserError:
+def _in_use(path: Path, owner: Owner | None, by_record: bool = False) -> InUseError:
     who = "another process (which has not written who it is)" if owner is None else str(owner)
     end = "end it" if owner is None else f"end it ({owner.remedy()})"
     stale = ""
     if by_record:
         stale = f"; this file system has no locks, so if you are sure that it is dead, remove {path}"
-    return UserError(f"{path.parent} is in use by {who}: wait for it, {end}, or choose another output{stale}")
+    return InUseError(f"{path.parent} is in use by {who}: wait for it, {end}, or choose another output{stale}")
 
 
 def _run_error(path: Path, error: OSError) -> RunError:

@@ -39,10 +39,11 @@ class Opened:
     lock: RunLock
     store: Store
     snapshot: Snapshot | None
+    identity: Mapping[str, Any]  # what may not change on resume
     warnings: tuple[str, ...]
 
 
-def open_run(directory: Path, config: Config, resume: Resume) -> Opened:
+def open_run(directory: Path, config: Config, resume: Resume, repetition: int = 0) -> Opened:
     """Make and lock the run directory, find the newest checkpoint and see that it is of this experiment.
 
     Raises UserError (CheckpointError, RunError) before anything is changed but the lock.
@@ -62,34 +63,38 @@ def open_run(directory: Path, config: Config, resume: Resume) -> Opened:
     except RunError as error:
         raise UserError(f"output {directory} cannot be used: {error}") from error
     warnings: list[str] = []
+    identity = full_identity(config, repetition)
     store = Store(directory / "checkpoints", config.checkpoint.keep_last, config.checkpoint.keep_best)
     try:
         if resume == "never" and _used(directory):
             text = f"{directory} holds a run already, and --resume is never: choose another --output, or --resume auto"
             raise UserError(text)
+        if any(directory.glob("repetition_*")):
+            raise UserError(f"{directory} holds repetitions, not a single run: choose another --output")
         found = store.newest(warnings.append)
         if found is None and resume == "require":
             raise UserError(f"--resume require: there is no checkpoint in {directory}")
         snapshot = found[1] if found else None
         if snapshot is not None:
-            _same_experiment(directory, snapshot, config)
+            _same_experiment(directory, snapshot, identity)
     except BaseException:
         lock.release()
         raise
-    return Opened(directory, lock, store, snapshot, tuple(warnings))
+    return Opened(directory, lock, store, snapshot, identity, tuple(warnings))
 
 
 def _used(directory: Path) -> bool:
     return any((directory / name).exists() for name in ("metrics.jsonl", "checkpoints", CONFIG))
 
 
-def full_identity(config: Config) -> dict[str, Any]:
-    """What may not change on resume: the experiment, and the threads that its bits depend on."""
-    return {**identity(config), "blas_threads": versions.blas_threads()}
+def full_identity(config: Config, repetition: int = 0) -> dict[str, Any]:
+    """What may not change on resume: the experiment, its random numbers, and the threads that its bits depend on."""
+    which = {"repetition": repetition} if repetition else {}
+    return {**identity(config), **which, "blas_threads": versions.blas_threads()}
 
 
-def _same_experiment(directory: Path, snapshot: Snapshot, config: Config) -> None:
-    different = differences(snapshot.identity, full_identity(config))
+def _same_experiment(directory: Path, snapshot: Snapshot, identity: Mapping[str, Any]) -> None:
+    different = differences(snapshot.identity, identity)
     if different:
         lines = "\n  ".join(different)
         text = (
@@ -101,13 +106,14 @@ def _same_experiment(directory: Path, snapshot: Snapshot, config: Config) -> Non
 class Record:
     """Everything that rank 0 writes. The state of the run lives here too: counters, best, triggers."""
 
-    def __init__(self, opened: Opened, config: Config, provenance: Mapping[str, Any]) -> None:
+    def __init__(self, opened: Opened, config: Config, provenance: Mapping[str, Any], aloud: bool = True) -> None:
         self.config, self.directory = config, opened.directory
         self._opened, self._provenance = opened, dict(provenance)
         old = opened.snapshot
         self.resumed = old is not None
         self.counters: Counters = dict(old.counters) if old else {"episodes": 0, "timesteps": 0, "seconds": 0.0}
         self.best: Best | None = old.best if old else None
+        self.measured = _measured(self.directory / STATUS, old)
         self._state: State | None = old.state if old else None
         self._saved_generation = old.state.generation if old else -1
         checkpoint = config.checkpoint
@@ -125,7 +131,7 @@ class Record:
         write_text(self.directory / CONFIG, dump(config) + _comment(self._provenance))
         self.metrics = MetricsLog(self.directory, self._warn)
         self.metrics.cut(old.file_lengths if old else {})
-        self.progress = Progress(self.directory, config.stop)
+        self.progress = Progress(self.directory, config.stop, aloud)
         first = old.state.generation if old else 0
         self._events = tensorboard.EventWriter(self.directory, first) if config.report.tensorboard else None
         for warning in opened.warnings:
@@ -140,7 +146,8 @@ class Record:
         self.progress.start(info)
         if self._saved_generation < 0:
             self.save()
-        self.status("running")
+        else:
+            self.status("running")
 
     def add(self, state: State, row: Row, evaluated: Arrays | None) -> None:
         """Book a finished generation; `evaluated` are the shared arrays that its evaluation (if any) measured."""
@@ -178,7 +185,7 @@ class Record:
             triggers=self.triggers.state(),
             config_text=dump(self.config),
             config_hash=config_hash(self.config),
-            identity=full_identity(self.config),
+            identity=self._opened.identity,
             file_lengths=self.metrics.lengths(),
             provenance=self._provenance,
         )
@@ -190,6 +197,7 @@ class Record:
             return
         self._opened.store.save(self._snapshot())
         self._saved_generation = self._state.generation
+        self.status("running")
 
     def draw(self) -> None:
         """Refresh curve.png; a picture that cannot be drawn ends no run."""
@@ -242,6 +250,17 @@ class Record:
                 self._events.close()
         self.progress.close()
         self._opened.lock.release()
+
+
+def _measured(path: Path, old: Snapshot | None) -> dict[str, float]:
+    """The final evaluation of a run that was finished already."""
+    try:
+        status = json.loads(path.read_text())
+        names = [name for name in status if name.startswith("final_")]
+        known = old is not None and status["generation"] == old.state.generation
+        return {name: float(status[name]) for name in names} if known else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def _comment(provenance: Mapping[str, Any]) -> str:

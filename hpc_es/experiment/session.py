@@ -5,26 +5,31 @@ Only rank 0 imports what reads and writes the run directory (h5py among it).
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from hpc_es.common.files import write_json
 from hpc_es.common.quiet import quiet_stderr
-from hpc_es.config import Config, dump_json
-from hpc_es.errors import UserError
+from hpc_es.config import Config
+from hpc_es.errors import RunFailedError
 from hpc_es.experiment import versions
+from hpc_es.experiment.agreed import Ended, agreed
 from hpc_es.experiment.build import parts, source_of, started_from, task_and_policy
 from hpc_es.experiment.compare import verify_restored
+from hpc_es.experiment.measure import Row
 from hpc_es.experiment.train import Training
-from hpc_es.interfaces import Policy, State, Task
+from hpc_es.interfaces import Float32, Policy, State, Task
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import World
 
 if TYPE_CHECKING:
     from hpc_es.experiment.record import Opened, Record, Resume
+
+OnRow = Callable[[int, Row], bool]
+Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -36,50 +41,74 @@ class Prepared:
     policy: Policy
     opened: Opened
     source: State | None  # what a new run begins with: `policy.init_from`
+    repetition: int = 0
 
 
-def prepare(config: Config, directory: Path, resume: Resume = "auto") -> Prepared:
+def prepare(config: Config, directory: Path, resume: Resume = "auto", repetition: int = 0) -> Prepared:
     """Rank 0: all that can go wrong before the start goes wrong here; UserError."""
     from hpc_es.experiment.record import open_run
 
     task, policy = task_and_policy(config)
-    opened = open_run(directory, config, resume)
+    opened = open_run(directory, config, resume, repetition)
     init_from = getattr(config.policy, "init_from", None)
     try:
         source = source_of(init_from, policy.size) if init_from and opened.snapshot is None else None
     except BaseException:
         opened.lock.release()
         raise
-    return Prepared(config, task, policy, opened, source)
+    return Prepared(config, task, policy, opened, source, repetition)
 
 
-def agreed(world: World, prepare: Callable[[], Prepared | int]) -> tuple[Prepared | None, int | str]:
-    """Run `prepare` on rank 0; every rank gets its exit status, if it is to end, or else the resolved config."""
-    prepared: Prepared | None = None
-    told: int | str = 0
-    if world.rank == 0:
-        try:
-            result = prepare()
-            if isinstance(result, int):
-                told = result
-            else:
-                prepared, told = result, dump_json(result.config)
-        except UserError as error:
-            sys.stderr.write(f"hpc_es: {error}\n")
-            told = error.status
-        except SystemExit as error:  # argparse has said all
-            told = error.code if isinstance(error.code, int) else 2
-    return prepared, json.loads(world.broadcast_text(json.dumps(told)))
+@dataclass(frozen=True)
+class Once:
+    """What one run of an experiment is called with, besides its config."""
+
+    directory: Path
+    resume: Resume = "auto"
+    repetition: int = 0
+    table: Float32 | None = None  # the noise, where it is there already
+    on_row: OnRow | None = None  # called on rank 0 with each generation's metrics; False ends the run early
+    aloud: bool = True  # whether rank 0 shows its progress on the console
+
+
+def run_once(world: World, signals: Signals, config: Config, once: Once) -> tuple[Ended, Result | None]:
+    """One run, from its directory to its end, on every rank; its result on rank 0 if it was finished."""
+    prepared: list[Prepared] = []
+
+    def prepare_it() -> Mapping[str, Any]:
+        prepared.append(prepare(config, once.directory, once.resume, once.repetition))
+        return {}
+
+    told = agreed(world, prepare_it)
+    if isinstance(told, Ended):
+        return told, None
+    session = Session(world, signals, prepared[0] if prepared else None, config, once)
+    rows = session.training.run()
+    try:
+        for row in rows:
+            if once.on_row is not None and not once.on_row(once.repetition, row):
+                rows.close()
+                break
+    except RunFailedError as error:
+        session.close()
+        return Ended(error.status, str(error)), None
+    status = session.close()
+    if status:
+        return Ended(status, "a signal"), None
+    return Ended(0), session.result()
 
 
 class Session:
     """One run on one rank, from the parts to the last message."""
 
-    def __init__(self, world: World, signals: Signals, prepared: Prepared | None, config: Config) -> None:
-        self._world = world
+    def __init__(
+        self, world: World, signals: Signals, prepared: Prepared | None, config: Config, once: Once | None = None
+    ) -> None:
+        self._world, self._config, self._once = world, config, once or Once(Path())
         with quiet_stderr(prepared is None):  # rank 0 has shown what there is
             task, policy = (prepared.task, prepared.policy) if prepared else task_and_policy(config)
-        built = parts(config, world, task, policy)
+        built = parts(config, world, task, policy, self._once.repetition, self._once.table)
+        self._task = built.task
         state = built.algorithm.initial()
         self._record: Record | None = None
         if prepared is not None:
@@ -93,7 +122,7 @@ class Session:
                 "ranks": world.size,
                 "blas_threads": versions.blas_threads(),
             }
-            self._record = Record(prepared.opened, config, provenance)
+            self._record = Record(prepared.opened, config, provenance, self._once.aloud)
             self._start(prepared, config, state)
         self.training = Training(config, world, built, lambda: signals.count, self._record, state, self._log)
 
@@ -110,6 +139,7 @@ class Session:
         resumed = f"from generation {state.generation}" if self._record and self._record.resumed else None
         return {
             "name": config.name,
+            "repetition": f"{self._once.repetition} of {config.repetitions}" if config.repetitions > 1 else None,
             "env": getattr(config.task, "env_id", config.task.kind),
             "params": policy.size,
             "ranks": self._world.size,
@@ -126,10 +156,30 @@ class Session:
         else:
             sys.stderr.write(line + "\n")
 
+    def result(self) -> Result | None:
+        """Rank 0, after the end: what is to be known of the run, also in result.json beside its checkpoints."""
+        if self._record is None:
+            return None
+        from hpc_es.experiment import results
+
+        record, state, best = self._record, self.training.state, self._record.best
+        found = results.result(
+            self._config,
+            self._once.repetition,
+            state.theta,
+            state.generation,
+            record.counters,
+            best.return_ if best else None,
+            self.training.final,
+        )
+        write_json(record.directory / results.ALONE, found)
+        return found
+
     def close(self) -> int:
         """Give everything back; returns the exit status."""
         if self._record is not None:
             self._record.close()
+        self._task.close()
         self._world.poll = None
         return self.training.exit_status
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpc_es.config import Config
-from hpc_es.errors import RunError
+from hpc_es.errors import RunError, RunFailedError
+from hpc_es.experiment.agreed import INTERRUPTED
 from hpc_es.experiment.build import Parts
 from hpc_es.experiment.generation import Evaluated, Generation
 from hpc_es.experiment.measure import Row, row
@@ -23,8 +24,8 @@ from hpc_es.mpi.world import World
 if TYPE_CHECKING:
     from hpc_es.experiment.record import Record
 
-RUN, EVALUATE, STOP = 0, 1, 2  # what rank 0 tells the others to do
-INTERRUPTED = 75  # exit status: the run can carry on (EX_TEMPFAIL)
+RUN, EVALUATE, STOP, FAIL = 0, 1, 2, 3  # what rank 0 tells the others to do
+OTHERS_SAVE_SECONDS = 2.0
 GIVE_UP_SECONDS = 60.0  # a rank that gave up waits so long for rank 0 to end the job
 
 
@@ -47,8 +48,9 @@ class Training:
         self._generation = Generation(self.world, self._work, self.parts.algorithm, self.signals, self.log)
         self._interrupted = False
         self._trained = False
+        self.final: dict[str, float] = {}  # rank 0: what the final evaluation found
 
-    def run(self) -> Iterator[Row]:
+    def run(self) -> Generator[Row]:
         """Yield the metrics of each generation; on ranks other than 0 nothing is yielded.
 
         If the caller leaves the loop early on rank 0 the others are told to stop too.
@@ -76,12 +78,17 @@ class Training:
             return RUN
         return STOP if self._interrupted or self.record.stop_reason() is not None else RUN
 
-    def _told(self, command: int) -> int:
-        """Every rank gets rank 0's command and, unless it is to stop, the shared arrays of its state."""
+    def _told(self, command: int, reason: str = "") -> int:
+        """Every rank gets rank 0's command and, unless it is to stop, the shared arrays of its state.
+
+        Raises RunFailedError on every rank for the command FAIL.
+        """
         since = time.perf_counter()
         control = np.array([command, self.state.generation, self._interrupted], np.int64)
         self.world.broadcast(control)
         self._interrupted = bool(control[2])
+        if control[0] == FAIL:
+            raise RunFailedError(self.world.broadcast_text(reason))
         if control[0] != STOP:
             shared = _broadcast(self.world, self.state.shared)
             self.state = replace(self.state, generation=int(control[1]), shared=shared)
@@ -100,7 +107,11 @@ class Training:
         if self.record is None:
             self._interrupted = bool(evaluated.headers["signals"].max() > 0)
             return None
-        return self._tell(evaluated, since)
+        try:
+            return self._tell(evaluated, since)
+        except RunError as error:  # the others wait for the next command
+            self._told(FAIL, str(error))
+            raise
 
     def _tell(self, evaluated: Evaluated, since: float) -> Row:
         """Rank 0: the update, then what it leaves behind."""
@@ -126,16 +137,21 @@ class Training:
         if self.record is not None:
             self.record.finish_triggers()
         self.exit_status = INTERRUPTED if self._interrupted else 0
-        summary = {}
-        if self.config.evaluation.interval > 0 and self._trained:
-            self._told(EVALUATE)
+        if self._told(EVALUATE if self._to_measure() else STOP) == EVALUATE:
             evaluated = self._generation.run(self.state, self.config.evaluation.episodes, train=False)
             returns = evaluated.evaluation["return_"]
             returns = returns[~np.isnan(returns)]
             if len(returns):
-                summary = {"final_return_mean": float(returns.mean()), "final_return_std": float(returns.std())}
+                self.final = {"final_return_mean": float(returns.mean()), "final_return_std": float(returns.std())}
         if self.record is not None:
-            self._say_goodbye(summary)
+            self._say_goodbye(self.final)
+
+    def _to_measure(self) -> bool:
+        """Rank 0: whether there is a theta whose final evaluation is not known."""
+        if self.record is None or self.config.evaluation.interval == 0:
+            return False
+        self.final = {} if self._trained else dict(self.record.measured)
+        return not self.final
 
     def _say_goodbye(self, summary: dict[str, float]) -> None:
         assert self.record
@@ -169,6 +185,8 @@ class Training:
             f"given up ({reason}); the same command carries on from the last finished generation"
         )
         self.record.close()
+        if self.config.repetition_groups > 1:
+            time.sleep(OTHERS_SAVE_SECONDS)  # the other groups got the signal too
         self.world.abort(INTERRUPTED)
 
 

@@ -8,8 +8,8 @@ import re
 from hpc_es.errors import LaunchError
 from hpc_es.mpi import shared
 from hpc_es.mpi.launch import refusal, tasks_started
-from hpc_es.mpi.shared import Windows
-from hpc_es.mpi.world import Links, World
+from hpc_es.mpi.links import connected
+from hpc_es.mpi.world import World
 
 _joined: list[World] = []
 
@@ -50,10 +50,10 @@ def _connect() -> World:
             raise LaunchError(refusal(count, variable, f"{library} sees a world of one"))
         shared.unlink_mapped()
         return World(library)
-    node = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
-    if node.rank == 0:  # all ranks are past MPI_Init
+    links = connected(MPI, MPI.COMM_WORLD)
+    if links.node.rank == 0:  # all ranks are past MPI_Init
         shared.unlink_mapped()
-    return World(library, Links(MPI, MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Dup(), node, Windows(MPI, node)))
+    return World(library, links)
 
 
 def library_name(version: str) -> str:

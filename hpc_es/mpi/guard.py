@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 
 from hpc_es.errors import LaunchError, UserError
 from hpc_es.mpi.connect import joined
+from hpc_es.mpi.ending import abort
 from hpc_es.mpi.launch import task_rank, tasks_started
-from hpc_es.mpi.world import abort
 
 FIRST_WORD_SECONDS = 0.5  # rank 0 speaks first: where all fail alike it ends the others before they say the same
 REPEAT_SECONDS = 0.5  # a launcher and the scheduler may both deliver one signal

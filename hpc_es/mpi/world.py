@@ -7,22 +7,20 @@ library.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc_es.mpi import shared
-from hpc_es.mpi.launch import abort_launch, tasks_started
-from hpc_es.mpi.shared import Windows
+from hpc_es.mpi.ending import abort
+from hpc_es.mpi.links import Links
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -34,19 +32,7 @@ Int64 = npt.NDArray[np.int64]
 SPIN_SECONDS = 0.2e-3
 SLEEP_SHARE = 0.1  # of the time waited so far, so a wait grows by a tenth (doubling sleeps: 7x slower, 3 ranks a core)
 SHORTEST_SECONDS, LONGEST_SECONDS = 20e-6, 1e-3  # of a sleep
-PASS_ON_SECONDS = 0.2  # a launcher that ends the job may drop output that it has not passed on yet (Hydra, seen once)
 PIECE_BYTES = 1 << 30  # of a broadcast: below the 2 GiB that an int counts
-
-
-@dataclass(frozen=True)
-class Links:
-    """The MPI side of a world of several ranks; each kind of traffic has a communicator of its own."""
-
-    mpi: Any  # the module mpi4py.MPI
-    collectives: MPI.Intracomm
-    messages: MPI.Intracomm
-    node: MPI.Comm
-    windows: Windows
 
 
 class World:
@@ -62,6 +48,8 @@ class World:
         self.poll: Callable[[], None] | None = None
         self.notes: list[str] = []
         self._links = links
+        self._parts: dict[int, World] = {}
+        self._shared: dict[str, Array] = {}
         self._sending: list[MPI.Request] = []
         self._to_myself: deque[tuple[int, Int64]] = deque()  # messages of a world of one
         self._polling = False
@@ -85,6 +73,20 @@ class World:
     def table(self) -> list[tuple[int, str, int]]:
         """(rank, host, process id) of every rank, for the log."""
         return list(self._table)
+
+    def split(self, groups: int) -> World:
+        """The group of this rank, a world of its own: contiguous ranks, sizes that differ by at most one.
+
+        Every rank of the world calls this; the same number of groups gives the same world again.
+        """
+        assert 1 <= groups <= self.size, f"{groups} groups of {self.size} ranks"
+        if groups == 1 or not self._links:
+            return self
+        if groups not in self._parts:
+            group = next(g for g in range(groups) if self.rank < -(-self.size * (g + 1) // groups))
+            self.barrier()  # politely, so that all meet in the blocking calls
+            self._parts[groups] = World(self.library, self._links.part(group, self.rank))
+        return self._parts[groups]
 
     # Waiting.
 
@@ -231,13 +233,21 @@ class World:
 
     # Memory shared by the ranks of a node.
 
-    def shared_array(self, count: int, dtype: npt.DTypeLike = np.float32) -> Array:
+    def shared_array(self, name: str, count: int, dtype: npt.DTypeLike = np.float32) -> Array:
         """One uninitialised array for all ranks of the node; every rank of the world calls this.
 
-        Where shared memory is too small each rank gets an array of its own, and `notes` says so. Either way the rank
-        fills its part, as `filling(array)` says, and then calls `node_barrier()`.
+        The same name, count and dtype give the same memory again, once all ranks of the node ask for it. Where shared
+        memory is too small each rank gets an array of its own, and `notes` says so. Either way the rank fills its
+        part, as `filling(array)` says, and then calls `node_barrier()`.
         """
-        kind = np.dtype(dtype)
+        key = f"{name} {count} {np.dtype(dtype)}"
+        if key in self._shared:
+            self.node_barrier()  # nobody reads the old content any more
+        else:
+            self._shared[key] = self._allocated(count, np.dtype(dtype))
+        return self._shared[key]
+
+    def _allocated(self, count: int, kind: np.dtype[Any]) -> Array:
         if not self._links or self.node_size == 1:
             return np.empty(count, kind)
         wanted, free = count * kind.itemsize, np.zeros(1, np.int64)
@@ -276,23 +286,12 @@ class World:
             return
         self._finalized = True
         if self._links:
-            for request in self._sending:
+            worlds = (self, *self._parts.values())
+            for request in [request for world in worlds for request in world._sending]:
                 self.wait(request)
             self.wait(self._links.messages.Ibarrier())  # politely, so that all meet in the blocking calls below
-            self._links.windows.unlock()
+            for world in worlds:
+                if world._links:
+                    world._links.windows.unlock()
         if "mpi4py.MPI" in sys.modules:
             sys.modules["mpi4py.MPI"].Finalize()
-
-
-def abort(status: int) -> NoReturn:
-    """End this process and, where MPI runs, all ranks at once; needs no World."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # a closed pipe must not keep the others hanging
-            stream.flush()
-    time.sleep(PASS_ON_SECONDS)
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.size > 1:
-        mpi.COMM_WORLD.Abort(status)
-    elif tasks_started(os.environ)[0] > 1:
-        abort_launch(os.environ, status)
-    os._exit(status)

@@ -34,9 +34,10 @@ class Progress:
     Neither a full disk nor a closed terminal ends a run from here: what cannot be shown is left out.
     """
 
-    def __init__(self, run_dir: Path, stop: Stop) -> None:
+    def __init__(self, run_dir: Path, stop: Stop, aloud: bool = True) -> None:
         self._log = run_dir / "log.txt"
         self._stop = stop
+        self._aloud = aloud  # else only log.txt
         self._info: Info = {}
         self._rows: tuple[Row, ...] = ()  # never changed in place: the live display has a thread
         self._last: Number = None  # evaluation
@@ -64,7 +65,7 @@ class Progress:
         self._updated = time.monotonic()
         entries = [f"{key.replace('_', ' ')} {value}" for key, value in info.items() if value is not None]
         self.message("  ".join(entries))
-        if on_terminal():
+        if self._aloud and on_terminal():
             self._live = _live(self)
             self._live.start()
 
@@ -85,7 +86,7 @@ class Progress:
         """Print a warning or a notice above the live display, or as a line."""
         if self._live is not None:
             self._live.console.print(_text(text), soft_wrap=True)
-        else:
+        elif self._aloud:
             _print(text)
         self._append(text)
 
@@ -106,7 +107,7 @@ class Progress:
         self._pending = False
         self._printed = self._updated
         line = "  ".join(f"{name} {value}" for name, value in self.entries(0.0))
-        if self._live is None:
+        if self._live is None and self._aloud:
             _print(line)
         self._append(line)
 

@@ -178,7 +178,7 @@ def test_a_shared_array_is_one_for_the_node(ranks: int) -> None:
     run(
         ranks,
         """
-        array = world.shared_array(1000, np.float32)
+        array = world.shared_array("noise", 1000, np.float32)
         part, parts = world.filling(array)
         assert (part, parts) == (rank, size) and array.dtype == np.float32 and array.shape == (1000,)
         array[part::parts] = rank + 1
@@ -194,7 +194,7 @@ def test_without_shared_memory_each_rank_has_its_own_array_and_a_note() -> None:
         3,
         """
         shared.free_bytes = lambda: 1 << 20 if rank == 0 else 1 << 40  # the others hear of it
-        array = world.shared_array(1 << 20)
+        array = world.shared_array("noise", 1 << 20)
         assert world.filling(array) == (0, 1)
         array[:] = rank
         world.node_barrier()
@@ -209,7 +209,7 @@ def test_a_killed_job_would_leave_nothing_in_shared_memory(ranks: int) -> None:
     run(
         ranks,
         """
-        world.shared_array(1 << 20)
+        world.shared_array("noise", 1 << 20)
         world.barrier()
         mapped = [line for line in open("/proc/self/maps") if "/dev/shm/" in line]
         assert mapped and all("(deleted)" in line for line in mapped), mapped
@@ -265,7 +265,7 @@ def test_a_world_of_one_needs_no_mpi() -> None:
         world.broadcast(np.zeros(3)); world.barrier(); world.node_barrier()
         world.send(0, 5, [1]); world.send(0, 6, [2])
         assert list(world.receive(0, 6)) == [2] and world.receive_any()[1] == 5 and world.receive_any() is None
-        assert world.filling(world.shared_array(10)) == (0, 1)
+        assert world.filling(world.shared_array("noise", 10)) == (0, 1)
         world.finalize(); world.finalize()
         assert connect() is world
         print("fine")
@@ -302,3 +302,32 @@ def test_library_name(said: str, name: str) -> None:
 )
 def test_tasks_started(variables: dict[str, str], tasks: tuple[int, str]) -> None:
     assert launch.tasks_started(variables) == tasks
+
+
+def test_groups_are_worlds_of_their_own() -> None:
+    """Five ranks in three groups: 2, 2, 1; contiguous."""
+    run(
+        5,
+        """
+        group = world.split(3)
+        told = [bytes(text).decode() for text in group.allgather(np.frombuffer(str(rank).encode(), np.uint8))]
+        assert told == {0: ["0", "1"], 1: ["0", "1"], 2: ["2", "3"], 3: ["2", "3"], 4: ["4"]}[rank], told
+        assert (group.rank, group.size) == (told.index(str(rank)), len(told))
+        assert world.split(3) is group and world.split(1) is world
+        group.send(0, 7, [rank])
+        if group.rank == 0:
+            assert [int(group.receive(source, 7)[0]) for source in range(group.size)] == [int(text) for text in told]
+        world.barrier()
+        """,
+    )
+
+
+def test_the_same_name_gives_the_same_memory_again() -> None:
+    run(
+        2,
+        """
+        first = world.shared_array("noise", 1000)
+        assert world.shared_array("noise", 1000) is first
+        assert world.shared_array("noise", 999) is not first and world.shared_array("other", 1000) is not first
+        """,
+    )

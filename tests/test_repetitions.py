@@ -1,0 +1,172 @@
+"""Repetitions under real mpiexec: the same rows with any number of ranks, groups and array tasks, and after kills."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_es.experiment import results
+from tests import runs
+from tests.harness import python
+
+FIVE = ("repetitions=5", "checkpoint.interval=1")
+CLOCK = ("seconds",)
+
+
+def found(run: Path) -> list[dict[str, Any]]:
+    """The results without the columns of time."""
+    return [{name: value for name, value in row.items() if name not in CLOCK} for row in results.read(run)]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five repetitions on one rank, one after the other."""
+    run = tmp_path_factory.mktemp("reference") / "run"
+    runs.finished(0, run, *FIVE)
+    return run
+
+
+def test_repetitions_differ_and_each_is_there(reference: Path) -> None:
+    rows = found(reference)
+    assert [row["repetition"] for row in rows] == [0, 1, 2, 3, 4]
+    assert len({row["theta_sha256"] for row in rows}) == 5
+    assert results.summary(results.read(reference))["missing"] == []
+
+
+def test_the_first_repetition_is_the_run_without_repetitions(reference: Path, tmp_path: Path) -> None:
+    runs.finished(2, tmp_path / "run")
+    runs.assert_same(tmp_path / "run", reference / "repetition_0000")
+
+
+@pytest.mark.parametrize(("ranks", "groups"), [(3, 1), (3, 2), (4, 3)])
+def test_same_rows_on_any_ranks_and_groups(reference: Path, tmp_path: Path, ranks: int, groups: int) -> None:
+    done = runs.finished(ranks, tmp_path / "run", *FIVE, f"repetition_groups={groups}")
+    assert found(tmp_path / "run") == found(reference)
+    assert len(list((tmp_path / "run" / "results").iterdir())) == groups
+    assert "5 of 5 repetitions finished" in done.stdout
+
+
+def test_array_tasks_share_the_directory(reference: Path, tmp_path: Path) -> None:
+    for task in (1, 0):
+        environ = {f"SLURM_ARRAY_TASK_{n}": str(v) for n, v in {"ID": task, "MIN": 0, "MAX": 1, "COUNT": 2}.items()}
+        done = runs.train(2, tmp_path / "run", *FIVE, env=environ)
+        assert done.status == 0, str(done)
+        first = [3, 4] if task else [0, 1, 2, 3, 4]
+        assert [row["repetition"] for row in found(tmp_path / "run")] == first
+    assert found(tmp_path / "run") == found(reference)
+    assert json.loads((tmp_path / "run" / "status_0_of_2.json").read_text())["status"] == "finished"
+
+
+def test_shard_option(tmp_path: Path) -> None:
+    runs.finished(0, tmp_path / "run", *FIVE, "--shard", "1/3")
+    assert [row["repetition"] for row in found(tmp_path / "run")] == [2, 3]
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_killed_in_the_middle_and_started_again(reference: Path, tmp_path: Path, groups: int) -> None:
+    run, pause = tmp_path / "run", tmp_path / "slow"
+    arguments = (*FIVE, f"repetition_groups={groups}", f"task.env_kwargs.pause_file={pause}")
+    with runs.begin(3, run, *arguments) as job:
+        runs.wait_for(lambda: len(results.read(run)) >= 1)
+        pause.touch()
+        job.signal(1, signal.SIGKILL)
+        assert job.wait().status != 0
+    before = len(results.read(run))
+    assert before < 5
+    pause.unlink()
+    done = runs.train(2, run, *arguments)
+    assert done.status == 0, str(done)
+    digest = [row["theta_sha256"] for row in results.read(run)]
+    plain = tmp_path / "plain"
+    runs.finished(0, plain, *FIVE, f"task.env_kwargs.pause_file={pause}")
+    assert digest == [row["theta_sha256"] for row in results.read(plain)]
+
+
+def test_a_lost_line_is_written_again_without_training(reference: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    runs.finished(0, run, *FIVE)
+    before, path = found(run), run / "results" / "0-of-1.jsonl"
+    path.write_bytes(b"\n".join(path.read_bytes().split(b"\n")[:3]) + b'\n{"repe')
+    done = runs.finished(2, run, *FIVE)
+    assert found(run) == before
+    assert "generation 1 of 6" not in done.stdout
+
+
+def test_finished_repetitions_are_not_run_again(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    runs.finished(0, run, *FIVE)
+    before = {path: path.stat().st_mtime_ns for path in run.glob("repetition_*/checkpoints/*")}
+    assert runs.finished(3, run, *FIVE, "repetition_groups=3").seconds < 30
+    assert {path: path.stat().st_mtime_ns for path in run.glob("repetition_*/checkpoints/*")} == before
+
+
+def test_a_signal_stops_all_groups_with_75_and_the_same_command_carries_on(reference: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arguments = ("repetitions=3", "repetition_groups=2", "stop.generations=40")
+    with runs.begin(3, run, *arguments) as job:
+        runs.wait_for(lambda: runs.generation(run / "repetition_0000") >= 1)
+        job.process.send_signal(signal.SIGTERM)
+        done = job.wait()
+    assert done.status == 75, str(done)
+    assert runs.status(run)["status"] == "interrupted"
+    runs.finished(2, run, *arguments)
+    runs.finished(0, tmp_path / "plain", *arguments[:1], arguments[2])
+    assert found(run) == found(tmp_path / "plain")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("stop.generations=7",), r"stop: finished repetitions .*\"generations\": 6.*\"generations\": 7"),
+        (("repetitions=6",), "repetitions: finished repetitions of .* have 5, the config 6"),
+        (("algorithm.sigma=0.2",), r"algorithm.sigma: 0.1 in the directory, 0.2 in the config"),
+        (("--resume", "never"), "holds repetitions already"),
+        (("repetition_groups=2",), "repetition_groups: is 2, but the job has 1 ranks"),
+    ],
+)
+def test_refused(reference: Path, arguments: tuple[str, ...], text: str) -> None:
+    before = {path: path.read_bytes() for path in reference.rglob("*") if path.is_file()}
+    done = runs.train(0, reference, *FIVE, *arguments)
+    assert done.status == 2
+    assert re.search(text, done.stderr), done.stderr
+    assert {path: path.read_bytes() for path in reference.rglob("*") if path.is_file()} == before
+
+
+def test_a_directory_holds_one_run_or_several(reference: Path, tmp_path: Path) -> None:
+    runs.finished(0, tmp_path / "run")
+    done = runs.train(0, tmp_path / "run", *FIVE)
+    assert done.status == 2
+    assert "holds a single run" in done.stderr
+    done = runs.train(0, reference)
+    assert done.status == 2
+    assert "holds repetitions" in done.stderr
+
+
+def test_results_command(reference: Path, tmp_path: Path) -> None:
+    done = python(["-m", "hpc_es", "results", str(reference), "--json"])
+    assert json.loads(done.stdout)["finished"] == 5
+    lines = python(["-m", "hpc_es", "results", str(reference), "--csv"]).stdout.splitlines()
+    assert len(lines) == 6
+    assert lines[1].split(",")[3] == "0"
+    runs.finished(0, tmp_path / "single")
+    assert "1 of 1 repetitions finished" in python(["-m", "hpc_es", "results", str(tmp_path / "single")]).stdout
+    assert python(["-m", "hpc_es", "results", str(tmp_path)]).status == 2
+
+
+def test_failed_repetition_leaves_the_others_alone(tmp_path: Path) -> None:
+    """The checkpoints of repetition 1 are not ours."""
+    run = tmp_path / "run"
+    runs.finished(0, run, "repetitions=3")
+    (run / "results" / "0-of-1.jsonl").unlink()
+    damaged = run / "repetition_0001" / "checkpoints"
+    for path in damaged.glob("*.h5"):
+        path.write_bytes(b"no checkpoint")
+    done = runs.train(3, run, "repetitions=3")
+    assert done.status == 2, str(done)
+    assert "repetition 1:" in done.stderr
+    assert [row["repetition"] for row in found(run)] == [0, 2]
