@@ -1,0 +1,95 @@
+"""The interpreter: published vectors, and the compiled one against the reference."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpc_es.tasks.brainfuck import CHARACTERS, Result, Status, evaluate, execute
+
+Inputs = list[int]
+
+
+def both(code: str, inputs: Inputs, **options: Any) -> Result:
+    """What the reference gives, which is what the compiled one gives."""
+    expected = evaluate(code, inputs, **options)
+    assert execute([code], [inputs], **options) == [[expected]]
+    return expected
+
+
+@pytest.mark.parametrize(
+    ("code", "inputs", "base", "output"),
+    [
+        ("+++.--.+.", [], 256, [3, 1, 2]),
+        ("+.<.>++.", [], 256, [1, 1, 2]),
+        ("+,.", [], 256, [0]),
+        ("+.--.", [], 5, [1, 4]),
+        (">,[>,]<[.<]", [4, 3, 2], 256, [2, 3, 4]),
+        ("+++.]]]]>----.[[[[[>+.", [], 10, [3, 6, 1]),
+        (",.,.", [300, -4], 256, [300, -4]),  # inputs are stored as they are
+        (",+.", [300], 256, [0]),  # 300 is not below 255
+        ("", [1], 256, []),
+    ],
+)
+def test_output(code: str, inputs: Inputs, base: int, output: Inputs) -> None:
+    result = both(code, inputs, base=base)
+    assert (result.output, result.status, result.success) == (output, Status.SUCCESS, True)
+
+
+def test_memory_grows_to_the_right_only() -> None:
+    assert both("<+>++>+++>++++.", []).memory == [1, 2, 3, 4]
+
+
+def test_step_limit_keeps_the_output() -> None:
+    result = both("+.[].", [], base=5, max_steps=100)
+    assert (result.output, result.status, result.steps, result.success) == ([1], Status.STEP_LIMIT, 100, False)
+
+
+def test_a_program_that_ends_with_the_last_step_allowed_is_over_the_limit() -> None:
+    assert both("+++", [], max_steps=3).status == Status.STEP_LIMIT
+    assert both("+++", [], max_steps=4).status == Status.SUCCESS
+
+
+@pytest.mark.parametrize("code", ["+++.]]]]>----.[[[[[>+.", "[", "]", "]["])
+def test_strict_syntax(code: str) -> None:
+    assert both(code, [], require_correct_syntax=True) == Result([], Status.SYNTAX_ERROR, 0, [])
+
+
+def test_a_loop_goes_back_to_behind_its_bracket() -> None:
+    """+ [ - ] with one turn: 4 steps; with two turns the [ is not run again: 2 + 2 + 2."""
+    assert both("+[-]", []).steps == 4
+    assert both("++[-]", []).steps == 2 + 1 + 2 + 2
+
+
+def test_other_characters_cost_a_step() -> None:
+    assert both("+_ é+", []).steps == 5
+
+
+@pytest.mark.parametrize("code", ["+[>+]", "+[.]", "+[[]]", "+[,+.]"])
+def test_what_never_ends_is_bounded(code: str) -> None:
+    result = both(code, [])
+    assert result.status == Status.STEP_LIMIT
+    assert len(result.memory) <= 5001
+    assert len(result.output) <= 5000
+
+
+def test_the_compiled_interpreter_agrees_on_a_hundred_thousand_programs() -> None:
+    """The reference takes short programs and few steps here, as it takes 5 us a step."""
+    rng = random.Random(20)
+    programs = ["".join(rng.choices(CHARACTERS + "_", k=rng.randrange(30))) for _ in range(100_000)]
+    inputs = [[5, 0, 2], []]
+    for first in range(0, len(programs), 5000):
+        part = programs[first : first + 5000]
+        expected = [[evaluate(code, case, 27, 60) for case in inputs] for code in part]
+        assert execute(part, inputs, 27, 60) == expected
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(CHARACTERS + "x", max_size=60), st.lists(st.integers(-3, 300), max_size=5), st.integers(2, 300))
+def test_the_compiled_interpreter_agrees(code: str, inputs: Inputs, base: int) -> None:
+    both(code, inputs, base=base, max_steps=500)
+    both(code, inputs, base=base, max_steps=500, require_correct_syntax=True)

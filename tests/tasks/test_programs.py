@@ -1,0 +1,162 @@
+"""Coding tasks: the published cases by their fingerprints, and the published rewards."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+
+import pytest
+
+from hpc_es.errors import UserError
+from hpc_es.tasks import rewards
+from hpc_es.tasks.brainfuck import CHARACTERS
+from hpc_es.tasks.coding_cases import TASKS
+from hpc_es.tasks.known_programs import KNOWN
+from hpc_es.tasks.programs import PAPER, make_task
+
+FINGERPRINTS = {
+    "reverse": "f8680bc3d012",
+    "remove-char": "492ab9f38be7",
+    "count-char": "432364d31714",
+    "echo": "1c8993a7d772",
+    "add": "67445ec0f814",
+    "bool-logic": "a8ed14a8c635",
+    "sort3": "045ece9c6300",
+    "echo-twice": "e4fbb8df3f90",
+    "echo-thrice": "03c6c0bff93e",
+    "copy-reverse": "9f54ed63ca1a",
+    "zero-cascade": "8559fc35b0af",
+    "cascade": "0e7c04b895ec",
+    "shift-left": "ed6a65bab871",
+    "unriffle": "79d63f6097c6",
+    "remove-last": "6c97d0b88bcc",
+    "remove-last-two": "f65d0f92a5b6",
+    "echo-alternating": "6b0390bf2ee9",
+    "echo-half": "513b3a5cded2",
+    "length": "cbe7d462916d",
+    "echo-second-seq": "4f4966bf3526",
+    "divide-2": "865d29b4cedc",
+    "print-hello": "cfa96098a432",
+    "print": "df5ad3cc19e1",
+    "divmod": "6a80ca6ae6f5",
+    "multiply": "50be069881a6",
+}
+HELLO_NEARLY, HELLO = "++++++++.---.+++++++...", "++++++++.---.+++++++..+++."
+
+
+def padded(code: str) -> str:
+    return code.ljust(100, "[")
+
+
+@pytest.mark.parametrize(("name", "digest"), list(FINGERPRINTS.items()))
+def test_cases_are_the_published_ones(name: str, digest: str) -> None:
+    cases = [[list(given), list(wanted)] for given, wanted in make_task(name).cases]
+    assert hashlib.sha256(json.dumps(cases, separators=(",", ":")).encode()).hexdigest()[:12] == digest
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("shift-right", 16),
+        ("riffle", 16),
+        ("echo-nth-seq", 16),
+        ("circle-route", 109),
+        ("sort3", 150),
+        ("trim-left", 5),
+    ],
+)
+def test_number_of_cases(name: str, first: int) -> None:
+    assert len(make_task(name).cases) == first
+
+
+def test_circle_routes_lead_back_as_they_say() -> None:
+    for given, wanted in make_task("circle-route").cases:
+        closed = given.count(1) == given.count(3) and given.count(2) == given.count(4)
+        assert wanted == (int(closed),)
+
+
+def test_dedup_and_remove_target_char_in_words() -> None:
+    for given, wanted in make_task("dedup").cases:
+        assert wanted == (*dict.fromkeys(given[:-1]), 0)  # each number stands in one run
+    for given, wanted in make_task("remove-target-char").cases:
+        assert wanted == (*(value for value in given[1:-1] if value != given[0]), 0)
+
+
+def test_the_tasks_of_the_paper_are_there() -> None:
+    assert len(PAPER) == 26
+    assert set(PAPER) <= set(TASKS)
+
+
+def test_published_rewards_of_printing() -> None:
+    task = make_task("print", fixed_string=[8, 5, 12, 12, 15], base=27, do_code_simplification=True)
+    assert task.score(HELLO_NEARLY).reward == pytest.approx((135 - 3) / 135 / 4)
+    assert task.score(HELLO).reward == pytest.approx(0.935)
+    assert task.score(padded(HELLO)).reward == pytest.approx(0.75)
+    plain = make_task("print-hello")
+    assert plain.score(padded(HELLO_NEARLY)).reward == pytest.approx(0.2444, abs=1e-4)
+    assert plain.score(padded(HELLO)).reward == 1.0
+
+
+def test_published_rewards_of_reverse() -> None:
+    plain, short = make_task("reverse", base=27), make_task("reverse", base=27, do_code_simplification=True)
+    assert plain.score(padded(">,>,>,.<.<.<.")).reward == pytest.approx(0.1345, abs=1e-4)
+    assert short.score(">,>,>,.<.<.<.").reward == pytest.approx(0.1324, abs=1e-4)
+    assert make_task("reverse").score(padded(">,>,>,.<.<.<.")).reward == pytest.approx(0.13312, abs=1e-5)
+    assert plain.score(padded(",[>,]+[,<.]")).reward == 1.0
+    assert short.score(",[>,]+[,<.]").reward == pytest.approx(0.9725)
+    assert short.score(padded(",[>,]+[,<.]")).reward == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_known_program_solves_its_own_task(name: str) -> None:
+    score = make_task(name).score(KNOWN[name].program)
+    assert (score.reward, score.correct, score.status) == (1.0, True, "correct")
+    assert score.outputs == tuple(wanted for _, wanted in make_task(name).cases)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_empty_program(name: str) -> None:
+    assert make_task(name).score("").reward == (0.1875 if name == "substring" else 0.0)
+
+
+def test_failures() -> None:
+    score = make_task("reverse").score("+[]")
+    assert (score.reward, score.correct, score.status, score.outputs) == (-2 / 64, False, "step-limit", ())
+    assert make_task("print").score("+[]").reward == -0.5
+    assert make_task("reverse", require_correct_syntax=True).score("[").status == "syntax-error"
+
+
+@pytest.mark.parametrize("name", ["reverse", "print-hello", "substring", "bool-logic"])
+@pytest.mark.parametrize("simplify", [True, False])
+def test_the_compiled_score_has_the_bits_of_the_reference(name: str, simplify: bool) -> None:
+    rng = random.Random(7)
+    task = make_task(name, do_code_simplification=simplify, max_steps=300)
+    programs = ["".join(rng.choices(CHARACTERS, k=rng.randrange(101))) for _ in range(300)]
+    programs += [padded(HELLO), ",[>,]+[,<.]", ""]
+    found, correct = task.score_many(programs)
+    expected = [task.score(program) for program in programs]
+    assert found.tolist() == [score.reward for score in expected]
+    assert correct.tolist() == [score.correct for score in expected]
+    assert correct.any() == (name in ("reverse", "print-hello"))
+
+
+def test_mistakes() -> None:
+    with pytest.raises(UserError, match="unknown task 'reserve': expected one of print-hello, print"):
+        make_task("reserve")
+    with pytest.raises(UserError, match="the task add has base 256"):
+        make_task("add", base=27)
+    with pytest.raises(UserError, match="fixed_string is for the tasks print"):
+        make_task("reverse", fixed_string=[1])
+
+
+def test_distances_by_hand() -> None:
+    assert rewards.absolute([1, 2, 4], [1, 2, 3], 5) == 1 - 1 / 15
+    assert rewards.modular_difference(13, 4, 5) == 1
+    assert rewards.logarithmic_distance([0], [4], 5) == pytest.approx(math.log(2) / math.log(4))
+    assert rewards.absolute([], [1, 2], 5) == 0.0
+    assert rewards.absolute([1, 1, 1, 1], [1], 5) == 1 - 15 / 5
+    assert rewards.absolute_modular([4], [0], 5) == 1 - 1 / 5
+    assert rewards.absolute_logarithmic([3, 3], [3], 5) == 0.0
+    assert rewards.logarithmic_distance([], [], 5) == 0.0
