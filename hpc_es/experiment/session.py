@@ -107,6 +107,11 @@ class Session:
         self._world, self._config, self._once = world, config, once or Once(Path())
         with quiet_stderr(prepared is None):  # rank 0 has shown what there is
             task, policy = (prepared.task, prepared.policy) if prepared else task_and_policy(config)
+        devices = ""
+        if getattr(config.policy, "backend", "") == "tensorflow":
+            from hpc_es.mpi.devices import bind_device
+
+            devices = bind_device(world)  # before the policy computes
         built = parts(config, world, task, policy, self._once.repetition, self._once.table)
         self._task = built.task
         state = built.algorithm.initial()
@@ -124,6 +129,8 @@ class Session:
             }
             self._record = Record(prepared.opened, config, provenance, self._once.aloud)
             self._start(prepared, config, state)
+            if devices:
+                self._record.progress.message(devices)
         self.training = Training(config, world, built, lambda: signals.count, self._record, state, self._log)
 
     def _start(self, prepared: Prepared, config: Config, state: State) -> None:
