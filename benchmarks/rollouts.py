@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.config import validate
+from hpc_es.config import Config, validate
 from hpc_es.experiment.session import Session, prepare
 from hpc_es.interfaces import State
 from hpc_es.mpi.connect import connect
@@ -38,19 +38,7 @@ def run() -> list[dict[str, Any]]:
 
 def measure(env_id: str, target: float, generations: int, limit: int | None) -> dict[str, Any]:
     """Alternate a generation and its replay."""
-    config = validate(
-        {
-            "name": "bench",
-            "task": {"kind": "episodes", "env_id": env_id, "max_episode_steps": limit},
-            "policy": {"kind": "mlp", "hidden_dims": [64, 64]},
-            "algorithm": {"kind": "es", "population_size": 64, "optimizer": {"learning_rate": 0.03}},
-            "noise": {"table_size": 5_000_000},
-            "evaluation": {"interval": 0},
-            "stop": {"generations": generations},
-            "mpi": {"chunk_size": 64},
-            "report": {"plot_interval_seconds": 0},
-        }
-    )
+    config = settings(env_id, generations, limit)
     with tempfile.TemporaryDirectory() as directory:
         prepared = prepare(config, Path(directory))
         session = Session(connect(), Signals(), prepared, config)
@@ -82,6 +70,23 @@ def measure(env_id: str, target: float, generations: int, limit: int | None) -> 
         "untrained_ratio": ratios[1],
         "spread": f"{min(ratios[half:]):.3f}-{max(ratios[half:]):.3f}",
     }
+
+
+def settings(env_id: str, generations: int, limit: int | None) -> Config:
+    """The experiment: MLP 64x64, a population of 64 in one chunk."""
+    return validate(
+        {
+            "name": "bench",
+            "task": {"kind": "episodes", "env_id": env_id, "max_episode_steps": limit},
+            "policy": {"kind": "mlp", "hidden_dims": [64, 64]},
+            "algorithm": {"kind": "es", "population_size": 64, "optimizer": {"learning_rate": 0.03}},
+            "noise": {"table_size": 5_000_000},
+            "evaluation": {"interval": 0},
+            "stop": {"generations": generations},
+            "mpi": {"chunk_size": 64},
+            "report": {"plot_interval_seconds": 0},
+        }
+    )
 
 
 def recorded(parts: Any, state: State) -> list[tuple[int, list[Any]]]:
