@@ -15,7 +15,7 @@ venv: $(VENV)/.installed  ## create or update .venv: the package, every extra bu
 $(VENV)/.installed: setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "hpc_es needs Python >= 3.10; try make PYTHON=python3.12"; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "no venv module: apt install python3-venv, or pip install virtualenv && virtualenv $(VENV)"; exit 1; }
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[mpi,tensorflow,mujoco,box2d,test]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[mpi,tensorflow,mujoco,box2d,tune,programs,test]'
 	@touch $@
 
 run: venv       ## train CONFIG on RANKS ranks into OUT (with curve.png), then evaluate; ARGS goes to the trainer

@@ -13,7 +13,7 @@ import pkgutil
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # as in training, before NumPy is imported
     os.environ.setdefault(_name, os.environ.get("OMP_NUM_THREADS", "1"))
@@ -21,26 +21,34 @@ os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 
 from hpc_es import __version__, commands  # noqa: E402
 from hpc_es.errors import UserError  # noqa: E402
+from hpc_es.mpi.launch import task_rank  # noqa: E402
 
 INTERRUPTED = 130  # as shells have it for Ctrl-C
 NOBODY_LISTENS = 141  # as shells have it for SIGPIPE
 
 
 def names() -> list[str]:
-    """The commands, sorted."""
-    return sorted(found.name for found in pkgutil.iter_modules(commands.__path__))
+    """The commands, sorted; a dash is an underscore in the module's name."""
+    return sorted(found.name.replace("_", "-") for found in pkgutil.iter_modules(commands.__path__))
 
 
 def command(name: str) -> ModuleType:
     """The module of a command."""
-    return importlib.import_module(f"hpc_es.commands.{name}")
+    return importlib.import_module(f"hpc_es.commands.{name.replace('-', '_')}")
 
 
 class Parser(argparse.ArgumentParser):
-    """Says a mistake in one line."""
+    """Says a mistake in one line; of a job's ranks, one speaks."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if not task_rank(os.environ):
+            super()._print_message(message, file)
 
     def error(self, message: str) -> NoReturn:
         """Without the usage, which --help shows."""
+        if message.startswith("unrecognized arguments"):
+            options = [action.option_strings[-1] for action in self._actions if action.option_strings]
+            message += f"; the options are {', '.join(options)}"
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
@@ -68,7 +76,7 @@ def run(arguments: Sequence[str]) -> int:
     if list(arguments[:1]) in ([], ["-h"], ["--help"]):
         top = parser()
         top.description = "\n".join(
-            [str(top.description), "", *(f"  {name:10}{summary(command(name))}" for name in names())]
+            [str(top.description), "", *(f"  {name:13}{summary(command(name))}" for name in names())]
         )
         top.print_help()
         return 0

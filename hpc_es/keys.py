@@ -26,6 +26,7 @@ class Purpose(enum.IntEnum):
     EVALUATION = 7
     PROBE = 8
     REPETITION = 9
+    TUNING = 10
 
 
 @dataclass(frozen=True)

@@ -292,7 +292,7 @@ def test_help_names_every_command_and_every_command_helps(capsys: Any) -> None:
     assert cli.run([]) == cli.run(["--help"]) == 0
     shown = capsys.readouterr().out
     for name in ("check", "eval", "export", "inspect", "options", "plot"):
-        assert f"  {name:10}{cli.summary(cli.command(name))}" in shown
+        assert f"  {name:13}{cli.summary(cli.command(name))}" in shown
         with pytest.raises(SystemExit) as left:
             cli.run([name, "--help"])
         assert left.value.code == 0

@@ -7,6 +7,8 @@ import re
 import pytest
 
 from hpc_es.config import load, table
+from hpc_es.tuning import plan
+from hpc_es.tuning.check import check
 from tests.harness import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -23,10 +25,17 @@ def test_every_link_leads_somewhere() -> None:
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
-@pytest.mark.parametrize("config", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+TUNINGS = [path for path in CONFIGS if path.name.startswith("tune_")]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_is_valid_short_and_headed(config) -> None:
     text = config.read_text(encoding="utf-8")
-    assert load(config).name == config.stem
+    if config in TUNINGS:
+        check(plan.load(config), ranks=1)
+    else:
+        assert load(config).name == config.stem
     assert len(text.splitlines()) <= 25
     assert text.startswith("# ")
     assert "# Run: " in text

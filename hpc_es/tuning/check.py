@@ -1,0 +1,94 @@
+"""Whether every trial of a tuning can be run, before the first one is."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from hpc_es.config import Config, resolved
+from hpc_es.errors import ConfigError
+from hpc_es.experiment.results import budget
+from hpc_es.schema.yaml_text import Problem
+from hpc_es.tuning.objective import FINAL_RETURN, limits
+from hpc_es.tuning.sampling import Hyperparameters
+from hpc_es.tuning.space import Space
+
+if TYPE_CHECKING:
+    from hpc_es.tuning.plan import Plan
+
+SAID = 3  # mistakes of one key that are told; a random search may have one a trial
+
+
+def check(plan: Plan, ranks: int) -> None:
+    """Validate the config of every trial, of an optuna study at the ends of its ranges; ConfigError with all mistakes.
+
+    Where all are valid the environments and policies are made too, each different one once.
+    """
+    configs: list[Config] = []
+
+    def valid(hyperparameters: Hyperparameters) -> None:
+        configs.append(plan.config(hyperparameters))
+
+    problems = problems_of(valid, plan.table() or probes(plan.space))
+    if not configs:  # its other mistakes are to be told too
+        problems_of(valid, [{}])
+    problems += dict.fromkeys(
+        problem for config in configs for problem in _unfit(config, plan.options.objective, ranks)
+    )
+    problems = problems or _unmakeable(configs)
+    if problems:
+        raise ConfigError(problems)
+
+
+def probes(space: Space) -> list[Hyperparameters]:
+    """Trials in which each value, or end of a range, stands once beside the first values of the other keys."""
+    first = {key: entry.ends[0] for key, entry in space.items()}
+    return [{**first, key: value} for key, entry in space.items() for value in entry.ends]
+
+
+def problems_of(validate: Callable[[Hyperparameters], object], trials: Iterable[Hyperparameters]) -> list[Problem]:
+    """The mistakes that `validate` finds in the trials: each once, and of each key some."""
+    found: dict[Problem, None] = {}
+    for hyperparameters in trials:
+        try:
+            validate(hyperparameters)
+        except ConfigError as error:
+            found |= dict.fromkeys(error.problems)
+    counts, told = Counter(key for key, _ in found), Counter[str]()
+    problems = []
+    for key, text in found:
+        told[key] += 1
+        if told[key] <= SAID:
+            more = f" (and {counts[key] - SAID} more like this)" if told[key] == SAID < counts[key] else ""
+            problems.append((key, text + more))
+    return problems
+
+
+def _unfit(config: Config, objective: Any, ranks: int) -> Iterator[Problem]:
+    """What makes a valid config unfit to be a trial."""
+    if objective == FINAL_RETURN and not config.evaluation.interval:
+        yield "evaluation.interval", f"is 0, but the objective {FINAL_RETURN} needs evaluations (try 10)"
+    if objective != FINAL_RETURN and config.stop.target_return is None:
+        yield "stop.target_return", "is null, but the objective is the share of repetitions that reach it: set it"
+    if not limits(budget(config)):
+        yield "stop", "expected a limit, as every trial must end, found none: set stop.generations or stop.timesteps"
+    if config.repetition_groups > ranks:
+        yield "repetition_groups", f"is {config.repetition_groups}, but the job has {ranks} ranks: a group needs one"
+
+
+def _unmakeable(configs: Iterable[Config]) -> list[Problem]:
+    """The environments that cannot be made, and the policies that do not fit them."""
+    from hpc_es.experiment.build import task_and_policy
+
+    different = {
+        json.dumps([resolved(config)[part] for part in ("task", "policy", "noise")]): config for config in configs
+    }
+    problems: dict[Problem, None] = {}
+    for config in different.values():
+        try:
+            task_and_policy(config)[0].close()
+        except ConfigError as error:
+            problems |= dict.fromkeys(error.problems)
+    return list(problems)

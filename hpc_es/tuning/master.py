@@ -1,0 +1,253 @@
+"""Rank 0 of a task: which trial is next, and what became of the last one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpc_es.common.files import write_json, writing
+from hpc_es.config import Config, resolved
+from hpc_es.errors import RunError, UserError
+from hpc_es.experiment import results
+from hpc_es.experiment.agreed import INTERRUPTED, Ended
+from hpc_es.experiment.lock import RunLock
+from hpc_es.experiment.measure import Row
+from hpc_es.experiment.repeat import status_name
+from hpc_es.experiment.shard import Shard
+from hpc_es.slurm import this_run
+from hpc_es.tuning.check import check
+from hpc_es.tuning.objective import fraction, objective
+from hpc_es.tuning.plan import load
+from hpc_es.tuning.sampling import Hyperparameters
+from hpc_es.tuning.table import freeze, known
+from hpc_es.tuning.trial import BEGUN, COMPLETE, FAILED, OVER, PRUNED, PRUNING, Trial, begun, lock
+
+if TYPE_CHECKING:
+    from hpc_es.tuning.study import Study
+
+STATUS_SECONDS = 5.0  # between two updates of the status file while a trial runs
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The command line."""
+
+    tuning: Path
+    output: Path | None = None
+    fixed: Sequence[str] = ()
+    shard: str | None = None
+
+
+@dataclass(frozen=True)
+class Running:
+    """The trial that is being run."""
+
+    trial: Trial
+    claim: RunLock
+    hyperparameters: Hyperparameters
+    config: Config
+
+
+class Master:
+    """All decisions of a task."""
+
+    def __init__(self, wanted: Wanted, ranks: int) -> None:
+        """UserError for every mistake that can be found before the first trial runs."""
+        shard = Shard.parse(wanted.shard) if wanted.shard else Shard.of_array(os.environ)
+        self._shard = shard or Shard()
+        self._plan = load(wanted.tuning, wanted.fixed)
+        self._directory = wanted.output or Path("runs") / wanted.tuning.stem
+        self._study: Study | None = None
+        if self._plan.options.search == "optuna":
+            _require_optuna()
+        self._table = self._frozen(ranks)
+        if self._plan.options.search == "optuna":
+            from hpc_es.tuning.study import Study
+
+            self._study = Study(self._directory, self._plan.space, self._plan.trials, self._plan.seed)
+        else:  # for the life of this process; of a study any task takes any trial
+            lock(self._directory, f"shard_{self._shard.index}_of_{self._shard.count}").acquire()
+        mine = [Trial(self._directory, number) for number in self._shard.share(len(self._table))]
+        self._left = sorted((trial for trial in mine if not trial.over), key=Trial.in_vain)  # of equal ones, the first
+        self._running: Running | None = None
+        self._told: dict[str, Any] = {}  # what the status file says beside the generations,
+        self._done = 0  # and those of the trials that are not running
+        self._written = 0.0
+
+    def _frozen(self, ranks: int) -> list[Hyperparameters]:
+        identity = self._plan.identity()
+        table = known(self._directory, identity)
+        if table is None:
+            check(self._plan, ranks)
+            with writing(self._directory):
+                self._directory.mkdir(parents=True, exist_ok=True)
+            table = freeze(self._directory, identity, self._plan.table())
+        return table
+
+    # The next trial.
+
+    def next(self, ended: Ended | None, stop: bool) -> Mapping[str, Any] | Ended:
+        """Book how the last trial ended; what all ranks run now, or how the command ends. UserError."""
+        try:
+            return self._next(ended, stop)
+        except UserError as error:
+            with contextlib.suppress(RunError):  # the error is the one to tell
+                self._status("failed", exit_status=error.status, reason=str(error))
+            raise
+
+    def _next(self, ended: Ended | None, stop: bool) -> Mapping[str, Any] | Ended:
+        if ended is not None:
+            self._book(ended)
+            stop = stop or ended.status == INTERRUPTED
+        while not stop:
+            chosen = self._choose()
+            if chosen is None:
+                return self._finish()
+            running = self._begun(*chosen)
+            if running is not None:
+                self._running = running
+                self._say(running)
+                pruned = running.trial.place / PRUNED if self._study else None
+                place = {"place": str(running.trial.place), "pruned": str(pruned) if pruned else None}
+                return {"config": resolved(running.config), **place}
+        self._status("interrupted", exit_status=INTERRUPTED, reason="a signal")
+        return Ended(INTERRUPTED, "interrupted by a signal; the same command carries on")
+
+    def _choose(self) -> tuple[Trial, RunLock, Hyperparameters] | None:
+        if self._study is not None:
+            return self._study.choose()
+        while self._left:
+            trial = self._left.pop(0)
+            claim = trial.claim()
+            if not trial.over:
+                return trial, claim, self._table[trial.number]
+            claim.release()
+        return None
+
+    def _begun(self, trial: Trial, claim: RunLock, hyperparameters: Hyperparameters) -> Running | None:
+        """The trial as it begins; None if it is over before that."""
+        pruned = trial.pruned()
+        if pruned is not None:
+            trial.end(hyperparameters, PRUNING, reason=pruned)
+        elif trial.begin(hyperparameters):
+            try:
+                return Running(trial, claim, hyperparameters, self._plan.config(hyperparameters, trial.number))
+            except UserError as error:
+                trial.end(hyperparameters, FAILED, reason=str(error))
+        self._over(trial, claim)
+        return None
+
+    def _say(self, running: Running) -> None:
+        values = "  ".join(f"{key} {value}" for key, value in running.hyperparameters.items())
+        sys.stdout.write(f"{running.trial.name} of {self._plan.trials}  {values}\n")
+        sys.stdout.flush()
+        self._status("running")
+
+    # What became of it.
+
+    def row(self, repetition: int, row: Row) -> None:
+        """A generation of the running trial: is it hopeless? The first repetition tells."""
+        assert self._running
+        running, value = self._running, row["evaluation_return_mean"]
+        if time.monotonic() - self._written > STATUS_SECONDS:
+            self._write_status()
+        generation = int(row["generation"] or 0)
+        untrained = generation == 0  # theta, whose evaluation says nothing of the trial
+        if self._study is None or repetition != 0 or value is None or untrained:
+            return
+        used = {name: row.get(f"{name}_total") for name in ("timesteps", "seconds")}
+        share = fraction({**used, "generations": generation + 1}, results.budget(running.config))
+        reason = self._study.report(float(value), share)
+        if reason is not None and share < 1:
+            running.trial.prune(reason)
+
+    def _book(self, ended: Ended) -> None:
+        assert self._running
+        running, self._running = self._running, None
+        trial, hyperparameters = running.trial, running.hyperparameters
+        if ended.status == INTERRUPTED:
+            trial.interrupt(hyperparameters)
+            running.claim.release()
+            return
+        if ended.in_use:
+            running.claim.release()
+            raise UserError(ended.reason)
+        pruned = trial.pruned() if self._study else None
+        if ended.status:
+            trial.end(hyperparameters, FAILED, reason=ended.reason)
+        elif pruned is not None:
+            trial.end(hyperparameters, PRUNING, reason=pruned)
+        else:
+            self._measure(running)
+        self._over(trial, running.claim)
+
+    def _measure(self, running: Running) -> None:
+        try:
+            rows = results.read(running.trial.place)
+            if len(rows) != running.config.repetitions:
+                raise ValueError(f"{len(rows)} of {running.config.repetitions} repetitions have results")
+            value = objective(rows, self._plan.options.objective)
+        except (UserError, ValueError) as error:
+            running.trial.end(running.hyperparameters, FAILED, reason=str(error))
+        else:
+            running.trial.end(running.hyperparameters, COMPLETE, value)
+
+    def _over(self, trial: Trial, claim: RunLock) -> None:
+        if self._study is not None:
+            self._study.tell(trial)
+        claim.release()
+        record = trial.record()
+        said = f"objective {record['objective']:.6g}" if record["state"] == COMPLETE else record["reason"]
+        sys.stdout.write(f"{trial.name} {record['state']}: {said}\n")
+        sys.stdout.flush()
+
+    # The task as a whole.
+
+    def _trials(self) -> Iterator[Trial]:
+        """Those of this task; all of a study."""
+        if self._study is not None:
+            return begun(self._directory)
+        return (Trial(self._directory, number) for number in self._shard.share(len(self._table)))
+
+    def _finish(self) -> Ended:
+        ended = Ended(0)
+        states = Counter(str(trial.record().get("state")) for trial in self._trials())
+        if states[FAILED] and not states[COMPLETE]:
+            ended = Ended(1, f"all trials have failed, see: hpc-es tune-report {self._directory}")
+        found = ", ".join(f"{states[state]} {state}" for state in (*OVER, BEGUN) if states[state])
+        sys.stdout.write(f"{sum(states.values())} trials: {found or 'none'}; hpc-es tune-report {self._directory}\n")
+        self._status("failed" if ended.status else "finished", exit_status=ended.status, reason=ended.reason or "done")
+        return ended
+
+    def _status(self, status: str, **more: object) -> None:
+        """Replace this task's status file, which scripts read."""
+        states, generations = Counter[str](), 0
+        for trial in self._trials():
+            record = trial.record()
+            states[record.get("state", "missing")] += 1
+            if self._running is None or trial != self._running.trial:
+                generations += int(record["generation"]) if record.get("state") in OVER else trial.generations()
+        self._told = {"status": status, "trials": states, **more, **this_run(os.environ)}
+        self._done = generations
+        self._write_status()
+
+    def _write_status(self) -> None:
+        """The status as last told, with the generations that the running trial has made since."""
+        self._written = time.monotonic()
+        generation = self._done + (self._running.trial.generations() if self._running else 0)
+        write_json(self._directory / status_name(self._shard), {"generation": generation, **self._told})
+
+
+def _require_optuna() -> None:
+    try:
+        import hpc_es.tuning.study  # noqa: F401
+    except ImportError as error:
+        text = f"search: optuna needs optuna, which cannot be imported ({error}): pip install 'hpc_es[tune]'"
+        raise UserError(text) from None

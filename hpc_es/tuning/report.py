@@ -1,0 +1,171 @@
+"""What a tuning has found: a table, a CSV, a picture, and the best config. Complete or not, at any time."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hpc_es.common.files import write_text
+from hpc_es.errors import UserError
+from hpc_es.schema.yaml_text import Dumper
+from hpc_es.tuning.objective import FINAL_RETURN
+from hpc_es.tuning.plan import varied
+from hpc_es.tuning.space import as_text
+from hpc_es.tuning.table import NAME, frozen
+from hpc_es.tuning.trial import BEGUN, COMPLETE, FAILED, PRUNING, Trial, begun
+
+MISSING = "missing"  # never begun
+ORDER = (COMPLETE, PRUNING, FAILED, BEGUN, MISSING)
+CSV, PICTURE, BEST = "trials.csv", "tuning.png", "best.yaml"
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Report:
+    """The trials of a directory: the complete ones by objective, best first, then the others by number."""
+
+    directory: Path
+    identity: Mapping[str, Any]
+    rows: Sequence[Row]
+
+    @property
+    def best(self) -> Row | None:
+        """The best complete trial."""
+        return self.rows[0] if self.rows and self.rows[0]["state"] == COMPLETE else None
+
+    @property
+    def keys(self) -> list[str]:
+        """What varies, in alphabetical order."""
+        return sorted(self.identity["space"])
+
+    def numbers(self, *states: str) -> list[int]:
+        """The trials in these states."""
+        return sorted(row["trial"] for row in self.rows if row["state"] in states)
+
+
+def read(directory: Path) -> Report:
+    """Read a tuning; UserError if the directory is none."""
+    table = frozen(directory)
+    if table is None:
+        raise UserError(f"{directory} is not the output of a tuning: it has no {NAME}")
+    identity, trials = table["identity"], table["trials"]
+    rows = {number: _row(Trial(directory, number), trials[number]) for number in range(len(trials))}
+    if not trials:  # of a study
+        rows = {number: _row(Trial(directory, number), {}) for number in range(identity["trials"])}
+        rows |= {trial.number: _row(trial, {}) for trial in begun(directory)}
+    return Report(directory, identity, sorted(rows.values(), key=_place))
+
+
+def _row(trial: Trial, hyperparameters: Mapping[str, Any]) -> Row:
+    record = trial.record()
+    return {
+        "trial": trial.number,
+        "state": record.get("state", MISSING),
+        "objective": record.get("objective"),
+        "hyperparameters": record.get("hyperparameters", dict(hyperparameters)),
+        "generation": record.get("generation", 0),
+        "reason": record.get("reason"),
+    }
+
+
+def _place(row: Row) -> tuple[int, float, int]:
+    objective = row["objective"] if row["state"] == COMPLETE else 0.0
+    return ORDER.index(row["state"]), -objective, row["trial"]
+
+
+def content(report: Report) -> dict[str, Any]:
+    """The report as plain data."""
+    best = report.best
+    return {
+        "directory": str(report.directory),
+        "search": report.identity["search"],
+        "objective": report.identity["objective"],
+        "best": best["trial"] if best else None,
+        "states": dict(Counter(row["state"] for row in report.rows)),
+        "unfinished": report.numbers(BEGUN, MISSING),
+        "trials": list(report.rows),
+    }
+
+
+def text(report: Report) -> str:
+    """The report for people."""
+    head = ["trial", "state", "objective", *report.keys]
+    cells = [[*_cells(row, report.keys)] for row in report.rows]
+    widths = [max(len(line[column]) for line in [head, *cells]) for column in range(len(head))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in [head, *cells]]
+    states = Counter(row["state"] for row in report.rows)
+    lines.append("  ".join(f"{states[state]} {state}" for state in ORDER if states[state]))
+    lines += [f"trial {row['trial']} {row['state']}: {row['reason']}" for row in report.rows if row["state"] == FAILED]
+    if report.numbers(FAILED):
+        lines.append("(to run a failed trial again, remove its directory and start the same command)")
+    for state, words in ((MISSING, "not begun yet"), (BEGUN, "begun, and running or to be carried on")):
+        if numbers := report.numbers(state):
+            lines.append(f"{words}: {_runs(numbers)}")
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _cells(row: Row, keys: Sequence[str]) -> list[str]:
+    objective = "" if row["objective"] is None else f"{row['objective']:.6g}"
+    values = [row["hyperparameters"].get(key) for key in keys]
+    shown = [f"{value:.6g}" if isinstance(value, float) else as_text(value) for value in values]
+    return [str(row["trial"]), row["state"], objective, *("" if text == "null" else text for text in shown)]
+
+
+def _runs(numbers: Sequence[int]) -> str:
+    """Numbers with runs drawn together: 1-3, 7."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def write(report: Report) -> list[Path]:
+    """Write the CSV and, if a trial is complete, the picture and the best config; their paths. RunError."""
+    written = [report.directory / CSV]
+    write_text(written[0], _csv(report))
+    if report.best is not None:
+        from hpc_es.tuning.picture import draw
+
+        written += [report.directory / PICTURE, report.directory / BEST]
+        draw(report, written[1])
+        write_text(written[2], best_config(report, report.best))
+    return written
+
+
+def _csv(report: Report) -> str:
+    """Numbers in full; lists as JSON."""
+    file = io.StringIO()
+    out = csv.writer(file, lineterminator="\n")
+    out.writerow(["trial", "state", "objective", *report.keys, "generation", "reason"])
+    for row in report.rows:
+        values = [row["hyperparameters"].get(key) for key in report.keys]
+        plain = [value if isinstance(value, str | float | int | None) else json.dumps(value) for value in values]
+        out.writerow([row["trial"], row["state"], row["objective"], *plain, row["generation"], row["reason"]])
+    return file.getvalue()
+
+
+def best_config(report: Report, best: Row) -> str:
+    """The base config with the hyperparameters of a trial, as YAML that hpc_es.main takes."""
+    config = varied(report.identity["base"], best["hyperparameters"])
+    config.pop("output", None)  # not that of the base
+    config = {"name": f"{config.pop('name', None) or report.directory.name}_best", **config}
+    goal = report.identity["objective"]
+    goal = goal if goal == FINAL_RETURN else as_text(goal)
+    head = [
+        f"# Trial {best['trial']} of {report.directory}: the best of {len(report.numbers(COMPLETE))}",
+        f"# complete trials, with {goal} {best['objective']:.6g}.",
+        f"# Run:    python -m hpc_es.main {report.directory / BEST}",
+        *(f"# {key}: {as_text(value)}" for key, value in sorted(best["hyperparameters"].items())),
+    ]
+    return "\n".join(head) + "\n" + yaml.dump(config, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)

@@ -1,0 +1,134 @@
+"""What a hyperparameter may be: one of some values, or a number between two bounds."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from hpc_es.schema.words import found_text, nearest
+from hpc_es.schema.yaml_text import Problem
+
+RANGES = ("uniform", "log_uniform", "integer")
+RESERVED = ("name", "output", "repetitions", "repetition_groups")
+EXAMPLE = "such as {log_uniform: [0.001, 0.1]}"
+
+
+@dataclass(frozen=True)
+class Values:
+    """A choice among values, all equally likely."""
+
+    values: tuple[Any, ...]
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """The values that must be valid for all to be."""
+        return self.values
+
+    def sample(self, rng: np.random.Generator) -> Any:
+        """One of them."""
+        return self.values[int(rng.integers(len(self.values)))]
+
+
+@dataclass(frozen=True)
+class Range:
+    """A number from `low` to `high`; whole ones include both."""
+
+    kind: Literal["uniform", "log_uniform", "integer"]
+    low: float
+    high: float
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Where no bound is out of what a key allows, nothing between them is."""
+        return self.low, self.high
+
+    def sample(self, rng: np.random.Generator) -> float | int:
+        """One number."""
+        if self.kind == "integer":
+            return int(rng.integers(int(self.low), int(self.high), endpoint=True))
+        if self.kind == "uniform":
+            return self.low + (self.high - self.low) * float(rng.random())
+        low, high = math.log(self.low), math.log(self.high)
+        return min(max(math.exp(low + (high - low) * float(rng.random())), self.low), self.high)
+
+
+Entry = Values | Range
+Space = dict[str, Entry]  # by dotted key, in alphabetical order
+
+
+def parse_space(data: Mapping[str, Any], search: str) -> tuple[Space, list[Problem]]:
+    """The entries that are right, and the mistakes in the others."""
+    space: Space = {}
+    problems = list(_key_problems(data))
+    wrong = {place for place, _ in problems}
+    for key in sorted(data):
+        try:
+            entry = _entry(data[key], search)
+            if f"space.{key}" not in wrong:
+                space[key] = entry
+        except ValueError as error:
+            problems.append((f"space.{key}", str(error)))
+    return space, problems
+
+
+def _key_problems(data: Mapping[str, Any]) -> Iterator[Problem]:
+    for key in sorted(data):
+        above = [other for other in data if key.startswith(f"{other}.")]
+        if above:
+            yield f"space.{key}", f"is a part of {above[0]!r}, which is in the space too: remove one of them"
+        if not all(key.split(".")):
+            yield f"space.{key}", f"expected a dotted key such as 'algorithm.sigma', found {key!r}"
+        if key in RESERVED:
+            remedy = "write it beside `space`" if key == "repetitions" else "set it in the base config"
+            yield f"space.{key}", f"is the same for all trials: {remedy}"
+
+
+def _entry(data: Any, search: str) -> Entry:
+    if isinstance(data, list):
+        return _values(data)
+    if search == "grid":
+        ranges = "; for ranges take search: random or optuna" if isinstance(data, Mapping) else ""
+        raise ValueError(f"expected a list of values, such as [0.1, 0.2], found {found_text(data)}{ranges}")
+    names = [*RANGES, "choice"]
+    if not isinstance(data, Mapping) or len(data) != 1:
+        raise ValueError(f"expected a list of values or one of {', '.join(names)}, {EXAMPLE}, found {found_text(data)}")
+    ((kind, bounds),) = data.items()
+    if kind == "choice":
+        return _values(bounds)
+    if kind not in RANGES:
+        raise ValueError(f"expected one of {', '.join(names)}, {EXAMPLE}, found {kind!r}{nearest(kind, names)}")
+    return _range(kind, bounds)
+
+
+def _values(data: Any) -> Values:
+    if not isinstance(data, list) or not data:
+        raise ValueError(f"expected a list of values, such as [0.1, 0.2], found {found_text(data)}")
+    texts = [as_text(value) for value in data]
+    twice = [text for place, text in enumerate(texts) if text in texts[:place]]
+    if twice:
+        raise ValueError(f"the value {twice[0]} stands twice")
+    return Values(tuple(data))
+
+
+def _range(kind: Any, data: Any) -> Range:
+    is_pair = isinstance(data, list) and len(data) == 2
+    numbers = (int,) if kind == "integer" else (int, float)
+    words = "whole numbers" if kind == "integer" else "numbers"
+    if not is_pair or any(isinstance(item, bool) or not isinstance(item, numbers) for item in data):
+        raise ValueError(f"expected {{{kind}: [low, high]}} with two {words}, found {found_text(data)}")
+    low, high = data
+    if not low < high or not math.isfinite(high - low):
+        raise ValueError(f"expected {{{kind}: [low, high]}} with low < high, found {as_text(data)}")
+    if kind == "log_uniform" and low <= 0:
+        raise ValueError(f"expected {{{kind}: [low, high]}} with low > 0, found {as_text(data)}")
+    return Range(kind, low, high) if kind == "integer" else Range(kind, float(low), float(high))
+
+
+def as_text(value: Any) -> str:
+    """A value as JSON, which is YAML too."""
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,176 @@
+"""An Optuna study (TPE) in a journal file, which several tasks drive at once.
+
+The study knows which trials there are and what hyperparameters each has; what became of them is in their directories.
+Both locks, of the journal and of the choice of a trial, die with their process, and a line that a killed process left
+half written is cut off before the next one is appended: a kill at any instant leaves a study that goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.trial import TrialState
+
+from hpc_es.common.files import writing
+from hpc_es.errors import InUseError
+from hpc_es.experiment.lock import RunLock
+from hpc_es.keys import Keys, Purpose
+from hpc_es.tuning.sampling import Hyperparameters
+from hpc_es.tuning.space import Range, Space, as_text
+from hpc_es.tuning.trial import COMPLETE, OVER, PRUNING, Trial, lock
+
+JOURNAL = "study.journal"
+STEPS = 20  # a trial is compared with others at so many points of its budget
+FIRST_STEP = 4  # at which it may be pruned
+FINISHED_FIRST = 5  # trials, before any is pruned
+WAIT_SECONDS, LOOK_SECONDS = 120.0, 0.01  # for a lock that others hold for milliseconds
+
+
+@contextlib.contextmanager
+def held(mine: RunLock) -> Iterator[None]:
+    """Hold a lock that is never held for long; InUseError after WAIT_SECONDS."""
+    limit = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            mine.acquire()
+            break
+        except InUseError:
+            if time.monotonic() > limit:
+                raise
+            time.sleep(LOOK_SECONDS)
+    try:
+        yield
+    finally:
+        mine.release()
+
+
+class JournalLock(JournalFileOpenLock):
+    """What the journal takes around each append, in place of a file that a killed process would leave behind."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(str(directory / JOURNAL))
+        self._path, self._lock = directory / JOURNAL, lock(directory, "journal")
+        self._held = contextlib.ExitStack()
+
+    def acquire(self) -> bool:
+        """Wait for the lock, and cut off what a killed writer left."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(held(self._lock))
+            with self._path.open("rb+") as file:
+                file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
+                if file.read() not in {b"", b"\n"}:
+                    file.seek(0)
+                    file.truncate(file.read().rfind(b"\n") + 1)
+            self._held = stack.pop_all()
+        return True
+
+    def release(self) -> None:
+        """Let others write."""
+        self._held.close()
+
+
+class Study:
+    """The study of a directory, as one task sees it."""
+
+    def __init__(self, directory: Path, space: Space, trials: int, seed: int) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._directory, self._space, self._trials, self._keys = directory, space, trials, Keys(seed)
+        backend = JournalFileBackend(str(directory / JOURNAL), lock_obj=JournalLock(directory))
+        pruner = optuna.pruners.MedianPruner(FINISHED_FIRST, FIRST_STEP)
+        with held(lock(directory, "choice")):
+            self._study = optuna.create_study(
+                storage=JournalStorage(backend),
+                study_name="tuning",
+                direction="maximize",
+                pruner=pruner,
+                load_if_exists=True,
+            )
+        self._trial: optuna.Trial | None = None
+        self._best: float | None = None
+        self._step = -1
+
+    def choose(self) -> tuple[Trial, RunLock, Hyperparameters] | None:
+        """The next trial for this task, which then holds its lock; None if all that are left are taken.
+
+        A trial that was begun and that nobody is at comes before a new one.
+        """
+        with writing(self._directory / JOURNAL), held(lock(self._directory, "choice")):
+            trials = self._study.get_trials(deepcopy=False)
+            for frozen in trials:
+                trial = Trial(self._directory, frozen.number)
+                if frozen.state.is_finished():
+                    continue
+                if trial.over:  # a kill came before the study heard of it
+                    self.tell(trial)
+                    continue
+                with contextlib.suppress(InUseError):
+                    claim = trial.claim()
+                    return trial, claim, self._suggested(optuna.Trial(self._study, frozen._trial_id))
+            if len(trials) >= self._trials:
+                return None
+            new = self._study.ask()
+            trial = Trial(self._directory, new.number)
+            return trial, trial.claim(), self._suggested(new)
+
+    def _suggested(self, trial: optuna.Trial) -> Hyperparameters:
+        """Its hyperparameters: those that the study has, and new ones where it has none yet.
+
+        The sampler is a new one for each trial, seeded by its number: tasks that start together would else draw alike.
+        """
+        frozen = self._study.get_trials(deepcopy=False)[trial.number]
+        known = frozen.intermediate_values
+        self._trial, self._best, self._step = trial, max(known.values(), default=None), max(known, default=-1)
+        seed = self._keys.seed31(Purpose.TUNING, index=trial.number)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # optuna calls some of its options experimental
+            self._study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        return {key: _suggest(trial, key, entry) for key, entry in self._space.items()}
+
+    def report(self, value: float, share: float) -> str | None:
+        """Book an evaluation after this share of the budget; why the trial is hopeless, or None.
+
+        A step holds the best evaluation up to there, so that trials can be compared whose evaluations come at other
+        times.
+        """
+        assert self._trial
+        step = int(share * STEPS)
+        if self._best is not None:
+            for missed in range(self._step + 1, step):
+                self._trial.report(self._best, missed)
+        best = value if self._best is None else max(self._best, value)
+        self._best = best
+        if step <= self._step:
+            return None
+        self._trial.report(best, step)
+        self._step = step
+        if not self._trial.should_prune():
+            return None
+        return f"its best evaluation {best:.6g} after {share:.0%} of the budget is below the median"
+
+    def tell(self, trial: Trial) -> None:
+        """Tell the study how a trial ended, as its record says."""
+        record = trial.record()
+        assert record["state"] in OVER
+        states = {COMPLETE: TrialState.COMPLETE, PRUNING: TrialState.PRUNED}
+        state = states.get(record["state"], TrialState.FAIL)
+        value = record["objective"] if state == TrialState.COMPLETE else None
+        with writing(self._directory / JOURNAL):
+            self._study.tell(trial.number, value, state, skip_if_finished=True)
+
+
+def _suggest(trial: optuna.Trial, key: str, entry: Any) -> Any:
+    if not isinstance(entry, Range):  # as text: a choice of optuna's is a scalar, and 1 and true are the same to it
+        return json.loads(str(trial.suggest_categorical(key, [as_text(value) for value in entry.values])))
+    if entry.kind == "integer":
+        return trial.suggest_int(key, int(entry.low), int(entry.high))
+    return trial.suggest_float(key, entry.low, entry.high, log=entry.kind == "log_uniform")

@@ -1,0 +1,48 @@
+"""The objective of a trial, worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpc_es.tuning.objective import fraction, limits, objective
+
+
+def row(success: bool | None, timesteps: int = 0, final: float | None = None, **budget: Any) -> dict[str, Any]:
+    stop = {"generations": None, "timesteps": 1000, "seconds": None, "target_return": 5.0, **budget}
+    used = {"generations": 3, "timesteps": timesteps, "seconds": 9.0}
+    return {"repetition": 0, "success": success, "final_return": final, "budget": stop, **used}
+
+
+def test_the_final_return_is_the_mean_over_repetitions() -> None:
+    assert objective([row(None, final=1.0), row(None, final=4.0)], "final_return") == 2.5
+
+
+def test_success_rate_and_budget_are_weighted() -> None:
+    rows = [row(True, 250), row(False, 100), row(True, 500), row(False, 1000)]
+    # rate 1/2; used (0.25 + 1 + 0.5 + 1) / 4 = 0.6875
+    assert objective(rows, {"success_rate_weight": 1}) == 0.5
+    assert objective(rows, {"success_rate_weight": 0}) == 0.3125
+    assert objective(rows, {"success_rate_weight": 0.25}) == 0.25 * 0.5 + 0.75 * 0.3125
+
+
+def test_the_limit_that_is_nearest_counts_and_seconds_only_alone() -> None:
+    used = {"generations": 3, "timesteps": 250, "seconds": 9.0}
+    assert fraction(used, {"timesteps": 1000, "generations": 4, "seconds": 10.0, "target_return": 1}) == 0.75
+    assert fraction(used, {"timesteps": None, "generations": None, "seconds": 10.0}) == 0.9
+    assert fraction({"timesteps": 1200}, {"timesteps": 1000}) == 1.0
+    assert limits({"timesteps": None, "target_return": 3.0}) == {}
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        ([], "no results"),
+        ([row(None, final=1.0), row(None, final=None)], "no final evaluation succeeded in repetition 0"),
+        ([row(None, final=float("nan"))], "the objective is nan"),
+    ],
+)
+def test_a_trial_without_an_objective_says_why(rows: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        objective(rows, "final_return")

@@ -1,0 +1,140 @@
+"""What tune-report says of trials that are complete, failed, pruned, begun and missing."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hpc_es import cli
+from hpc_es.config import load
+from hpc_es.errors import UserError
+from hpc_es.tuning.picture import figure
+from hpc_es.tuning.report import read
+from hpc_es.tuning.table import freeze
+from hpc_es.tuning.trial import Trial
+from tests.runs import TINY
+
+LRS = [0.001, 0.01, 0.1]
+SPACE = {"algorithm.optimizer.learning_rate": LRS, "policy.hidden_dims": [[8], [4, 4]]}
+TRIALS = [{"algorithm.optimizer.learning_rate": lr, "policy.hidden_dims": dims} for dims in ([8], [4, 4]) for lr in LRS]
+
+
+def tuning(directory: Path, search: str = "grid", base: str = TINY) -> Path:
+    """Trial 2 has 5, trial 4 has 7.25, trial 0 failed, trial 1 was pruned, 3 begun, 5 is missing."""
+    space = SPACE if search == "grid" else {**SPACE, "algorithm.optimizer.learning_rate": {"log_uniform": [1e-3, 0.1]}}
+    identity = {
+        "base": yaml.safe_load(base),
+        "space": space,
+        "search": search,
+        "trials": 6,
+        "objective": "final_return",
+    }
+    freeze(directory, identity, TRIALS if search == "grid" else [])
+    ends: dict[int, Any] = {
+        0: ("failed", None, "all episodes failed"),
+        1: ("pruned", None, "hopeless"),
+        2: ("complete", 5.0, None),
+        4: ("complete", 7.25, None),
+    }
+    for number, (state, objective, reason) in ends.items():
+        Trial(directory, number).end(TRIALS[number], state, objective, reason=reason)
+    Trial(directory, 3).begin(TRIALS[3])
+    return directory
+
+
+def test_trials_are_sorted_by_objective_and_the_missing_ones_told(tmp_path: Path, capsys: Any) -> None:
+    assert cli.run(["tune-report", str(tuning(tmp_path)), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    states = [(row["trial"], row["state"], row["objective"]) for row in found["trials"]]
+    assert states == [
+        (4, "complete", 7.25),
+        (2, "complete", 5.0),
+        (1, "pruned", None),
+        (0, "failed", None),
+        (3, "begun", None),
+        (5, "missing", None),
+    ]
+    assert found["best"] == 4
+    assert found["unfinished"] == [3, 5]
+    assert found["trials"][0]["hyperparameters"] == TRIALS[4]
+    assert found["trials"][5]["hyperparameters"] == TRIALS[5]
+    assert found["trials"][3]["reason"] == "all episodes failed"
+
+
+def test_the_text_has_a_line_a_trial_and_names_what_failed(tmp_path: Path, capsys: Any) -> None:
+    cli.run(["tune-report", str(tuning(tmp_path))])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["trial", "state", "objective", *SPACE]
+    assert lines[1].split(maxsplit=4) == ["4", "complete", "7.25", "0.01", "[4, 4]"]
+    assert lines[7].split() == ["2", "complete", "1", "pruned", "1", "failed", "1", "begun", "1", "missing"]
+    assert "trial 0 failed: all episodes failed" in lines
+    assert "not begun yet: 5" in lines
+
+
+def test_of_a_study_the_trials_tell_their_hyperparameters(tmp_path: Path) -> None:
+    report = read(tuning(tmp_path, "optuna"))
+    assert [row["trial"] for row in report.rows] == [4, 2, 1, 0, 3, 5]
+    assert report.rows[0]["hyperparameters"] == TRIALS[4]
+    assert report.rows[5]["hyperparameters"] == {}
+
+
+def test_the_csv_has_every_bit(tmp_path: Path) -> None:
+    cli.run(["tune-report", str(tuning(tmp_path))])
+    with (tmp_path / "trials.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["trial"] for row in rows] == ["4", "2", "1", "0", "3", "5"]
+    assert float(rows[0]["objective"]) == 7.25
+    assert json.loads(rows[0]["policy.hidden_dims"]) == [4, 4]
+    assert rows[3]["reason"] == "all episodes failed"
+
+
+def test_the_best_config_is_one_that_trains(tmp_path: Path) -> None:
+    cli.run(["tune-report", str(tuning(tmp_path, base=TINY + "name: mine\noutput: runs/elsewhere\n"))])
+    config, base = load(tmp_path / "best.yaml"), load(_file(tmp_path, TINY))
+    assert config.name == "mine_best"
+    assert config.output == "runs/mine_best"
+    assert config.policy.hidden_dims == (4, 4)
+    assert config.algorithm.optimizer.learning_rate == 0.01
+    assert (config.seed, config.stop, config.task) == (base.seed, base.stop, base.task)
+    assert "final_return 7.25" in (tmp_path / "best.yaml").read_text()
+
+
+def _file(directory: Path, text: str) -> Path:
+    (directory / "base.yaml").write_text(text)
+    return directory / "base.yaml"
+
+
+@pytest.mark.parametrize(("search", "scale"), [("grid", "log"), ("optuna", "log")])
+def test_the_picture_has_a_panel_a_hyperparameter(search: str, scale: str, tmp_path: Path) -> None:
+    left, right = figure(read(tuning(tmp_path, search))).axes
+    assert (left.get_xlabel(), right.get_xlabel()) == tuple(SPACE)
+    assert (left.get_xscale(), right.get_xscale()) == (scale, "linear")
+    dots = left.get_lines()[0]
+    assert list(dots.get_xdata()) == [0.01, 0.1]
+    assert list(dots.get_ydata()) == [7.25, 5.0]
+    assert list(right.get_lines()[0].get_xdata()) == [1, 0]  # [4, 4] stands second
+    assert list(left.get_lines()[1].get_ydata()) == [7.25]  # the ring
+
+
+def test_a_narrow_list_has_a_linear_axis(tmp_path: Path) -> None:
+    identity = {"base": {}, "space": {"a": [1, 2]}, "search": "grid", "trials": 2, "objective": "final_return"}
+    freeze(tmp_path, identity, [{"a": 1}, {"a": 2}])
+    Trial(tmp_path, 1).end({"a": 2}, "complete", 1.0)
+    assert figure(read(tmp_path)).axes[0].get_xscale() == "linear"
+
+
+def test_before_a_trial_is_complete_there_is_a_table_only(tmp_path: Path, capsys: Any) -> None:
+    freeze(tmp_path, {"base": {}, "space": {"a": [1]}, "search": "grid", "trials": 1, "objective": "x"}, [{"a": 1}])
+    assert cli.run(["tune-report", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["best"] is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["trials.csv", "trials.json"]
+
+
+def test_another_directory_is_no_tuning(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"is not the output of a tuning: it has no trials\.json"):
+        cli.run(["tune-report", str(tmp_path)])

@@ -1,0 +1,121 @@
+"""What a space may say, and the trials that a grid and a random search make of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from hpc_es.experiment.shard import Shard
+from hpc_es.tuning.sampling import digits, grid, grid_size, random, table
+from hpc_es.tuning.space import parse_space
+
+PG = {"lr": [1e-5, 1e-4, 1e-3], "entropy_beta": [0.005, 0.01, 0.05, 0.10]}
+GA = {
+    "population_size": [10, 25, 50, 100, 500],
+    "crossover_rate": [0.2, 0.5, 0.7, 0.9, 0.95],
+    "mutation_rate": [0.01, 0.03, 0.05, 0.1, 0.15],
+}
+
+
+def space(data: dict[str, Any], search: str = "grid") -> Any:
+    found, problems = parse_space(data, search)
+    assert problems == []
+    return found
+
+
+def test_the_least_significant_digit_comes_first() -> None:
+    assert digits(11, [4, 3]) == [3, 2]
+    assert digits(25, [5, 5, 5]) == [0, 0, 1]
+    assert digits(0, []) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "entropy_beta", "lr"), [(0, 0.005, 1e-5), (1, 0.01, 1e-5), (4, 0.005, 1e-4), (11, 0.10, 1e-3)]
+)
+def test_in_a_grid_the_first_key_of_the_alphabet_varies_fastest(number: int, entropy_beta: float, lr: float) -> None:
+    assert grid_size(space(PG)) == 12
+    assert grid(space(PG), number) == {"entropy_beta": entropy_beta, "lr": lr}
+
+
+def test_the_keys_of_a_grid_are_sorted_whatever_their_order_in_the_file() -> None:
+    assert grid_size(space(GA)) == 125
+    assert grid(space(GA), 25) == {"crossover_rate": 0.2, "mutation_rate": 0.01, "population_size": 25}
+
+
+def test_a_grid_has_every_combination_once() -> None:
+    trials = table("grid", space(PG), 12, 0)
+    assert len({tuple(sorted(trial.items())) for trial in trials}) == 12
+
+
+@pytest.mark.parametrize(("size", "tasks"), [(12, 5), (60, 7), (3, 8), (48, 1)])
+def test_every_trial_belongs_to_one_task(size: int, tasks: int) -> None:
+    shares = [Shard(task, tasks).share(size) for task in range(tasks)]
+    assert [number for share in shares for number in share] == list(range(size))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+RANGES = {
+    "a": {"log_uniform": [1e-4, 1e-1]},
+    "b": {"uniform": [-2, 3]},
+    "c": {"integer": [1, 3]},
+    "d": {"choice": ["x", [1, 2], None]},
+    "e": [True, 1],
+}
+
+
+def test_random_trials_are_a_function_of_seed_and_number() -> None:
+    found = space(RANGES, "random")
+    few, many = table("random", found, 3, seed=7), table("random", found, 40, seed=7)
+    assert few == many[:3]
+    assert random(found, 2, seed=7) == few[2]
+    assert table("random", found, 40, seed=8) != many
+
+
+def test_random_values_lie_where_they_should() -> None:
+    trials = table("random", space(RANGES, "random"), 4000, seed=1)
+    logs = [math.log10(trial["a"]) for trial in trials]
+    assert all(-4 <= log <= -1 for log in logs)
+    assert sum(logs) / 4000 == pytest.approx(-2.5, abs=5 * 3 / math.sqrt(12 * 4000))  # 5 standard errors
+    assert sum(trial["b"] for trial in trials) / 4000 == pytest.approx(0.5, abs=5 * 5 / math.sqrt(12 * 4000))
+    assert {trial["c"] for trial in trials} == {1, 2, 3}
+    for key, values in (("c", [1, 2, 3]), ("d", ["x", [1, 2], None]), ("e", [True, 1])):
+        counts = [sum(repr(trial[key]) == repr(value) for trial in trials) for value in values]
+        share = 1 / len(values)
+        assert sum(counts) == 4000
+        assert all(abs(n - 4000 * share) < 5 * math.sqrt(4000 * share * (1 - share)) for n in counts)
+
+
+MISTAKES: list[tuple[str, Any, str]] = [
+    ("grid", [], "found []"),
+    ("grid", 0.1, "expected a list of values, such as [0.1, 0.2], found 0.1"),
+    ("grid", {"uniform": [0, 1]}, "for ranges take search: random or optuna"),
+    ("grid", [1, 2, 1], "the value 1 stands twice"),
+    ("random", {"choice": []}, "found []"),
+    ("random", {"lin": [0, 1]}, "expected one of uniform, log_uniform, integer, choice"),
+    ("random", {"log_unifrom": [0.1, 1]}, "did you mean 'log_uniform'?"),
+    ("random", {"uniform": [0, 1], "choice": [1]}, "found a mapping"),
+    ("random", {"uniform": [1]}, "with two numbers, found [1]"),
+    ("random", {"uniform": [True, 3]}, "with two numbers"),
+    ("random", {"uniform": [1, 1]}, "with low < high, found [1, 1]"),
+    ("random", {"uniform": [0, math.inf]}, "with low < high"),
+    ("random", {"log_uniform": [0, 1]}, "with low > 0, found [0, 1]"),
+    ("optuna", {"integer": [1, 2.5]}, "with two whole numbers, found [1, 2.5]"),
+    ("optuna", None, "found null"),
+]
+
+
+@pytest.mark.parametrize(("search", "entry", "text"), MISTAKES)
+def test_what_an_entry_may_not_be(search: str, entry: Any, text: str) -> None:
+    found, problems = parse_space({"good": [1], "bad": entry}, search)
+    assert list(found) == ["good"]
+    assert [key for key, _ in problems] == ["space.bad"]
+    assert text in problems[0][1]
+
+
+def test_keys_that_cannot_be_in_a_space() -> None:
+    found, problems = parse_space({"a.b": [1], "a": [1], "x..y": [1], "repetitions": [1], "name": ["n"]}, "grid")
+    assert list(found) == ["a"]
+    assert [key for key, _ in problems] == ["space.a.b", "space.name", "space.repetitions", "space.x..y"]
+    assert "a part of 'a'" in problems[0][1]

@@ -1,0 +1,163 @@
+"""The Optuna study: trials are neither lost nor run twice, whoever is killed, and hopeless ones are pruned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from hpc_es.tuning.space import parse_space
+from hpc_es.tuning.study import JOURNAL, Study
+from hpc_es.tuning.trial import Trial
+
+SPACE = {
+    "a": {"log_uniform": [1e-4, 1e-1]},
+    "b": {"uniform": [-2, 3]},
+    "c": {"integer": [1, 3]},
+    "d": {"choice": [[8], [16, 8], None, "x"]},
+}
+
+
+def study(directory: Path, trials: int = 20, seed: int = 1) -> Study:
+    space, problems = parse_space(SPACE, "optuna")
+    assert problems == []
+    return Study(directory, space, trials, seed)
+
+
+def chosen(one: Study) -> Any:
+    found = one.choose()
+    assert found is not None
+    return found
+
+
+def run(one: Study, objective: float, evaluations: tuple[float, ...] = ()) -> dict[str, Any]:
+    """A whole trial; its hyperparameters."""
+    trial, claim, values = chosen(one)
+    for place, evaluation in enumerate(evaluations, 1):
+        assert one.report(evaluation, place / len(evaluations)) is None
+    trial.end(values, "complete", objective)
+    one.tell(trial)
+    claim.release()
+    return values
+
+
+def test_hyperparameters_are_of_their_kind(tmp_path: Path) -> None:
+    one = study(tmp_path)
+    for _ in range(12):  # with those that the sampler has learned from
+        values = run(one, 0.0)
+        assert 1e-4 <= values["a"] <= 1e-1
+        assert -2 <= values["b"] <= 3
+        assert values["c"] in {1, 2, 3} and isinstance(values["c"], int)
+        assert values["d"] in ([8], [16, 8], None, "x")
+
+
+def test_one_task_alone_finds_the_same_again(tmp_path: Path) -> None:
+    for name in ("one", "two", "other"):
+        (tmp_path / name).mkdir()
+    one, two = (
+        [run(study(tmp_path / name), -place) for place in range(13)] for name in ("one", "two")
+    )  # each trial by a new process, as it were
+    assert one == two
+    assert run(study(tmp_path / "other", seed=2), 0.0) != one[0]
+    assert len({values["a"] for values in one}) == 13
+
+
+def test_the_search_learns(tmp_path: Path) -> None:
+    """TPE comes nearer to an optimum at b = 1 than its first ten trials, which are random."""
+    one = study(tmp_path, 40)
+    away = []
+    for _ in range(40):
+        trial, claim, values = chosen(one)
+        away.append(abs(values["b"] - 1))
+        trial.end(values, "complete", -away[-1])
+        one.tell(trial)
+        claim.release()
+    assert sum(away[-10:]) < 0.5 * sum(away[:10])
+
+
+def test_a_study_has_so_many_trials_and_no_more(tmp_path: Path) -> None:
+    one, two = study(tmp_path, 3), study(tmp_path, 3)
+    claims = [chosen(one), chosen(two), chosen(one)]  # all still running
+    assert [trial.number for trial, _, _ in claims] == [0, 1, 2]
+    assert one.choose() is two.choose() is None
+
+
+def test_a_killed_trial_carries_on_with_its_hyperparameters(tmp_path: Path) -> None:
+    first = study(tmp_path, 3)
+    trial, claim, values = chosen(first)
+    first.report(5.0, 0.5)
+    claim.release()  # as the death of its process does
+    later = study(tmp_path, 3)
+    again, _, same = chosen(later)
+    assert (again, same) == (trial, values)
+    assert later.report(1.0, 0.55) is None
+    steps = later._study.trials[0].intermediate_values
+    assert steps == {10: 5.0, 11: 5.0}  # the best so far is not forgotten
+    assert chosen(later)[0].number == 1
+
+
+def test_a_trial_whose_hyperparameters_were_half_written_gets_the_rest(tmp_path: Path) -> None:
+    one = study(tmp_path)
+    one._study.ask().suggest_float("a", 1e-4, 1e-1, log=True)
+    known = one._study.trials[0].params["a"]
+    trial, _, values = chosen(study(tmp_path))
+    assert trial.number == 0
+    assert values["a"] == known
+    assert sorted(values) == ["a", "b", "c", "d"]
+
+
+def test_what_a_killed_task_had_not_told_the_study_is_told(tmp_path: Path) -> None:
+    one = study(tmp_path)
+    trial, claim, values = chosen(one)
+    trial.end(values, "complete", 4.5)
+    claim.release()
+    assert chosen(study(tmp_path))[0].number == 1
+    found = study(tmp_path)._study.trials[0]
+    assert (found.state, found.value) == (optuna.trial.TrialState.COMPLETE, 4.5)
+
+
+@pytest.mark.parametrize("torn", [b'{"op_code":', b"\x00\x00", b'{"op_code":4,"worker_id":"x"}'])
+def test_a_line_that_a_kill_left_half_written_is_cut_off(torn: bytes, tmp_path: Path) -> None:
+    run(study(tmp_path), 1.0)
+    with (tmp_path / JOURNAL).open("ab") as file:
+        file.write(torn)
+    run(study(tmp_path), 2.0)
+    assert [trial.value for trial in study(tmp_path)._study.trials] == [1.0, 2.0]
+
+
+def test_a_trial_below_the_median_is_hopeless(tmp_path: Path) -> None:
+    one = study(tmp_path)
+    for place in range(5):
+        run(one, place, tuple(float(place) for _ in range(10)))  # best evaluations 0, 1, 2, 3, 4 throughout
+    trial, claim, values = chosen(one)
+    assert one.report(1.5, 0.1) is None  # too early to tell
+    assert "best evaluation 1.5 after 20% of the budget is below the median" in str(one.report(1.5, 0.2))
+    assert one.report(2.5, 0.3) is None  # above the median of 2
+    trial.end(values, "pruned", reason="hopeless")
+    one.tell(trial)
+    claim.release()
+    assert one._study.trials[5].state == optuna.trial.TrialState.PRUNED
+
+
+def test_evaluations_at_other_times_are_compared_by_share_of_the_budget(tmp_path: Path) -> None:
+    """Steps without an evaluation hold the best before them."""
+    one = study(tmp_path)
+    chosen(one)
+    for value, share in ((1.0, 0.12), (3.0, 0.13), (2.0, 0.3), (4.0, 1.0)):
+        one.report(value, share)
+    steps = one._study.trials[0].intermediate_values
+    assert steps[2] == 1.0  # 3.0 came within the same twentieth
+    assert [steps[step] for step in (3, 4, 5, 6)] == [3.0, 3.0, 3.0, 3.0]
+    assert (steps[19], steps[20]) == (3.0, 4.0)
+
+
+def test_a_failed_trial_is_told_as_failed(tmp_path: Path) -> None:
+    one = study(tmp_path)
+    trial, claim, values = chosen(one)
+    trial.end(values, "failed", reason="all episodes failed")
+    one.tell(trial)
+    claim.release()
+    assert one._study.trials[0].state == optuna.trial.TrialState.FAIL
+    assert Trial(tmp_path, 0).over

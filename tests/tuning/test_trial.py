@@ -1,0 +1,72 @@
+"""What is written down of a trial, and how often it may be begun in vain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpc_es.errors import InUseError, UserError
+from hpc_es.tuning.trial import Trial, begun
+
+VALUES = {"algorithm.sigma": 0.1}
+
+
+def generations(trial: Trial, count: int, repetition: str = "") -> None:
+    place = trial.place / repetition
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "metrics.jsonl").write_text("{}\n" * count + '{"half')
+
+
+def test_a_trial_is_begun_three_times_in_vain_and_then_has_failed(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, 7)
+    assert [trial.begin(VALUES) for _ in range(4)] == [True, True, True, False]
+    record = trial.record()
+    assert (record["state"], record["hyperparameters"], record["trial"]) == ("failed", VALUES, 7)
+    assert "begun 3 times without a new generation" in record["reason"]
+    assert trial.over
+
+
+def test_a_new_generation_gives_three_more_beginnings(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, 0)
+    assert all(trial.begin(VALUES) for _ in range(3))
+    generations(trial, 2, "repetition_0000")
+    generations(trial, 1, "repetition_0001")
+    assert trial.generations() == 3
+    assert trial.in_vain() == 0
+    assert [trial.begin(VALUES) for _ in range(2)] == [True, True]
+    generations(trial, 1, "repetition_0000")  # cut back to a checkpoint, which is no progress
+    assert [trial.begin(VALUES) for _ in range(2)] == [True, False]
+
+
+def test_a_beginning_that_a_signal_ended_was_not_in_vain(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, 0)
+    for _ in range(5):
+        assert trial.begin(VALUES)
+        trial.interrupt(VALUES)
+    assert trial.in_vain() == 0
+    assert not trial.over
+
+
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, 0)
+    assert trial.record() == {}
+    trial.begin(VALUES)
+    (trial.place / "trial.json").write_text("{")
+    with pytest.raises(UserError, match=r"trial_0000/trial\.json: expected a trial as JSON"):
+        trial.begin(VALUES)
+
+
+def test_trials_are_found_by_number(tmp_path: Path) -> None:
+    for number in (10_000, 2, 9999):
+        Trial(tmp_path, number).begin(VALUES)
+    (tmp_path / "trial_0003").mkdir()
+    assert [trial.number for trial in begun(tmp_path)] == [2, 9999, 10_000]
+
+
+def test_a_claimed_trial_is_refused_by_name(tmp_path: Path) -> None:
+    claim = Trial(tmp_path, 3).claim()
+    with pytest.raises(InUseError, match="trial_0003 is already in use"):
+        Trial(tmp_path, 3).claim()
+    claim.release()
+    Trial(tmp_path, 3).claim().release()
