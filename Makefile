@@ -7,7 +7,7 @@ OUT    ?= runs/$(basename $(notdir $(CONFIG)))
 ARGS   ?=
 BIN    := $(VENV)/bin
 
-.PHONY: help venv run test test-gym check bench clean
+.PHONY: help venv run test test-gym test-slurm check bench clean
 help:           ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/  -/'
 
@@ -22,7 +22,7 @@ run: venv       ## train CONFIG on RANKS ranks into OUT (with curve.png), then e
 	$(BIN)/mpiexec -n $(RANKS) $(BIN)/python -m hpc_es.main $(CONFIG) --output $(OUT) $(ARGS)
 	$(BIN)/hpc-es eval $(OUT) --episodes 100 --seed 1
 
-test: venv      ## all tests
+test: venv      ## all tests but those on a real SLURM
 	$(BIN)/python -m pytest
 
 test-gym:       ## the tests of old gym environments, in a virtual environment of their own
@@ -30,7 +30,11 @@ test-gym:       ## the tests of old gym environments, in a virtual environment o
 	$(VENV)-gym/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,gym]' pytest
 	$(VENV)-gym/bin/python -m pytest tests/tasks/test_legacy_gym.py
 
-check: venv     ## ruff, mypy --strict and all tests
+test-slurm: venv ## the tests on a real SLURM of two nodes, which it starts and stops; gets SLURM by apt, as root
+	$(BIN)/python -m tests.slurm.install
+	$(BIN)/python -m pytest tests/slurm
+
+check: venv     ## ruff, mypy --strict and make test
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from hpc_es.interfaces import Arrays, State
 from hpc_es.report import tensorboard
 from hpc_es.report.metrics import MetricsLog
 from hpc_es.report.progress import Progress
+from hpc_es.slurm import this_run
 
 Resume = Literal["auto", "never", "require"]
 STATUS = "status.json"
@@ -238,6 +240,7 @@ class Record:
         """Replace status.json, which scripts read: running, finished, interrupted or failed."""
         assert self._state
         values = {"status": state, "generation": self._state.generation, **self.counters, **more}
+        values |= this_run(os.environ)
         if self.best is not None:
             values["best_return"] = self.best.return_
         write_json(self.directory / STATUS, values)

@@ -8,12 +8,14 @@ rank 0, the chief, waits for the other groups, says what is still out, and write
 from __future__ import annotations
 
 import json
+import math
+import os
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -26,7 +28,9 @@ from hpc_es.experiment.compare import differences
 from hpc_es.experiment.session import Once, OnRow, run_once
 from hpc_es.experiment.shard import Shard
 from hpc_es.mpi.guard import Signals
+from hpc_es.mpi.launch import patience
 from hpc_es.mpi.world import World
+from hpc_es.slurm import this_run
 
 SAY_SECONDS = 60.0  # between two messages of what is still out
 
@@ -153,8 +157,7 @@ class Repetitions:
     def _together(self, ended: Ended) -> Ended:
         """Wait for the other groups; the chief says which repetitions are out, and sums up."""
         told = json.dumps({"status": ended.status, "reason": ended.reason}).encode()
-        before, self_poll = self.world.poll, Poll(self)
-        self.world.poll = self_poll if self.world.rank == 0 else None
+        before, self.world.poll = self.world.poll, Poll(self)
         every = self.world.allgather(np.frombuffer(told, np.uint8))
         self.world.poll = before
         for other in every:
@@ -162,6 +165,12 @@ class Repetitions:
         if self.world.rank == 0:
             self._sum_up(ended)
         return ended
+
+    def give_up(self) -> NoReturn:
+        """End all groups, with what they have saved."""
+        if self.world.rank == 0:
+            self._status("interrupted", exit_status=INTERRUPTED, reason="a second signal while other groups trained")
+        self.world.abort(INTERRUPTED)
 
     def _sum_up(self, ended: Ended) -> None:
         from hpc_es.experiment import results
@@ -182,20 +191,28 @@ class Repetitions:
         mine = (self.shard or Shard()).share(self.config.repetitions)
         generations = {repetition: generation(self.place(repetition)) for repetition in mine}
         values = {"status": status, "generation": sum(generations.values()), "repetitions": list(mine)}
-        write_json(self.directory / status_name(self.shard), {**values, **more})
+        write_json(self.directory / status_name(self.shard), {**values, **more, **this_run(os.environ)})
 
 
 class Poll:
-    """Called while the chief waits."""
+    """Called while a rank waits for the other groups."""
 
     def __init__(self, repetitions: Repetitions) -> None:
         self._repetitions = repetitions
         self._said = time.monotonic()
+        self._limit = math.inf
 
     def __call__(self) -> None:
-        """Once a minute, say which repetitions are still out."""
-        if time.monotonic() - self._said < SAY_SECONDS:
-            return
+        """Give up soon after a second signal, for a rank of another group may have died; the chief says what is out."""
+        now, r = time.monotonic(), self._repetitions
+        if r.signals.count >= 2:
+            self._limit = min(self._limit, now + patience(os.environ))
+        if now >= self._limit:
+            r.give_up()
+        if r.world.rank == 0 and now - self._said >= SAY_SECONDS:
+            self._say()
+
+    def _say(self) -> None:
         from hpc_es.experiment import results
 
         self._said = time.monotonic()

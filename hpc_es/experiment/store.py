@@ -76,7 +76,7 @@ class Store:
     def _make_directory(self) -> None:
         with writing(self.directory):
             if not self.directory.is_dir():
-                self.directory.mkdir(parents=True, exist_ok=True)
+                self.directory.mkdir(exist_ok=True)  # without parents: a run directory that vanished is an error
                 sync_directory(self.directory.parent)
 
     def _remove_leftovers(self) -> None:

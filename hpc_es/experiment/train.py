@@ -18,6 +18,7 @@ from hpc_es.experiment.build import Parts
 from hpc_es.experiment.generation import Evaluated, Generation
 from hpc_es.experiment.measure import Row, row
 from hpc_es.interfaces import Arrays, State
+from hpc_es.mpi.launch import patience
 from hpc_es.mpi.work import GIVE_UP, GiveUp, Work
 from hpc_es.mpi.world import World
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 RUN, EVALUATE, STOP, FAIL = 0, 1, 2, 3  # what rank 0 tells the others to do
 OTHERS_SAVE_SECONDS = 2.0
-GIVE_UP_SECONDS = 60.0  # a rank that gave up waits so long for rank 0 to end the job
 
 
 @dataclass
@@ -177,7 +177,7 @@ class Training:
         """The last finished state goes to disk and the job ends; a worker leaves both to rank 0."""
         if self.record is None:
             self.world.send(0, GIVE_UP, [])
-            time.sleep(GIVE_UP_SECONDS)
+            time.sleep(patience(os.environ))
             os._exit(INTERRUPTED)
         self.record.save()
         self.record.status("interrupted", exit_status=INTERRUPTED, reason=str(reason))

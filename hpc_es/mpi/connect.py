@@ -7,7 +7,7 @@ import re
 
 from hpc_es.errors import LaunchError
 from hpc_es.mpi import shared
-from hpc_es.mpi.launch import refusal, tasks_started
+from hpc_es.mpi.launch import prefer_short_addresses, refusal, tasks_started
 from hpc_es.mpi.links import connected
 from hpc_es.mpi.world import World
 
@@ -33,6 +33,7 @@ def joined() -> World | None:
 
 def _connect() -> World:
     count, variable = tasks_started(os.environ)
+    prefer_short_addresses(os.environ)
     try:
         import mpi4py
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import math
 import os
 import signal
 import socket
@@ -20,10 +21,11 @@ from typing import Any, NoReturn
 from hpc_es.errors import LaunchError, UserError
 from hpc_es.mpi.connect import joined
 from hpc_es.mpi.ending import abort
-from hpc_es.mpi.launch import task_rank, tasks_started
+from hpc_es.mpi.launch import by_srun, task_rank, tasks_started
 
 FIRST_WORD_SECONDS = 0.5  # rank 0 speaks first: where all fail alike it ends the others before they say the same
 REPEAT_SECONDS = 0.5  # a launcher and the scheduler may both deliver one signal
+TERM_SECONDS = 3.0  # for the generation to end; SIGKILL follows
 INTERRUPTED_STATUS = 130  # as shells have it for Ctrl-C
 
 
@@ -37,6 +39,8 @@ def guarded(body: Callable[[], int]) -> NoReturn:
         status = body()
     except BaseException as error:  # the broad except of `main`: nothing may leave one rank alone
         status = _leave(error)
+    for each in Signals.HANDLED:  # the status is settled, and srun sends SIGTERM once a rank has ended with another
+        signal.signal(each, signal.SIG_IGN)
     world = joined()
     if world is not None:
         world.finalize()
@@ -73,8 +77,9 @@ def _leave(error: BaseException) -> int:
         return 0  # such as --help, on all ranks alike
     if rank != 0:
         time.sleep(FIRST_WORD_SECONDS)
-    if not isinstance(error, LaunchError) or rank == 0:  # tasks that do not see each other cannot end each other
-        _say(message if rank == 0 and isinstance(error, UserError) else tagged(message, rank, size))
+    if isinstance(error, LaunchError) and rank != 0:  # tasks that do not see each other cannot end each other
+        message = message.partition("\n")[0] if error.__cause__ else ""  # the library may be missing on this host only
+    _say(message if rank == 0 and isinstance(error, UserError) else tagged(message, rank, size))
     abort(status if status else 1)  # a rank that leaves alone is a failure, whatever it says
 
 
@@ -119,22 +124,33 @@ class Signals:
 
     The first asks to stop at the end of the generation, the second to give it up. The same signal again within
     REPEAT_SECONDS is one delivered twice, and not counted.
+
+    srun sends SIGTERM also where a rank has died (--kill-on-bad-exit), SIGKILL only KillWait later, usually 30 s; and
+    that generation never ends. So under srun the second is taken as given TERM_SECONDS after SIGTERM.
     """
 
     HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 
     def __init__(self) -> None:
-        self.count = 0
         self.name = ""  # of the last one, such as "SIGTERM"
+        self._noted = 0
+        self._given_up_at = math.inf
         self._last_seconds: dict[int, float] = {}
         self._before: dict[signal.Signals, Any] = {each: signal.signal(each, self._note) for each in self.HANDLED}
+
+    @property
+    def count(self) -> int:
+        """How many signals came, or are taken as given."""
+        return self._noted + (time.monotonic() >= self._given_up_at)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if now - self._last_seconds.get(number, -REPEAT_SECONDS) >= REPEAT_SECONDS:
-            self.count += 1
+            self._noted += 1
             self.name = signal.Signals(number).name
         self._last_seconds[number] = now
+        if number == signal.SIGTERM and by_srun(os.environ):
+            self._given_up_at = min(self._given_up_at, now + TERM_SECONDS)
 
     def restore(self) -> None:
         """Put the former handlers back."""

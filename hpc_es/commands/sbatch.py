@@ -1,0 +1,191 @@
+"""Write the batch script of a config beside it, and submit it to SLURM.
+
+The config is checked first, as `hpc-es check` does. A tuning file (with `base` and `space`) gets the script that runs
+`hpc-es tune`. With --array the repetitions of a config, or the trials of a tuning, are shared among the tasks of a job
+array. Job, log and run directory are named after the config. What is printed is the number of the job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc_es import slurm
+from hpc_es.errors import ConfigError, UserError
+
+if TYPE_CHECKING:
+    from hpc_es.experiment.batch import Batch, Kind
+
+EVERYTHING = 0  # --array without a number
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What to run, and what to ask SLURM for."""
+    from hpc_es.experiment.batch import DEFAULTS
+
+    parser.add_argument("config", metavar="CONFIG", type=Path, help="an experiment or a tuning file, YAML")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as seed=3; of a tuning: what is fixed")
+    for name, read in READ.items():
+        concept, default = slurm.TABLE[name], DEFAULTS.get(name)
+        told = f"{concept.meaning} (default: {default})" if default else concept.meaning
+        parser.add_argument(concept.option, dest=name, type=read, metavar="X", help=told)
+    text = "share the repetitions, or trials, among N tasks (default: one for each)"
+    parser.add_argument("--array", nargs="?", type=_count, const=EVERYTHING, metavar="N", help=text)
+    parser.add_argument("--output", type=Path, metavar="DIR", help="the run directory (default: runs/<name>)")
+    parser.add_argument("--dry-run", action="store_true", help="print the script; write and submit nothing")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check, write, submit; UserError."""
+    if not arguments.dry_run and shutil.which("sbatch") is None:
+        raise UserError("expected sbatch on the PATH, found none: run this on the cluster, or see --dry-run")
+    with contextlib.redirect_stdout(sys.stderr):
+        batch = _batch(arguments)
+    if arguments.dry_run:
+        sys.stdout.write(batch.text())
+        return 0
+    script = arguments.config.with_suffix(".sbatch")
+    _write(script, batch)
+    sys.stdout.write(_submit(script) + "\n")
+    return 0
+
+
+def _batch(arguments: argparse.Namespace) -> Batch:
+    """The script, for a config without mistakes; ConfigError has all of them."""
+    from hpc_es.experiment.batch import Batch
+    from hpc_es.schema.yaml_text import read
+
+    asked = {name: str(vars(arguments)[name]) for name in READ if vars(arguments)[name] is not None}
+    is_tuning = {"base", "space"} <= read(arguments.config).keys()
+    described = _tuning(arguments) if is_tuning else _experiment(arguments)
+    asked.setdefault("job_name", re.sub(r"[^\w.-]+", "_", described.name))
+    asked["directory"] = _line(str(Path.cwd()))
+    if arguments.array is not None:
+        asked["array"] = f"0-{_tasks(arguments.array, *described.shared) - 1}"
+    kind: Kind = "array_tune" if is_tuning else "array_repetitions" if "array" in asked else "train"
+    return Batch(kind, [_line(text) for text in described.arguments], asked, sys.executable)
+
+
+@dataclasses.dataclass(frozen=True)
+class Described:
+    """The name of what is run, the arguments of its script, and what its array shares: how many of what."""
+
+    name: str
+    arguments: list[str]
+    shared: tuple[int, str]
+
+
+def _experiment(arguments: argparse.Namespace) -> Described:
+    from hpc_es.config import load
+    from hpc_es.experiment.check import check
+
+    config = load(arguments.config, arguments.overrides)
+    check(config)
+    if config.repetition_groups > _ranks(arguments):
+        text = f"is {config.repetition_groups}, but the job has {_ranks(arguments)} ranks: a group needs one"
+        raise ConfigError([("repetition_groups", text)])
+    run = (arguments.output or Path(str(config.output))).absolute()
+    script = [str(arguments.config.absolute()), str(run), *arguments.overrides]
+    return Described(str(config.name), script, (config.repetitions, "repetitions"))
+
+
+def _tuning(arguments: argparse.Namespace) -> Described:
+    from hpc_es.tuning.check import check
+    from hpc_es.tuning.plan import load
+
+    plan = load(arguments.config, arguments.overrides)
+    check(plan, _ranks(arguments))
+    run = (arguments.output or Path("runs", arguments.config.stem)).absolute()
+    fixed = ["--fixed", *arguments.overrides] if arguments.overrides else []
+    script = [str(arguments.config.absolute()), str(run), *fixed]
+    return Described(arguments.config.stem, script, (plan.trials, "trials"))
+
+
+def _ranks(arguments: argparse.Namespace) -> int:
+    from hpc_es.experiment.batch import DEFAULTS
+
+    nodes, ranks = (vars(arguments)[name] or DEFAULTS[name] for name in ("nodes", "ranks_per_node"))
+    return int(nodes) * int(ranks)
+
+
+def _tasks(wanted: int, there: int, what: str) -> int:
+    """The number of array tasks; none may be without work."""
+    if there == 1:
+        raise UserError(f"--array shares {what} among tasks, and there is 1: set {what} to more, or leave --array out")
+    if wanted > there:
+        raise UserError(f"--array: expected at most as many tasks as {what}, {there}, found {wanted}")
+    return wanted or there
+
+
+def _write(script: Path, batch: Batch) -> None:
+    """Replace a script of ours; one that was changed by hand is left, and refused."""
+    from hpc_es.common.files import write_text
+    from hpc_es.experiment.batch import untouched
+
+    if script.exists() and not untouched(script.read_text(encoding="utf-8", errors="replace")):
+        text = f"{script} was changed by hand, or is something else: submit it as it is (sbatch {script}), or remove it"
+        raise UserError(text)
+    write_text(script, batch.signed())
+    sys.stderr.write(f"{script} written\n")
+
+
+def _submit(script: Path) -> str:
+    """The number of the job."""
+    command = ["sbatch", "--parsable", str(script)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603
+    if done.returncode:
+        raise UserError(f"sbatch did not take {script}: {done.stderr.strip()}")
+    return done.stdout.strip().partition(";")[0]  # the name of the cluster may follow
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d*", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text!r}")
+    return int(text)
+
+
+def _time(text: str) -> str:
+    try:
+        slurm.seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def _memory(text: str) -> str:
+    if not re.fullmatch(r"\d+[KMGT]?", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"expected megabytes, or a number with K, M, G or T, found {text!r}")
+    return text
+
+
+def _word(text: str) -> str:
+    if not re.fullmatch(r"[\w.,@:+/-]+", text):
+        raise argparse.ArgumentTypeError(f"expected a name without spaces, found {text!r}")
+    return text
+
+
+def _line(text: str) -> str:
+    if not text.isprintable():
+        raise UserError(f"{text!r} cannot stand in a script: expected a name or value without line ends and the like")
+    return text
+
+
+READ: dict[str, Callable[[str], object]] = {
+    "job_name": _word,
+    "nodes": _count,
+    "ranks_per_node": _count,
+    "cores_per_rank": _count,
+    "gpus_per_node": _count,
+    "memory_per_node": _memory,
+    "time": _time,
+    "partition": _word,
+    "account": _word,
+}

@@ -1,0 +1,99 @@
+"""Ranks and GPUs: who takes which, checked against SLURM, and what TensorFlow is told."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from hpc_es.mpi.devices import Bound, choose, line, local_rank
+from tests.harness import mpiexec, python, script
+
+# A TensorFlow of two GPUs, which says what it is told.
+TWO_GPUS = """
+    import sys, types
+    def said(*what): sys.stdout.write(" ".join(map(str, [rank, *what])) + "\\n")
+    tf = types.ModuleType("tensorflow")
+    tf.config = types.SimpleNamespace(
+        list_physical_devices=lambda kind: ["first", "second"],
+        set_visible_devices=lambda gpu, kind: said("sees", gpu, kind),
+        experimental=types.SimpleNamespace(
+            set_memory_growth=lambda gpu, on: said("grows", gpu, on),
+            get_device_details=lambda gpu: {"device_name": "H100"},
+        ),
+    )
+    sys.modules["tensorflow"] = tf
+    from hpc_es.mpi.connect import connect
+    from hpc_es.mpi.devices import bind_device
+    world = connect()
+    rank = world.rank
+"""
+
+
+def test_more_ranks_than_gpus_share_in_turn() -> None:
+    assert [choose(local, 2) for local in range(5)] == [0, 1, 0, 1, 0]
+    assert [choose(local, 4) for local in range(4)] == [0, 1, 2, 3]
+    assert [choose(local, 1) for local in range(3)] == [0, 0, 0]  # SLURM has given each rank one of its own
+    assert choose(3, 0) is None
+
+
+def test_slurm_decides_where_the_library_sees_a_part_of_the_node() -> None:
+    srun = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "2"}
+    assert local_rank(2, 4, srun) == (2, "")
+    local, note = local_rank(0, 4, srun)
+    assert local == 2 and note == "SLURM_LOCALID is 2, but the MPI library says 0: the former is taken"
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"SLURM_LOCALID": "0"},  # of a batch shell, in which mpiexec started the ranks
+        {"SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "2"},  # of the proxies that mpiexec started on two nodes
+        {},
+    ],
+)
+def test_a_local_rank_that_was_inherited_means_nothing(environ: dict[str, str]) -> None:
+    assert local_rank(3, 4, environ) == (3, "")
+
+
+def test_each_rank_is_bound_and_the_line_says_to_what() -> None:
+    done = mpiexec(
+        3, script(TWO_GPUS + "    line = bind_device(world)\n    if rank == 0: print(line)\n    world.finalize()")
+    )
+    host = os.uname().nodename
+    assert done.status == 0, str(done)
+    told = [f"{r} sees {gpu} GPU" for r, gpu in enumerate(["first", "second", "first"])]
+    told += [f"{r} grows {gpu} True" for r, gpu in enumerate(["first", "second", "first"])]
+    places = [f"{r}={host}:{gpu} of 2 (H100)" for r, gpu in enumerate([0, 1, 0])]
+    assert sorted(done.stdout.splitlines()) == sorted([*told, "  ".join(["rank=host:GPU", *places])])
+
+
+def test_groups_of_ranks_do_not_all_take_the_first() -> None:
+    done = mpiexec(
+        2, script(TWO_GPUS + "    bind_device(world.split(2))\n    bind_device(world.split(2))\n    world.finalize()")
+    )
+    assert done.status == 0, str(done)
+    told = [
+        f"{r} {what}" for r, gpu in enumerate(["first", "second"]) for what in (f"sees {gpu} GPU", f"grows {gpu} True")
+    ]
+    assert sorted(done.stdout.splitlines()) == sorted(told)  # once, though asked twice
+
+
+def test_a_gpu_in_use_already_is_said() -> None:
+    late = '    def late(*_): raise RuntimeError("too late")\n    tf.config.set_visible_devices = late\n'
+    done = python(script(TWO_GPUS + late + "    print(bind_device(world))"))
+    assert "rank 0: not bound, all GPUs are in use by this rank: too late" in done.stdout, str(done)
+
+
+def test_cpu_and_gpu_side_by_side() -> None:
+    text = line([Bound("a", 0, 1, "H100"), Bound("b", None, 0, note="odd")])
+    assert text == "rank=host:GPU  0=a:0 of 1 (H100)  1=b:CPU; rank 1: odd"
+
+
+def test_the_real_tensorflow_takes_it() -> None:
+    pytest.importorskip("tensorflow")
+    program = (
+        "from hpc_es.mpi.connect import connect; from hpc_es.mpi.devices import bind_device as b; print(b(connect()))"
+    )
+    done = python(["-c", program], env={"CUDA_VISIBLE_DEVICES": ""})
+    assert done.stdout == "TensorFlow sees no GPU on any rank: it computes on the CPU\n", str(done)

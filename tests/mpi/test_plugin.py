@@ -1,0 +1,38 @@
+"""Which --mpi= fits which MPI library; on a real SLURM: tests/slurm/test_scripts.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_es.errors import LaunchError
+from hpc_es.mpi.plugin import choose, library
+
+DEBIAN = ["cray_shasta", "none", "pmi2", "pmix", "pmix_v4"]
+
+
+@pytest.mark.parametrize(
+    ("name", "offered", "kind"),
+    [
+        ("MPICH 5.0.2", DEBIAN, "pmi2"),
+        ("Intel(R) MPI 2021.9", DEBIAN, "pmi2"),
+        ("Open MPI 5.0.8", DEBIAN, "pmix"),
+        ("Open MPI 4.1.4", ["none", "pmi2"], "pmi2"),
+        ("Open MPI 5.0.8", ["none", "pmix_v4"], "pmix_v4"),
+        ("CRAY MPICH 8.1.2", DEBIAN, "cray_shasta"),
+        ("MPICH 5.0.2", ["none", "pmix"], "pmix"),
+    ],
+)
+def test_the_best_kind_that_is_offered(name: str, offered: list[str], kind: str) -> None:
+    assert choose(name, offered) == kind
+
+
+@pytest.mark.parametrize("offered", [[], ["none", "openmpi"]])
+def test_no_kind_is_said_with_what_there_is(offered: list[str]) -> None:
+    with pytest.raises(
+        LaunchError, match=f"MPICH 5.0 speaks pmi2 or pmix, but .* offers {', '.join(offered) or 'nothing'}"
+    ):
+        choose("MPICH 5.0", offered)
+
+
+def test_the_library_here_has_a_name() -> None:
+    assert any(library().startswith(name) for name in ("MPICH", "Open MPI", "Intel"))

@@ -1,0 +1,121 @@
+"""Jobs on the test cluster: steps started by srun, and batch jobs.
+
+with step(cluster, 4, runs.command(run)) as job: ...         a `Job` of tests/harness.py
+batch = submit(cluster, directory, "srun ...", "-N2")
+batch.ends("COMPLETED")
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import textwrap
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.harness import ROOT, Finished, Job
+from tests.slurm.cluster import Cluster
+
+PMI = ("--mpi=pmi2", "--kill-on-bad-exit=1")  # as README and the scripts have it, for the mpich wheel
+PYTHON = sys.executable
+WAIT_SECONDS = 120.0
+HOLD_SECONDS = 4.0
+RUNNING = {"RUNNING", "COMPLETING", "PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED", "PREEMPTED"}
+
+
+def step(
+    cluster: Cluster,
+    tasks: int,
+    args: Sequence[str],
+    *options: str,
+    mpi: Sequence[str] = PMI,
+    wrapper: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+) -> Job:
+    """`srun ... python *args` on so many tasks, spread over both nodes if there are several."""
+    nodes = options or (f"-N{min(tasks, 2)}",)
+    command = ["srun", *mpi, f"-n{tasks}", *nodes, *wrapper, PYTHON, *args]
+    return Job(command, {**cluster.environment, **(env or {})}, ROOT)
+
+
+def finished(job: Job, timeout_seconds: float = 120.0) -> Finished:
+    """The end of a step that must end well."""
+    with job:
+        done = job.wait(timeout_seconds)
+    assert done.status == 0 and not done.timed_out, str(done)
+    return done
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch job."""
+
+    cluster: Cluster
+    number: str
+    output: Path
+
+    def fields(self) -> dict[str, str]:
+        """What `scontrol show job` tells."""
+        shown = self.cluster.call("scontrol", "-o", "show", "job", self.number)
+        return dict(pair.split("=", 1) for pair in shown.split() if "=" in pair)
+
+    @property
+    def state(self) -> str:
+        """Such as RUNNING."""
+        return self.fields()["JobState"]
+
+    @property
+    def restarts(self) -> int:
+        """How often it was requeued."""
+        return int(self.fields()["Restarts"])
+
+    def text(self) -> str:
+        """What it printed until now."""
+        return self.output.read_text() if self.output.exists() else ""
+
+    def wait_for(self, condition: object, what: str, seconds: float = WAIT_SECONDS) -> None:
+        """Return when the condition holds; fails with the job's output."""
+        assert callable(condition)
+        limit = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < limit, f"waited for {what}: {self.fields()}\n{self.text()}{self.cluster.logs()}"
+            time.sleep(0.05)
+
+    def says(self, text: str, times: int = 1, seconds: float = WAIT_SECONDS) -> None:
+        """Return when it has printed the text so often."""
+        self.wait_for(lambda: self.text().count(text) >= times, repr(text), seconds)
+
+    def ends(self, state: str, seconds: float = WAIT_SECONDS) -> None:
+        """Wait for the end, which must be in this state."""
+        self.wait_for(lambda: self.state not in RUNNING, "its end", seconds)
+        assert self.state == state, f"{self.fields()}\n{self.text()}"
+
+    def requeued(self, times: int) -> None:
+        """Wait until it was put back into the queue so often."""
+        self.wait_for(lambda: self.state == "PENDING" and self.restarts >= times, f"requeue {times}")
+
+    def start_now(self) -> None:
+        """Start it a little later, when its credentials are not those of before; SLURM would wait for two minutes."""
+        time.sleep(HOLD_SECONDS)
+        self.cluster.call("scontrol", "update", f"JobId={self.number}", "StartTime=now")
+
+
+def sbatch(cluster: Cluster, directory: Path, script: Sequence[str], *options: str) -> Batch:
+    """Submit a script and its arguments; what it prints is below the directory."""
+    output = directory / "job.out"
+    arguments = ["--parsable", f"--output={output}", "--open-mode=append", f"--chdir={ROOT}", *options]
+    return Batch(cluster, cluster.call("sbatch", *arguments, *script).strip(), output)
+
+
+def submit(cluster: Cluster, directory: Path, lines: str, *options: str) -> Batch:
+    """Submit these lines of bash."""
+    file = directory / "job.sh"
+    file.write_text(f"#!/bin/bash\n{textwrap.dedent(lines)}\n")
+    return sbatch(cluster, directory, [str(file)], *options)
+
+
+def srun(args: Sequence[str]) -> str:
+    """The line of a script that trains on all tasks of the job."""
+    return shlex.join(["srun", *PMI, PYTHON, *args])

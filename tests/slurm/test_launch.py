@@ -1,0 +1,68 @@
+"""Started by srun: one world over both nodes with the bits of mpiexec, or a refusal that says how."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import runs
+from tests.harness import Job
+from tests.slurm.cluster import Cluster
+from tests.slurm.jobs import PYTHON, finished, step, submit
+
+
+@pytest.mark.parametrize("tasks", [2, 4, 5])
+def test_srun_over_two_nodes_gives_the_bits_of_one_process(
+    tasks: int, cluster: Cluster, shared: Path, reference: Path
+) -> None:
+    done = finished(step(cluster, tasks, runs.command(shared / "run")))
+    runs.assert_same(shared / "run", reference)
+    hosts = [entry.split("=")[1].split(":")[0] for entry in done.stdout.splitlines()[0].split()[1:]]
+    assert len(hosts) == tasks and (set(hosts) == {"n1", "n2"} or not cluster.apart), done.stdout
+
+
+def test_mpiexec_inside_an_allocation_gives_them_too(cluster: Cluster, shared: Path, reference: Path) -> None:
+    mpiexec = str(Path(PYTHON).parent / "mpiexec")
+    command = ["salloc", "-N2", "-n4", mpiexec, "-n", "4", PYTHON, *runs.command(shared / "run")]
+    finished(Job(command, cluster.environment))
+    runs.assert_same(shared / "run", reference)
+
+
+@pytest.mark.parametrize("mpi", [[], ["--mpi=none"]])
+def test_srun_without_a_matching_mpi_is_refused_with_what_there_is(
+    mpi: list[str], cluster: Cluster, shared: Path
+) -> None:
+    with step(cluster, 4, runs.command(shared / "run"), mpi=mpi) as job:
+        done = job.wait()
+    assert done.status == 2 and not done.timed_out, str(done)
+    offered = cluster.call("srun", "--mpi=list").split()
+    assert "pmi2" in offered and "none" in offered
+    line = next(line for line in done.stderr.splitlines() if "under SLURM:" in line)
+    assert "srun --mpi=pmi2 ..." in line and line.endswith("cray_shasta, none, pmi2, pmix, pmix_v4)")
+    assert done.stderr.count("each task would be a master of its own") == 1
+    assert "SLURM_STEP_NUM_TASKS" in done.stderr and not (shared / "run").exists()
+
+
+def test_a_batch_shell_with_many_tasks_is_one_process(cluster: Cluster, shared: Path, reference: Path) -> None:
+    run = shared / "run"
+    lines = f"""
+        set -e
+        test "$SLURM_NTASKS" = 4
+        {PYTHON} {" ".join(runs.command(run))}
+        {PYTHON} -m hpc_es inspect {run}
+    """
+    submit(cluster, shared, lines, "-N2", "-n4").ends("COMPLETED")
+    runs.assert_same(run, reference)
+
+
+@pytest.mark.parametrize(
+    "command", ["inspect {run}", "plot {run} -o {run}/$SLURM_PROCID.png", "eval {run} --episodes 2"]
+)
+def test_what_does_not_train_may_be_started_anyhow(
+    command: str, cluster: Cluster, shared: Path, reference: Path
+) -> None:
+    run = shared / "run"
+    finished(step(cluster, 2, runs.command(run, "stop.generations=2")))
+    line = f"exec {PYTHON} -m hpc_es {command.format(run=run)}"
+    finished(Job(["srun", "-n2", "-N2", "sh", "-c", line], cluster.environment))

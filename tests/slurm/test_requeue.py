@@ -1,0 +1,77 @@
+"""Requeued or cut off in the middle of a generation, on as many nodes as there are then: the same final theta."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import runs
+from tests.slurm.cluster import Cluster
+from tests.slurm.jobs import Batch, srun, submit
+
+INTERVAL = 3  # generations between checkpoints
+GENERATIONS = 12
+
+
+FEWER = "-n$((4 - 2 * ${SLURM_RESTART_COUNT:-0}))"  # tasks: 4, and 2 after a requeue
+
+
+def started(cluster: Cluster, run: Path) -> Batch:
+    """A batch job that trains and now hangs in the middle of generation 6 or later: the last checkpoint is older."""
+    slow = run.parent / "slow"
+    overrides = (f"stop.generations={GENERATIONS}", f"checkpoint.interval={INTERVAL}", "evaluation.interval=0")
+    slowly = (f"task.env_kwargs.pause_file={slow}", "task.env_kwargs.pause_seconds=0.002")
+    script = srun(runs.command(run, *overrides, *slowly)).replace("srun", f"srun {FEWER}", 1)
+    batch = submit(cluster, run.parent, script, "-N2", "--ntasks-per-node=2", "--requeue")
+    batch.wait_for(lambda: runs.generation(run) >= INTERVAL + 1, "generations")
+    slow.touch()
+    time.sleep(0.5)
+    return batch
+
+
+def comes_to_the_same(batch: Batch, run: Path, reference: Path, measured: list[str], what: str) -> None:
+    """After the cut: start again, see that little was lost, and let it come to its end."""
+    batch.requeued(1)
+    finished = runs.generation(run)
+    assert finished < GENERATIONS, "it was not cut in the middle"
+    (run.parent / "slow").unlink()
+    since = time.monotonic()
+    batch.start_now()
+    batch.says("rank=host:pid", 2)
+    started_after, first = time.monotonic() - since, runs.generation(run)  # rows beyond the checkpoint are gone
+    batch.wait_for(lambda: runs.generation(run) > first, "a generation")
+    measured.append(
+        f"{what}: job start to rank table {started_after:.1f} s, to first generation {time.monotonic() - since:.1f} s"
+    )
+    batch.ends("COMPLETED")
+    lost = finished - int(re.findall(r"resumed from generation (\d+)", batch.text())[-1])
+    assert 0 <= lost <= INTERVAL, batch.text()
+    runs.assert_same(run, reference)
+
+
+def test_requeued_in_the_middle_of_a_generation(
+    cluster: Cluster, shared: Path, unevaluated: Path, record_times: list[str]
+) -> None:
+    batch = started(cluster, shared / "run")
+    cluster.call("scontrol", "requeue", batch.number)
+    comes_to_the_same(batch, shared / "run", unevaluated, record_times, "scontrol requeue")
+
+
+@pytest.mark.usefixtures("apart")
+def test_the_first_node_dies_and_the_job_carries_on_with_fewer_ranks_on_the_other(
+    cluster: Cluster, shared: Path, unevaluated: Path, record_times: list[str]
+) -> None:
+    batch = started(cluster, shared / "run")
+    for pid in cluster.processes("n1"):  # rank 0, srun and the script among them
+        os.kill(pid, signal.SIGKILL)
+    cluster.call("scontrol", "update", "NodeName=n1", "State=DOWN", "Reason=test")
+    batch.requeued(1)
+    cluster.call("scontrol", "update", f"JobId={batch.number}", "NumNodes=1-1", "NumTasks=2")
+    comes_to_the_same(batch, shared / "run", unevaluated, record_times, "node down")
+    tables = [line.split()[1:] for line in batch.text().splitlines() if line.startswith("rank=host:pid")]
+    assert [[entry[2:4] for entry in table] for table in tables] == [["n1", "n1", "n2", "n2"], ["n2", "n2"]], tables

