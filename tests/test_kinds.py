@@ -12,6 +12,7 @@ import pytest
 import hpc_es.tasks
 from hpc_es import kinds
 from hpc_es.errors import ConfigError
+from tests.harness import python, script
 
 KIND = """
 from hpc_es.options import option, options
@@ -69,3 +70,18 @@ def test_finding_kinds_imports_no_tensorflow_and_one_kind_no_other(folder: Path)
     )
     found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
     assert found.stdout.split() == ["False", "False"]
+
+
+def test_looking_for_kinds_imports_no_package_that_an_extra_brings() -> None:
+    done = python(
+        script(
+            """
+            import sys
+            from hpc_es import kinds
+            for package in ("algorithms", "tasks", "policies"):
+                kinds.kinds(package)
+            print({"numba", "tensorflow", "optuna", "mujoco"} & set(sys.modules))
+            """
+        )
+    )
+    assert done.stdout == "set()\n", str(done)

@@ -148,12 +148,10 @@ def execute(
     require_correct_syntax: bool = False,
 ) -> list[list[Result]]:
     """`evaluate` for every program on every input, compiled; the results of a program are a list, in input order."""
-    from hpc_es.tasks import brainfuck_compiled
+    from hpc_es.tasks.compiled.brainfuck import run_batch
 
     cases, (operations, lengths) = Cases.of(inputs), packed(programs)
-    found = brainfuck_compiled.run_batch(
-        operations, lengths, cases.values, cases.starts, base, max_steps, require_correct_syntax
-    )
+    found = run_batch(operations, lengths, cases.values, cases.starts, base, max_steps, require_correct_syntax)
     results = []
     for row in range(len(programs)):
         results.append([found.result(row * len(cases) + case) for case in range(len(cases))])

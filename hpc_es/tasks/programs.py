@@ -86,7 +86,7 @@ class CodingTask:
     def score_many(self, programs: Sequence[str]) -> tuple[Array, Array]:
         """float64[programs] rewards and bool[programs] whether correct; compiled, with the same bits as `score`."""
         assert self.reward is rewards.absolute, "only the absolute distance is compiled"
-        from hpc_es.tasks.programs_compiled import score_batch
+        from hpc_es.tasks.compiled.programs import score_batch
 
         operations, lengths = packed(programs)
         given, wanted = (Cases.of([case[side] for case in self.cases]) for side in (0, 1))

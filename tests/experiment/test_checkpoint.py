@@ -236,6 +236,7 @@ def test_a_right_digest_over_other_content_is_refused(tmp_path: Path) -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """A store with the generations 10, 20, 30; each theta is full of its generation."""
+    (tmp_path / "run").mkdir()
     store = Store(tmp_path / "run" / "checkpoints")
     for generation in (10, 20, 30):
         store.save(snapshot(generation))

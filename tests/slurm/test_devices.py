@@ -17,7 +17,7 @@ GPUS = {"block": [0, 1, 0, 1], "cyclic": [0, 0, 1, 1]}
 @pytest.mark.parametrize("distribution", NODES)
 def test_each_node_deals_out_its_own(distribution: str, cluster: Cluster) -> None:
     program = script(TWO_GPUS + "    line = bind_device(world)\n    if rank == 0: print(line)")
-    done = finished(step(cluster, 4, program, "-N2", f"--distribution={distribution}"))
+    done = finished(step(cluster, 4, program, "-N2", "--ntasks-per-node=2", f"--distribution={distribution}"))
     places = zip(NODES[distribution], GPUS[distribution], strict=True)
     expected = "  ".join(f"{rank}={host}:{gpu} of 2 (H100)" for rank, (host, gpu) in enumerate(places))
     assert f"rank=host:GPU  {expected}\n" in done.stdout, str(done)  # and no note of a difference

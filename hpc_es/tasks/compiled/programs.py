@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpc_es.interfaces import Array
-from hpc_es.tasks.brainfuck_compiled import SUCCESS, compiled, pair, run
+from hpc_es.tasks.compiled.brainfuck import SUCCESS, compiled, pair, run
 
 
 @compiled
