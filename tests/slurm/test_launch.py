@@ -66,3 +66,11 @@ def test_what_does_not_train_may_be_started_anyhow(
     finished(step(cluster, 2, runs.command(run, "stop.generations=2")))
     line = f"exec {PYTHON} -m hpc_es {command.format(run=run)}"
     finished(Job(["srun", "-n2", "-N2", "sh", "-c", line], cluster.environment))
+
+
+@pytest.mark.parametrize(("chosen", "used"), [({}, "ofi"), ({"MPIR_CVAR_CH4_NETMOD": "ucx"}, "ucx")])
+def test_the_mpich_wheel_announces_itself_in_few_bytes_unless_told_otherwise(
+    chosen: dict[str, str], used: str, cluster: Cluster
+) -> None:
+    lines = "import os; from hpc_es.mpi.connect import connect; connect(); print(os.environ['MPIR_CVAR_CH4_NETMOD'])"
+    assert finished(step(cluster, 2, ["-c", lines], env=chosen)).stdout.split() == [used, used]

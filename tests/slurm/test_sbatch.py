@@ -14,6 +14,7 @@ from tests import runs
 from tests.harness import ROOT
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import PYTHON, Batch
+from tests.test_signals import APART_SECONDS
 
 ENDLESS = ("stop.generations=100000", "checkpoint.interval=0")  # no checkpoint but that of the signal
 USR1 = ("scancel", "--batch", "--signal=USR1")  # to the batch shell, as --signal=B:USR1 sends it
@@ -75,12 +76,15 @@ def test_what_scancel_ends_stays_ended(cluster: Cluster, shared: Path) -> None:
 @pytest.mark.parametrize("repetitions", [1, 2])
 def test_a_long_generation_is_given_up_in_time(repetitions: int, cluster: Cluster, shared: Path) -> None:
     run = shared / "runs" / "tiny"
-    long = ("algorithm.population_size=4000", f"task.env_kwargs.pause_file={shared}/slow", "--time=2")
+    long = ("algorithm.population_size=8000", f"task.env_kwargs.pause_file={shared}/slow", "--time=4")
     batch = sbatch(cluster, runs.tiny(shared), *ENDLESS, *long, f"repetitions={repetitions}")
     (shared / "slow").touch()
     batch.says("name tiny")
-    cluster.call(*USR1, batch.number)  # 20 of the last 30 seconds later the script sends another
-    batch.says("given up")
+    cluster.call(*USR1, batch.number)
+    if repetitions > 1:
+        time.sleep(APART_SECONDS)
+        cluster.call(*USR1, batch.number)
+    batch.says("given up", seconds=90)  # 40 seconds later the script sends another; SLURM itself would after 120 to 180
     batch.says("interrupted after 0 generations: requeued")
     batch.requeued(1)
     assert runs.status(run / "repetition_0000" if repetitions > 1 else run)["status"] == "interrupted"
