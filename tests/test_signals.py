@@ -157,3 +157,19 @@ def test_a_launcher_that_dies_takes_the_ranks_with_it(number: int, tmp_path: Pat
         to_the_launcher(job, number)
         runs.wait_for(lambda: not job.pids(), PROMPT_SECONDS)
         assert job.process.wait() == -number
+
+
+def test_a_signal_before_the_first_line_of_training_is_not_lost(tmp_path: Path) -> None:
+    """Imports take a second or more, and a time limit may come in the middle of them."""
+    with runs.begin(0, tmp_path / "run", *ENDLESS) as job:
+        bit = 1 << (signal.SIGUSR1 - 1)
+        runs.wait_for(lambda: blocked(job.process.pid) & bit)
+        job.process.send_signal(signal.SIGUSR1)
+        done = job.wait()
+    assert done.status == INTERRUPTED, str(done)
+
+
+def blocked(pid: int) -> int:
+    """The signals that a process has blocked, as a bit mask."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("SigBlk:")).split()[1], 16)

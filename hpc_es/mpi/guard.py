@@ -137,6 +137,7 @@ class Signals:
         self._given_up_at = math.inf
         self._last_seconds: dict[int, float] = {}
         self._before: dict[signal.Signals, Any] = {each: signal.signal(each, self._note) for each in self.HANDLED}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self.HANDLED)  # main blocks them
 
     @property
     def count(self) -> int:
