@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from hpc_es.experiment.held import Held
 from hpc_es.interfaces import ROW, Algorithm, Array, Chunk, Outcome, Results, Rows, State
 from hpc_es.mpi.wire import decode, encode
 from hpc_es.mpi.work import Work
@@ -85,9 +86,16 @@ class Generation:
         self._world, self._work, self._algorithm = world, work, algorithm
         self._signals, self._log = signals, log
         self.clock = Clock(world)
+        self._held = Held(world)
+
+    def go_on(self, work: Work) -> None:
+        """Ranks were lost: those that are left share the work anew, and keep what they have of this generation."""
+        self._work = work
+        self._held.to_tell = True
 
     def run(self, state: State, evaluation_episodes: int, train: bool = True) -> Evaluated:
         """Evaluate rounds until the algorithm has enough, and the evaluation episodes with the first round."""
+        self._held.begin(state.generation, train)
         outcomes: dict[int, Outcome] = {}
         chunks: list[Chunk] = []
         by_chunk: dict[int, Rows] = {}
@@ -110,15 +118,17 @@ class Generation:
 
     def _evaluate(self, state: State, chunks: Sequence[Chunk]) -> dict[int, Outcome]:
         failures: list[str] = []
+        mine, left = self._held.shared_out(chunks)
 
         def evaluate(chunk: Chunk, poll: Callable[[], None]) -> Outcome:
             since = time.perf_counter()
             outcome = self._algorithm.evaluate(state, chunk, poll)
+            self._held.outcomes[chunk.index] = outcome
             self.clock.outcome(outcome, since)
             failures.extend(outcome.failures)
             return outcome
 
-        outcomes = self._work.evaluate(chunks, evaluate)
+        outcomes = mine | (self._work.evaluate(left, evaluate) if left else {})
         self.clock.idled()
         for failure in failures[:FAILURES_TOLD]:
             self._log(f"generation {state.generation}: {failure}")
@@ -135,6 +145,7 @@ class Generation:
         for name, value in self.clock.taken().items():
             header[name] = value
         header["signals"], header["chunks"] = self._signals(), len(mine)
+        header["policy_calls"] = sum(outcome.seconds.get("policy_calls", 0.0) for outcome in mine.values())
         indices = np.array(sorted(mine), np.int64)
         message = b"".join([header.tobytes(), indices.tobytes(), *(mine[i].rows.tobytes() for i in indices)])
         jobs = {chunk.index: chunk.jobs for chunk in chunks}

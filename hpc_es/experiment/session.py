@@ -5,6 +5,7 @@ Only rank 0 imports what reads and writes the run directory (h5py among it).
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from hpc_es.experiment.compare import verify_restored
 from hpc_es.experiment.measure import Row
 from hpc_es.experiment.train import Training
 from hpc_es.interfaces import Float32, Policy, State, Task
+from hpc_es.mpi.faults import StartAgain
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import World
 
@@ -74,15 +76,20 @@ class Once:
 def run_once(world: World, signals: Signals, config: Config, once: Once) -> tuple[Ended, Result | None]:
     """One run, from its directory to its end, on every rank; its result on rank 0 if it was finished."""
     prepared: list[Prepared] = []
+    with contextlib.ExitStack() as stack:
 
-    def prepare_it() -> Mapping[str, Any]:
-        prepared.append(prepare(config, once.directory, once.resume, once.repetition))
-        return {}
+        def prepare_it() -> Mapping[str, Any]:
+            prepared.append(prepare(config, once.directory, once.resume, once.repetition))
+            stack.callback(prepared[0].opened.lock.release)  # where ranks are lost on the way, this one may try again
+            return {}
 
-    told = agreed(world, prepare_it)
-    if isinstance(told, Ended):
-        return told, None
-    session = Session(world, signals, prepared[0] if prepared else None, config, once)
+        told = agreed(world, prepare_it)
+        if isinstance(told, Ended):
+            return told, None
+        return _trained(Session(world, signals, prepared[0] if prepared else None, config, once), once)
+
+
+def _trained(session: Session, once: Once) -> tuple[Ended, Result | None]:
     rows = session.training.run()
     try:
         for row in rows:
@@ -92,6 +99,9 @@ def run_once(world: World, signals: Signals, config: Config, once: Once) -> tupl
     except RunFailedError as error:
         session.close()
         return Ended(error.status, str(error)), None
+    except StartAgain:
+        session.close()
+        raise
     status = session.close()
     if status:
         return Ended(status, "a signal"), None

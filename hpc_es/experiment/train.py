@@ -18,6 +18,7 @@ from hpc_es.experiment.build import Parts
 from hpc_es.experiment.generation import Evaluated, Generation
 from hpc_es.experiment.measure import Row, row
 from hpc_es.interfaces import Arrays, State
+from hpc_es.mpi.faults import Meeting, StartAgain
 from hpc_es.mpi.launch import patience
 from hpc_es.mpi.work import GIVE_UP, GiveUp, Work
 from hpc_es.mpi.world import World
@@ -43,18 +44,49 @@ class Training:
     exit_status: int = 0
 
     def __post_init__(self) -> None:
-        mpi = self.config.mpi
-        self._work = Work(self.world, mpi.schedule, mpi.master_evaluates, self.signals)
+        self._work = self._shared_work()
         self._generation = Generation(self.world, self._work, self.parts.algorithm, self.signals, self.log)
         self._interrupted = False
+        self._left = False  # rank 0: whether the caller has left the loop
+        self._failure: RunError | None = None  # rank 0: why it cannot go on
         self._trained = False
         self.final: dict[str, float] = {}  # rank 0: what the final evaluation found
+
+    def _shared_work(self) -> Work:
+        mpi = self.config.mpi
+        return Work(self.world, mpi.schedule, mpi.master_evaluates, self.signals)
 
     def run(self) -> Generator[Row]:
         """Yield the metrics of each generation; on ranks other than 0 nothing is yielded.
 
-        If the caller leaves the loop early on rank 0 the others are told to stop too.
+        If the caller leaves the loop early on rank 0 the others are told to stop too. Where ranks may be lost this
+        raises StartAgain if rank 0 was.
         """
+        meeting = Meeting.GO_ON
+        while meeting is not Meeting.THROUGH:
+            through = False
+            try:
+                yield from self._generations()
+                through = True
+            except GeneratorExit:
+                through = True  # _generations has seen to it
+            except Exception as error:
+                if not self.world.faults.is_loss(error):
+                    raise
+            meeting = self.world.faults.meet(through, in_place=True)
+            if meeting is Meeting.START_AGAIN:
+                raise StartAgain
+            if meeting is Meeting.GO_ON:
+                self._go_on()
+
+    def _go_on(self) -> None:
+        """Without ranks that were lost."""
+        self._work = self._shared_work()
+        self._generation.go_on(self._work)
+        if self.record is not None:
+            self.record.progress.message(self.world.notes[-1])
+
+    def _generations(self) -> Generator[Row]:
         try:
             while self._told(self._decide()) == RUN:
                 row = self._one()
@@ -62,9 +94,7 @@ class Training:
                     try:
                         yield row
                     except GeneratorExit:
-                        self._told(STOP)
-                        self._finish()
-                        raise
+                        self._left = True
             self._finish()
         except GiveUp as reason:
             self._give_up(reason)
@@ -76,9 +106,11 @@ class Training:
         """Rank 0: go on or stop."""
         if self.record is None:
             return RUN
-        return STOP if self._interrupted or self.record.stop_reason() is not None else RUN
+        if self._failure is not None:
+            return FAIL
+        return STOP if self._left or self._interrupted or self.record.stop_reason() is not None else RUN
 
-    def _told(self, command: int, reason: str = "") -> int:
+    def _told(self, command: int) -> int:
         """Every rank gets rank 0's command and, unless it is to stop, the shared arrays of its state.
 
         Raises RunFailedError on every rank for the command FAIL.
@@ -88,7 +120,7 @@ class Training:
         self.world.broadcast(control)
         self._interrupted = bool(control[2])
         if control[0] == FAIL:
-            raise RunFailedError(self.world.broadcast_text(reason))
+            raise RunFailedError(self.world.broadcast_text(str(self._failure))) from self._failure
         if control[0] != STOP:
             shared = _broadcast(self.world, self.state.shared)
             self.state = replace(self.state, generation=int(control[1]), shared=shared)
@@ -109,9 +141,9 @@ class Training:
             return None
         try:
             return self._tell(evaluated, since)
-        except RunError as error:  # the others wait for the next command
-            self._told(FAIL, str(error))
-            raise
+        except RunError as error:  # told with the next command
+            self._failure = error
+            return None
 
     def _tell(self, evaluated: Evaluated, since: float) -> Row:
         """Rank 0: the update, then what it leaves behind."""

@@ -1,4 +1,4 @@
-"""Memory shared by the ranks of a node: MPI-3 windows, which live in /dev/shm.
+"""Memory shared by the ranks of a node: MPI-3 windows, which live in /dev/shm, or mapped files.
 
 That is tiny in some containers, and writing past its end is a SIGBUS: so its free space is looked at first.
 """
@@ -6,8 +6,11 @@ That is tiny in some containers, and writing past its end is a SIGBUS: so its fr
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import re
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +19,8 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+    from hpc_es.mpi.world import World
 
 SHM_PATH = "/dev/shm"  # noqa: S108  (where MPI libraries put them)
 SPARE_BYTES = 16 << 20  # for the MPI library's own segments
@@ -28,8 +33,17 @@ class Windows:
         self._mpi, self._node = mpi, node
         self._windows: list[tuple[MPI.Win, npt.NDArray[Any]]] = []
 
-    def allocate(self, count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """An uninitialised array; all ranks of the node come here together, for this blocks."""
+    def array(self, world: World, count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """An uninitialised array; every rank of the world calls this. Each has one of its own if there is no room."""
+        if self._node.size == 1:
+            return np.empty(count, dtype)
+        wanted, free = count * dtype.itemsize, np.zeros(1, np.int64)
+        if self._node.rank == 0:
+            free[0] = free_bytes()
+        world.wait(self._node.Ibcast(free, 0))  # a barrier too: all come to the blocking allocation together
+        if free[0] < wanted + SPARE_BYTES:
+            world.notes.append(too_small(world.host, self._node.size, int(free[0]), wanted))
+            return np.empty(count, dtype)
         mine = count * dtype.itemsize if self._node.rank == 0 else 0  # whole on one rank: contiguous
         window = self._mpi.Win.Allocate_shared(mine, dtype.itemsize, comm=self._node)
         window.Lock_all(self._mpi.MODE_NOCHECK)
@@ -49,6 +63,63 @@ class Windows:
         """End the access epochs; the memory stays as long as the process, for arrays may still point to it."""
         for window, _ in self._windows:
             window.Unlock_all()
+
+
+class Mapped:
+    """The same in mapped files, for worlds that outlive their ranks: windows do not survive a failure."""
+
+    def __init__(self, leaders: Sequence[int]) -> None:
+        self.leaders = leaders  # of each rank of the world: a number that names its node
+        self._arrays: list[npt.NDArray[Any]] = []
+
+    def array(self, world: World, count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """An uninitialised array; every rank of the world calls this. Each has one of its own if there is no room."""
+        wanted = count * dtype.itemsize
+        path = _reserved(wanted) if world.node_rank == 0 and world.node_size > 1 else None
+        try:
+            told = world.allgather(np.frombuffer(os.fsencode(path or ""), np.uint8))
+            mine = Path(os.fsdecode(told[self.leaders.index(self.leaders[world.rank])].tobytes()))
+            found = _mapped(mine, wanted) if mine.name else None
+            world.barrier()
+        finally:
+            if path is not None:  # the memory stays until nobody has it mapped
+                path.unlink()
+        if found is None:
+            if world.node_size > 1:
+                world.notes.append(too_small(world.host, world.node_size, free_bytes(), wanted))
+            return np.empty(count, dtype)
+        self._arrays.append(np.frombuffer(found, dtype, count))
+        return self._arrays[-1]
+
+    def __contains__(self, array: npt.NDArray[Any]) -> bool:
+        return any(array is each for each in self._arrays)
+
+    def sync(self) -> None:
+        """Nothing to do: mapped memory is coherent."""
+
+    def unlock(self) -> None:
+        """Nothing to do."""
+
+
+def _reserved(size: int) -> Path | None:
+    """A new file of so many bytes, all of which are really there, in shared memory or else on a local disk."""
+    for directory in (SHM_PATH, tempfile.gettempdir()):
+        with contextlib.suppress(OSError):  # no such directory, read-only or too small
+            descriptor, name = tempfile.mkstemp(prefix="hpc_es_", dir=directory)
+            try:
+                os.posix_fallocate(descriptor, 0, size)
+                return Path(name)
+            except OSError:
+                Path(name).unlink()
+            finally:
+                os.close(descriptor)
+    return None
+
+
+def _mapped(path: Path, size: int) -> mmap.mmap:
+    """The file's memory."""
+    with path.open("r+b") as file:
+        return mmap.mmap(file.fileno(), size)
 
 
 def unlink_mapped() -> None:
