@@ -112,7 +112,7 @@ def prefer_short_addresses(environ: MutableMapping[str, str]) -> None:
     """Have the mpich wheel use libfabric where srun starts it, unless MPIR_CVAR_CH4_NETMOD is set already.
 
     With UCX it announces its address with 4 KiB of whatever stands behind it in memory; encoded, a piece of that may
-    be longer than the 1024 bytes that srun's pmi2 reads at once, and the start fails: about one in a hundred.
+    be longer than the 1024 bytes that srun's pmi2 reads at once, and the start fails (seen once).
     """
     with contextlib.suppress(PackageNotFoundError):
         if by_srun(environ) and version("mpich"):  # another MPICH may have been built without libfabric
