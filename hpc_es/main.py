@@ -10,8 +10,9 @@ import os
 import signal
 import sys
 
-# Until the guard's Signals counts them: a job that has hardly begun is stopped like any other, not killed.
-signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT))
+# Until the guard's Signals counts them: a job that has hardly begun is stopped like any other, not killed. Not SIGTERM,
+# by which srun ends the ranks that wait in MPI_Init for one that failed before it.
+signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1, signal.SIGUSR2))
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # before NumPy is imported
     os.environ.setdefault(_name, os.environ.get("OMP_NUM_THREADS", "1"))
 

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ def replace(path: Path, pieces: Iterable[bytes], check: Callable[[Path], None] =
     `check` is called with the written file before it takes the name, and raises OSError if it is not good. Raises
     RunError if the disk is full or cannot be written; the old file is then untouched.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = temporary_name(path)
     try:
         with temporary.open("wb") as file:
             for piece in pieces:
@@ -38,13 +39,25 @@ def replace(path: Path, pieces: Iterable[bytes], check: Callable[[Path], None] =
             temporary.unlink(missing_ok=True)
 
 
+def temporary_name(path: Path) -> Path:
+    """A hidden name beside `path`, of its suffix, that no other writer has: several tasks may write one file."""
+    return path.with_name(f".{path.stem}.{secrets.token_hex(4)}.tmp{path.suffix}")
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what killed writers left of `path`, whose name may be a glob; only where nobody else writes it now."""
+    with writing(path):
+        for leftover in path.parent.glob(f".{path.stem}.*.tmp{path.suffix}"):
+            leftover.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[Path]:
     """A temporary name of the same suffix, for writers that want a path; at the end the file takes the name `path`.
 
     Raises RunError if the disk is full or cannot be written; an old file is then untouched.
     """
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    temporary = temporary_name(path)
     try:
         yield temporary
         with temporary.open("rb") as file:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hpc_es.common.files import write_json, write_text
+from hpc_es.common.files import remove_leftovers, write_json, write_text
 from hpc_es.config import Config, config_hash, dump, identity
 from hpc_es.errors import CheckpointError, RunError, UserError
 from hpc_es.experiment import versions
@@ -130,6 +130,8 @@ class Record:
         )
         if old:
             self.triggers.restore(old.triggers)
+        for name in (CONFIG, STATUS):
+            remove_leftovers(self.directory / name)
         write_text(self.directory / CONFIG, dump(config) + _comment(self._provenance))
         self.metrics = MetricsLog(self.directory, self._warn)
         self.metrics.cut(old.file_lengths if old else {})

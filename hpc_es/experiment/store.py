@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc_es.common.files import sync_directory, writing
+from hpc_es.common.files import remove_leftovers, sync_directory, writing
 from hpc_es.errors import CheckpointError
 from hpc_es.experiment import checkpoint
 from hpc_es.experiment.checkpoint import DamagedError, Snapshot
@@ -80,10 +80,8 @@ class Store:
                 sync_directory(self.directory.parent)
 
     def _remove_leftovers(self) -> None:
-        for pattern in (".checkpoint_*.h5.tmp", f".{BEST}.tmp"):
-            for leftover in self.directory.glob(pattern):
-                with writing(leftover):
-                    leftover.unlink(missing_ok=True)
+        for name in ("checkpoint_*.h5", BEST):
+            remove_leftovers(self.directory / name)
 
 
 def find(path: Path) -> Path:

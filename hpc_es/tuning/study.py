@@ -111,7 +111,7 @@ class Study:
                 if frozen.state.is_finished():
                     continue
                 if trial.over:  # a kill came before the study heard of it
-                    self.tell(trial)
+                    self._tell(trial)
                     continue
                 with contextlib.suppress(InUseError):
                     claim = trial.claim()
@@ -159,13 +159,17 @@ class Study:
 
     def tell(self, trial: Trial) -> None:
         """Tell the study how a trial ended, as its record says."""
+        with writing(self._directory / JOURNAL), held(lock(self._directory, "choice")):
+            self._tell(trial)
+
+    def _tell(self, trial: Trial) -> None:
+        """Only with the lock: a task that looks for a trial tells of those that are over, and a second tale fails."""
         record = trial.record()
         assert record["state"] in OVER
         states = {COMPLETE: TrialState.COMPLETE, PRUNING: TrialState.PRUNED}
         state = states.get(record["state"], TrialState.FAIL)
         value = record["objective"] if state == TrialState.COMPLETE else None
-        with writing(self._directory / JOURNAL):
-            self._study.tell(trial.number, value, state, skip_if_finished=True)
+        self._study.tell(trial.number, value, state, skip_if_finished=True)
 
 
 def _suggest(trial: optuna.Trial, key: str, entry: Any) -> Any:

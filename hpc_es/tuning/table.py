@@ -7,12 +7,11 @@ import errno
 import hashlib
 import json
 import os
-import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpc_es.common.files import json_text, run_error, sync_directory
+from hpc_es.common.files import json_text, run_error, sync_directory, temporary_name
 from hpc_es.errors import UserError
 from hpc_es.experiment.compare import differences
 from hpc_es.tuning.sampling import Hyperparameters
@@ -54,7 +53,7 @@ def freeze(directory: Path, identity: Mapping[str, Any], trials: Sequence[Hyperp
     A file appears whole or not at all. Raises UserError as `known` does; RunError if the disk does not take it.
     """
     path = directory / NAME
-    temporary = path.with_name(f".{NAME}.{socket.gethostname()}.{os.getpid()}.tmp")
+    temporary = temporary_name(path)
     table = {"hash": digest(identity), "identity": identity, "trials": list(trials)}
     try:
         with temporary.open("w", encoding="utf-8") as file:
