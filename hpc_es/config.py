@@ -77,6 +77,7 @@ class Stop:
 
     generations: Natural | None = option("finished generations", None)
     timesteps: Count | None = option("environment steps of training episodes", None)
+    episodes: Count | None = option("training episodes, or programs executed", None)
     seconds: Positive | None = option("of training, over all restarts (by the clock, so not reproducible)", None)
     target_return: float | None = option("mean return of an evaluation", None)
 
@@ -100,7 +101,9 @@ class Config:
     seed: Annotated[int, Interval(ge=0, lt=2**63)] = option("of everything random; 0 is a seed", 0)
     output: Text | None = option("the run directory; default: runs/<name>", None, may_change=True)
     task: Annotated[Any, Kinds("tasks", "episodes")] = option("what is optimised")
-    policy: Annotated[Any, Kinds("policies", "mlp")] = option("what acts")
+    policy: Annotated[Any, Kinds("policies", "mlp", by=("algorithm", "algorithms", "POLICY"))] = option(
+        "what acts; null where nothing does, as in a search for programs"
+    )
     algorithm: Annotated[Any, Kinds("algorithms", "es")] = option("how it learns")
     repetitions: Annotated[int, Interval(ge=1, lt=2**32)] = option(
         "run it so often, with other random numbers, in output/repetition_0000 ...; 1: in output itself",
@@ -182,10 +185,10 @@ def _build_fields(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
 def _build(hint: Any, value: Any) -> Any:
     """`value` as its type hint says: dataclasses for mappings, tuples for lists."""
     kind, cls, member = kinds_mark(hint), options_class(hint), union_members(hint)[0]
-    if kind:
-        cls = kinds.module(kind.package, value["kind"]).Options
     if value is None:
         return None
+    if kind:
+        cls = kinds.module(kind.package, value["kind"]).Options
     if cls:
         return cls(**_build_fields(cls, value))
     if isinstance(value, dict) and get_origin(member) in MAPPINGS:

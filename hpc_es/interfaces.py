@@ -9,7 +9,10 @@ One generation (`experiment/train.py`):
     blocks = algorithm.contribute(state, rows, block)  each rank computes its share of parameter blocks
     state  = algorithm.tell(state, results)            on rank 0
 
-An algorithm or task is a module in its folder that has `Options` (a dataclass of `hpc_es.options`) and `build`.
+An algorithm or task is a module in its folder that has `Options` (a dataclass of `hpc_es.options`) and `build`. That of
+an algorithm also has `POLICY`, the kind of policy it has where the config names none (None: it takes no policy),
+`NOISE`, whether it wants a Noise, `TENSORFLOW`, whether it computes with that itself, and `misfits`, which finds a task
+or policy that it cannot work with. A task is built from its options and the number of the repetition.
 """
 
 from __future__ import annotations
@@ -50,6 +53,14 @@ class Chunk:
         return range(self.first_job, self.first_job + self.jobs)
 
 
+def cut(jobs: int, size: int, first_index: int, first_job: int = 0) -> list[Chunk]:
+    """Consecutive training chunks of so many jobs, the last perhaps shorter."""
+    return [
+        Chunk(first_index + number, first_job + start, min(size, jobs - start))
+        for number, start in enumerate(range(0, jobs, size))
+    ]
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a chunk's evaluation gives."""
@@ -75,8 +86,11 @@ class State:
 
     @property
     def theta(self) -> Float32:
-        """The parameters, float32[params]."""
-        return self.shared["theta"]
+        """The parameters, float32[params]; none where what is learned is not a policy."""
+        return self.shared.get("theta", NO_PARAMETERS)
+
+
+NO_PARAMETERS: Float32 = np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True)
@@ -176,10 +190,11 @@ class Batch:
 class Task(Protocol):
     """What is optimised."""
 
-    spaces: Spaces
+    name: str  # for people: the environment's id, the program to find
+    spaces: Spaces | None  # None where no policy acts: programs
     episodes_per_job: int
 
-    def evaluate(self, actor: Any, batch: Batch, poll: Poll) -> Outcome:
+    def evaluate(self, actor: Any, batch: Any, poll: Poll) -> Outcome:
         """Run the batch; `poll` is called between steps, so that rank 0 can answer other ranks."""
         ...
 
@@ -204,7 +219,10 @@ class Algorithm(Protocol):
         ...
 
     def ask(self, state: State, round: int, first_index: int) -> list[Chunk]:
-        """The training chunks of a round, the first of them with index `first_index`; the same on every rank."""
+        """The training chunks of a round, the first of them with index `first_index`; the same on every rank.
+
+        None where a generation has nothing to evaluate, as all its programs are known.
+        """
         ...
 
     def enough(self, rows: Rows) -> bool:
@@ -225,4 +243,12 @@ class Algorithm(Protocol):
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
         """The next state, and numbers for the metrics; on rank 0 only."""
+        ...
+
+    def finished(self, state: State) -> str | None:
+        """Why there is nothing left to search for, such as "a correct program"; on rank 0 only."""
+        ...
+
+    def summary(self, state: State) -> Mapping[str, Any]:
+        """What result.json and `hpc-es inspect` tell of the state besides theta: plain numbers and text."""
         ...

@@ -27,6 +27,11 @@ class Purpose(enum.IntEnum):
     PROBE = 8
     REPETITION = 9
     TUNING = 10
+    PROGRAMS = 11
+    GENETICS = 12
+    POLICY_SAMPLING = 13
+    REPLAY = 14
+    BANDITS = 15
 
 
 @dataclass(frozen=True)

@@ -80,8 +80,8 @@ def stored(path: Path, which: Which | None = None) -> Stored:
     if path.is_dir() and which != "last":
         found, snapshot = _better(found, last)
     config = parse_resolved(snapshot.config_text)
-    if "theta" not in snapshot.state.shared:
-        raise CheckpointError(f"{found}: holds no policy: there is no theta in it")
+    if config.policy is None or "theta" not in snapshot.state.shared:
+        raise CheckpointError(f"{found}: holds no policy; hpc-es inspect shows what it holds")
     if snapshot.best is not None and which != "last":
         return Stored(found, config, "best", snapshot.best.generation, snapshot.best.shared)
     if which == "best":

@@ -17,11 +17,11 @@ from typing import Any, Literal
 import numpy as np
 
 from hpc_es.common import optimizers
+from hpc_es.common.gradient import norm
 from hpc_es.common.normaliser import Moments
 from hpc_es.common.ranking import centered_ranks
 from hpc_es.errors import RunError
 from hpc_es.interfaces import (
-    Array,
     Arrays,
     Batch,
     Chunk,
@@ -36,10 +36,15 @@ from hpc_es.interfaces import (
     Rows,
     State,
     Task,
+    cut,
 )
 from hpc_es.keys import Keys, Purpose
 from hpc_es.noise.counter import BLOCK
 from hpc_es.options import Count, Natural, NonNegative, Positive, Probability, option, options
+
+POLICY = "mlp"
+NOISE = True
+TENSORFLOW = False
 
 
 @options
@@ -93,8 +98,11 @@ class EvolutionStrategy:
         """theta from the policy, empty optimizer slots, an empty normaliser."""
         theta = self.policy.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS))
         slots = optimizers.initial_slots(self.options.optimizer, self.policy.size)
-        moments = Moments.initial(self.task.spaces.observations)
-        return self._state(0, theta, slots, moments)
+        return self._state(0, theta, slots, self._nothing_seen())
+
+    def _nothing_seen(self) -> Moments:
+        assert self.task.spaces
+        return Moments.initial(self.task.spaces.observations)
 
     def _state(self, generation: int, theta: Float32, slots: Arrays, moments: Moments) -> State:
         if not self.options.observation_normalization.enabled:
@@ -105,11 +113,7 @@ class EvolutionStrategy:
     def ask(self, state: State, round: int, first_index: int) -> list[Chunk]:
         """A round is `population_size` jobs, in chunks of `chunk_size`; the last may be shorter."""
         population = self.options.population_size
-        starts = range(0, population, self.chunk_size)
-        return [
-            Chunk(first_index + number, round * population + start, min(self.chunk_size, population - start))
-            for number, start in enumerate(starts)
-        ]
+        return cut(population, self.chunk_size, first_index, round * population)
 
     def enough(self, rows: Rows) -> bool:
         """Both minima, of jobs and of timesteps, are met; episodes that all end before a step would never meet them."""
@@ -220,7 +224,7 @@ class EvolutionStrategy:
         gradient = np.float32(self.options.weight_decay) * state.theta - ascent
         slots, step = optimizers.step(self.options.optimizer, state.master, gradient)
         theta = state.theta + step
-        moments = Moments.initial(self.task.spaces.observations)
+        moments = self._nothing_seen()
         if self.options.observation_normalization.enabled:
             moments = Moments.of(state.master)
             for arrays in results.chunk_arrays:
@@ -233,10 +237,21 @@ class EvolutionStrategy:
         }
         return self._state(state.generation + 1, theta, slots, moments), metrics
 
+    def finished(self, state: State) -> str | None:
+        """Never: a return can always be better."""
+        return None
 
-def norm(vector: Array) -> float:
-    """Euclidean length."""
-    return float(np.sqrt(np.square(vector, dtype=np.float64).sum()))
+    def summary(self, state: State) -> Mapping[str, Any]:
+        """Nothing besides theta."""
+        return {}
+
+
+def misfits(options: Options, task: Task, policy: Policy | None) -> Iterator[tuple[str, str]]:
+    """Why this task or policy cannot be had: (key, text)."""
+    if task.spaces is None:
+        yield "task.kind", "has no episodes for a policy to act in: expected 'episodes', or another algorithm"
+    elif policy is None:
+        yield "policy", "is null, but evolution strategies perturb the parameters of one"
 
 
 def build(options: Any, task: Task, policy: Policy, noise: Noise, keys: Keys, chunk_size: int) -> EvolutionStrategy:

@@ -78,6 +78,7 @@ def play(source: Stored, task: Task, episodes: int, seed: int) -> Rows:
     from hpc_es.experiment.generation import evaluation_chunks
     from hpc_es.interfaces import Batch
 
+    assert task.spaces
     policy = source.policy(task.spaces)
     rows: list[Rows] = []
     for chunk in evaluation_chunks(episodes, 0):

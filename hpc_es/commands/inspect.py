@@ -7,7 +7,6 @@ endian: equal for two runs that have the same parameters to the last bit.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import sys
 from pathlib import Path
@@ -36,20 +35,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 def described(path: Path, snapshot: Snapshot) -> dict[str, Any]:
     """The content as plain data; `config` is nested as in YAML, every array of the state has its form."""
-    import numpy as np
-
     from hpc_es.config import parse_resolved, resolved
+    from hpc_es.experiment.results import digest
 
     state, best = snapshot.state, snapshot.best
-    theta = np.ascontiguousarray(state.theta, "<f4")
     named = {f"shared/{name}": array for name, array in state.shared.items()}
     named |= {f"master/{name}": array for name, array in state.master.items()}
     return {
         "path": str(path),
         "generation": state.generation,
         "counters": dict(snapshot.counters),
-        "parameters": int(theta.size),
-        "theta_sha256": hashlib.sha256(theta.tobytes()).hexdigest(),
+        "parameters": int(state.theta.size),
+        "theta_sha256": digest({"theta": state.theta}),
+        "state_sha256": digest({**state.shared, **state.master}),
         "best": {"return": best.return_, "generation": best.generation} if best else None,
         "arrays": [
             {"name": name, "shape": list(array.shape), "dtype": str(array.dtype), "bytes": int(array.nbytes)}

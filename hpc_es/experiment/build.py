@@ -23,31 +23,54 @@ class Parts:
     """What an experiment is made of, on one rank."""
 
     task: Task
-    policy: Policy
-    noise: Noise
+    policy: Policy | None
+    noise: Noise | None
     algorithm: Algorithm
 
 
-def task_and_policy(config: Config) -> tuple[Task, Policy]:
-    """The cheap half: it finds unknown environments and policies that do not fit; ConfigError."""
-    task: Task = module("tasks", config.task.kind).build(config.task)
-    policy: Policy = module("policies", config.policy.kind).build(config.policy, task.spaces)
-    if config.noise.kind == "table":
+def task_and_policy(config: Config, repetition: int = 0) -> tuple[Task, Policy | None]:
+    """The cheap half: it finds unknown environments, and parts that do not fit each other; ConfigError."""
+    task: Task = module("tasks", config.task.kind).build(config.task, repetition)
+    policy: Policy | None = None
+    if config.policy is not None and task.spaces is not None:
+        policy = module("policies", config.policy.kind).build(config.policy, task.spaces)
+    problems = list(module("algorithms", config.algorithm.kind).misfits(config.algorithm, task, policy))
+    if task.spaces is None and config.stop.target_return is not None:
+        text = f"is a return of evaluation episodes, which the task {config.task.kind} has not"
+        problems.append(("stop.target_return", text))
+    if problems:
+        task.close()
+        raise ConfigError(problems)
+    if policy is not None and perturbs(config) and config.noise.kind == "table":
         check_size(config.noise.table_size, policy.size)
     return task, policy
 
 
+def perturbs(config: Config) -> bool:
+    """Whether the algorithm wants noise."""
+    wanted: bool = module("algorithms", config.algorithm.kind).NOISE
+    return wanted
+
+
+def uses_tensorflow(config: Config) -> bool:
+    """Whether the policy or the algorithm computes with it."""
+    backend = getattr(config.policy, "backend", "")
+    return bool(backend == "tensorflow" or module("algorithms", config.algorithm.kind).TENSORFLOW)
+
+
 def parts(
-    config: Config, world: World, task: Task, policy: Policy, repetition: int = 0, table: Float32 | None = None
+    config: Config, world: World, task: Task, policy: Policy | None, repetition: int = 0, table: Float32 | None = None
 ) -> Parts:
     """All parts; every rank of the world calls this, since a node's ranks fill the noise table together.
 
     `table` is that of `noise_table`, where it is there already.
     """
     keys = Keys(config.seed, repetition)
-    noise: Noise = CounterNoise(keys, policy.size)
-    if config.noise.kind == "table":
-        noise = TableNoise(noise_table(config, world) if table is None else table, keys, policy.size)
+    noise: Noise | None = None
+    if policy is not None and perturbs(config):
+        noise = CounterNoise(keys, policy.size)
+        if config.noise.kind == "table":
+            noise = TableNoise(noise_table(config, world) if table is None else table, keys, policy.size)
     build = module("algorithms", config.algorithm.kind).build
     algorithm: Algorithm = build(config.algorithm, task, policy, noise, keys, config.mpi.chunk_size)
     return Parts(task, policy, noise, algorithm)

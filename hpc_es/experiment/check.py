@@ -7,7 +7,7 @@ import sys
 import numpy as np
 
 from hpc_es.config import Config
-from hpc_es.experiment.build import task_and_policy
+from hpc_es.experiment.build import perturbs, task_and_policy
 from hpc_es.interfaces import Box, Task
 from hpc_es.tasks.episodes import Episodes
 from hpc_es.tasks.probe import differences
@@ -18,11 +18,13 @@ PROBE_STEPS = 200
 def check(config: Config) -> int:
     """Make the environment and the policy, look for hidden state, print what would run; ConfigError or status 0."""
     task, policy = task_and_policy(config)
-    actions = task.spaces.actions
-    kind = f"Box of {len(actions.low)}" if isinstance(actions, Box) else f"Discrete({actions.n})"
     sys.stdout.write(f"config is valid: {config.name}\n")
-    sys.stdout.write(f"  observations {task.spaces.observations}, actions {kind}, parameters {policy.size:,}\n")
-    if config.noise.kind == "table":
+    if task.spaces is not None:
+        actions = task.spaces.actions
+        kind = f"Box of {len(actions.low)}" if isinstance(actions, Box) else f"Discrete({actions.n})"
+        size = f", parameters {policy.size:,}" if policy else ""
+        sys.stdout.write(f"  observations {task.spaces.observations}, actions {kind}{size}\n")
+    if perturbs(config) and config.noise.kind == "table":
         megabytes = config.noise.table_size * np.dtype(np.float32).itemsize / 1e6
         sys.stdout.write(f"  noise table {megabytes:,.0f} MB a node\n")
     for warning in warnings(task):

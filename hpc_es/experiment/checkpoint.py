@@ -19,9 +19,10 @@ The file is a header of 512 bytes of text, which HDF5 skips as its user block, a
     /counters, /triggers, /identity, /file_lengths, /provenance    JSON (UTF-8)
 
 HDF5's own `flush` does not reach the disk, and a file killed in an update may open normally with a mixture of two
-generations. So the image is built in memory, written under a temporary name (`.NAME.TOKEN.tmp.h5`), synced, read back, renamed
-over its name, and the directory synced; a reader checks both digests before HDF5 sees a byte. Equal content gives equal
-bytes. Text is never in attributes, which end at 64 KB, and nothing is pickled: reading runs no code from the file.
+generations. So the image is built in memory, written under a temporary name (`.NAME.TOKEN.tmp.h5`), synced, read back,
+renamed over its name, and the directory synced; a reader checks both digests before HDF5 sees a byte. Equal content
+gives equal bytes. Text is never in attributes, which end at 64 KB, and nothing is pickled: reading runs no code from
+the file.
 """
 
 from __future__ import annotations

@@ -232,6 +232,8 @@ class Record:
             return f"stop.generations: {stop.generations}"
         if stop.timesteps is not None and counters["timesteps"] >= stop.timesteps:
             return f"stop.timesteps: {stop.timesteps}"
+        if stop.episodes is not None and counters["episodes"] >= stop.episodes:
+            return f"stop.episodes: {stop.episodes}"
         if stop.seconds is not None and counters["seconds"] >= stop.seconds:
             return f"stop.seconds: {stop.seconds:g}"
         if stop.target_return is not None and self.best is not None and self.best.return_ >= stop.target_return:

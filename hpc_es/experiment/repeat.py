@@ -23,7 +23,7 @@ from hpc_es.common.files import write_json, write_text, writing
 from hpc_es.config import Config, dump, identity, parse_resolved
 from hpc_es.errors import ConfigError, UserError
 from hpc_es.experiment.agreed import INTERRUPTED, Ended, agreed
-from hpc_es.experiment.build import noise_table
+from hpc_es.experiment.build import noise_table, perturbs
 from hpc_es.experiment.compare import differences
 from hpc_es.experiment.session import Once, OnRow, run_once
 from hpc_es.experiment.shard import Shard
@@ -71,7 +71,8 @@ class Repetitions:
         if isinstance(told, Ended):
             return told
         groups = self.config.repetition_groups
-        table = noise_table(self.config, self.world) if self.config.noise.kind == "table" else None
+        wanted = self.config.noise.kind == "table" and perturbs(self.config)
+        table = noise_table(self.config, self.world) if wanted else None
         group = self.world.split(groups)
         number = self._group(groups)
         ended = Ended(0)

@@ -23,12 +23,12 @@ from hpc_es.common.files import json_text, writing
 from hpc_es.config import Config, parse_resolved
 from hpc_es.errors import UserError
 from hpc_es.experiment.shard import Shard
-from hpc_es.interfaces import Array
+from hpc_es.interfaces import Arrays, State
 
 Result = dict[str, Any]
 SHARDS = "results"
 ALONE = "result.json"
-BUDGET = ("generations", "timesteps", "seconds")  # of `stop:`
+BUDGET = ("generations", "timesteps", "episodes", "seconds")  # of `stop:`
 
 
 def budget(config: Config) -> dict[str, Any]:
@@ -39,18 +39,22 @@ def budget(config: Config) -> dict[str, Any]:
 def result(
     config: Config,
     repetition: int,
-    theta: Array,
-    generations: int,
+    task: str,
+    state: State,
     counters: Mapping[str, float | int],
     best: float | None,
     final: Mapping[str, float],
+    found: Mapping[str, Any],
 ) -> Result:
-    """The result of one finished repetition; `success` is None without `stop.target_return`."""
+    """The result of one finished repetition; `success` is None where nothing says what success is.
+
+    `found` is the summary of the algorithm, such as the best program, and may replace what is there.
+    """
     target = config.stop.target_return
     success = None if target is None else best is not None and best >= target
     return {
         "name": config.name,
-        "task": getattr(config.task, "env_id", config.task.kind),
+        "task": task,
         "seed": config.seed,
         "repetition": repetition,
         "repetitions": config.repetitions,
@@ -58,13 +62,23 @@ def result(
         "final_return": final.get("final_return_mean"),
         "final_return_std": final.get("final_return_std"),
         "best_return": best,
-        "generations": generations,
+        "generations": state.generation,
         "episodes": counters["episodes"],
         "timesteps": counters["timesteps"],
         "seconds": counters["seconds"],
         "budget": budget(config),
-        "theta_sha256": hashlib.sha256(np.ascontiguousarray(theta, "<f4").tobytes()).hexdigest(),
+        "theta_sha256": digest({"theta": state.theta}),
+        "state_sha256": digest({**state.shared, **state.master}),
+        **found,
     }
+
+
+def digest(arrays: Arrays) -> str:
+    """SHA-256 of the numbers of these arrays, little endian, in hexadecimal."""
+    sha256 = hashlib.sha256()
+    for array in arrays.values():
+        sha256.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
+    return sha256.hexdigest()
 
 
 def append(directory: Path, shard: Shard, row: Result) -> None:

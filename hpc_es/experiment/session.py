@@ -17,7 +17,7 @@ from hpc_es.config import Config
 from hpc_es.errors import RunFailedError
 from hpc_es.experiment import versions
 from hpc_es.experiment.agreed import Ended, agreed
-from hpc_es.experiment.build import parts, source_of, started_from, task_and_policy
+from hpc_es.experiment.build import parts, source_of, started_from, task_and_policy, uses_tensorflow
 from hpc_es.experiment.compare import verify_restored
 from hpc_es.experiment.measure import Row
 from hpc_es.experiment.train import Training
@@ -38,7 +38,7 @@ class Prepared:
 
     config: Config
     task: Task
-    policy: Policy
+    policy: Policy | None
     opened: Opened
     source: State | None  # what a new run begins with: `policy.init_from`
     repetition: int = 0
@@ -48,11 +48,11 @@ def prepare(config: Config, directory: Path, resume: Resume = "auto", repetition
     """Rank 0: all that can go wrong before the start goes wrong here; UserError."""
     from hpc_es.experiment.record import open_run
 
-    task, policy = task_and_policy(config)
+    task, policy = task_and_policy(config, repetition)
     opened = open_run(directory, config, resume, repetition)
     init_from = getattr(config.policy, "init_from", None)
     try:
-        source = source_of(init_from, policy.size) if init_from and opened.snapshot is None else None
+        source = source_of(init_from, policy.size) if policy and init_from and opened.snapshot is None else None
     except BaseException:
         opened.lock.release()
         raise
@@ -106,14 +106,16 @@ class Session:
     ) -> None:
         self._world, self._config, self._once = world, config, once or Once(Path())
         with quiet_stderr(prepared is None):  # rank 0 has shown what there is
-            task, policy = (prepared.task, prepared.policy) if prepared else task_and_policy(config)
+            task, policy = (
+                (prepared.task, prepared.policy) if prepared else task_and_policy(config, self._once.repetition)
+            )
         devices = ""
-        if getattr(config.policy, "backend", "") == "tensorflow":
+        if uses_tensorflow(config):
             from hpc_es.mpi.devices import bind_device
 
             devices = bind_device(world)  # before the policy computes
         built = parts(config, world, task, policy, self._once.repetition, self._once.table)
-        self._task = built.task
+        self._task, self._algorithm = built.task, built.algorithm
         state = built.algorithm.initial()
         self._record: Record | None = None
         if prepared is not None:
@@ -140,15 +142,15 @@ class Session:
         table = "  ".join(f"{rank}={host}:{pid}" for rank, host, pid in self._world.table())
         self._record.progress.message(f"rank=host:pid  {table}")
         best = self._record.best
-        self._record.started(state, self._info(config, state, prepared.policy, best.return_ if best else None))
+        self._record.started(state, self._info(config, state, best.return_ if best else None))
 
-    def _info(self, config: Config, state: State, policy: Policy, best: float | None) -> Mapping[str, object]:
+    def _info(self, config: Config, state: State, best: float | None) -> Mapping[str, object]:
         resumed = f"from generation {state.generation}" if self._record and self._record.resumed else None
         return {
             "name": config.name,
             "repetition": f"{self._once.repetition} of {config.repetitions}" if config.repetitions > 1 else None,
-            "env": getattr(config.task, "env_id", config.task.kind),
-            "params": policy.size,
+            "task": self._task.name,
+            "params": state.theta.size or None,
             "ranks": self._world.size,
             "mpi": self._world.library,
             "output": str(self._record.directory if self._record else ""),
@@ -173,11 +175,12 @@ class Session:
         found = results.result(
             self._config,
             self._once.repetition,
-            state.theta,
-            state.generation,
+            self._task.name,
+            state,
             record.counters,
             best.return_ if best else None,
             self.training.final,
+            self._algorithm.summary(state),
         )
         write_json(record.directory / results.ALONE, found)
         return found

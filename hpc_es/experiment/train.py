@@ -76,7 +76,12 @@ class Training:
         """Rank 0: go on or stop."""
         if self.record is None:
             return RUN
-        return STOP if self._interrupted or self.record.stop_reason() is not None else RUN
+        return STOP if self._interrupted or self._reached() is not None else RUN
+
+    def _reached(self) -> str | None:
+        """Rank 0: why the run is over, or None."""
+        assert self.record
+        return self.record.stop_reason() or self.parts.algorithm.finished(self.state)
 
     def _told(self, command: int, reason: str = "") -> int:
         """Every rank gets rank 0's command and, unless it is to stop, the shared arrays of its state.
@@ -97,6 +102,8 @@ class Training:
 
     def _episodes(self) -> int:
         evaluation = self.config.evaluation
+        if self.parts.task.spaces is None:
+            return 0
         due = evaluation.interval > 0 and self.state.generation % evaluation.interval == 0
         return evaluation.episodes if due else 0
 
@@ -148,14 +155,14 @@ class Training:
 
     def _to_measure(self) -> bool:
         """Rank 0: whether there is a theta whose final evaluation is not known."""
-        if self.record is None or self.config.evaluation.interval == 0:
+        if self.record is None or self.config.evaluation.interval == 0 or self.parts.task.spaces is None:
             return False
         self.final = {} if self._trained else dict(self.record.measured)
         return not self.final
 
     def _say_goodbye(self, summary: dict[str, float]) -> None:
         assert self.record
-        reason = "a signal" if self._interrupted else self.record.stop_reason() or "the caller"
+        reason = "a signal" if self._interrupted else self._reached() or "the caller"
         status = "interrupted" if self._interrupted else "finished"
         self.record.status(status, exit_status=self.exit_status, reason=reason, **summary)
         counters = self.record.counters

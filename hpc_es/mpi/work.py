@@ -76,9 +76,9 @@ class Work:
         outcomes = {}
         started = min(len(self.evaluators), len(chunks))
         self._left = deque(range(started, len(chunks)))
-        self._asking = started - (self.evaluators[0] == 0)
+        self._asking = started - (self.evaluators[0] == 0 and started > 0)
         self._answer()
-        number = 0 if self.evaluators[0] == 0 else DONE
+        number = 0 if self.evaluators[0] == 0 and chunks else DONE
         while number != DONE:
             outcomes[chunks[number].index] = evaluate(chunks[number], self.poll)
             self._look()

@@ -28,6 +28,19 @@ class Kinds:
 
     package: kinds.Package
     default: str
+    by: tuple[str, kinds.Package, str] | None = None  # (section, package, constant): that of its kind's module is it
+
+    def chosen(self, data: Mapping[str, Any]) -> str | None:
+        """The kind where the config names none; None: the section is null."""
+        if self.by is None:
+            return self.default
+        section, package, constant = self.by
+        other = data.get(section)
+        name = other.get("kind") if isinstance(other, Mapping) else None
+        if name not in kinds.kinds(package):
+            return self.default
+        chosen: str | None = getattr(kinds.module(package, name), constant, self.default)
+        return chosen
 
 
 def field_hints(cls: type[Any]) -> dict[str, Any]:

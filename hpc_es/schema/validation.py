@@ -74,7 +74,7 @@ def _section(cls: type[Any], data: Any, key: str, problems: Problems) -> Any:
 def _field(hint: Any, field: dataclasses.Field[Any], data: Mapping[str, Any], key: str, problems: Problems) -> Any:
     kind = kinds_mark(hint)
     if kind:
-        return _kind_section(kind, data.get(field.name, {}), key, problems)
+        return _kind_section(kind, data.get(field.name, {}), key, problems, kind.chosen(data))
     if field.name in data:
         return _value(hint, data[field.name], key, problems)
     if required(field):
@@ -83,8 +83,10 @@ def _field(hint: Any, field: dataclasses.Field[Any], data: Mapping[str, Any], ke
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
-def _kind_section(kind: Kinds, data: Any, key: str, problems: Problems) -> Any:
-    name = data.get("kind", kind.default) if isinstance(data, Mapping) else kind.default
+def _kind_section(kind: Kinds, data: Any, key: str, problems: Problems, default: str | None) -> Any:
+    if default is None and not data:
+        return None
+    name = data.get("kind", default or kind.default) if isinstance(data, Mapping) else default
     known = kinds.kinds(kind.package)
     if isinstance(data, str) and data in known:
         problems.append((key, f"expected a mapping with keys such as 'kind', found {data!r}; write {key}.kind: {data}"))

@@ -50,7 +50,7 @@ class Episodes:
     """The task: it keeps its environments from chunk to chunk."""
 
     def __init__(self, options: Options) -> None:
-        self.options = options
+        self.options, self.name = options, options.env_id
         self.episodes_per_job = options.episodes_per_job
         self._pool: list[environments.Environment] = [self.environment()]
         self.spaces = environments.spaces(self._pool[0])
@@ -259,6 +259,6 @@ def _no_step(action: Any) -> Any:
     raise AssertionError("a row that never began was stepped")
 
 
-def build(options: Options) -> Episodes:
-    """The task of `task: {kind: episodes}`."""
+def build(options: Options, repetition: int = 0) -> Episodes:
+    """The task of `task: {kind: episodes}`, the same in all repetitions."""
     return Episodes(options)

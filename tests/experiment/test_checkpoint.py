@@ -7,8 +7,8 @@ import errno
 import hashlib
 import json
 import os
-import re
 import random
+import re
 import signal
 import subprocess
 import sys
