@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.interfaces import ROW, Algorithm, Array, Chunk, Outcome, Results, Rows, State
+from hpc_es.interfaces import ROW, Algorithm, Array, Arrays, Chunk, Outcome, Poll, Results, Rows, State
 from hpc_es.mpi.wire import decode, encode
 from hpc_es.mpi.work import Work
 from hpc_es.mpi.world import World
@@ -109,32 +109,43 @@ class Generation:
         return Evaluated(self._gather(state, rows, chunks, outcomes, train), evaluation, headers)
 
     def _evaluate(self, state: State, chunks: Sequence[Chunk]) -> dict[int, Outcome]:
-        failures: list[str] = []
-
-        def evaluate(chunk: Chunk, poll: Callable[[], None]) -> Outcome:
-            since = time.perf_counter()
-            outcome = self._algorithm.evaluate(state, chunk, poll)
-            self.clock.outcome(outcome, since)
-            failures.extend(outcome.failures)
-            return outcome
-
-        outcomes = self._work.evaluate(chunks, evaluate)
+        outcomes = self._work.evaluate(chunks, lambda chunk, poll: self._timed(state, chunk, poll))
         self.clock.idled()
+        self._tell_failures(state, [failure for outcome in outcomes.values() for failure in outcome.failures])
+        return outcomes
+
+    def _timed(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
+        since = time.perf_counter()
+        outcome = self._algorithm.evaluate(state, chunk, poll)
+        self.clock.outcome(outcome, since)
+        return outcome
+
+    def _tell_failures(self, state: State, failures: Sequence[str]) -> None:
         for failure in failures[:FAILURES_TOLD]:
             self._log(f"generation {state.generation}: {failure}")
         if len(failures) > FAILURES_TOLD:
             self._log(f"generation {state.generation}: {len(failures) - FAILURES_TOLD} more failures of this rank")
-        return outcomes
+
+    def one_chunk(self, state: State) -> tuple[Rows, Arrays, npt.NDArray[np.void]]:
+        """A generation of one chunk, evaluated by this rank alone: its rows, its arrays, HEADER[1]."""
+        (chunk,) = self._algorithm.ask(state, 0, 0)
+        outcome = self._timed(state, chunk, self._work.poll)
+        self._tell_failures(state, outcome.failures)
+        return outcome.rows, outcome.arrays, self._header(1)
+
+    def _header(self, chunks: int) -> npt.NDArray[np.void]:
+        header = np.zeros(1, HEADER)
+        for name, value in self.clock.taken().items():
+            header[name] = value
+        header["signals"], header["chunks"] = self._signals(), chunks
+        return header
 
     def _exchange(
         self, chunks: Sequence[Chunk], mine: dict[int, Outcome], by_chunk: dict[int, Rows]
     ) -> npt.NDArray[np.void]:
         """Give every rank the rows of all chunks (into `by_chunk`), and return what the ranks say of their time."""
         since = time.perf_counter()
-        header = np.zeros(1, HEADER)
-        for name, value in self.clock.taken().items():
-            header[name] = value
-        header["signals"], header["chunks"] = self._signals(), len(mine)
+        header = self._header(len(mine))
         indices = np.array(sorted(mine), np.int64)
         message = b"".join([header.tobytes(), indices.tobytes(), *(mine[i].rows.tobytes() for i in indices)])
         jobs = {chunk.index: chunk.jobs for chunk in chunks}

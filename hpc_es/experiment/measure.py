@@ -16,12 +16,15 @@ def row(
     generation: int,
     evaluated: Evaluated,
     episodes_per_job: int,
-    evaluators: int,
+    ranks: tuple[int, int],
     learned: Mapping[str, float],
     seconds: float,
     before: Mapping[str, float | int],
 ) -> Row:
-    """All metrics of a generation; `before` are the totals so far (episodes, timesteps, seconds)."""
+    """All metrics of a generation.
+
+    `ranks` are all and those that evaluate, `before` the totals so far (episodes, timesteps, seconds).
+    """
     rows = evaluated.results.rows
     timesteps, episodes = int(rows["length"].sum()), len(rows) * episodes_per_job
     return {
@@ -34,8 +37,8 @@ def row(
         "timesteps_this_generation": timesteps,
         "timesteps_total": int(before["timesteps"]) + timesteps,
         "failed_episodes": int(np.isnan(rows["return_"]).sum()) * episodes_per_job,  # with one, a job's are all dropped
-        "ranks": len(evaluated.headers),
-        "evaluating_ranks": evaluators,
+        "ranks": ranks[0],
+        "evaluating_ranks": ranks[1],
         **learned,
         "seconds_this_generation": seconds,
         "seconds_total": before["seconds"] + seconds,

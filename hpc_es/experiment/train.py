@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,11 @@ import numpy as np
 from hpc_es.config import Config
 from hpc_es.errors import RunError, RunFailedError
 from hpc_es.experiment.agreed import INTERRUPTED
+from hpc_es.experiment.asynchronous import Asynchronous
 from hpc_es.experiment.build import Parts
 from hpc_es.experiment.generation import Evaluated, Generation
 from hpc_es.experiment.measure import Row, row
-from hpc_es.interfaces import Arrays, State
+from hpc_es.interfaces import ROW, Arrays, State
 from hpc_es.mpi.launch import patience
 from hpc_es.mpi.work import GIVE_UP, GiveUp, Work
 from hpc_es.mpi.world import World
@@ -56,15 +58,13 @@ class Training:
         If the caller leaves the loop early on rank 0 the others are told to stop too.
         """
         try:
-            while self._told(self._decide()) == RUN:
-                row = self._one()
-                if row is not None:
-                    try:
-                        yield row
-                    except GeneratorExit:
-                        self._told(STOP)
-                        self._finish()
-                        raise
+            try:
+                while self._told(self._decide()) == RUN:
+                    yield from self._phase()
+            except GeneratorExit:
+                self._told(STOP)
+                self._finish()
+                raise
             self._finish()
         except GiveUp as reason:
             self._give_up(reason)
@@ -107,20 +107,54 @@ class Training:
         due = evaluation.interval > 0 and self.state.generation % evaluation.interval == 0
         return evaluation.episodes if due else 0
 
-    def _one(self) -> Row | None:
+    def _phase(self) -> Iterator[Row]:
+        """One generation; or, of asynchronous updates, all up to the next evaluation."""
+        self._trained = True
+        return self._updates() if getattr(self.config.algorithm, "updates", "") == "asynchronous" else self._one()
+
+    def _one(self) -> Iterator[Row]:
         since = time.perf_counter()
         evaluated = self._generation.run(self.state, self._episodes())
-        self._trained = True
+        self._interrupted = bool(evaluated.headers["signals"].max() > 0)
+        if self.record is not None:
+            with self._failing():
+                measured = self._tell(evaluated, since, {})
+            yield measured
+
+    def _updates(self) -> Iterator[Row]:
+        evaluation = np.zeros(0, ROW)
+        interval = 0 if self.parts.task.spaces is None else self.config.evaluation.interval
+        if interval:
+            evaluation = self._generation.run(self.state, self.config.evaluation.episodes, train=False).evaluation
+        phase = Asynchronous(self.world, self._work, self._generation)
         if self.record is None:
-            self._interrupted = bool(evaluated.headers["signals"].max() > 0)
-            return None
+            phase.serve_worker(self.state)
+            return
+        due = (self.state.generation // interval + 1) * interval if interval else math.inf
+        since = time.perf_counter()
+        updates = phase.updates(lambda: self.state, lambda: self._decide() == RUN and self.state.generation < due)
+        with contextlib.closing(updates):
+            for update in updates:
+                evaluated = replace(update.evaluated, evaluation=evaluation)
+                self._interrupted = bool(self.signals() or evaluated.headers["signals"].max() > 0)
+                with self._failing(updates.close):
+                    measured = self._tell(evaluated, since, {"staleness": update.staleness})
+                yield measured
+                since, evaluation = time.perf_counter(), evaluation[:0]
+                if self._decide() != RUN:
+                    break
+
+    @contextlib.contextmanager
+    def _failing(self, before: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Rank 0: a RunError in here, such as a full disk, ends all ranks, once they wait for the next command."""
         try:
-            return self._tell(evaluated, since)
-        except RunError as error:  # the others wait for the next command
+            yield
+        except RunError as error:
+            before()
             self._told(FAIL, str(error))
             raise
 
-    def _tell(self, evaluated: Evaluated, since: float) -> Row:
+    def _tell(self, evaluated: Evaluated, since: float, more: Mapping[str, float]) -> Row:
         """Rank 0: the update, then what it leaves behind."""
         assert self.record
         before, learning = self.state, time.perf_counter()
@@ -130,13 +164,12 @@ class Training:
             before.generation,
             evaluated,
             self.parts.task.episodes_per_job,
-            len(self._work.evaluators),
-            learned,
+            (self.world.size, len(self._work.evaluators)),
+            {**learned, **more},
             time.perf_counter() - since,
             self.record.counters,
         )
         self.record.add(self.state, measured, before.shared if len(evaluated.evaluation) else None)
-        self._interrupted = bool(evaluated.headers["signals"].max() > 0)
         return measured
 
     def _finish(self) -> None:

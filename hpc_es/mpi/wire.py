@@ -21,6 +21,19 @@ def encode(arrays: Mapping[str, npt.NDArray[Any]]) -> Bytes:
     return np.frombuffer(b"".join(pieces), np.uint8)
 
 
+def to_words(coded: Bytes) -> npt.NDArray[np.int64]:
+    """The bytes as a message of int64: their number, then themselves with zeros up to the next multiple of eight."""
+    words = np.zeros(1 + -(-coded.size // 8), np.int64)
+    words[0] = coded.size
+    words[1:].view(np.uint8)[: coded.size] = coded
+    return words
+
+
+def from_words(words: npt.NDArray[np.int64]) -> Bytes:
+    """What `to_words` was given."""
+    return words[1:].view(np.uint8)[: int(words[0])]
+
+
 def decode(coded: Bytes) -> dict[str, npt.NDArray[Any]]:
     """The arrays that `encode` was given."""
     memory = coded.tobytes()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from hpc_es.interfaces import Chunk, Outcome, Poll
-from hpc_es.mpi.world import World
+from hpc_es.mpi.world import Int64, World
 
 REQUEST, ANSWER, GIVE_UP = 1, 2, 3
 DONE = -1
@@ -45,6 +45,7 @@ class Work:
         self._left: deque[int] | None = None  # chunks to hand out; None outside of a round
         self._asking = 0  # ranks that will still ask
         self._last_poll = 0.0
+        self.arrived: deque[tuple[int, Int64]] = deque()  # rank 0: (source, values) of messages that are no request
         world.poll = self._look
 
     def evaluate(self, chunks: Sequence[Chunk], evaluate: Evaluate) -> dict[int, Outcome]:
@@ -90,11 +91,14 @@ class Work:
     def _next(self) -> int:
         return self._left.popleft() if self._left else DONE
 
-    def _take(self, source: int, tag: int) -> None:
+    def _take(self, source: int, tag: int, values: Int64) -> None:
         if tag == GIVE_UP:
             raise GiveUp(f"rank {source} got a second signal")
-        self._waiting.append(source)
-        self._answer()
+        if tag == REQUEST:
+            self._waiting.append(source)
+            self._answer()
+        else:
+            self.arrived.append((source, values))
 
     def _answer(self) -> None:
         """Answer who waits; requests of the next round that came early wait for it."""
@@ -115,4 +119,4 @@ class Work:
             raise GiveUp("a second signal came")
         if self._world.rank == 0:
             while (message := self._world.receive_any()) is not None:
-                self._take(message[0], message[1])
+                self._take(*message)

@@ -177,9 +177,9 @@ class World:
         starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
         return [every, lengths.tolist(), starts.tolist(), self._links.mpi.BYTE]
 
-    # Messages: a few int64 from one rank to another; in order between two ranks.
+    # Messages: int64 from one rank to another; in order between two ranks.
 
-    def send(self, dest: int, tag: int, values: Sequence[int]) -> None:
+    def send(self, dest: int, tag: int, values: Sequence[int] | Int64) -> None:
         """Start sending and return at once."""
         message = np.array(values, np.int64)
         if not self._links:

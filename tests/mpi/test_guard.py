@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -84,10 +85,16 @@ def test_a_failing_import_before_mpi_ends_all(rank: int) -> None:
 
 
 @pytest.mark.parametrize("joined", [False, True])
-def test_an_error_of_all_ranks_is_shown_once(joined: bool) -> None:
+def test_an_error_of_all_ranks_is_shown_once(joined: bool, tmp_path: Path) -> None:
     body = f"""
+        import pathlib, time
         if {joined}:
             connect().barrier()
+        else:  # on a loaded machine they start at different times
+            here = pathlib.Path({str(tmp_path)!r})
+            (here / os.environ["PMI_RANK"]).touch()
+            while len(list(here.iterdir())) < 3:
+                time.sleep(0.01)
         raise ValueError('boom')
     """
     done = mpiexec(3, guarded(body), 20)

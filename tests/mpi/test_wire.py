@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hpc_es.mpi.wire import decode, encode
+from hpc_es.mpi.wire import decode, encode, from_words, to_words
 
 DTYPES = st.sampled_from([np.dtype(t) for t in ("<f4", "<f8", ">f8", "i8", "u1", "?", "<i4")])
 ARRAYS = hnp.arrays(DTYPES, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
@@ -40,3 +40,12 @@ def test_what_is_decoded_does_not_change_with_the_buffer() -> None:
     decoded = decode(coded)
     coded[:] = 0
     assert decoded["a"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 1000])
+def test_bytes_travel_as_words(size: int) -> None:
+    coded = np.arange(size).astype(np.uint8)
+    words = to_words(coded)
+    assert words.dtype == np.int64 and words[0] == size
+    assert len(words) == 1 + -(-size // 8)
+    assert (from_words(words) == coded).all() and len(from_words(words)) == size
