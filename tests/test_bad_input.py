@@ -140,6 +140,10 @@ def test_a_directory_in_use_is_refused_and_its_owner_unharmed(tmp_path: Path) ->
         host = job.stdout.partition("0=")[2].partition(":")[0]
         assert job.process.poll() is None, "the owner ended before the test"
         refused(done, f"is in use by process {master} on host {host} since")
+        assert "array" not in done.stderr
+        task = {"SLURM_ARRAY_TASK_ID": "1"}
+        done = runs.train(0, tmp_path / "run", "task.env_kwargs.pause_seconds=0.003", env=task)
+        refused(done, "Tasks of a job array share the repetitions of one output: set repetitions")
         ended = job.wait()
         assert ended.status == 0, str(ended)
     runs.finished(0, tmp_path / "alone", *runs.EVERY, "stop.generations=12")

@@ -55,7 +55,7 @@ mpi=$("$python" -m hpc_es.mpi.plugin) || exit
 
 # USR1 goes on to the ranks, which save at the end of the generation; a second one gives up a generation so long that
 # the time limit would come first. A preemption tells the ranks itself: this shell stays until they have saved.
-trap 'kill -USR1 "$step"; (sleep @patience@ && kill -USR1 "$step") &' USR1
+trap 'kill -USR1 "$step"; (sleep @patience@ && kill -USR1 "$step" 2>/dev/null) &' USR1
 trap : TERM
 
 # srun does not inherit the cores per rank; without --kill-on-bad-exit a dead rank would leave the others waiting.

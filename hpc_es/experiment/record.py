@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from hpc_es.common.files import remove_leftovers, write_json, write_text
 from hpc_es.config import Config, config_hash, dump, identity
-from hpc_es.errors import CheckpointError, RunError, UserError
+from hpc_es.errors import CheckpointError, InUseError, RunError, UserError
 from hpc_es.experiment import versions
 from hpc_es.experiment.checkpoint import Best, Snapshot
 from hpc_es.experiment.compare import differences
@@ -64,6 +64,8 @@ def open_run(directory: Path, config: Config, resume: Resume, repetition: int = 
         lock = RunLock(directory).acquire()
     except RunError as error:
         raise UserError(f"output {directory} cannot be used: {error}") from error
+    except InUseError as error:
+        raise InUseError(f"{error}{_of_an_array()}") from error
     warnings: list[str] = []
     identity = full_identity(config, repetition)
     store = Store(directory / "checkpoints", config.checkpoint.keep_last, config.checkpoint.keep_best)
@@ -83,6 +85,13 @@ def open_run(directory: Path, config: Config, resume: Resume, repetition: int = 
         lock.release()
         raise
     return Opened(directory, lock, store, snapshot, identity, tuple(warnings))
+
+
+def _of_an_array() -> str:
+    """What a task of a job array is told where another has the directory: an array shares repetitions only."""
+    if "SLURM_ARRAY_TASK_ID" not in os.environ:
+        return ""
+    return ". Tasks of a job array share the repetitions of one output: set repetitions, or give each its own --output"
 
 
 def _used(directory: Path) -> bool:
