@@ -2,7 +2,8 @@
 
 The file loads with keras.models.load_model("policy.keras") and nothing of hpc_es: standard layers only. Its input is
 float32[n, observations]; its output the actions within their bounds, or, where actions are Discrete, a logit for each
-(the policy takes the largest; add the space's start).
+(the policy takes the largest; add the space's start). A recurrent policy takes float32[n, steps, observations] and its
+memory, and gives the memory after them too: hpc_es/policies/lstm_keras.py.
 """
 
 from __future__ import annotations

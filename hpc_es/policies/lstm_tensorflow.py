@@ -1,0 +1,106 @@
+"""The network of `lstm.py` in TensorFlow: stacked parameters, one compiled call a step."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc_es.common import lstm
+from hpc_es.interfaces import Array, Float32
+from hpc_es.policies.mlp_tensorflow import tensorflow
+
+if TYPE_CHECKING:
+    from hpc_es.policies.lstm import LSTM
+    from hpc_es.policies.mlp import Normaliser
+
+Memory = tuple[tuple[Any, Any], ...]  # (h, c) of each layer
+
+
+def step(tf: Any, arrays: dict[str, Any], x: Any, memory: Memory) -> tuple[Any, Memory]:
+    """(outputs, memory) after a step from x [..., rows, observations] and h and c [..., rows, units] of each layer.
+
+    `arrays` are those of `lstm.layout`, kernels [..., inputs, outputs] and biases that add to [..., rows, outputs].
+    """
+    ops = lstm.TensorFlowOps(tf)
+    after: list[tuple[Any, Any]] = []
+    for number, (h, c) in enumerate(memory):
+        z = tf.matmul(tf.concat([x, h], -1), arrays[f"lstm_{number}_kernel"]) + arrays[f"lstm_{number}_bias"]
+        after.append(lstm.gates(ops, z, c))
+        x = after[-1][0]
+    return tf.matmul(x, arrays["output_kernel"]) + arrays["output_bias"], tuple(after)
+
+
+@functools.cache
+def compiled(observations: int, hidden_dims: tuple[int, ...], outputs: int, normalised: bool) -> Callable[..., Any]:
+    """`step` of stacked parameters as one tf.function, traced once for all stacks."""
+    from hpc_es.policies.lstm import layout
+
+    tf = tensorflow()
+
+    def spec(*shape: int | None) -> Any:
+        return tf.TensorSpec(shape, tf.float32)
+
+    def forward(x: Any, normaliser: tuple[Any, Any, Any], arrays: dict[str, Any], memory: Memory) -> Any:
+        if normalised:
+            mean, deviation, clip = normaliser
+            x = tf.clip_by_value((x - mean) / deviation, -clip, clip)
+        outputs, after = step(tf, arrays, x[:, tf.newaxis, :], memory)
+        return outputs[:, 0, :], after
+
+    shapes = layout(observations, hidden_dims, outputs).shapes
+    arrays = {name: spec(None, *(shape if len(shape) == 2 else (1, *shape))) for name, shape in shapes.items()}
+    memory = tuple((spec(None, 1, units), spec(None, 1, units)) for units in hidden_dims)
+    normaliser = (spec(observations), spec(observations), spec())
+    function: Callable[..., Any] = tf.function(
+        forward, input_signature=(spec(None, observations), normaliser, arrays, memory)
+    )
+    return function
+
+
+class TensorFlowActor:
+    """Each job's actions with its own weights, as `lstm.NumpyActor` computes them, to about 1e-6."""
+
+    def __init__(self, policy: LSTM, stack: Float32, normaliser: Normaliser | None) -> None:
+        self._policy, self._tf = policy, tensorflow()
+        width = policy.observations
+        mean, deviation, clip = normaliser or (np.zeros(width), np.ones(width), 0.0)
+        self._normaliser = tuple(self._tensor(part) for part in (mean, deviation, clip))
+        self._forward = compiled(width, policy.hidden_dims, policy.head.outputs, normaliser is not None)
+        self._memory: Memory = tuple(
+            (self._zeros(len(stack), n), self._zeros(len(stack), n)) for n in policy.hidden_dims
+        )
+        self._bind(stack)
+
+    def _tensor(self, array: Any) -> Any:
+        return self._tf.constant(array, self._tf.float32)
+
+    def _zeros(self, rows: int, units: int) -> Any:
+        return self._tf.zeros((rows, 1, units), self._tf.float32)
+
+    def _bind(self, stack: Float32) -> None:
+        self._stack = stack
+        arrays = self._policy.layout.split(stack)
+        self._arrays = {
+            name: self._tensor(array if array.ndim == 3 else array[:, np.newaxis]) for name, array in arrays.items()
+        }
+
+    def act(self, observations: Float32) -> Array:
+        """Actions of all rows from float32[rows, observations]."""
+        x = self._tensor(observations)
+        outputs, self._memory = self._forward(x, self._normaliser, self._arrays, self._memory)
+        return self._policy.head.actions(outputs.numpy())
+
+    def keep(self, rows: npt.NDArray[np.intp]) -> None:
+        """Copy the rows that remain."""
+        self._memory = tuple((self._tf.gather(h, rows), self._tf.gather(c, rows)) for h, c in self._memory)
+        self._bind(self._stack[rows])
+
+    def restart(self, row: int) -> None:
+        """The memory of a row is 0 again."""
+        is_new = (np.arange(len(self._stack)) == row)[:, np.newaxis, np.newaxis]
+        where = self._tf.where
+        self._memory = tuple((where(is_new, 0.0, h), where(is_new, 0.0, c)) for h, c in self._memory)
