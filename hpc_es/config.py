@@ -22,8 +22,8 @@ from annotated_types import Interval, MinLen
 from hpc_es import kinds
 from hpc_es.errors import ConfigError
 from hpc_es.options import Count, Natural, NonNegative, Positive, option, options
+from hpc_es.schema import legacy, validation
 from hpc_es.schema import table as schema_table
-from hpc_es.schema import validation
 from hpc_es.schema.hints import LISTS, MAPPINGS, Kinds, field_hints, item_hint, kinds_mark, options_class, union_members
 from hpc_es.schema.yaml_text import Dumper, Problem, override, parse, read
 
@@ -87,6 +87,7 @@ class Report:
     """`report:`."""
 
     tensorboard: bool = option("write TensorBoard event files", False)
+    metrics_interval: Count = option("generations between rows of metrics.jsonl, log.csv and TensorBoard", 1)
     plot_interval_seconds: NonNegative = option(
         "of training, between drawings of curve.png; also at the end; 0: off", 600.0
     )
@@ -134,10 +135,14 @@ def validate(data: Mapping[str, Any]) -> Config:
     return validation.validate(Config, data)
 
 
-def load(path: Path, overrides: Iterable[str] = ()) -> Config:
-    """The validated config in a file, with overrides; its name and output are filled in."""
-    config = validate(override(read(path), overrides))
-    name = config.name or path.stem
+def load(source: Path | str, overrides: Iterable[str] = ()) -> Config:
+    """The validated config in a file or config string, with overrides; its name and output are filled in."""
+    if isinstance(source, str) and legacy.is_config_string(source):
+        data, stem = legacy.parse(source), ""
+    else:
+        data, stem = read(Path(source)), Path(source).stem
+    config = validate(override(data, overrides))
+    name = config.name or stem
     return dataclasses.replace(config, name=name, output=config.output or f"runs/{name}")
 
 

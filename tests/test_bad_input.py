@@ -41,6 +41,16 @@ MISTAKES = {
         "policy.action_bins: is 5, but the actions are Discrete",
     ),
     "small table": (["noise.table_size=57"], "noise.table_size: is 57, but the policy has 58 parameters: at least 58"),
+    "unknown program": (
+        ["task={kind: programs, name: ad}", "policy=", "algorithm={kind: ga}"],
+        "task.name: expected one of",
+    ),
+    "policy for programs": (
+        ["task={kind: programs, name: add}", "algorithm={kind: ga}"],
+        "nothing acts in the task progr",
+    ),
+    "search of episodes": (["algorithm={kind: random_search}"], "random search is for programs: expected 'programs'"),
+    "es for programs": (["task={kind: programs, name: add}"], "task.kind: has no episodes for a policy"),
     "no equals sign": (["algorithm.sigma"], "algorithm.sigma"),
     "bad YAML": (["policy.hidden_dims=[1,"], "policy.hidden_dims"),
     "no stop": (["evaluation.interval=0", "stop.target_return=1"], "stop.target_return: needs evaluations"),

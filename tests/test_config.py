@@ -206,7 +206,8 @@ ENV_ID = (
         ("sigma=1", "unknown key 'sigma'; did you mean 'algorithm.sigma'?"),
         (
             "report.xyz=1",
-            "unknown key 'report.xyz'; valid keys are 'tensorboard', 'plot_interval_seconds', 'export_interval'",
+            "unknown key 'report.xyz'; valid keys are 'tensorboard', 'metrics_interval', 'plot_interval_seconds', "
+            "'export_interval'",
         ),
         ("algorithm.optimizer.beta=0", "unknown key 'algorithm.optimizer.beta'; did you mean 'beta2'?"),
         ("seed=true", f"{SEED} true"),

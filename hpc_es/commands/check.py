@@ -6,12 +6,11 @@ The same as `python -m hpc_es.main CONFIG --check`.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The config and its overrides."""
-    parser.add_argument("config", metavar="CONFIG", type=Path, help="the experiment, a YAML file")
+    parser.add_argument("config", metavar="CONFIG", help="the experiment, a YAML file or config string")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as algorithm.sigma=0.1")
 
 

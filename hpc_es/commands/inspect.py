@@ -35,6 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def described(path: Path, snapshot: Snapshot) -> dict[str, Any]:
     """The content as plain data; `config` is nested as in YAML, every array of the state has its form."""
+    from hpc_es.common import found
     from hpc_es.config import parse_resolved, resolved
     from hpc_es.experiment.results import digest
 
@@ -49,6 +50,7 @@ def described(path: Path, snapshot: Snapshot) -> dict[str, Any]:
         "theta_sha256": digest({"theta": state.theta}),
         "state_sha256": digest({**state.shared, **state.master}),
         "best": {"return": best.return_, "generation": best.generation} if best else None,
+        **({"found": found.summary(state.master)} if found.is_in(state.master) else {}),
         "arrays": [
             {"name": name, "shape": list(array.shape), "dtype": str(array.dtype), "bytes": int(array.nbytes)}
             for name, array in named.items()
@@ -79,6 +81,6 @@ def text(content: dict[str, Any]) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_shown(item)}" for name, item in value.items())
-    if isinstance(value, int | float):
+    if isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value:,}"
     return "none" if value is None else str(value)

@@ -39,12 +39,17 @@ def run(arguments: argparse.Namespace) -> int:
         table.writerows(flat(row) for row in rows)
     else:
         for row in rows:
-            sys.stdout.write("  ".join(f"{name} {shown(row[name])}" for name in SHOWN if row[name] is not None) + "\n")
+            sys.stdout.write(
+                "  ".join(f"{name} {shown(row[name])}" for name in SHOWN if row.get(name) is not None) + "\n"
+            )
         sys.stdout.write(results.text(summary))
     return 0
 
 
-SHOWN = ("repetition", "success", "final_return", "best_return", "generations", "timesteps", "seconds", "theta_sha256")
+SHOWN = (
+    *("repetition", "task", "success", "npe", "best_reward", "final_return", "best_return", "generations"),
+    *("timesteps", "seconds", "theta_sha256"),
+)
 
 
 def flat(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,65 +1,98 @@
 """How genomes change: mutation, crossover, and selection by roulette, as in Abolafia et al. 2018 (arXiv:1801.03526).
 
-A genome is uint8[length], its genes are 0 .. genes - 1; all lengths are kept. The randomness is the generator given.
+A genome is bytes, its genes are 0 .. genes - 1; all lengths are kept. The randomness is the generator given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc_es.interfaces import Float64
 
-Genome = npt.NDArray[np.uint8]
+Genome = bytes
+Change = tuple[int, float, int, bool]  # place, what happens (0 to 1), a fresh gene, which of two ways
 
 FLOOR = 0.05  # the weight of a genome without merit, and added to all others
 
 
-def mutated(genome: Genome, rate: float, genes: int, rng: np.random.Generator) -> Genome:
-    """Place by place, with probability `rate`: insert, delete, rotate or replace, a quarter of the time each.
+def mutated(genome: Genome, changes: Iterable[Change]) -> Genome:
+    """Change by change, by a number of 0 to 1: below 0.25 insert, 0.5 delete, 0.75 rotate, else replace.
 
-    A place takes part in the genome as earlier ones have left it. Insertion is not for the two ends: there it is
-    deletion. What an insertion pushes out, and what fills the gap of a deletion, is at one end or the other, half the
-    time each. A genome of one gene or none is returned as it is.
+    A place is one of the genome as earlier changes have left it. Insertion is not for the two ends: there it is
+    deletion. What an insertion pushes out, and what fills the gap of a deletion, is at one end or the other: the last
+    and the end if the flag is set. A genome of one gene or none is returned as it is.
     """
-    places = [int(gene) for gene in genome]
-    length = len(places)
-    if length <= 1:
-        return np.array(places, np.uint8)
-    for place in np.flatnonzero(rng.random(length) < rate).tolist():
-        kind, fresh, first = rng.random(), int(rng.integers(genes)), rng.random() < 0.5
-        if kind < 0.25 and 0 < place < length - 1:
-            before, after = (places[:place], places[place:-1]) if first else (places[1:place], places[place:])
-            places = [*before, fresh, *after]
+    last = len(genome) - 1
+    if last < 1:
+        return genome
+    for place, kind, gene, flag in changes:
+        fresh = _GENES[gene]
+        if kind < 0.25 and 0 < place < last:
+            before, after = (genome[:place], genome[place:-1]) if flag else (genome[1:place], genome[place:])
+            genome = before + fresh + after
         elif kind < 0.5:
-            rest = places[:place] + places[place + 1 :]
-            places = [*rest, fresh] if first else [fresh, *rest]
+            rest = genome[:place] + genome[place + 1 :]
+            genome = rest + fresh if flag else fresh + rest
         elif kind < 0.75:
-            places = places[1:] + places[:1] if first else places[-1:] + places[:-1]
+            genome = genome[1:] + genome[:1] if flag else genome[-1:] + genome[:-1]
         else:
-            places[place] = fresh
-    return np.array(places, np.uint8)
+            genome = genome[:place] + fresh + genome[place + 1 :]
+    return genome
 
 
-def crossed(one: Genome, other: Genome, rng: np.random.Generator) -> tuple[Genome, Genome]:
-    """Both with their tails from one place on swapped; of unequal lengths the place is in the longer."""
-    place = int(rng.integers(max(len(one), len(other), 1)))
-    return np.concatenate([one[:place], other[place:]]), np.concatenate([other[:place], one[place:]])
+_GENES = [bytes([gene]) for gene in range(256)]
+
+
+def crossed(one: Genome, other: Genome, place: int) -> tuple[Genome, Genome]:
+    """Both with their tails from one place on swapped."""
+    return one[:place] + other[place:], other[:place] + one[place:]
 
 
 def offspring(
     parents: Sequence[Genome], crossover_rate: float, mutation_rate: float, genes: int, rng: np.random.Generator
 ) -> list[Genome]:
-    """Pairs of neighbours are crossed with probability `crossover_rate`, then both mutated; an odd last one is kept."""
+    """Pairs of neighbours are crossed with probability `crossover_rate`, then each place of both mutated with its own.
+
+    An odd last one is kept. All are of one length.
+    """
+    pairs, length = len(parents) // 2, max(map(len, parents), default=0)
+    crossing = (rng.random(pairs) < crossover_rate).tolist()
+    places = rng.integers(max(length, 1), size=pairs).tolist()
     children: list[Genome] = []
-    for first in range(0, len(parents) - 1, 2):
-        pair = (parents[first], parents[first + 1])
-        if rng.random() < crossover_rate:
-            pair = crossed(*pair, rng)
-        children += [mutated(genome, mutation_rate, genes, rng) for genome in pair]
-    return children + [parent.copy() for parent in parents[len(children) :]]
+    for pair in range(pairs):
+        one, other = parents[2 * pair : 2 * pair + 2]
+        children += crossed(one, other, places[pair]) if crossing[pair] else (one, other)
+    return _all_mutated(children, mutation_rate, genes, rng) + list(parents[len(children) :])
+
+
+def _all_mutated(genomes: Sequence[Genome], rate: float, genes: int, rng: np.random.Generator) -> list[Genome]:
+    """Each place of each genome changed with probability `rate`; all is drawn at once, as it is faster."""
+    length = len(genomes[0]) if genomes else 0
+    rows, places = np.nonzero(rng.random((len(genomes), length)) < rate)
+    count = len(rows)
+    drawn = (rng.random(count), rng.integers(genes, size=count, dtype=np.uint8), rng.random(count) < 0.5)
+    change = _compiled()
+    if change is not None:
+        table = np.frombuffer(b"".join(genomes), np.uint8).reshape(len(genomes), length).copy()
+        change(table, rows, places, *drawn)
+        return [row.tobytes() for row in table]
+    changes = list(zip(places.tolist(), *(array.tolist() for array in drawn), strict=True))
+    ends = np.searchsorted(rows, np.arange(len(genomes) + 1)).tolist()
+    return [mutated(genome, changes[ends[row] : ends[row + 1]]) for row, genome in enumerate(genomes)]
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> Callable[..., None] | None:
+    """`mutated` for all genomes at once, where Numba is installed."""
+    try:
+        from hpc_es.common.compiled.genetics import change
+    except ImportError:
+        return None
+    return change
 
 
 def roulette(fitness: Float64, count: int, rng: np.random.Generator) -> npt.NDArray[np.intp]:

@@ -9,12 +9,18 @@ import numpy as np
 from hpc_es.interfaces import Arrays, Float32
 from hpc_es.options import Fraction, Positive, option, options
 
+# RMSProp as TensorFlow 1 had it: the mean square starts at one, and epsilon is inside of the root.
+RMSPROP_DECAY = 0.99
+RMSPROP_EPSILON = 1e-10
+
 
 @options
 class Options:
     """`algorithm.optimizer:`."""
 
-    kind: Literal["adam", "sgd", "none"] = option("none: theta moves by learning_rate times the gradient", "adam")
+    kind: Literal["adam", "rmsprop", "sgd", "none"] = option(
+        "none: theta moves by learning_rate times the gradient", "adam"
+    )
     learning_rate: Positive = option("step size", 0.01)
     beta1: Fraction = option("decay of Adam's first moment", 0.9)
     beta2: Fraction = option("decay of Adam's second moment", 0.999)
@@ -28,6 +34,8 @@ def initial_slots(options: Options, size: int) -> Arrays:
     if options.kind == "adam":
         moments = {"adam_m": np.zeros(size, np.float32), "adam_v": np.zeros(size, np.float32)}
         return {"optimizer_steps": steps, **moments}
+    if options.kind == "rmsprop":
+        return {"optimizer_steps": steps, "rmsprop_square": np.ones(size, np.float32)}
     if options.kind == "sgd":
         return {"optimizer_steps": steps, "sgd_velocity": np.zeros(size, np.float32)}
     return {"optimizer_steps": steps}
@@ -44,6 +52,10 @@ def step(options: Options, slots: Arrays, gradient: Float32) -> tuple[Arrays, Fl
         scale = rate * (1 - options.beta2**count) ** 0.5 / (1 - options.beta1**count)
         move = -np.float32(scale) * m / (np.sqrt(v) + np.float32(options.epsilon))
         return {"optimizer_steps": steps, "adam_m": m, "adam_v": v}, move
+    if options.kind == "rmsprop":
+        square = lerp(slots["rmsprop_square"], np.square(gradient), RMSPROP_DECAY)
+        move = -np.float32(rate) * gradient / np.sqrt(square + np.float32(RMSPROP_EPSILON))
+        return {"optimizer_steps": steps, "rmsprop_square": square}, move
     if options.kind == "sgd":
         velocity = lerp(slots["sgd_velocity"], gradient, options.momentum)
         return {"optimizer_steps": steps, "sgd_velocity": velocity}, -np.float32(rate) * velocity

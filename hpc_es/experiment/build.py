@@ -38,6 +38,8 @@ def task_and_policy(config: Config, repetition: int = 0) -> tuple[Task, Policy |
     if task.spaces is None and config.stop.target_return is not None:
         text = f"is a return of evaluation episodes, which the task {config.task.kind} has not"
         problems.append(("stop.target_return", text))
+    if config.policy is not None and task.spaces is None:
+        problems.append(("policy", f"nothing acts in the task {config.task.kind}: expected null, or no such key"))
     if problems:
         task.close()
         raise ConfigError(problems)

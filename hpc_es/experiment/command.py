@@ -26,7 +26,10 @@ def parser() -> argparse.ArgumentParser:
         description="Train by evolution strategies; the same command again carries on where it stopped.",
         epilog="exit status: 0 finished, 2 a mistake in command or config, 75 interrupted (run it again), 1 failed",
     )
-    p.add_argument("config", type=Path, help="the experiment, a YAML file; every key is in the README")
+    p.add_argument(
+        "config",
+        help="the experiment, a YAML file (every key is in the README), or a config string: env=c(...),agent=c(...)",
+    )
     p.add_argument("overrides", nargs="*", metavar="key=value", help="such as algorithm.sigma=0.1; the value is YAML")
     p.add_argument("--output", type=Path, metavar="DIR", help="the run directory itself (default: runs/<name>)")
     p.add_argument(

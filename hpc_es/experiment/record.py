@@ -170,9 +170,10 @@ class Record:
             seconds=float(row["seconds_total"] or 0),
         )
         self._state = state
-        self.metrics.write(row)
-        if self._events:
-            self._events.write(row)
+        if int(row["generation"] or 0) % self.config.report.metrics_interval == 0:
+            self.metrics.write(row)
+            if self._events:
+                self._events.write(row)
         self.progress.update(row)
         mean = row["evaluation_return_mean"]
         if evaluated is not None and mean is not None and (self.best is None or mean > self.best.return_):

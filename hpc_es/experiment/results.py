@@ -128,6 +128,7 @@ def summary(rows: Sequence[Result], total: int | None = None) -> dict[str, Any]:
         "success_rate": len(successes) / len(judged) if judged else None,
         "final_return": statistics([row["final_return"] for row in rows]),
         "best_return": statistics([row["best_return"] for row in rows]),
+        "npe": statistics([row.get("npe") for row in rows]),
         "timesteps": statistics([row["timesteps"] for row in rows]),
         "timesteps_to_target": statistics([row["timesteps"] for row in successes]),
         "seconds": statistics([row["seconds"] for row in rows]),
@@ -151,7 +152,7 @@ def text(summary: Mapping[str, Any]) -> str:
         lines.append(f"missing: {', '.join(map(str, summary['missing']))}")
     if summary["success_rate"] is not None:
         lines.append(f"success rate {summary['success_rate']:.2f}")
-    for name in ("final_return", "best_return", "timesteps_to_target"):
+    for name in ("final_return", "best_return", "timesteps_to_target", "npe"):
         if found := summary[name]:
             quartiles = f"quartiles {found['quartile_1']:.6g} to {found['quartile_3']:.6g}"
             title = name.replace("_", " ")

@@ -33,9 +33,17 @@ def _value(text: str) -> Any:
     if text.startswith("c(") and text.endswith(")"):
         return parse(text[2:-1])
     try:
+        return literal(text)
+    except ValueError as error:
+        raise _error(text, 'expected a number, a "text", a list, True, False, None or c(...)') from error
+
+
+def literal(text: str) -> Any:
+    """The value of a Python literal; ValueError."""
+    try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        raise _error(text, 'expected a number, a "text", a list, True, False, None or c(...)') from error
+        raise ValueError(f"{text!r} is no Python literal") from error
 
 
 def _split(text: str) -> list[str]:

@@ -131,9 +131,9 @@ class Cases:
 def packed(programs: Sequence[str]) -> tuple[Array, Array]:
     """Programs as uint8[programs, longest] operations and int64[programs] lengths."""
     lengths = np.array([len(program) for program in programs], np.int64)
-    table = np.full((len(programs), int(lengths.max(initial=0))), NOTHING, np.uint8)
-    for row, program in enumerate(programs):
-        table[row, : len(program)] = _OPERATIONS[np.frombuffer(program.encode("latin-1", "replace"), np.uint8)]
+    longest = int(lengths.max(initial=0))
+    text = "".join([program.ljust(longest) for program in programs]).encode("latin-1", "replace")
+    table = _OPERATIONS[np.frombuffer(text, np.uint8)].reshape(len(programs), longest)
     return table, lengths
 
 

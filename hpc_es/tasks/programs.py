@@ -1,139 +1,159 @@
-"""Coding tasks: what a Brainf*ck program is worth (Abolafia et al. 2018, arXiv:1801.03526).
+"""Programs to be found for a coding task (Abolafia et al. 2018, arXiv:1801.03526): `task: {kind: programs}`.
 
-    best   = sum over cases (1 + correct_bonus + code_length_bonus)
-    total  = sum over cases (reward of the output, and if it is right correct_bonus + code_length_bonus * brevity)
-    reward = total / best,   or failure_reward / best if the program does not come to its end in a case
-
-`brevity` is 1 - (len(program) - shortest) / (longest - shortest) within 0 and 1, and 1 where lengths are not judged.
+A job is one program, its return the program's reward, its length that of its text. Whether it is correct travels as
+the sign return: 1 or 0. Programs are scored compiled where Numba is installed, with the same bits without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+import difflib
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import Ge, MinLen
 
-from hpc_es.errors import UserError
-from hpc_es.interfaces import Array
-from hpc_es.tasks import rewards
-from hpc_es.tasks.brainfuck import MAX_STEPS, Cases, Status, evaluate, packed
-from hpc_es.tasks.coding_cases import TASKS, Case
+from hpc_es.errors import ConfigError, UserError
+from hpc_es.interfaces import ROW, Array, Outcome, Poll
+from hpc_es.options import Count, Natural, NonNegative, option, options
+from hpc_es.tasks import hill_climb
+from hpc_es.tasks.brainfuck import CHARACTERS, MAX_STEPS
+from hpc_es.tasks.coding import PAPER, CodingTask, Score, make_task
+from hpc_es.tasks.coding_cases import TASKS
 
-# The 26 tasks of the paper, in its order.
-PAPER = (
-    *("reverse", "remove-char", "count-char", "add", "bool-logic", "print-hello", "echo-twice", "echo-thrice"),
-    *("copy-reverse", "zero-cascade", "cascade", "shift-left", "shift-right", "riffle", "unriffle", "middle-char"),
-    *("remove-last", "remove-last-two", "echo-alternating", "echo-half", "length", "echo-second-seq"),
-    *("echo-nth-seq", "substring", "divide-2", "dedup"),
-)
+__all__ = ["HILL_CLIMB", "PAPER", "CodingTask", "Options", "Programs", "Score", "build", "make_task"]
 
+HILL_CLIMB = "test-hill-climb"
+NAMES = (*TASKS, HILL_CLIMB)
+PRINTING = ("print", "print-hello")
+AT_ONCE = 32  # programs scored between two looks at the other ranks: at most some milliseconds
 
-@dataclass(frozen=True)
-class Score:
-    """What one program is worth."""
-
-    reward: float  # 1 for a right program (with the shortest code, where lengths are judged); no lower limit
-    correct: bool
-    status: str  # correct, wrong, step-limit or syntax-error
-    outputs: tuple[tuple[int, ...], ...]  # of each case; none if one failed
+_log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class CodingTask:
-    """A coding task; make it with `make_task`."""
+@options
+class Options:
+    """`task:` with `kind: programs`."""
 
-    name: str
-    base: int
-    cases: tuple[Case, ...]
-    max_code_length: int = 100
-    min_code_length: int = 100  # equal to max_code_length: lengths are not judged
-    max_steps: int = MAX_STEPS
-    require_correct_syntax: bool = False
-    correct_bonus: float = 2.0
-    code_length_bonus: float = 1.0
-    failure_reward: float = -2.0
-    reward: Callable[[Sequence[int], Sequence[int], int], float] = rewards.absolute
+    kind: Literal["programs"] = option("the task's module in hpc_es/tasks", "programs")
+    name: str | None = option(f"the coding task, such as reverse; the names are those of {__name__}.NAMES", None)
+    cycle: Annotated[tuple[str, ...], MinLen(1)] | None = option(
+        "instead of name: repetition r has the task r modulo their number", None
+    )
+    base: Annotated[int, Ge(2)] | None = option("cells count modulo base; null: that of the task", None)
+    fixed_string: Annotated[tuple[Natural, ...], MinLen(1)] | None = option(
+        "what the tasks print and print-hello ask for; null: their own", None
+    )
+    max_code_length: Count = option("characters of a program", 100)
+    simplify: bool = option("shorter programs are worth more", False)
+    correct_bonus: NonNegative = option("added for a right output", 2.0)
+    code_length_bonus: NonNegative = option("added for a right output of the shortest program", 1.0)
+    failure_reward: float = option("of a program that does not come to its end, before division by the best", -2.0)
+    require_correct_syntax: bool = option("brackets without partner fail, instead of doing nothing", False)
+    max_steps: Count = option("steps of a program on one input, by which it must have come to its end", MAX_STEPS)
 
-    @property
-    def best(self) -> float:
-        """What rewards are divided by."""
-        return len(self.cases) * (1.0 + self.correct_bonus + self.code_length_bonus)
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Mistakes that no single field shows: (key, text)."""
+        if self.name is not None and self.cycle is not None:
+            yield "cycle", "expected name or cycle, found both: remove one"
+        if self.name is None and self.cycle is None:
+            yield "name", "expected a coding task such as 'reverse' (or a cycle of several), but there is none"
+        for key, name in self._named():
+            if name not in NAMES:
+                near = "".join(f"; did you mean {found!r}?" for found in difflib.get_close_matches(name, NAMES, 1))
+                yield key, f"expected one of {', '.join(NAMES)}, found {name!r}{near}"
+            elif self.base is not None and not _has_base(name, self.base):
+                text = ", ".join(each for each in TASKS if TASKS[each].any_base)
+                yield "base", f"is {self.base}, but the task {name} has its own; another one is for {text}"
+            elif self.fixed_string is not None and name not in PRINTING:
+                yield "fixed_string", f"is for the tasks {' and '.join(PRINTING)}, not for {name}: remove it"
 
-    def bonus(self, length: int) -> float:
-        """What a right output adds, for a program of this length."""
-        span = self.max_code_length - self.min_code_length
-        brevity = min(max(1.0 - (length - self.min_code_length) / span, 0.0), 1.0) if span else 1.0
-        return self.correct_bonus + self.code_length_bonus * brevity
+    def _named(self) -> list[tuple[str, str]]:
+        cycle = [(f"cycle[{place}]", name) for place, name in enumerate(self.cycle or ())]
+        return [*([("name", self.name)] if self.name is not None else []), *cycle]
+
+
+def _has_base(name: str, base: int) -> bool:
+    return name in TASKS and (TASKS[name].any_base or TASKS[name].base == base)
+
+
+class HillClimb:
+    """`test-hill-climb` as a coding task is: programs are sequences of tokens 1 to 8, of which one is wanted."""
+
+    name = HILL_CLIMB
 
     def score(self, program: str) -> Score:
-        """One program, by the interpreter in Python: the reference for `score_many`."""
-        total, outputs, correct = 0.0, [], True
-        for given, wanted in self.cases:
-            result = evaluate(program, given, self.base, self.max_steps, self.require_correct_syntax)
-            if not result.success:
-                status = {Status.STEP_LIMIT: "step-limit", Status.SYNTAX_ERROR: "syntax-error"}[result.status]
-                return Score(self.failure_reward / self.best, False, status, ())
-            outputs.append(tuple(result.output))
-            total += self.reward(result.output, wanted, self.base)
-            if outputs[-1] == wanted:
-                total += self.bonus(len(program))
-            else:
-                correct = False
-        return Score(total / self.best, correct, "correct" if correct else "wrong", tuple(outputs))
+        """Points for the way along a path."""
+        reward, correct = hill_climb.score([CHARACTERS.find(character) + 1 for character in program])
+        return Score(float(reward), correct, "correct" if correct else "wrong", ())
+
+
+class Programs:
+    """The task; `coding` says what a program is worth."""
+
+    spaces = None
+    episodes_per_job = 1
+    alphabet = CHARACTERS
+
+    def __init__(self, coding: CodingTask | HillClimb, max_code_length: int) -> None:
+        self.coding, self.name, self.max_code_length = coding, coding.name, max_code_length
+
+    def evaluate(self, programs: Sequence[str], batch: Any = None, poll: Poll = lambda: None) -> Outcome:
+        """Score the programs; each alone, so that what one gets does not depend on the others."""
+        since = time.perf_counter()
+        rows = np.zeros(len(programs), ROW)
+        for start in range(0, len(programs), AT_ONCE):
+            some = programs[start : start + AT_ONCE]
+            part = rows[start : start + len(some)]
+            part["return_"], part["sign_return"] = self.score_many(some)
+            part["length"] = [len(program) for program in some]
+            poll()
+        return Outcome(rows, seconds={"environment": time.perf_counter() - since})
 
     def score_many(self, programs: Sequence[str]) -> tuple[Array, Array]:
-        """float64[programs] rewards and bool[programs] whether correct; compiled, with the same bits as `score`."""
-        assert self.reward is rewards.absolute, "only the absolute distance is compiled"
-        from hpc_es.tasks.compiled.programs import score_batch
+        """float64[programs] rewards and bool[programs] whether correct."""
+        if isinstance(self.coding, CodingTask) and has_numba():
+            return self.coding.score_many(programs)
+        scores = [self.coding.score(program) for program in programs]
+        return np.array([each.reward for each in scores]), np.array([each.correct for each in scores], np.bool_)
 
-        operations, lengths = packed(programs)
-        given, wanted = (Cases.of([case[side] for case in self.cases]) for side in (0, 1))
-        bonuses = np.array([self.bonus(len(program)) for program in programs], np.float64)
-        rewarded, correct = score_batch(
-            operations,
-            lengths,
-            (given.values, given.starts, wanted.values, wanted.starts),
-            (self.base, self.max_steps, self.require_correct_syntax),
-            (bonuses, self.failure_reward, self.best),
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@lru_cache(maxsize=1)
+def has_numba() -> bool:
+    """Whether programs can be compiled; if not, it is said, once."""
+    try:
+        import hpc_es.tasks.compiled.programs  # noqa: F401
+    except ImportError as error:
+        _log.warning("programs run about 100 times slower without Numba: pip install 'hpc_es[programs]' (%s)", error)
+        return False
+    return True
+
+
+def build(options: Options, repetition: int = 0) -> Programs:
+    """The task of `task: {kind: programs}`; ConfigError where the options do not fit the coding task."""
+    name = options.cycle[repetition % len(options.cycle)] if options.cycle else options.name
+    assert name is not None, "problems() has seen to it"
+    if name == HILL_CLIMB:
+        return Programs(HillClimb(), options.max_code_length)
+    try:
+        coding = make_task(
+            name,
+            options.max_code_length,
+            options.require_correct_syntax,
+            options.simplify,
+            options.fixed_string,
+            options.base,
+            correct_bonus=options.correct_bonus,
+            code_length_bonus=options.code_length_bonus,
+            failure_reward=options.failure_reward,
+            max_steps=options.max_steps,
         )
-        return rewarded, correct
-
-
-def make_task(
-    name: str,
-    max_code_length: int = 100,
-    require_correct_syntax: bool = False,
-    do_code_simplification: bool = False,
-    fixed_string: Sequence[int] | None = None,
-    base: int | None = None,
-    **options: Any,
-) -> CodingTask:
-    """The coding task of this name; UserError lists the names there are.
-
-    With `do_code_simplification` shorter programs are worth more. `fixed_string` is what the tasks print and
-    print-hello ask for; `base` can be changed for them and for reverse and remove-char. Further options are fields of
-    CodingTask.
-    """
-    if name not in TASKS:
-        raise UserError(f"unknown task {name!r}: expected one of {', '.join(TASKS)}")
-    task = TASKS[name]
-    base = task.base if base is None else base
-    if base != task.base and not task.any_base:
-        text = ", ".join(each for each in TASKS if TASKS[each].any_base)
-        raise UserError(f"base is {base}: the task {name} has base {task.base}; another one is for {text}")
-    cases = task.cases(base)
-    if fixed_string is not None:
-        if cases[0][0] or len(cases) > 1:
-            raise UserError(f"fixed_string is for the tasks print and print-hello, not for {name}")
-        cases = (((), tuple(fixed_string)),)
-    return CodingTask(
-        name,
-        base,
-        cases,
-        max_code_length,
-        0 if do_code_simplification else max_code_length,
-        require_correct_syntax=require_correct_syntax,
-        **options,
-    )
+    except UserError as error:
+        raise ConfigError([("task", str(error))]) from None
+    return Programs(coding, options.max_code_length)

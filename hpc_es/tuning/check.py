@@ -11,7 +11,7 @@ from hpc_es.config import Config, resolved
 from hpc_es.errors import ConfigError
 from hpc_es.experiment.results import budget
 from hpc_es.schema.yaml_text import Problem
-from hpc_es.tuning.objective import FINAL_RETURN, limits
+from hpc_es.tuning.objective import FINAL_RETURN, WEIGHT, limits
 from hpc_es.tuning.sampling import Hyperparameters
 from hpc_es.tuning.space import Space
 
@@ -68,9 +68,12 @@ def problems_of(validate: Callable[[Hyperparameters], object], trials: Iterable[
 
 def _unfit(config: Config, objective: Any, ranks: int) -> Iterator[Problem]:
     """What makes a valid config unfit to be a trial."""
-    if objective == FINAL_RETURN and not config.evaluation.interval:
+    if objective == FINAL_RETURN and config.policy is None:
+        text = f"nothing is evaluated where no policy acts: expected {{{WEIGHT}: w}}, found {FINAL_RETURN!r}"
+        yield "objective", text
+    elif objective == FINAL_RETURN and not config.evaluation.interval:
         yield "evaluation.interval", f"is 0, but the objective {FINAL_RETURN} needs evaluations (try 10)"
-    if objective != FINAL_RETURN and config.stop.target_return is None:
+    if objective != FINAL_RETURN and config.policy is not None and config.stop.target_return is None:
         yield "stop.target_return", "is null, but the objective is the share of repetitions that reach it: set it"
     if not limits(budget(config)):
         yield "stop", "expected a limit, as every trial must end, found none: set stop.generations or stop.timesteps"
@@ -83,7 +86,8 @@ def _unmakeable(configs: Iterable[Config]) -> list[Problem]:
     from hpc_es.experiment.build import task_and_policy
 
     different = {
-        json.dumps([resolved(config)[part] for part in ("task", "policy", "noise")]): config for config in configs
+        json.dumps([resolved(config)[part] for part in ("task", "policy", "algorithm", "noise")]): config
+        for config in configs
     }
     problems: dict[Problem, None] = {}
     for config in different.values():

@@ -15,7 +15,8 @@ def objective(rows: Sequence[Mapping[str, Any]], wanted: Any) -> float:
     """The objective of a trial from the results of its repetitions; ValueError says why there is none.
 
     `wanted` is "final_return" (the mean), or {success_rate_weight: w} for w * success_rate + (1 - w) * (1 - fraction),
-    where fraction is the mean share of the budget that was used, all of it by a repetition without success.
+    where fraction is the mean share of the budget that was used, all of it by a repetition without success. Of a
+    search for programs the share is that of the programs until the first correct one.
     """
     if not rows:
         raise ValueError("there are no results")
@@ -43,5 +44,6 @@ def limits(budget: Mapping[str, Any]) -> dict[str, float]:
 
 def fraction(used: Mapping[str, Any], budget: Mapping[str, Any]) -> float:
     """The share of the budget that was used, 0 to 1: of the limit that is nearest."""
+    used = {**used, "episodes": used.get("npe", used.get("episodes"))}
     shares = [float(used[name]) / limit for name, limit in limits(budget).items() if limit > 0]
     return min(max(shares, default=1.0), 1.0)

@@ -11,8 +11,8 @@ from hpc_es.common.optimizers import Options, initial_slots, step
 from hpc_es.interfaces import Arrays, Float32
 
 GRADIENT = np.array([1, -2, 0.5], np.float32)
-Kind = Literal["adam", "sgd", "none"]
-KINDS: tuple[Kind, ...] = ("adam", "sgd", "none")
+Kind = Literal["adam", "rmsprop", "sgd", "none"]
+KINDS: tuple[Kind, ...] = ("adam", "rmsprop", "sgd", "none")
 
 
 def steps(options: Options, *gradients: Float32) -> list[Float32]:
@@ -47,6 +47,19 @@ def test_sgd_by_hand() -> None:  # T39
     first, second = steps(Options(kind="sgd", learning_rate=0.01, momentum=0.9), GRADIENT, GRADIENT)
     np.testing.assert_allclose(first, [-0.001, 0.002, -0.0005], rtol=1e-5)
     np.testing.assert_allclose(second, [-0.0019, 0.0038, -0.00095], rtol=1e-5)
+
+
+def test_rmsprop_by_hand() -> None:
+    """ms = 0.99 ms + 0.01 g^2 from 1, then -rate g / sqrt(ms + 1e-10)."""
+    first, second = steps(Options(kind="rmsprop", learning_rate=0.01), GRADIENT, GRADIENT)
+    np.testing.assert_allclose(first, [-0.01, 0.02 / 1.03**0.5, -0.005 / 0.9925**0.5], rtol=1e-5)
+    np.testing.assert_allclose(second, [-0.01, 0.02 / 1.0597**0.5, -0.005 / 0.985075**0.5], rtol=1e-5)
+
+
+def test_the_epsilon_of_rmsprop_is_inside_of_the_root() -> None:
+    options, slots = Options(kind="rmsprop", learning_rate=1.0), initial_slots(Options(kind="rmsprop"), 1)
+    _, move = step(options, {**slots, "rmsprop_square": np.zeros(1, np.float32)}, np.array([1e-5], np.float32))
+    np.testing.assert_allclose(move, -1e-5 / np.sqrt(0.01 * 1e-10 + 1e-10), rtol=1e-4)
 
 
 def test_no_optimizer_is_the_rate_times_the_gradient() -> None:

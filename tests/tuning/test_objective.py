@@ -46,3 +46,10 @@ def test_the_limit_that_is_nearest_counts_and_seconds_only_alone() -> None:
 def test_a_trial_without_an_objective_says_why(rows: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         objective(rows, "final_return")
+
+
+def test_a_search_for_programs_has_used_those_until_the_first_correct_one() -> None:
+    """Of 1,000 programs 200 until success, though the generation had 300; without success all count."""
+    budget = {"episodes": 1000, "target_return": None}
+    rows = [{**row(True), "budget": budget, "episodes": 300, "npe": 200}, {**row(False), "budget": budget, "npe": 900}]
+    assert objective(rows, {"success_rate_weight": 0.5}) == 0.5 * 0.5 + 0.5 * (1 - (0.2 + 1) / 2)

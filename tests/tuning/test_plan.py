@@ -124,6 +124,24 @@ def test_single_mistakes(text: str, said: str, tmp_path: Path) -> None:
     assert said in refused(tmp_path, text)
 
 
+PROGRAMS = "base: programs.yaml\nspace: {algorithm.population_size: [10, 20]}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (PROGRAMS, "objective: nothing is evaluated where no policy acts: expected {success_rate_weight: w}"),
+        (PROGRAMS.replace("10", "2") + "objective: {success_rate_weight: 1}\n", "is 2, but the hall of fame"),
+    ],
+)
+def test_of_programs_only_success_can_be_sought(text: str, said: str, tmp_path: Path) -> None:
+    """And it needs no target_return."""
+    task = "task: {kind: programs, name: reverse}\nalgorithm: {kind: ga}\nstop: {episodes: 100}\n"
+    (tmp_path / "programs.yaml").write_text(task)
+    assert said in refused(tmp_path, text)
+    check(load(written(tmp_path, PROGRAMS + "objective: {success_rate_weight: 1}\n")), 1)
+
+
 def test_a_grid_that_is_too_large_is_refused_at_once(tmp_path: Path) -> None:
     values = list(range(2, 50, 2))
     keys = ("algorithm.population_size", "evaluation.episodes", "evaluation.interval")

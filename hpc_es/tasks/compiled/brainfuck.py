@@ -6,24 +6,16 @@ take at most one cell a step, so scratch arrays of `max_steps` numbers can never
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-import numba
 import numpy as np
 
+from hpc_es.common.compiled import compiled
 from hpc_es.interfaces import Array
 from hpc_es.tasks.brainfuck import CLOSE, LEFT, MINUS, OPEN, PLUS, READ, RIGHT, WRITE, Result, Status
 
-F = TypeVar("F", bound=Callable[..., Any])
 SUCCESS, STEP_LIMIT, SYNTAX_ERROR = int(Status.SUCCESS), int(Status.STEP_LIMIT), int(Status.SYNTAX_ERROR)
-
-
-def compiled(function: F) -> F:
-    """Compiled at its first call, and kept on disk for the next process."""
-    made: Any = numba.njit(cache=True, nogil=True)(function)
-    return made  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from hpc_es.common.compiled import compiled
 from hpc_es.interfaces import Array
-from hpc_es.tasks.compiled.brainfuck import SUCCESS, compiled, pair, run
+from hpc_es.tasks.compiled.brainfuck import SUCCESS, pair, run
 
 
 @compiled

@@ -1,0 +1,36 @@
+"""Compare searches for programs: success rate and mean NPE, tasks by algorithms.
+
+DIR is a run directory, of one or several repetitions, or a directory of such. The columns are the names of the configs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The runs, and what to make of them."""
+    parser.add_argument("directories", nargs="+", metavar="DIR", type=Path, help="what was --output of a search")
+    parser.add_argument("--csv", metavar="FILE", type=Path, help="write the table as CSV too")
+    parser.add_argument("--picture", metavar="FILE", type=Path, help="and as a heat map: a .png, .pdf or .svg")
+    parser.add_argument("--shortest", action="store_true", help="the shortest correct programs instead of the table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the table and write the files; UserError where there are no results, or they do not fit."""
+    from hpc_es.common.files import write_text
+    from hpc_es.report import programs
+
+    table = programs.read(arguments.directories)
+    if arguments.csv:
+        write_text(arguments.csv, programs.as_csv(table))
+    if arguments.picture:
+        from hpc_es.report.heatmap import draw
+
+        draw(table, arguments.picture)
+    sys.stdout.write(programs.shortest(table) if arguments.shortest else programs.text(table))
+    sys.stdout.flush()
+    sys.stderr.write("".join(f"{path} written\n" for path in (arguments.csv, arguments.picture) if path))
+    return 0

@@ -1,0 +1,165 @@
+"""Searches for programs compared: repetitions, success rate and mean NPE of each task by each algorithm.
+
+NPE is the number of programs executed until the first correct one, or of all where there is none, as in Abolafia et
+al. 2018 (arXiv:1801.03526). An algorithm is known by the name of its config, without the task at its end.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from hpc_es.errors import UserError
+from hpc_es.experiment import results
+from hpc_es.tasks.coding import PAPER
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The finished repetitions of one algorithm on one task."""
+
+    rows: Sequence[results.Result]
+
+    @property
+    def success_rate(self) -> float:
+        """Share of the repetitions that have found a correct program."""
+        return fmean(bool(row["success"]) for row in self.rows)
+
+    @property
+    def npe(self) -> float:
+        """Mean over all repetitions."""
+        return fmean(row["npe"] for row in self.rows)
+
+    @property
+    def success_npe(self) -> float | None:
+        """Mean over the repetitions with success."""
+        found = [row["npe"] for row in self.rows if row["success"]]
+        return fmean(found) if found else None
+
+    @property
+    def missing(self) -> int:
+        """Repetitions that are not finished."""
+        return max(int(self.rows[0]["repetitions"]) - len(self.rows), 0)
+
+    @property
+    def shortest(self) -> tuple[str, float | None] | None:
+        """The shortest of the correct programs that are known, with its reward where that is known."""
+        known: list[tuple[str, float | None]] = []
+        for row in self.rows:
+            if row["best_correct"]:
+                known.append((row["best_program"], row["best_reward"]))
+            if row["code_solution"]:
+                known.append((row["code_solution"], None))
+        return min(known, key=lambda found: len(found[0]), default=None)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells by task and algorithm; those of the paper in its order, then the others by name."""
+
+    cells: Mapping[tuple[str, str], Cell]
+    budgets: Mapping[str, int | None]  # most programs of a repetition, by algorithm
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks that some algorithm has."""
+        there = {task: None for task, _ in self.cells}
+        return [*(task for task in PAPER if task in there), *sorted(task for task in there if task not in PAPER)]
+
+    @property
+    def algorithms(self) -> list[str]:
+        """As they were given."""
+        return list(self.budgets)
+
+
+def read(directories: Sequence[Path]) -> Table:
+    """The results in run directories, or in the directories that are in them; UserError where they do not fit."""
+    rows: dict[tuple[str, str, int, int], results.Result] = {}
+    cells: dict[tuple[str, str], list[results.Result]] = {}
+    budgets: dict[str, int | None] = {}
+    for directory in directories:
+        for place, row in _found(directory):
+            name = str(row["name"]).removesuffix(f"_{row['task']}")
+            key = (row["task"], name, int(row["seed"]), int(row["repetition"]))
+            if rows.setdefault(key, row) is not row:
+                text = f"repetition {key[3]} of {name} on {key[0]} with seed {key[2]} was there already"
+                raise UserError(f"{place}: {text}: give each run once")
+            budget = row["budget"]["episodes"]
+            if budgets.setdefault(name, budget) != budget:
+                text = f"{name} may execute {budget} programs here, and {budgets[name]} in another run"
+                raise UserError(f"{place}: {text}: give the configs different names")
+            cells.setdefault(key[:2], []).append(row)
+    return Table({key: Cell(found) for key, found in cells.items()}, budgets)
+
+
+def _found(directory: Path) -> Iterator[tuple[Path, results.Result]]:
+    """The results of searches for programs in a directory, or else in those in it."""
+    if not directory.is_dir():
+        raise UserError(f"{directory}: expected a run directory, or one of runs, found none")
+    places = {place: results.read(place) for place in (directory, *sorted(directory.iterdir())) if place.is_dir()}
+    if places[directory]:
+        places = {directory: places[directory]}
+    found = [(place, row) for place, rows in places.items() for row in rows if "npe" in row]
+    if not found:
+        raise UserError(f"{directory}: expected finished searches for programs, found none")
+    yield from found
+
+
+def text(table: Table) -> str:
+    """The table for people: finished repetitions [success rate, mean NPE]; * where repetitions are missing."""
+    lines = [["task", *table.algorithms]]
+    for task in table.tasks:
+        cells = [table.cells.get((task, algorithm)) for algorithm in table.algorithms]
+        lines.append([task, *("" if cell is None else _shown(cell) for cell in cells)])
+    means = [_mean(table, algorithm) for algorithm in table.algorithms]
+    lines.append(["mean success rate", *(f"{mean:.2f}" for mean in means)])
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    if any(cell.missing for cell in table.cells.values()):
+        shown.append("* repetitions are missing")
+    return "\n".join(shown) + "\n"
+
+
+def _shown(cell: Cell) -> str:
+    return f"{len(cell.rows)}{'*' * bool(cell.missing)} [{cell.success_rate:.2f}, {cell.npe:.0f}]"
+
+
+def _mean(table: Table, algorithm: str) -> float:
+    """Over the tasks that it has."""
+    return fmean(cell.success_rate for (_, name), cell in table.cells.items() if name == algorithm)
+
+
+def as_csv(table: Table) -> str:
+    """Two lines of heads, then a line a task: repetitions, success rate, mean NPE, of each algorithm."""
+    file = io.StringIO()
+    out = csv.writer(file, lineterminator="\n")
+    budgets = [f"{name} ({'no limit' if limit is None else limit} NPE)" for name, limit in table.budgets.items()]
+    out.writerow(["", *(text for budget in budgets for text in (budget, "", ""))])
+    out.writerow(["task", *(("reps", "success rate", "mean NPE") * len(budgets))])
+    for task in table.tasks:
+        line: list[Any] = [task]
+        for algorithm in table.algorithms:
+            cell = table.cells.get((task, algorithm))
+            line += ["", "", ""] if cell is None else [len(cell.rows), f"{cell.success_rate:.2f}", round(cell.npe)]
+        out.writerow(line)
+    return file.getvalue()
+
+
+def shortest(table: Table) -> str:
+    """The shortest correct program of each task, and who has found it."""
+    lines = []
+    for task in table.tasks:
+        known = [(cell.shortest, name) for (of, name), cell in table.cells.items() if of == task and cell.shortest]
+        if not known:
+            lines.append(f"{task}  none")
+            continue
+        found, name = min(known, key=lambda one: len(one[0][0]) if one[0] else 0)
+        assert found
+        reward = "" if found[1] is None else f", R={found[1]:.6f}"
+        lines.append(f"{task}  {found[0]}  ({len(found[0])} characters, by {name}{reward})")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,136 @@
+"""The genetic algorithm, with rewards that are given to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc_es.algorithms import ga
+from hpc_es.config import validate
+from hpc_es.errors import ConfigError
+from hpc_es.interfaces import ROW, Results, State
+from hpc_es.keys import Keys
+from tests.toys import nothing
+
+
+class Letters:
+    """A task with two letters: what a program is worth, a function says."""
+
+    spaces, episodes_per_job, alphabet = None, 1, "ab"
+
+    def __init__(self, length: int, worth: Callable[[str], float]) -> None:
+        self.max_code_length, self.worth = length, worth
+        self.executed: list[str] = []
+
+    def evaluate(self, programs: Sequence[str], batch: Any, poll: Any) -> Any:
+        from hpc_es.interfaces import Outcome
+
+        rows = np.zeros(len(programs), ROW)
+        rows["return_"] = [self.worth(program) for program in programs]
+        rows["sign_return"] = rows["return_"] >= 1.0
+        self.executed += programs
+        return Outcome(rows)
+
+
+def algorithm(task: Letters, seed: int = 1, **settings: Any) -> ga.GeneticAlgorithm:
+    return ga.build(ga.Options(**{"population_size": 10, **settings}), task, None, None, Keys(seed), 4)
+
+
+def generation(made: ga.GeneticAlgorithm, state: State) -> tuple[State, Any]:
+    outcomes = [made.evaluate(state, chunk, nothing) for chunk in made.ask(state, 0, 0)]
+    rows = np.concatenate([np.zeros(0, ROW), *(outcome.rows for outcome in outcomes)])
+    return made.tell(state, Results(rows, [], []))
+
+
+def share_of_b(program: str) -> float:
+    return program.count("b") / len(program)
+
+
+def test_generation_0_executes_the_random_programs_each_once() -> None:
+    made = algorithm(Letters(2, share_of_b))  # four programs, so ten have duplicates
+    state = made.initial()
+    assert int(state.master["children_count"]) == 10
+    generation(made, state)
+    assert sorted(made.task.executed) == ["aa", "ab", "ba", "bb"]
+
+
+def test_the_hall_of_fame_has_the_best_of_all_each_once_and_joins_the_population() -> None:
+    task = Letters(6, share_of_b)
+    made = algorithm(task, crossover_rate=0.9, mutation_rate=0.2)
+    state, _ = generation(made, made.initial())
+    assert int(state.master["parents_count"]) == 10  # at first without the hall of fame
+    for _ in range(5):
+        assert int(state.master["children_count"]) == 8
+        state, metrics = generation(made, state)
+        best = sorted(set(task.executed), key=share_of_b)[-2:]
+        kept = ["".join("ab"[gene] for gene in row) for row in state.master["best"]]
+        assert sorted(map(share_of_b, kept)) == [share_of_b(program) for program in best]
+        assert len(set(kept)) == 2
+        assert int(state.master["parents_count"]) == 10
+        assert state.master["parents"][8:10].tolist() == state.master["best"].tolist()
+        assert metrics["population_reward_max"] == share_of_b(best[-1])
+
+
+def test_no_program_of_the_last_population_is_executed_again() -> None:
+    task = Letters(4, share_of_b)
+    made = algorithm(task, crossover_rate=0.5, mutation_rate=0.1)
+    state = made.initial()
+    for _ in range(6):
+        known = {
+            "".join("ab"[gene] for gene in row) for row in state.master["parents"][: state.master["parents_count"]]
+        }
+        task.executed.clear()
+        state, _ = generation(made, state)
+        assert len(set(task.executed)) == len(task.executed)
+        assert not known & set(task.executed)
+
+
+def test_rewards_of_copies_come_from_what_is_known() -> None:
+    """Nothing is new without crossover and mutation; the mean reward is that of the copies."""
+    made = algorithm(Letters(6, share_of_b), crossover_rate=0.0, mutation_rate=0.0)
+    state, _ = generation(made, made.initial())
+    assert made.ask(state, 0, 0) == []
+    state, metrics = generation(made, state)
+    parents = state.master["parents"][:10]
+    assert metrics["population_reward_mean"] == pytest.approx((parents == 1).mean())
+    assert int(state.master["executed"]) == len(set(made.task.executed))
+
+
+def test_it_climbs() -> None:
+    """Twelve letters, of which roulette and the hall of fame make all right; the best never gets worse."""
+    made = algorithm(Letters(12, share_of_b), population_size=30, crossover_rate=0.9, mutation_rate=0.05)
+    state, best = made.initial(), [0.0]
+    while made.finished(state) is None:
+        state, metrics = generation(made, state)
+        best.append(metrics["best_reward"])
+        assert state.generation < 60
+    assert best == sorted(best) and best[1] < 1.0
+    summary = made.summary(state)
+    assert (summary["success"], summary["code_solution"], summary["best_reward"]) == (True, "b" * 12, 1.0)
+    assert summary["npe"] == made.task.executed.index("b" * 12) + 1
+    assert summary["original_npe"] == (state.generation - 1) * 30
+
+
+def test_success_ends_the_search_only_where_asked() -> None:
+    made = algorithm(Letters(1, share_of_b), stop_on_success=False)
+    state, metrics = generation(made, made.initial())
+    assert metrics["solved"] == 1.0
+    assert made.finished(state) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"population_size": 2}, "algorithm.population_size: is 2, but the hall of fame alone has 2"),
+        ({"population_size": 3, "hall_of_fame_size": 4}, "is 3, but the hall of fame alone has 4"),
+        ({"mutation_rate": -0.1}, "algorithm.mutation_rate: expected a number from 0 to 1, found -0.1"),
+        ({"crossover_rate": 1.5}, "algorithm.crossover_rate: expected a number from 0 to 1, found 1.5"),
+        ({"hall_of_fame_size": 0}, "algorithm.hall_of_fame_size: expected a whole number of at least 1"),
+    ],
+)
+def test_mistakes(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        validate({"task": {"kind": "programs", "name": "reverse"}, "algorithm": {"kind": "ga", **settings}})

@@ -1,0 +1,152 @@
+"""The table of searches for programs, from results made by hand."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_es import cli
+from hpc_es.errors import UserError
+from hpc_es.report import heatmap, programs
+
+
+def row(
+    repetition: int, success: bool, npe: int, name: str = "ga-1K", task: str = "add", **more: Any
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "task": task,
+        "seed": 0,
+        "repetition": repetition,
+        "repetitions": 3,
+        "success": success,
+        "npe": npe,
+        "budget": {"episodes": 1000},
+        "code_solution": "+." if success else "",
+        "best_reward": 0.5,
+        "best_correct": False,
+        "best_program": ",.",
+        **more,
+    }
+
+
+def run(directory: Path, *rows: dict[str, Any]) -> Path:
+    (directory / "results").mkdir(parents=True)
+    (directory / "results" / "0-of-1.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    return directory
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """Two algorithms and three tasks; one pair was never run, one is not complete."""
+    run(tmp_path / "a", row(0, True, 100), row(1, False, 1000), row(2, True, 400))
+    run(tmp_path / "b", row(0, False, 1000, task="reverse"), row(1, False, 1000, task="reverse"))
+    run(tmp_path / "c", *(row(i, True, 10 + i, "rand-1K", code_solution="+" * (9 - i)) for i in range(3)))
+    run(tmp_path / "d", *(row(i, False, 1000, "rand-1K_zigzag", "zigzag") for i in range(3)))
+    (tmp_path / "file").write_text("")
+    return tmp_path
+
+
+def test_the_table(made: Path) -> None:
+    """add by ga: 2 of 3, (100 + 1000 + 400) / 3 = 500; reverse comes first, as in the paper; others last."""
+    assert programs.text(programs.read([made])) == (
+        "task               ga-1K            rand-1K\n"
+        "reverse            2* [0.00, 1000]\n"
+        "add                3 [0.67, 500]    3 [1.00, 11]\n"
+        "zigzag                              3 [0.00, 1000]\n"
+        "mean success rate  0.33             0.50\n"
+        "* repetitions are missing\n"
+    )
+    cell = programs.read([made]).cells["add", "ga-1K"]
+    assert (cell.success_npe, cell.missing) == (250.0, 0)
+
+
+def test_the_csv(made: Path) -> None:
+    lines = list(csv.reader(programs.as_csv(programs.read([made])).splitlines()))
+    assert lines == [
+        ["", "ga-1K (1000 NPE)", "", "", "rand-1K (1000 NPE)", "", ""],
+        ["task", "reps", "success rate", "mean NPE", "reps", "success rate", "mean NPE"],
+        ["reverse", "2", "0.00", "1000", "", "", ""],
+        ["add", "3", "0.67", "500", "3", "1.00", "11"],
+        ["zigzag", "", "", "", "3", "0.00", "1000"],
+    ]
+
+
+def test_the_shortest_programs(made: Path) -> None:
+    """Of correct ones only: ga's best program was none, so its first solutions count."""
+    assert programs.shortest(programs.read([made])) == (
+        "reverse  none\nadd  +.  (2 characters, by ga-1K)\nzigzag  none\n"
+    )
+    best = row(0, True, 5, "simpl", task="echo", code_solution="+++.", best_correct=True, best_program=".", seed=1)
+    run(made / "more", best)
+    assert ".  (1 characters, by simpl, R=0.500000)" in programs.shortest(programs.read([made / "more"]))
+
+
+def test_directories_may_be_named_one_by_one(made: Path) -> None:
+    assert programs.read([made / "c", made / "a"]).algorithms == ["rand-1K", "ga-1K"]
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (row(0, True, 100), "repetition 0 of ga-1K on add with seed 0 was there already"),
+        (row(7, True, 100, budget={"episodes": 2000}), "ga-1K may execute 2000 programs here, and 1000 in another run"),
+    ],
+)
+def test_runs_that_do_not_fit(made: Path, more: dict[str, Any], text: str) -> None:
+    run(made / "z", more)
+    with pytest.raises(UserError, match=text):
+        programs.read([made])
+
+
+def test_directories_without_searches(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="expected a run directory"):
+        programs.read([tmp_path / "none"])
+    with pytest.raises(UserError, match="expected finished searches for programs, found none"):
+        programs.read([tmp_path])
+    without = {name: value for name, value in row(0, True, 1).items() if name != "npe"}
+    with pytest.raises(UserError, match="expected finished searches for programs, found none"):
+        programs.read([run(tmp_path / "es", without)])
+
+
+def test_the_picture_has_a_field_for_each_cell(made: Path) -> None:
+    table = programs.read([made])
+    ax = heatmap.figure(table).axes[0]
+    texts = {(round(text.get_position()[0]), round(text.get_position()[1])): text.get_text() for text in ax.texts}
+    assert texts == {
+        (0, 0): "0.00*\n1K NPE",
+        (0, 1): "0.67\n500 NPE",
+        (1, 1): "1.00\n11 NPE",
+        (1, 2): "0.00\n1K NPE",
+    }
+    rates = ax.images[0].get_array()
+    assert rates is not None
+    assert rates[1].tolist() == pytest.approx([2 / 3, 1.0])
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["reverse", "add", "zigzag"]
+
+
+def test_short_numbers() -> None:
+    assert [heatmap.short(number) for number in (7, 999, 12_345, 20_000_000, 5e8)] == [
+        "7",
+        "999",
+        "12.3K",
+        "20M",
+        "500M",
+    ]
+
+
+def test_the_command(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [str(tmp_path / "out.csv"), str(tmp_path / "out.png")]
+    assert cli.run(["program-table", str(made), "--csv", files[0], "--picture", files[1]]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == programs.text(programs.read([made]))
+    assert all(f"{file} written" in shown.err for file in files)
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+    assert cli.run(["program-table", str(made), "--shortest"]) == 0
+    assert capsys.readouterr().out.startswith("reverse  none")
+    with pytest.raises(UserError, match=r"expected one of \.png"):
+        cli.run(["program-table", str(made), "--picture", str(tmp_path / "out.gif")])

@@ -1,0 +1,128 @@
+"""The task `programs`: rows of a chunk, the tasks of a cycle, and mistakes."""
+
+from __future__ import annotations
+
+import logging
+import random
+import sys
+from typing import Any
+
+import pytest
+
+from hpc_es.config import validate
+from hpc_es.errors import ConfigError
+from hpc_es.tasks import programs
+from hpc_es.tasks.brainfuck import CHARACTERS
+from hpc_es.tasks.programs import NAMES, Options, build
+from tests.toys import nothing
+
+HELLO = "++++++++.---.+++++++..+++."  # prints 8 5 12 12 15
+
+
+def task(**settings: Any) -> programs.Programs:
+    config = validate({"task": {"kind": "programs", **settings}, "algorithm": {"kind": "random_search"}})
+    return build(config.task)
+
+
+def test_a_row_a_program() -> None:
+    """print-hello simplified: 0.935 is published for the right one; a number of five missing is 0.8, failure -2."""
+    polls: list[int] = []
+    made = task(name="print-hello", simplify=True)
+    rows = made.evaluate([HELLO, HELLO[:-1], "+[]"], None, lambda: polls.append(1)).rows
+    assert rows["return_"].tolist() == pytest.approx([0.935, 0.8 / 4, -2 / 4])
+    assert rows["sign_return"].tolist() == [1, 0, 0]
+    assert rows["length"].tolist() == [26, 25, 3]
+    assert polls
+    assert made.evaluate([], None, nothing).rows.shape == (0,)
+
+
+def test_without_numba_the_rows_are_the_same_and_it_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rng = random.Random(0)
+    some = ["".join(rng.choices(CHARACTERS, k=40)) for _ in range(70)]
+    made = task(name="reverse")
+    fast = made.evaluate(some, None, nothing).rows
+    monkeypatch.setitem(sys.modules, "hpc_es.tasks.compiled.programs", None)
+    programs.has_numba.cache_clear()
+    try:
+        with caplog.at_level(logging.WARNING):
+            assert made.evaluate(some, None, nothing).rows.tobytes() == fast.tobytes()
+        assert [record.getMessage()[:38] for record in caplog.records] == ["programs run about 100 times slower wi"]
+    finally:
+        programs.has_numba.cache_clear()
+
+
+def test_a_cycle_goes_round() -> None:
+    options = Options(cycle=("reverse", "add", "echo"))
+    assert [build(options, repetition).name for repetition in (0, 1, 2, 3, 7)] == [
+        "reverse",
+        "add",
+        "echo",
+        "reverse",
+        "add",
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_task_can_be_made(name: str) -> None:
+    made = task(name=name, max_code_length=5)
+    assert (made.name, made.max_code_length, made.spaces) == (name, 5, None)
+    assert made.evaluate([",.", ""], None, nothing).rows["length"].tolist() == [2, 0]
+
+
+def test_hill_climb_is_scored_by_tokens() -> None:
+    """Characters are the tokens 1 to 8: 123 is one block of a path, 12 eight twelfths of it."""
+    rows = task(name="test-hill-climb").evaluate(["><+", "><"], None, nothing).rows
+    assert rows["return_"].tolist() == pytest.approx([1.0, 8 / 12])
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({}, "task.name: expected a coding task such as 'reverse'"),
+        ({"name": "revers"}, "task.name: expected one of .*, found 'revers'; did you mean 'reverse'"),
+        ({"name": "add", "cycle": ["echo"]}, "task.cycle: expected name or cycle, found both"),
+        ({"cycle": []}, "task.cycle: expected a list .*not empty"),
+        ({"cycle": ["add", "sub"]}, r"task.cycle\[1\]: expected one of .*, found 'sub'"),
+        ({"name": "add", "base": 27}, "task.base: is 27, but the task add has its own; another one is for print"),
+        ({"name": "print", "base": 1}, "task.base: expected .*at least 2.*found 1"),
+        ({"name": "test-hill-climb", "base": 9}, "task.base: is 9, but the task test-hill-climb"),
+        ({"name": "add", "fixed_string": [1]}, "task.fixed_string: is for the tasks print and print-hello, not for a"),
+        ({"name": "print", "fixed_string": [-1]}, r"task.fixed_string\[0\]: expected .*at least 0, found -1"),
+        ({"name": "add", "max_steps": 0}, "task.max_steps: expected a whole number of at least 1, found 0"),
+        ({"name": "add", "correct_bonus": -1.0}, "task.correct_bonus: expected a number of at least 0"),
+        ({"name": "add", "taskname": 1}, "unknown key 'task.taskname'"),
+    ],
+)
+def test_mistakes(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        task(**settings)
+
+
+def test_the_base_of_a_task_may_be_named() -> None:
+    assert task(name="add", base=256).coding.base == 256  # type: ignore[union-attr]
+    assert task(name="reverse", base=27).coding.base == 27  # type: ignore[union-attr]
+    assert task(name="print", base=27, fixed_string=[1, 2]).coding.cases == (((), (1, 2)),)  # type: ignore[union-attr]
+
+
+def test_every_option_reaches_the_scores() -> None:
+    coding: Any = task(
+        name="echo",
+        correct_bonus=5.0,
+        code_length_bonus=7.0,
+        failure_reward=-9.0,
+        require_correct_syntax=True,
+        max_steps=11,
+        max_code_length=13,
+    ).coding
+    found = (coding.correct_bonus, coding.code_length_bonus, coding.failure_reward, coding.require_correct_syntax)
+    assert (*found, coding.max_steps, coding.max_code_length) == (5.0, 7.0, -9.0, True, 11, 13)
+
+
+def test_the_bonus_ends_at_the_longest_program() -> None:
+    """Longer than 30 characters it is 0, not less; right for print-hello are 3 of 4 parts."""
+    coding: Any = task(name="print-hello", simplify=True, max_code_length=30).coding
+    texts = [HELLO, HELLO.ljust(30, "["), HELLO.ljust(90, "[")]
+    assert coding.score_many(texts)[0].tolist() == pytest.approx([(3 + 4 / 30) / 4, 0.75, 0.75])
+    assert coding.score_many(texts)[0].tolist() == [coding.score(each).reward for each in texts]

@@ -1,0 +1,146 @@
+"""Searches for programs under real mpiexec: the same bits on any number of ranks, after kills, and with repetitions."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_es.experiment import results
+from tests import runs
+from tests.harness import ROOT, mpiexec, script
+
+TASK = "task={kind: programs, name: reverse, max_code_length: 20}"
+GA = (TASK, "policy=", "algorithm={kind: ga, population_size: 20, mutation_rate: 0.05}", "stop={generations: 5}")
+RANDOM = (TASK, "policy=", "algorithm={kind: random_search, programs_per_generation: 70}", "stop={generations: 5}")
+# One character in two of length 2 writes a number: ",." writes the 0 that is asked for.
+EASY = "task={kind: programs, name: print, base: 27, fixed_string: [0], max_code_length: 2}"
+VARIANTS = {
+    "ga": [*GA],
+    "ga, chunks of 3": [*GA, "mpi.chunk_size=3"],
+    "ga, idle master": [*GA, "mpi.master_evaluates=false", "mpi.schedule=static"],
+    "ga, few new": [*GA, "algorithm.mutation_rate=0.01", "algorithm.crossover_rate=0.1"],
+    "ga, nothing new": [*GA, "algorithm.mutation_rate=0.0", "algorithm.crossover_rate=0.0"],
+    "random": [*RANDOM],
+    "random, chunks of 9": [*RANDOM, "mpi.chunk_size=9"],
+    "random, solved": [*RANDOM, EASY],
+    "ga, solved": [*GA, EASY],
+}
+RANKS = (1, 2, 3)
+ALL = """
+    import json, sys
+    from hpc_es.experiment.command import run_command
+
+    for name, overrides in json.loads(sys.argv[3]).items():
+        assert run_command([sys.argv[1], "--output", f"{sys.argv[2]}/{name}", *overrides]) == 0
+"""
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with RANKS/VARIANT, all run."""
+    directory = tmp_path_factory.mktemp("searches")
+    config = str(runs.tiny(directory))
+    for ranks in RANKS:
+        job = mpiexec(ranks, [*script(ALL), config, str(directory / str(ranks)), json.dumps(VARIANTS)], cwd=ROOT)
+        assert job.status == 0, str(job)
+    return directory
+
+
+def result(run: Path) -> dict[str, Any]:
+    (row,) = results.read(run)
+    return {name: value for name, value in row.items() if name not in {"seconds", "name"}}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("ranks", RANKS[1:])
+def test_any_number_of_ranks_gives_the_same_bits(done: Path, ranks: int, variant: str) -> None:
+    runs.assert_same(done / str(ranks) / variant, done / "1" / variant)
+    assert result(done / str(ranks) / variant) == result(done / "1" / variant)
+
+
+@pytest.mark.parametrize("kind", ["ga", "random"])
+def test_chunks_and_schedule_change_no_result(done: Path, kind: str) -> None:
+    """Also not the number of programs executed: no program is executed by two ranks."""
+    for variant in VARIANTS:
+        if variant.startswith(kind) and variant.endswith(("of 3", "of 9", "master")):
+            assert result(done / "3" / variant) == result(done / "1" / kind)
+
+
+def test_what_is_known_is_not_executed_again(done: Path) -> None:
+    """Of copies nothing is new; elites are never executed, so that at most 18 of 20 are."""
+    assert [row["episodes_this_generation"] for row in runs.rows(done / "1" / "ga, nothing new")] == [20, 0, 0, 0, 0]
+    few = [row["episodes_this_generation"] for row in runs.rows(done / "1" / "ga, few new")]
+    assert few[0] == 20 and all(0 < count < 18 for count in few[1:])
+    assert result(done / "2" / "ga, few new")["npe"] == sum(few)
+    assert result(done / "2" / "ga, few new")["original_npe"] == 4 * 20
+
+
+@pytest.mark.parametrize("kind", ["ga", "random"])
+def test_success_is_noticed_at_once(done: Path, kind: str) -> None:
+    found = result(done / "3" / f"{kind}, solved")
+    assert found["success"] is True and found["generations"] == 1
+    assert found["code_solution"] in {",.", "..", "<.", ">.", "[.", "].", *(f".{c}" for c in "><+-[],")}
+    assert 1 <= found["npe"] <= found["episodes"]
+    assert runs.status(done / "3" / f"{kind}, solved")["reason"] == "a correct program"
+
+
+def test_a_solved_run_is_over_unless_it_may_go_on(done: Path) -> None:
+    run = done / "1" / "ga, solved"
+    assert "found" in described(run) and described(run)["found"]["success"] is True
+    again = runs.finished(0, run, *GA, EASY)
+    assert "finished by a correct program after 1 generations" in again.stdout
+    runs.finished(0, run, *GA, EASY, "algorithm.stop_on_success=false")
+    assert result(run)["generations"] == 5
+    assert result(run)["npe"] == result(done / "2" / "ga, solved")["npe"]
+
+
+def described(run: Path) -> dict[str, Any]:
+    """What hpc-es inspect shows."""
+    from hpc_es.commands.inspect import described
+    from hpc_es.experiment.store import find
+
+    return described(find(run), runs.newest(run))
+
+
+@pytest.mark.parametrize("search", [GA, RANDOM])
+def test_a_killed_run_carries_on_to_the_same_bits(search: tuple[str, ...], tmp_path: Path) -> None:
+    many = (*search, "stop.generations=2000", "checkpoint.interval=1", "checkpoint.keep_last=1000")
+    with runs.begin(2, tmp_path / "run", *many) as job:
+        runs.wait_for(lambda: runs.generation(tmp_path / "run") >= 3)
+        job.signal(1, signal.SIGKILL)
+        assert job.wait().status != 0
+    killed_at = runs.newest(tmp_path / "run").state.generation
+    assert 0 < killed_at < 2000
+    rest = (*search, f"stop.generations={killed_at + 3}", "checkpoint.interval=1", "checkpoint.keep_last=1000")
+    again = runs.finished(3, tmp_path / "run", *rest)
+    assert f"from generation {killed_at}" in again.stdout
+    runs.finished(1, tmp_path / "whole", *rest)
+    runs.assert_same(tmp_path / "run", tmp_path / "whole")
+    assert result(tmp_path / "run") == result(tmp_path / "whole")
+
+
+def test_rows_of_some_generations_only(tmp_path: Path) -> None:
+    """A search has many short generations; a run that goes on keeps the rhythm."""
+    more = (*GA, "report.metrics_interval=3", "checkpoint.interval=0")
+    runs.finished(0, tmp_path / "run", *more, "stop.generations=5")
+    runs.finished(0, tmp_path / "run", *more, "stop.generations=8")
+    runs.finished(0, tmp_path / "whole", *GA, "stop.generations=8")
+    assert [row["generation"] for row in runs.rows(tmp_path / "run")] == [0, 3, 6]
+    assert runs.rows(tmp_path / "run") == runs.rows(tmp_path / "whole")[::3]
+    assert runs.table(tmp_path / "run") == runs.table(tmp_path / "whole")[::3]
+    assert result(tmp_path / "run") == result(tmp_path / "whole")
+
+
+def test_repetitions_take_the_tasks_of_a_cycle_in_turn(tmp_path: Path) -> None:
+    cycle = "task={kind: programs, cycle: [reverse, add], max_code_length: 20}"
+    more = (*GA, cycle, "repetitions=3", "stop.episodes=50", "repetition_groups=2")
+    runs.finished(2, tmp_path / "run", *more)
+    rows = results.read(tmp_path / "run")
+    assert [row["task"] for row in rows] == ["reverse", "add", "reverse"]
+    assert [row["success"] for row in rows] == [False] * 3
+    assert all(50 <= row["npe"] < 70 and row["npe"] == row["episodes"] for row in rows)
+    assert results.summary(rows)["success_rate"] == 0.0
