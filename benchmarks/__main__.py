@@ -14,7 +14,18 @@ from pathlib import Path
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
 
-NAMES = ("rollouts", "limits", "scaling", "update", "startup", "memory", "interpreter")
+NAMES = (
+    "rollouts",
+    "limits",
+    "scaling",
+    "update",
+    "startup",
+    "memory",
+    "interpreter",
+    "programs",
+    "actor_critic",
+    "policy_gradient",
+)
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -20,6 +20,7 @@ from hpc_es.interfaces import ROW, Arrays, Box, Chunk, Discrete, Outcome, Pertur
 from hpc_es.mpi.world import World
 from tests.toys import batch, nothing
 
+PROGRAMS = {"task": {"kind": "programs", "name": "reverse", "max_code_length": 30}, "policy": None}
 EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
     ("algorithms", "es"): {
         "algorithm": {
@@ -29,7 +30,26 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
             "optimizer": {"kind": "adam"},
         }
     },
+    ("algorithms", "ga"): {**PROGRAMS, "algorithm": {"kind": "ga", "population_size": 12}},
+    ("algorithms", "random_search"): {
+        **PROGRAMS,
+        "algorithm": {"kind": "random_search", "programs_per_generation": 11},
+    },
+    ("algorithms", "policy_gradient"): {
+        **PROGRAMS,
+        "task": {"kind": "programs", "name": "reverse", "max_code_length": 8},
+        "algorithm": {
+            **{"kind": "policy_gradient", "batch_size": 8, "policy_lstm_sizes": [4], "eos_token": True},
+            **{"topk": 3, "topk_loss_hparam": 1.0, "alpha": 0.5, "replay_capacity": 20},
+        },
+    },
+    ("algorithms", "actor_critic"): {
+        "task": {"kind": "bandits", "distribution": "gaussian", "num_trials": 6},
+        "policy": {"kind": "lstm", "hidden_dims": [5]},
+        "algorithm": {"kind": "actor_critic", "batch_size": 6},
+    },
     ("tasks", "episodes"): {"task": {"kind": "episodes", "env_id": "tests.toys:Chaos-v0"}},
+    ("tasks", "programs"): {**PROGRAMS, "algorithm": {"kind": "random_search"}},
 }
 SECTIONS = {"algorithms": "algorithm", "tasks": "task", "policies": "policy"}
 PACKAGES: tuple[kinds.Package, ...] = ("algorithms", "tasks", "policies")
@@ -174,7 +194,8 @@ def test_tell_is_pure_and_keeps_the_form_of_the_state(kind: str) -> None:
         assert form(following.master) == form(initial.master)
         assert all(np.isfinite(value) for value in metrics.values())
         state = following
-    assert not same(state.theta, initial.theta)
+    assert not (same_arrays(state.shared, initial.shared) and same_arrays(state.master, initial.master))
+    assert not same(state.theta, initial.theta) or not state.theta.size
 
 
 @every("algorithms")
@@ -197,13 +218,16 @@ def test_evaluating_changes_no_state(kind: str) -> None:
     state = made.algorithm.initial()
     before = copy.deepcopy(state)
     generation(made, state)
-    made.algorithm.evaluate(state, Chunk(0, 0, 3, training=False), nothing)
+    if made.task.spaces is not None:
+        made.algorithm.evaluate(state, Chunk(0, 0, 3, training=False), nothing)
     assert same_state(state, before)
 
 
 @every("algorithms")
 def test_evaluation_episodes_do_not_depend_on_their_chunk(kind: str) -> None:
     made = built("algorithms", kind)
+    if made.task.spaces is None:
+        pytest.skip("programs have no evaluation episodes")
     state = made.algorithm.initial()
     whole = made.algorithm.evaluate(state, Chunk(0, 0, 6, training=False), nothing).rows
     parts = [made.algorithm.evaluate(state, Chunk(i, i, 1, training=False), nothing).rows for i in range(6)]
@@ -218,12 +242,13 @@ def test_evaluation_episodes_do_not_depend_on_their_chunk(kind: str) -> None:
 @every("tasks")
 def test_a_task_has_spaces_and_gives_a_row_a_job(kind: str) -> None:
     made = built("tasks", kind)
-    assert isinstance(made.task.spaces, Spaces)
+    assert made.task.spaces is None or isinstance(made.task.spaces, Spaces)
     assert made.task.episodes_per_job >= 1
     polls: list[int] = []
     jobs, per_job = 3, made.task.episodes_per_job
     seeds = np.arange(jobs * per_job).reshape(jobs, per_job).tolist()
-    outcome = made.task.evaluate(bound(made.policy, jobs), batch(seeds), lambda: polls.append(1))
+    outcome = made.task.evaluate(performer(made, jobs), batch(seeds), lambda: polls.append(1))
+    assert polls
     assert (outcome.rows.dtype, outcome.rows.shape) == (ROW, (jobs,))
     assert (outcome.rows["length"] >= per_job).all()
     assert np.isfinite(outcome.rows["return_"]).all()
@@ -234,9 +259,9 @@ def test_a_task_is_a_function_of_its_batch(kind: str) -> None:
     """Also of a task that has run something else before."""
     here, there = built("tasks", kind), built("tasks", kind)
     seeds = [[seed] * here.task.episodes_per_job for seed in (5, 6, 7)]
-    first = here.task.evaluate(bound(here.policy, 3), batch(seeds, observe=[True] * 3), nothing)
-    there.task.evaluate(bound(there.policy, 2), batch(seeds[1:]), nothing)
-    second = there.task.evaluate(bound(there.policy, 3), batch(seeds, observe=[True] * 3), nothing)
+    first = here.task.evaluate(performer(here, 3), batch(seeds, observe=[True] * 3), nothing)
+    there.task.evaluate(performer(there, 2), batch(seeds[1:]), nothing)
+    second = there.task.evaluate(performer(there, 3), batch(seeds, observe=[True] * 3), nothing)
     assert same(first.rows, second.rows)
     assert same_arrays(first.arrays, second.arrays)
 
@@ -251,6 +276,11 @@ def policy_of(kind: str, spaces: Spaces) -> Policy:
     options = validate(example("policies", kind)).policy
     policy: Policy = kinds.module("policies", kind).build(options, spaces)
     return policy
+
+
+def performer(made: Parts, jobs: int) -> Any:
+    """What a task evaluates: an actor, or programs."""
+    return bound(made.policy, jobs) if made.policy is not None else ["+.", ",[.,]", ">,[>,]<[.<]"][:jobs]
 
 
 def bound(policy: Policy, jobs: int, rows: Sequence[int] | None = None) -> Any:

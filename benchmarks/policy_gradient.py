@@ -1,0 +1,131 @@
+"""Writing 64 programs of 100 characters and learning from them, over the bare LSTM of the same shape.
+
+The bare LSTM is two layers of 35 units forwards and backwards over 64 sequences of 100 steps: Keras' own layers, and
+the same layers as TensorFlow's kernel of a whole layer computes them. Seconds of the processor, since one thread works.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from hpc_es.algorithms.policy_gradient import Options, build
+from hpc_es.common.lstm_tensorflow import fused
+from hpc_es.interfaces import Results
+from hpc_es.keys import Keys
+from hpc_es.policies.mlp_tensorflow import tensorflow
+from hpc_es.tasks import programs
+
+BATCH, LENGTH, UNITS, INPUTS, REPEATS = 64, 100, 35, 10, 15
+
+
+def run() -> list[dict[str, Any]]:
+    """One row for each bare LSTM; all are timed in turn."""
+    works = {"all": update(), "sampling": sampling(), "keras": keras(), "kernel": kernel()}
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(REPEATS):
+        for name, work in works.items():
+            times[name].append(seconds(work))
+    taken = {name: median(each) for name, each in times.items()}
+    shown = {
+        "update_seconds": taken["all"],
+        "sampling_share": taken["sampling"] / taken["all"],
+        "programs_per_second": BATCH / taken["all"],
+    }
+    rows = []
+    for bare in ("keras", "kernel"):
+        ratio = taken["all"] / taken[bare]
+        rows.append(
+            {"bare": bare, "bare_seconds": taken[bare], "ratio": ratio, "target": 4.0, "met": ratio <= 4, **shown}
+        )
+    return rows
+
+
+def algorithm() -> Any:
+    """With the network of the paper and its queue; programs are not executed here."""
+    options: Any = Options
+    coding: Any = programs.Options
+    task = programs.build(coding(name="reverse", max_code_length=LENGTH))
+    return build(options(topk=10, topk_loss_hparam=50.0), task, None, None, Keys(1), BATCH)
+
+
+def update() -> Callable[[], Any]:
+    """Programs are written, the gradient of their loss is taken, and the parameters follow it."""
+    search = algorithm()
+    state = search.initial()
+    (chunk,) = search.ask(state, 0, 0)
+    rows = search.evaluate(state, chunk, lambda: None).rows
+
+    def work() -> Any:
+        tokens = search.written(state, chunk)
+        arrays = search.lessons.learned(state.shared, tokens, rows["return_"], 0, 1)
+        return search.tell(state, Results(rows, [{"tokens": tokens, **arrays}], []))
+
+    work()
+    return work
+
+
+def sampling() -> Callable[[], Any]:
+    """Programs are written."""
+    search = algorithm()
+    state = search.initial()
+    (chunk,) = search.ask(state, 0, 0)
+    search.written(state, chunk)
+    return lambda: search.written(state, chunk)
+
+
+def keras() -> Callable[[], Any]:
+    """Two Keras layers, in one compiled graph."""
+    tf = tensorflow()
+    layers = [tf.keras.layers.LSTM(UNITS, return_sequences=True) for _ in range(2)]
+    x = tf.constant(np.random.default_rng(0).standard_normal((BATCH, LENGTH, INPUTS)), tf.float32)
+    layers[1](layers[0](x))
+
+    @tf.function
+    def both(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(layers[1](layers[0](x)))
+        return tape.gradient(total, [weight.value for layer in layers for weight in layer.trainable_variables])
+
+    return called(both, x)
+
+
+def kernel() -> Callable[[], Any]:
+    """The same by TensorFlow's kernel."""
+    tf = tensorflow()
+    rng = np.random.default_rng(0)
+    x = tf.constant(rng.standard_normal((LENGTH, BATCH, INPUTS)), tf.float32)
+    weights = [
+        tf.constant(rng.uniform(-0.1, 0.1, shape), tf.float32)
+        for inputs in (INPUTS, UNITS)
+        for shape in ((inputs + UNITS, 4 * UNITS), (4 * UNITS,))
+    ]
+
+    def both(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            total = tf.reduce_sum(fused(tf, fused(tf, x, *weights[:2]), *weights[2:]))
+        return tape.gradient(total, weights)
+
+    return called(tf.function(both, autograph=False), x)
+
+
+def called(function: Any, x: Any) -> Callable[[], Any]:
+    """A call that waits for its results, and has been compiled."""
+
+    def work() -> Any:
+        return [np.asarray(each) for each in function(x)]
+
+    work()
+    return work
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """Of the processor."""
+    since = time.process_time()
+    work()
+    return time.process_time() - since

@@ -1,0 +1,347 @@
+"""Policy gradient and priority queue training, update by update on one rank."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc_es.algorithms.policy_gradient import Options, PolicyGradient, build
+from hpc_es.algorithms.program_lessons import baseline_after, imitated, queue_after, queue_nothing
+from hpc_es.common.gradient import GRADIENT, norm
+from hpc_es.common.returns import targets
+from hpc_es.interfaces import Array, Outcome, Results, State
+from hpc_es.keys import Keys
+from hpc_es.policies.token_lstm import lengths
+from hpc_es.tasks import programs
+from tests.toys import nothing
+
+pytest.importorskip("tensorflow")
+
+SMALL: dict[str, Any] = {"batch_size": 8, "policy_lstm_sizes": (5,), "value_lstm_sizes": (4,)}
+
+
+def made(chunk_size: int = 4, seed: int = 1, length: int = 4, task: str = "reverse", **options: Any) -> PolicyGradient:
+    """The algorithm with a small network."""
+    given: Any = Options
+    optimizer = options.pop("optimizer", {"kind": "sgd", "learning_rate": 1.0})
+    settings = given(**{**SMALL, **options}, optimizer=given.__dataclass_fields__["optimizer"].default_factory())
+    settings = replace(settings, optimizer=replace(settings.optimizer, **optimizer))
+    coding: Any = programs.Options
+    return build(
+        settings, programs.build(coding(name=task, max_code_length=length)), None, None, Keys(seed), chunk_size
+    )
+
+
+def generation(algorithm: PolicyGradient, state: State) -> tuple[list[Outcome], Results]:
+    """Its outcomes in chunk order."""
+    outcomes = [algorithm.evaluate(state, chunk, nothing) for chunk in algorithm.ask(state, 0, 0)]
+    rows = np.concatenate([outcome.rows for outcome in outcomes])
+    return outcomes, Results(rows, [outcome.arrays for outcome in outcomes], [])
+
+
+def trained(algorithm: PolicyGradient, generations: int) -> tuple[State, list[dict[str, float]]]:
+    """The state and metrics after some updates."""
+    state, rows = algorithm.initial(), []
+    for _ in range(generations):
+        state, metrics = algorithm.tell(state, generation(algorithm, state)[1])
+        rows.append(dict(metrics))
+    return state, rows
+
+
+def whole(algorithm: PolicyGradient, state: State) -> Array:
+    """The gradient of the batch."""
+    _, results = generation(algorithm, state)
+    gradients, _ = algorithm.lessons.gradients(state.theta, results.chunk_arrays)
+    total: Array = sum(each[GRADIENT].astype(np.float64) for each in gradients)  # type: ignore[assignment]
+    return total
+
+
+# Updates.
+
+
+@pytest.mark.parametrize("decay", [0.99, 0.0])
+def test_new_parameters_are_the_old_minus_the_rate_times_the_clipped_gradient(decay: float) -> None:
+    algorithm = made(eos_token=True, ema_baseline_decay=decay, grad_clip_threshold=0.5)
+    state = algorithm.initial()
+    _, results = generation(algorithm, state)
+    after, metrics = algorithm.tell(state, results)
+    gradient = whole(algorithm, state)
+    assert metrics["gradient_norm"] == pytest.approx(norm(gradient)) and metrics["gradient_norm"] > 0.5
+    expected = state.theta - gradient * 0.5 / norm(gradient)
+    np.testing.assert_allclose(after.theta, expected, rtol=1e-4, atol=1e-6)
+    for name, part in algorithm.network.layout.split(gradient).items():
+        assert (part != 0).any(), name
+        assert name == "embedding" or (part != 0).all(), name
+
+
+@pytest.mark.parametrize("options", [{"topk": 2, "topk_loss_hparam": 1.0}, {"ema_baseline_decay": 0.0}, {}])
+def test_chunks_share_the_gradient_of_the_batch(options: dict[str, Any]) -> None:
+    """Nothing of it is lost or counted twice, whatever the chunks."""
+    state, _ = trained(made(eos_token=True, **options), 2)
+    one = whole(made(eos_token=True, chunk_size=8, **options), state)
+    for size in (1, 3, 4):
+        some = made(eos_token=True, chunk_size=size, **options)
+        np.testing.assert_allclose(whole(some, state), one, rtol=1e-4, atol=1e-4 * np.abs(one).max())
+
+
+def test_asynchronous_updates_have_one_chunk_of_the_whole_batch() -> None:
+    algorithm = made(updates="asynchronous", chunk_size=3)
+    assert [chunk.jobs for chunk in algorithm.ask(algorithm.initial(), 0, 0)] == [8]
+    assert [chunk.jobs for chunk in made(chunk_size=3).ask(algorithm.initial(), 0, 0)] == [3, 3, 2]
+
+
+def test_the_loss_is_a_mean_over_the_batch_times_that_of_the_paper() -> None:
+    """With no baseline yet: 64 / B sum R ln p, entropy apart."""
+    algorithm = made(chunk_size=8, entropy_beta=0.0, pi_loss_hparam=2.0)
+    state = algorithm.initial()
+    (outcome,), _ = generation(algorithm, state)
+    sums = dict(zip(("policy", "value", "imitation", "entropy"), outcome.arrays["sums"][:4], strict=True))
+    rewards = outcome.rows["return_"]
+    ln_p = np.log(1 / 8) * 4  # nearly: the new network has nearly even odds
+    assert sums["policy"] == pytest.approx(-2 * 64 / 8 * ln_p * rewards.sum(), rel=0.3)
+    assert sums["value"] == sums["imitation"] == 0
+    assert sums["entropy"] == pytest.approx(8 * 4 * np.log(8), rel=0.05)
+
+
+def test_the_regularizer_is_the_weights_but_the_embedding() -> None:
+    plain, decayed = made(eos_token=True), made(eos_token=True, regularizer=0.5)
+    state = plain.initial()
+    difference = whole(decayed, state) - whole(plain, state)
+    expected = 0.5 * state.theta.astype(np.float64)
+    expected[: 9 * 10] = 0
+    np.testing.assert_allclose(difference, expected, atol=1e-6)
+
+
+def test_programs_belong_to_their_jobs_and_not_to_chunks() -> None:
+    few, many = made(chunk_size=2, eos_token=True), made(chunk_size=8, eos_token=True)
+    state = few.initial()
+    tokens = [np.concatenate([o.arrays["tokens"] for o in generation(each, state)[0]]) for each in (few, many)]
+    assert np.array_equal(*tokens)
+    later = np.concatenate([o.arrays["tokens"] for o in generation(few, replace(state, generation=1))[0]])
+    assert not np.array_equal(tokens[0], later)
+
+
+def test_rows_are_the_scores_of_the_programs() -> None:
+    algorithm = made(eos_token=True, length=12)
+    for outcome in generation(algorithm, algorithm.initial())[0]:
+        table = "_" + algorithm.task.alphabet
+        for tokens, row in zip(outcome.arrays["tokens"], outcome.rows, strict=True):
+            text = "".join(table[token] for token in tokens[: lengths(tokens[np.newaxis])[0]])
+            score = algorithm.task.coding.score(text)
+            assert (row["return_"], bool(row["sign_return"]), row["length"]) == (score.reward, score.correct, len(text))
+            assert ("_" in text) == (text.endswith("_")) and text.count("_") <= 1
+
+
+# The baseline.
+
+
+def test_the_baseline_by_hand() -> None:
+    """b = d b + (1 - d) R for each program in turn, as far as it goes."""
+    after = baseline_after(np.array([1.0, 1.0, 1.0]), np.array([3.0, 5.0]), np.array([3, 2]), 0.5)
+    assert after.tolist() == [3.5, 3.5, 2.0]
+
+
+def test_the_baseline_of_an_update_is_that_before_it() -> None:
+    algorithm = made(pi_loss_hparam=1.0, entropy_beta=0.0)
+    state = algorithm.initial()
+    assert not state.shared["baseline"].any()
+    after, _ = algorithm.tell(state, generation(algorithm, state)[1])
+    expected = 0.0
+    for reward in generation(algorithm, state)[1].rows["return_"]:
+        expected = 0.99 * expected + 0.01 * reward
+    np.testing.assert_allclose(after.shared["baseline"], np.full(4, expected), rtol=1e-12)
+
+
+def test_a_baseline_equal_to_all_rewards_leaves_no_gradient() -> None:
+    algorithm = made(entropy_beta=0.0)
+    state = algorithm.initial()
+    tokens = generation(algorithm, state)[0][0].arrays["tokens"]
+    shared = {**state.shared, "baseline": np.full(4, 0.7)}
+    even = algorithm.lessons.learned(shared, tokens, np.full(len(tokens), 0.7), 0, 2)
+    assert not even[GRADIENT].any()
+    assert algorithm.lessons.learned(shared, tokens, np.full(len(tokens), 0.8), 0, 2)[GRADIENT].any()
+
+
+def test_returns_and_advantages_of_the_published_episode() -> None:
+    """A reward of ord(c) a character: the vector of the reference's own test of its episodes."""
+    rewards = np.array([ord(c) for c in "".join("_><+-[].,"[t] for t in (4, 5, 3, 6, 8, 1, 0))] + [0.0])
+    assert rewards[:-1].tolist() == [45, 91, 43, 93, 44, 62, 95]
+    values = np.array([0, 1, 2, 1, 0, 1, 1, 0.0])
+    returns, advantages = targets(rewards, values, 1.0, 1.0)
+    assert returns.tolist() == [473, 428, 337, 294, 201, 157, 95, 0]
+    assert advantages.tolist() == [473, 427, 335, 293, 201, 156, 94, 0]
+    assert advantages.tolist() == (returns - values).tolist()  # what the loss makes of them
+
+
+# The queue.
+
+
+def test_the_queue_keeps_the_best_once_and_of_equal_ones_the_older() -> None:
+    arrays = queue_nothing(2, 3)
+    for tokens, reward in (([1, 2, 3], 0.1), ([1, 2, 3], 0.9), ([2, 2, 2], 0.5), ([3, 3, 3], 0.1), ([4, 4, 4], 0.2)):
+        arrays = queue_after(arrays, np.array(tokens, np.uint8), reward)
+    assert arrays["queue_tokens"].tolist() == [[2, 2, 2], [4, 4, 4]]
+    assert arrays["queue_rewards"].tolist() == [0.5, 0.2]
+    tied = queue_after(arrays, np.array([5, 5, 5], np.uint8), 0.2)
+    assert tied["queue_tokens"].tolist() == arrays["queue_tokens"].tolist()
+
+
+def test_draws_from_the_queue_are_even_and_none_while_it_is_empty() -> None:
+    arrays = queue_nothing(3, 2)
+    assert imitated(arrays, 2, np.random.default_rng(0))["imitated_lengths"].tolist() == [0, 0]
+    for token in (1, 2):
+        arrays = queue_after(arrays, np.array([token, 0], np.uint8), float(token))
+    drawn = imitated(arrays, 1000, np.random.default_rng(0))
+    assert set(drawn["imitated_lengths"].tolist()) == {2}
+    assert np.bincount(drawn["imitated_tokens"][:, 0], minlength=3)[[0, 1, 2]] == pytest.approx([0, 500, 500], abs=50)
+
+
+def test_each_update_queues_the_best_program_of_its_batch() -> None:
+    algorithm = made(topk=3, topk_loss_hparam=1.0)
+    state = algorithm.initial()
+    _, results = generation(algorithm, state)
+    after, metrics = algorithm.tell(state, results)
+    best = int(results.rows["return_"].argmax())
+    tokens = np.concatenate([arrays["tokens"] for arrays in results.chunk_arrays])
+    assert int(after.master["queue_count"]) == 1
+    assert (
+        after.master["queue_tokens"][0].tolist() == tokens[best].tolist() == after.shared["imitated_tokens"][0].tolist()
+    )
+    assert after.master["queue_rewards"][0] == results.rows["return_"].max()
+    assert metrics["imitation_loss"] == 0
+
+
+def test_an_empty_queue_teaches_nothing() -> None:
+    plain, queued = made(), made(topk=3, topk_loss_hparam=100.0)
+    np.testing.assert_allclose(whole(queued, queued.initial()), whole(plain, plain.initial()), rtol=1e-5, atol=1e-6)
+
+
+def test_priority_queue_training_alone_makes_the_queued_program_likelier() -> None:
+    algorithm = made(
+        **{"topk": 1, "topk_loss_hparam": 1.0, "pi_loss_hparam": 0.0, "entropy_beta": 0.0},
+        optimizer={"kind": "adam", "learning_rate": 0.05},
+    )
+    state, _ = trained(algorithm, 1)
+    state = replace(state, master={**state.master, "queue_rewards": np.array([100.0])})  # nothing takes its place
+    losses = []
+    for _ in range(30):
+        state, metrics = algorithm.tell(state, generation(algorithm, state)[1])
+        losses.append(metrics["imitation_loss"])
+        assert metrics["policy_loss"] == 0
+    assert losses[0] == pytest.approx(4 * np.log(8), rel=0.3)
+    assert losses[-1] < 0.5
+
+
+# Replay.
+
+
+def replaying(**options: Any) -> PolicyGradient:
+    return made(**{"alpha": 0.5, "replay_capacity": 30, "chunk_size": 8, "length": 2, **options})
+
+
+def test_without_replays_a_batch_is_executed_whole_and_its_policy_gradient_waits() -> None:
+    algorithm = replaying(entropy_beta=0.0, length=6)
+    state = algorithm.initial()
+    outcomes, results = generation(algorithm, state)
+    assert results.rows["return_"].any()
+    assert sum(len(outcome.rows) for outcome in outcomes) == 8
+    assert not whole(algorithm, state).any()
+    after, _ = algorithm.tell(state, results)
+    assert [chunk.jobs for chunk in algorithm.ask(after, 0, 0)] == [4]
+    assert whole(algorithm, after).any()
+
+
+def test_weights_with_and_without_normalisation_by_hand() -> None:
+    """Replays and programs written that are in the buffer have its odds, others 0: w = 1 / (1 - a + a q / p)."""
+    plain, scaled = replaying(iw_normalize=False, entropy_beta=0.0), replaying(entropy_beta=0.0)
+    state, _ = trained(plain, 3)
+    outcomes, _ = generation(plain, state)
+    tokens = np.concatenate([state.shared["replayed_tokens"], outcomes[0].arrays["tokens"]])
+    odds = {row.tobytes(): 0.0 for row in tokens}
+    count = int(state.master["replay_count"])
+    buffer = zip(state.master["replay_tokens"][:count], plain.lessons.replay.probabilities(state.master), strict=True)
+    odds |= {row.tobytes(): float(each) for row, each in buffer}
+    weights = [
+        1 / (0.5 + 0.5 * odds[row.tobytes()] / p) for row, p in zip(tokens, odds_of(plain, state, tokens), strict=True)
+    ]
+    assert outcomes[0].arrays["sums"][5] == pytest.approx(sum(weights), rel=1e-4)
+    np.testing.assert_allclose(
+        whole(scaled, state), whole(plain, state) * 8 / sum(weights), rtol=1e-3, atol=1e-6 * norm(whole(plain, state))
+    )
+
+
+def odds_of(algorithm: PolicyGradient, state: State, tokens: Array) -> Array:
+    """The policy's probability of each program."""
+    from hpc_es.policies.token_lstm import Batch, differentiator
+
+    ones = np.ones(len(tokens))
+    batch = Batch(tokens.astype(np.int32), lengths(tokens), 0.0 * tokens, ones, ones, ones, ones)
+    probability: Array = np.exp(differentiator(algorithm.network, dtype="float64")(state.theta, batch).log_probability)
+    return probability
+
+
+def test_the_baseline_takes_replays_first() -> None:
+    algorithm = replaying()
+    state, _ = trained(algorithm, 1)
+    _, results = generation(algorithm, state)
+    after, _ = algorithm.tell(state, results)
+    rewards = [*state.shared["replayed_rewards"], *results.rows["return_"]]
+    assert len(rewards) == 8
+    expected = state.shared["baseline"][0]
+    for reward in rewards:
+        expected = 0.99 * expected + 0.01 * reward
+    np.testing.assert_allclose(after.shared["baseline"], np.full(2, expected), rtol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 3, 8])
+def test_replays_are_shared_by_the_chunks(size: int) -> None:
+    state, _ = trained(replaying(), 2)
+    algorithm = replaying(chunk_size=size)
+    _, results = generation(algorithm, state)
+    rewards = np.concatenate([arrays["replayed_rewards"] for arrays in results.chunk_arrays])
+    assert rewards.tolist() == state.shared["replayed_rewards"].tolist() and len(rewards) == 4
+    np.testing.assert_allclose(whole(algorithm, state), whole(replaying(), state), rtol=1e-3, atol=1e-4)
+
+
+# Learning.
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"ema_baseline_decay": 0.0},
+        {"topk": 10, "topk_loss_hparam": 10.0},
+        {"alpha": 0.25, "topk": 2, "topk_loss_hparam": 1.0, "eos_token": True},
+    ],
+)
+def test_rewards_rise_and_a_correct_program_ends_the_search(options: dict[str, Any]) -> None:
+    """To print 1 2 in five characters, where a search at random would need thousands of programs."""
+    algorithm = made(
+        chunk_size=32,
+        length=5,
+        task="print",
+        batch_size=32,
+        optimizer={"kind": "rmsprop", "learning_rate": 0.01},
+        **options,
+    )
+    algorithm = replace(algorithm, task=programs.build(programs_options(fixed_string=(1, 2), max_code_length=5)))
+    state, solved = algorithm.initial(), None
+    for _ in range(150):
+        state, _ = algorithm.tell(state, generation(algorithm, state)[1])
+        solved = algorithm.finished(state)
+        if solved:
+            break
+    assert solved == "a correct program"
+    summary = algorithm.summary(state)
+    assert algorithm.task.coding.score(summary["code_solution"]).correct
+    assert summary["success"] and summary["updates"] == state.generation and summary["best_reward"] == 1.0
+    assert not replace(algorithm, options=replace(algorithm.options, stop_on_success=False)).finished(state)
+
+
+def programs_options(**options: Any) -> Any:
+    made: Any = programs.Options
+    return made(name="print", **options)

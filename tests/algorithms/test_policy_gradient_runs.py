@@ -1,0 +1,163 @@
+"""Runs of policy gradient: the same bits on any number of ranks, also after a kill; what is wrong is told before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests import runs
+from tests.harness import ROOT, Finished, Job, mpiexec, script, start
+
+pytest.importorskip("tensorflow")
+
+TINY = """
+seed: 1
+task: {kind: programs, name: print-hello, max_code_length: 7}
+algorithm: {kind: policy_gradient, batch_size: 12, policy_lstm_sizes: [5], value_lstm_sizes: [4]}
+mpi: {chunk_size: 4}
+checkpoint: {interval: 1, interval_seconds: 0, keep_last: 1000}
+stop: {generations: 4}
+report: {plot_interval_seconds: 0}
+"""
+FAST = "algorithm.optimizer.learning_rate=0.05"
+VARIANTS = {
+    "queue": ["algorithm.topk=3", "algorithm.topk_loss_hparam=2.0", "algorithm.topk_batch_size=2"],
+    "values, ends": ["algorithm.ema_baseline_decay=0", "algorithm.eos_token=true", "algorithm.regularizer=0.01"],
+    "replay": ["algorithm.alpha=0.5", "algorithm.replay_capacity=20", "algorithm.optimizer.kind=adam"],
+}
+RANKS = (1, 2, 3)
+ALL = """
+    import json, sys
+    from pathlib import Path
+    import hpc_es
+    from hpc_es.config import load
+
+    config, directory, variants = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
+    for name, overrides in variants.items():
+        for row in hpc_es.train(load(config, overrides), directory / name):
+            pass
+"""
+LONG_SECONDS = 300.0  # graphs are compiled on each rank
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with RANKS/VARIANT, all trained."""
+    directory = tmp_path_factory.mktemp("policy_gradient")
+    config = str(runs.tiny(directory, TINY))
+    variants = json.dumps({name: [FAST, *overrides] for name, overrides in VARIANTS.items()})
+    for ranks in RANKS:
+        arguments = [*script(ALL), config, str(directory / str(ranks)), variants]
+        job = mpiexec(ranks, arguments, LONG_SECONDS, cwd=ROOT)
+        assert job.status == 0, str(job)
+    return directory
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("ranks", RANKS[1:])
+def test_any_number_of_ranks_gives_the_same_bits(done: Path, ranks: int, variant: str) -> None:
+    runs.assert_same(done / str(ranks) / variant, done / "1" / variant)
+
+
+def test_the_variants_are_what_they_say(done: Path) -> None:
+    newest = {variant: runs.newest(done / "3" / variant).state for variant in VARIANTS}
+    rows = {variant: runs.rows(done / "3" / variant) for variant in VARIANTS}
+    queue = newest["queue"].master
+    assert int(queue["queue_count"]) == 3 and (queue["queue_rewards"][:-1] >= queue["queue_rewards"][1:]).all()
+    assert rows["queue"][0]["imitation_loss"] == 0 < rows["queue"][1]["imitation_loss"]
+    assert "baseline" not in newest["values, ends"].shared and rows["values, ends"][0]["value_loss"] > 0
+    assert [row["episodes_this_generation"] for row in rows["replay"]] == [12, 6, 6, 6]
+    assert int(newest["replay"].master["executed"]) == 30
+    assert rows["replay"][0]["policy_loss"] == 0 != rows["replay"][1]["policy_loss"]
+    assert int(newest["replay"].master["replay_count"]) == 20
+
+
+def command(run: Path, *overrides: str) -> Sequence[str]:
+    config = runs.tiny(run.parent, TINY)
+    return ["-m", "hpc_es.main", str(config), "--output", str(run), FAST, *overrides]
+
+
+def begun(ranks: int, run: Path, *overrides: str) -> Job:
+    return start(ranks, command(run, *overrides), cwd=ROOT)
+
+
+def finished(ranks: int, run: Path, *overrides: str) -> Finished:
+    with begun(ranks, run, *overrides) as job:
+        return job.wait(LONG_SECONDS)
+
+
+def test_a_killed_run_comes_to_the_same_bits_on_another_number_of_ranks(done: Path, tmp_path: Path) -> None:
+    run, everything = tmp_path / "run", [each for name in ("queue", "replay") for each in VARIANTS[name]]
+    whole = finished(1, tmp_path / "whole", *everything, "stop.generations=60")
+    assert whole.status == 0, str(whole)
+    with begun(2, run, *everything, "stop.generations=100000") as job:
+        runs.wait_for(lambda: runs.generation(run) > 2, LONG_SECONDS)
+        job.signal(0, 9)
+        assert job.wait().status != 0
+    generation = runs.newest(run).state.generation
+    assert generation < 58, "killed too late for the reference"
+    again = finished(3, run, *everything, f"stop.generations={generation + 2}")
+    assert again.status == 0 and f"from generation {generation}" in again.stdout, str(again)
+    runs.assert_same(run, tmp_path / "whole")
+
+
+def test_a_correct_program_ends_the_run_and_is_told(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    overrides = ["task.fixed_string=[1]", "task.max_code_length=2", "stop.generations=1000"]
+    job = finished(1, run, *overrides)
+    assert job.status == 0 and "finished by a correct program" in job.stdout, str(job)
+    result = json.loads((run / "result.json").read_text())
+    assert result["success"] and result["code_solution"] == "+." and result["best_reward"] == 1.0
+    assert result["npe"] <= 12 * result["updates"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "text"),
+    [
+        (["algorithm.alpha=1.0"], "algorithm.alpha", "below 1"),
+        (["algorithm.alpha=0.01"], "algorithm.alpha", "of a batch of 12 no program is replayed"),
+        (["algorithm.alpha=0.5", "algorithm.ema_baseline_decay=0"], "algorithm.ema_baseline_decay", "try 0.99"),
+        (
+            ["algorithm.topk=5", "algorithm.topk_loss_hparam=1.0", "algorithm.topk_batch_size=0"],
+            "algorithm.topk_batch_size",
+            "try 1",
+        ),
+        (["algorithm.topk_loss_hparam=1.0"], "algorithm.topk_loss_hparam", "try topk: 10"),
+        (["algorithm.optimizer.kind=momentum"], "algorithm.optimizer.kind", "rmsprop"),
+        (["algorithm.optimizer.learning_rate=-1"], "algorithm.optimizer.learning_rate", "-1"),
+        (["algorithm.entropy_beta=-0.1"], "algorithm.entropy_beta", "-0.1"),
+        (["algorithm.policy_lstm_sizes=[]"], "algorithm.policy_lstm_sizes", "1"),
+        (["algorithm.policy_lstm_size=[5]"], "algorithm.policy_lstm_size", "policy_lstm_sizes"),
+        (["task={kind: episodes, env_id: CartPole-v1}"], "task.kind", "expected 'programs'"),
+    ],
+)
+def test_what_is_wrong_is_told_before_the_run(overrides: list[str], key: str, text: str, tmp_path: Path) -> None:
+    from hpc_es.config import load
+    from hpc_es.errors import ConfigError
+    from hpc_es.experiment.build import task_and_policy
+
+    with pytest.raises(ConfigError) as told:
+        task_and_policy(load(runs.tiny(tmp_path, TINY), overrides))
+    lines = [line for line in str(told.value).splitlines() if key in line]
+    assert len(lines) == 1 and text in lines[0], str(told.value)
+
+
+def test_asynchronous_updates_of_one_rank_are_those_of_whole_batches(tmp_path: Path) -> None:
+    everything = [each for name in ("queue", "replay") for each in VARIANTS[name]]
+    for name, override in (("batches", "mpi.chunk_size=12"), ("run", "algorithm.updates=asynchronous")):
+        job = finished(1, tmp_path / name, *everything, override)
+        assert job.status == 0, str(job)
+    assert runs.digests(tmp_path / "run") == runs.digests(tmp_path / "batches")
+
+
+def test_asynchronous_updates_of_several_ranks_come_to_their_end(tmp_path: Path) -> None:
+    job = finished(3, tmp_path / "run", *VARIANTS["queue"], "algorithm.updates=asynchronous", "stop.generations=20")
+    assert job.status == 0, str(job)
+    rows = runs.rows(tmp_path / "run")
+    assert [row["episodes_this_generation"] for row in rows] == [12] * 20
+    assert max(row["staleness"] for row in rows) >= 1
+    thetas = [runs.load(path).state.theta for path in runs.Store(tmp_path / "run" / "checkpoints").paths()]
+    assert len({theta.tobytes() for theta in thetas}) == len(thetas) > 2
