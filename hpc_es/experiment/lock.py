@@ -32,6 +32,7 @@ _NAME = "lock"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _SETTLE_SECONDS = 0.2  # long enough for a rival that read the empty file before us to have written itself into it
 _log = logging.getLogger(__name__)
+_dead: set[tuple[str, int]] = set()  # (host, process id) of those that are known to have died
 _held: dict[Path, int] = {}  # the process that holds it: a forked child finds its parent here
 
 
@@ -60,7 +61,14 @@ class Owner:
 
     def may_live(self) -> bool:
         """Whether it could still be running; a process of our own number that is not we has left us its number."""
+        if (self.host, self.pid) in _dead:
+            return False
         return self.host != socket.gethostname() or (self.pid != os.getpid() and _alive(self.pid))
+
+
+def died(host: str, pid: int) -> None:
+    """Tell of a process that has died, perhaps on another host."""
+    _dead.add((host, pid))
 
 
 class RunLock:

@@ -27,6 +27,7 @@ from hpc_es.experiment.build import noise_table, perturbs
 from hpc_es.experiment.compare import differences
 from hpc_es.experiment.session import Once, OnRow, run_once
 from hpc_es.experiment.shard import Shard
+from hpc_es.experiment.survive import outliving
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.launch import patience
 from hpc_es.mpi.world import World
@@ -49,9 +50,14 @@ def run_experiment(
     One repetition is run in `directory` itself, more in directory/repetition_0000 and so on. `on_row(repetition, row)`
     is called on rank 0 of a group after each generation; if it returns False that repetition ends early.
     """
-    if config.repetitions == 1:
-        return run_once(world, signals, config, Once(directory, resume, on_row=on_row))[0]
-    return Repetitions(world, signals, config, directory, shard, on_row).run(resume)
+
+    def run(again: bool) -> Ended:
+        how: Any = "auto" if again else resume
+        if config.repetitions == 1:
+            return run_once(world, signals, config, Once(directory, how, on_row=on_row))[0]
+        return Repetitions(world, signals, config, directory, shard, on_row).run(how)
+
+    return outliving(world, run) if config.mpi.fault_tolerance else run(again=False)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Only rank 0 imports what reads and writes the run directory (h5py among it).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +15,14 @@ from hpc_es.common.files import write_json
 from hpc_es.common.quiet import quiet_stderr
 from hpc_es.config import Config
 from hpc_es.errors import RunFailedError
-from hpc_es.experiment import versions
+from hpc_es.experiment import survive, versions
 from hpc_es.experiment.agreed import Ended, agreed
 from hpc_es.experiment.build import parts, source_of, started_from, task_and_policy, uses_tensorflow
 from hpc_es.experiment.compare import verify_restored
 from hpc_es.experiment.measure import Row
 from hpc_es.experiment.train import Training
 from hpc_es.interfaces import Float32, Policy, State, Task
+from hpc_es.mpi.faults import StartAgain
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import World
 
@@ -79,11 +80,18 @@ def run_once(world: World, signals: Signals, config: Config, once: Once) -> tupl
         prepared.append(prepare(config, once.directory, once.resume, once.repetition))
         return {}
 
-    told = agreed(world, prepare_it)
-    if isinstance(told, Ended):
-        return told, None
-    session = Session(world, signals, prepared[0] if prepared else None, config, once)
-    rows = session.training.run()
+    try:
+        told = agreed(world, prepare_it)
+        if isinstance(told, Ended):
+            return told, None
+        return _trained(Session(world, signals, prepared[0] if prepared else None, config, once), once)
+    finally:
+        for each in prepared:
+            each.opened.lock.release()  # where ranks were lost on the way, this one may try again
+
+
+def _trained(session: Session, once: Once) -> tuple[Ended, Result | None]:
+    rows = session.rows()
     try:
         for row in rows:
             if once.on_row is not None and not once.on_row(once.repetition, row):
@@ -92,6 +100,9 @@ def run_once(world: World, signals: Signals, config: Config, once: Once) -> tupl
     except RunFailedError as error:
         session.close()
         return Ended(error.status, str(error)), None
+    except StartAgain:
+        session.close()
+        raise
     status = session.close()
     if status:
         return Ended(status, "a signal"), None
@@ -184,6 +195,10 @@ class Session:
         )
         write_json(record.directory / results.ALONE, found)
         return found
+
+    def rows(self) -> Generator[Row]:
+        """Train; see `Training.run`."""
+        return survive.rows(self._world, self.training) if self._config.mpi.fault_tolerance else self.training.run()
 
     def close(self) -> int:
         """Give everything back; returns the exit status."""

@@ -45,12 +45,22 @@ class Training:
     exit_status: int = 0
 
     def __post_init__(self) -> None:
-        mpi = self.config.mpi
-        self._work = Work(self.world, mpi.schedule, mpi.master_evaluates, self.signals)
+        self._work = self._shared_work()
         self._generation = Generation(self.world, self._work, self.parts.algorithm, self.signals, self.log)
         self._interrupted = False
         self._trained = False
         self.final: dict[str, float] = {}  # rank 0: what the final evaluation found
+
+    def _shared_work(self) -> Work:
+        mpi = self.config.mpi
+        return Work(self.world, mpi.schedule, mpi.master_evaluates, self.signals)
+
+    def go_on(self) -> None:
+        """Ranks were lost: `run` may be called again, on those that are left."""
+        self._work = self._shared_work()
+        self._generation.go_on(self._work)
+        if self.record is not None:
+            self.record.progress.message(self.world.notes[-1])
 
     def run(self) -> Generator[Row]:
         """Yield the metrics of each generation; on ranks other than 0 nothing is yielded.

@@ -7,6 +7,7 @@ import re
 
 from hpc_es.errors import LaunchError
 from hpc_es.mpi import shared
+from hpc_es.mpi.faults import no_endless_start
 from hpc_es.mpi.launch import prefer_short_addresses, refusal, tasks_started
 from hpc_es.mpi.links import connected
 from hpc_es.mpi.world import World
@@ -39,7 +40,8 @@ def _connect() -> World:
 
         mpi4py.rc.thread_level = "funneled"
         mpi4py.rc.finalize = False  # at exit it would block a rank that fails alone; `World.finalize` does it
-        from mpi4py import MPI
+        with no_endless_start(os.environ):
+            from mpi4py import MPI
     except (ImportError, OSError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         if count > 1:

@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
+from hpc_es.mpi.mapped import Mapped
 from hpc_es.mpi.shared import Windows
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -16,10 +22,21 @@ class Links:
     """Communicators: each kind of traffic has its own."""
 
     mpi: Any  # the module mpi4py.MPI
-    collectives: MPI.Intracomm
-    messages: MPI.Intracomm
+    collectives: MPI.Comm
+    messages: MPI.Comm
     node: MPI.Comm
-    windows: Windows
+    place: tuple[int, int]  # rank on the node, ranks there
+    memory: Windows | Mapped
+
+    def sent(self, mine: Array) -> Any:
+        """Bytes as MPI takes them."""
+        assert mine.dtype == np.uint8, f"bytes are uint8, not {mine.dtype}: use .view(np.uint8)"
+        return [np.ascontiguousarray(mine).reshape(-1), self.mpi.BYTE]
+
+    def received(self, every: Array, lengths: Array) -> Any:
+        """Room for so many bytes of each rank."""
+        starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+        return [every, lengths.tolist(), starts.tolist(), self.mpi.BYTE]
 
     def part(self, group: int, rank: int) -> Links:
         """Links among the ranks that name the same group; blocking, as is `connected`."""
@@ -29,4 +46,4 @@ class Links:
 def connected(mpi: Any, ranks: Any) -> Links:
     """Links among these ranks; blocking, so they come here together."""
     node = ranks.Split_type(mpi.COMM_TYPE_SHARED)
-    return Links(mpi, ranks.Dup(), ranks.Dup(), node, Windows(mpi, node))
+    return Links(mpi, ranks.Dup(), ranks.Dup(), node, (node.rank, node.size), Windows(mpi, node))

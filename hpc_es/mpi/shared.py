@@ -17,6 +17,8 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from hpc_es.mpi.world import World
+
 SHM_PATH = "/dev/shm"  # noqa: S108  (where MPI libraries put them)
 SPARE_BYTES = 16 << 20  # for the MPI library's own segments
 
@@ -28,8 +30,17 @@ class Windows:
         self._mpi, self._node = mpi, node
         self._windows: list[tuple[MPI.Win, npt.NDArray[Any]]] = []
 
-    def allocate(self, count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """An uninitialised array; all ranks of the node come here together, for this blocks."""
+    def array(self, world: World, count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """An uninitialised array; every rank of the world calls this. Each has one of its own if there is no room."""
+        if self._node.size == 1:
+            return np.empty(count, dtype)
+        wanted, free = count * dtype.itemsize, np.zeros(1, np.int64)
+        if self._node.rank == 0:
+            free[0] = free_bytes()
+        world.wait(self._node.Ibcast(free, 0))  # a barrier too: all come to the blocking allocation together
+        if free[0] < wanted + SPARE_BYTES:
+            world.notes.append(too_small(world.host, self._node.size, int(free[0]), wanted))
+            return np.empty(count, dtype)
         mine = count * dtype.itemsize if self._node.rank == 0 else 0  # whole on one rank: contiguous
         window = self._mpi.Win.Allocate_shared(mine, dtype.itemsize, comm=self._node)
         window.Lock_all(self._mpi.MODE_NOCHECK)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.mpi import shared
 from hpc_es.mpi.ending import abort
+from hpc_es.mpi.faults import Faults, NoFaults, tolerant
 from hpc_es.mpi.links import Links
 
 if TYPE_CHECKING:
@@ -47,18 +47,29 @@ class World:
         self.waited = 0.0
         self.poll: Callable[[], None] | None = None
         self.notes: list[str] = []
-        self._links = links
+        self.faults: Faults | NoFaults = NoFaults()
         self._parts: dict[int, World] = {}
         self._shared: dict[str, Array] = {}
         self._sending: list[MPI.Request] = []
+        self._abandoned: list[MPI.Request] = []
         self._to_myself: deque[tuple[int, Int64]] = deque()  # messages of a world of one
         self._polling = False
         self._finalized = False
-        self.rank, self.size = (links.collectives.rank, links.collectives.size) if links else (0, 1)
-        self.node_rank, self.node_size = (links.node.rank, links.node.size) if links else (0, 1)
+        self.relink(links)
         me = f"{socket.gethostname()}\n{os.getpid()}".encode()
         told = [bytes(text).decode().split("\n") for text in self.allgather(np.frombuffer(me, np.uint8))]
         self._table = [(rank, host, int(pid)) for rank, (host, pid) in enumerate(told)]
+
+    def relink(self, links: Links | None, survivors: Sequence[int] = ()) -> None:
+        """Go on over these links; `survivors` are the ranks that those who are left had, in their new order."""
+        self._links = links
+        self.rank, self.size = (links.collectives.rank, links.collectives.size) if links else (0, 1)
+        self.node_rank, self.node_size = links.place if links else (0, 1)
+        self._abandoned += self._sending
+        self._sending = []
+        self._shared.clear()  # not all ranks may have got as far as to have an array: it is made again
+        if survivors:
+            self._table = [(rank, *self._table[old][1:]) for rank, old in enumerate(survivors)]
 
     @property
     def host(self) -> str:
@@ -92,7 +103,11 @@ class World:
 
     def wait(self, request: MPI.Request) -> None:
         """Wait for a request without eating the core or keeping Python's signal handlers from running."""
-        self.wait_until(request.Test)
+        try:
+            self.wait_until(request.Test)
+        except BaseException:
+            self._abandoned.append(request)  # and its buffers, where MPI may still write
+            raise
 
     def wait_until(self, done: Callable[[], bool]) -> None:
         """The one polite wait: look whether it is done; spin shortly, then sleep a tenth of the time waited."""
@@ -151,7 +166,7 @@ class World:
         lengths = np.empty(self.size, np.int64)
         self.wait(self._links.collectives.Iallgather(np.array([mine.size], np.int64), lengths))
         every = np.empty(int(lengths.sum()), np.uint8)
-        self.wait(self._links.collectives.Iallgatherv(self._sent(mine), self._received(every, lengths)))
+        self.wait(self._links.collectives.Iallgatherv(self._links.sent(mine), self._links.received(every, lengths)))
         return np.split(every, np.cumsum(lengths)[:-1])
 
     def gather(self, mine: Bytes) -> list[Bytes] | None:
@@ -161,21 +176,11 @@ class World:
         lengths = np.empty(self.size, np.int64) if self.rank == 0 else None
         self.wait(self._links.collectives.Igather(np.array([mine.size], np.int64), lengths, 0))
         if lengths is None:
-            self.wait(self._links.collectives.Igatherv(self._sent(mine), None, 0))
+            self.wait(self._links.collectives.Igatherv(self._links.sent(mine), None, 0))
             return None
         every = np.empty(int(lengths.sum()), np.uint8)
-        self.wait(self._links.collectives.Igatherv(self._sent(mine), self._received(every, lengths), 0))
+        self.wait(self._links.collectives.Igatherv(self._links.sent(mine), self._links.received(every, lengths), 0))
         return np.split(every, np.cumsum(lengths)[:-1])
-
-    def _sent(self, mine: Bytes) -> Any:
-        assert self._links
-        assert mine.dtype == np.uint8, f"bytes are uint8, not {mine.dtype}: use .view(np.uint8)"
-        return [np.ascontiguousarray(mine).reshape(-1), self._links.mpi.BYTE]
-
-    def _received(self, every: Bytes, lengths: Int64) -> Any:
-        assert self._links
-        starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-        return [every, lengths.tolist(), starts.tolist(), self._links.mpi.BYTE]
 
     # Messages: int64 from one rank to another; in order between two ranks.
 
@@ -244,34 +249,29 @@ class World:
         if key in self._shared:
             self.node_barrier()  # nobody reads the old content any more
         else:
-            self._shared[key] = self._allocated(count, np.dtype(dtype))
+            kind = np.dtype(dtype)
+            self._shared[key] = self._links.memory.array(self, count, kind) if self._links else np.empty(count, kind)
         return self._shared[key]
-
-    def _allocated(self, count: int, kind: np.dtype[Any]) -> Array:
-        if not self._links or self.node_size == 1:
-            return np.empty(count, kind)
-        wanted, free = count * kind.itemsize, np.zeros(1, np.int64)
-        if self.node_rank == 0:
-            free[0] = shared.free_bytes()
-        self.wait(self._links.node.Ibcast(free, 0))  # a barrier too: all come to the blocking allocation together
-        if free[0] < wanted + shared.SPARE_BYTES:
-            self.notes.append(shared.too_small(self.host, self.node_size, int(free[0]), wanted))
-            return np.empty(count, kind)
-        return self._links.windows.allocate(count, kind)
 
     def filling(self, array: Array) -> tuple[int, int]:
         """(part, parts): which part of an array of `shared_array` this rank fills; (0, 1) where it is private."""
-        is_shared = self._links is not None and array in self._links.windows
+        is_shared = self._links is not None and array in self._links.memory
         return (self.node_rank, self.node_size) if is_shared else (0, 1)
 
     def node_barrier(self) -> None:
         """Return when every rank of the node has come here; what each wrote to shared arrays is then seen by all."""
         if self._links:
-            self._links.windows.sync()
+            self._links.memory.sync()
             self.wait(self._links.node.Ibarrier())
-            self._links.windows.sync()
+            self._links.memory.sync()
 
     # The end.
+
+    def outlive_ranks(self) -> None:
+        """From now on the world outlives ranks that die; every rank calls this. LaunchError where that cannot be."""
+        if self._links and isinstance(self.faults, NoFaults):
+            self.faults = tolerant(self, self._links)
+            self.relink(self.faults.links)
 
     def abort(self, status: int) -> NoReturn:
         """End all ranks at once, with this status where the launcher passes it on."""
@@ -285,6 +285,8 @@ class World:
         if self._finalized:
             return
         self._finalized = True
+        if self.faults.parted():
+            return
         if self._links:
             worlds = (self, *self._parts.values())
             for request in [request for world in worlds for request in world._sending]:
@@ -292,6 +294,6 @@ class World:
             self.wait(self._links.messages.Ibarrier())  # politely, so that all meet in the blocking calls below
             for world in worlds:
                 if world._links:
-                    world._links.windows.unlock()
+                    world._links.memory.unlock()
         if "mpi4py.MPI" in sys.modules:
             sys.modules["mpi4py.MPI"].Finalize()

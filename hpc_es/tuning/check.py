@@ -77,6 +77,8 @@ def _unfit(config: Config, objective: Any, ranks: int) -> Iterator[Problem]:
         yield "stop.target_return", "is null, but the objective is the share of repetitions that reach it: set it"
     if not limits(budget(config)):
         yield "stop", "expected a limit, as every trial must end, found none: set stop.generations or stop.timesteps"
+    if config.mpi.fault_tolerance:
+        yield "mpi.fault_tolerance", "is true, but a tuning cannot go on without ranks that die (expected false)"
     if config.repetition_groups > ranks:
         yield "repetition_groups", f"is {config.repetition_groups}, but the job has {ranks} ranks: a group needs one"
 

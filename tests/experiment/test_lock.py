@@ -216,6 +216,20 @@ def test_without_locks_any_process_of_another_host_is_respected(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("no_locks")
+def test_without_locks_a_process_of_another_host_that_is_known_to_have_died_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "_dead", set())
+    record(tmp_path, host="elsewhere", pid=77)
+    lock.died("elsewhere", 78)
+    with pytest.raises(UserError, match="host elsewhere"):
+        RunLock(tmp_path).acquire()
+    lock.died("elsewhere", 77)
+    with RunLock(tmp_path):
+        assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
+
+
+@pytest.mark.usefixtures("no_locks")
 @pytest.mark.parametrize("whose", ["dead", "ours"])
 def test_without_locks_a_dead_process_of_this_host_is_not(tmp_path: Path, whose: str) -> None:
     dead = subprocess.Popen(["true"])

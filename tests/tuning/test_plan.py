@@ -159,6 +159,7 @@ def test_a_grid_that_is_too_large_is_refused_at_once(tmp_path: Path) -> None:
         ("tests.trouble:Rough-v0", "CartPol-v1", "task.env_id: expected a registered Gymnasium id"),
         ("table_size: 20_000", "table_size: 20", "noise.table_size: is 20, but the policy has 58 parameters"),
         ("seed: 1", "seed: 1\nrepetitions: 2\nrepetition_groups: 3", "but the job has 2 ranks"),
+        ("mpi: {", "mpi: {fault_tolerance: true, ", "mpi.fault_tolerance: is true, but a tuning cannot go on"),
         ("seed: 1", "seed: -1", "seed: expected a whole number from 0"),
     ],
 )

@@ -1,0 +1,232 @@
+"""Worlds that outlive their ranks: how those that are left meet, what they share, and how they begin and end."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_es.mpi.faults import place
+from tests.harness import Finished, script
+from tests.ulfm import HANG_SECONDS, needs_ulfm, start
+
+HEAD = """
+import dataclasses, os, signal, sys, time
+import numpy as np
+from hpc_es.mpi import faults, mapped
+from hpc_es.mpi.connect import connect
+from hpc_es.mpi.faults import Meeting, place
+from hpc_es.mpi.guard import guarded
+
+def die(number):
+    if rank == number:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def lose(number):
+    die(number)
+    try:
+        for _ in range(1000): world.barrier()
+    except Exception as error:
+        assert world.faults.is_loss(error), error
+        return True
+"""
+BODY = """
+def body():
+    global world, rank
+    world = connect()
+    world.outlive_ranks()
+    rank = world.rank
+"""
+
+
+def run(ranks: int, text: str) -> Finished:
+    """Run the lines of `text` as a guarded function of a world that outlives its ranks."""
+    lines = "".join(f"    {line}\n" for line in script(text)[1].splitlines())
+    with start(ranks, ["-c", f"{HEAD}{BODY}{lines}    return 0\nguarded(body)"]) as job:
+        return job.wait(HANG_SECONDS)
+
+
+def assert_well(done: Finished) -> None:
+    assert done.status == 0 and not done.timed_out, str(done)
+
+
+@needs_ulfm
+def test_the_survivors_meet_and_number_themselves_anew() -> None:
+    done = run(
+        4,
+        """
+        pids = [pid for _, _, pid in world.table()]
+        assert world.faults.meet(through=True, in_place=True) is Meeting.THROUGH
+        assert lose(1) and world.faults.meet(through=False, in_place=True) is Meeting.GO_ON
+        assert [pid for _, _, pid in world.table()] == [pids[0], pids[2], pids[3]]
+        assert world.rank == {0: 0, 2: 1, 3: 2}[rank] and (world.size, world.node_rank) == (3, world.rank)
+        assert [int(each[0]) for each in world.allgather(np.full(1, rank, np.uint8))] == [0, 2, 3]
+        assert lose(0) and world.faults.meet(through=False, in_place=True) is Meeting.START_AGAIN
+        assert world.broadcast_text("from 2" if world.rank == 0 else None) == "from 2" and world.size == 2
+        assert lose(3) and world.faults.meet(through=False, in_place=rank != 2) is Meeting.START_AGAIN
+        assert (world.rank, world.size, len(world.faults.lost)) == (0, 1, 3)
+        print("alone", rank)
+        """,
+    )
+    assert_well(done)
+    assert done.stdout == "alone 2\n"
+
+
+@needs_ulfm
+def test_who_was_through_comes_along_where_another_was_not() -> None:
+    done = run(
+        3,
+        """
+        die(2)
+        through = rank == 0     # as if it had heard nothing of the loss
+        if not through:
+            assert lose(2)
+        def poll(): raise RuntimeError("nobody looks for signals in a meeting")
+        world.poll = poll
+        assert world.faults.meet(through, in_place=True) is Meeting.GO_ON and world.size == 2
+        assert world.faults.meet(through=True, in_place=rank == 0) is Meeting.THROUGH
+        """,
+    )
+    assert_well(done)
+
+
+@needs_ulfm
+def test_a_rank_that_waits_for_one_that_lives_is_called_too() -> None:
+    done = run(
+        3,
+        """
+        die(2)
+        try:
+            world.receive(0, 9) if rank else lose(2)  # rank 0 never sends that
+        except Exception as error:
+            assert rank == 1 and world.faults.is_loss(error)
+        assert world.faults.meet(through=False, in_place=True) is Meeting.GO_ON
+        """,
+    )
+    assert_well(done)
+
+
+@needs_ulfm
+def test_where_one_rank_is_elsewhere_all_begin_again() -> None:
+    done = run(
+        3,
+        "assert lose(2) and world.faults.meet(through=False, in_place=rank == 0) is Meeting.START_AGAIN",
+    )
+    assert_well(done)
+
+
+@needs_ulfm
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_rank_may_die_in_the_meeting(number: int) -> None:
+    done = run(
+        4,
+        f"""
+        assert lose(3)
+        die({number})
+        assert world.faults.meet(through=False, in_place=True) in (Meeting.GO_ON, Meeting.START_AGAIN)
+        try:
+            world.barrier()     # where that was seen before the renewal its end is the end of this
+        except Exception as error:
+            assert world.faults.is_loss(error) and world.faults.meet(through=False, in_place=True)
+        assert world.size == 2
+        """,
+    )
+    assert_well(done)
+
+
+@needs_ulfm
+def test_shared_arrays_are_mapped_files_without_a_name() -> None:
+    done = run(
+        3,
+        """
+        array = world.shared_array("it", 300, np.float32)
+        part, parts = world.filling(array)
+        assert (part, parts) == (rank, 3)
+        array[part::parts] = rank
+        world.node_barrier()
+        assert (array == np.tile([0, 1, 2], 100)).all()
+        names = [line.split()[5:] for line in open("/proc/self/maps") if "hpc_es" in line and "/memfd" in line]
+        assert names == [["/memfd:hpc_es", "(deleted)"]], names
+
+        world._links.memory.leaders = [0, 1, 0]  # as if rank 1 were on a node of its own
+        world.relink(dataclasses.replace(world._links, place=place([0, 1, 0], rank)))
+        apart = world.shared_array("apart", 10)
+        assert world.filling(apart) == [(0, 2), (0, 1), (1, 2)][rank]
+        apart[:] = -1
+        world.barrier()
+        apart[rank] = rank
+        world.barrier()
+        assert list(apart[:3]) == ([-1, 1, -1] if rank == 1 else [0, -1, 2]) and world.notes == []
+        """,
+    )
+    assert_well(done)
+
+
+@needs_ulfm
+@pytest.mark.parametrize("unseen", ["0 /proc/{}/fd/{}", "{} /no/such/file/{}"])
+def test_where_a_rank_cannot_see_the_file_each_has_its_own(unseen: str) -> None:
+    done = run(
+        3,
+        f"""
+        if rank == 0:
+            mapped._place = lambda descriptor: {unseen!r}.format(os.getpid(), descriptor)  # not our number, or no file
+        assert world.filling(world.shared_array("private", 10)) == (0, 1)
+        assert len(world.notes) == 1 and "cannot see each other's files" in world.notes[0]
+        """,
+    )
+    assert_well(done)
+
+
+@needs_ulfm
+def test_of_an_array_all_have_the_shared_one_or_none() -> None:
+    done = run(
+        3,
+        """
+        if rank == 2:
+            mapped._mapped = lambda place, size: None
+        assert world.filling(world.shared_array("private", 10)) == (0, 1)
+        """,
+    )
+    assert_well(done)
+
+
+@needs_ulfm
+def test_an_array_that_not_all_have_is_made_again() -> None:
+    done = run(
+        3,
+        """
+        world.shared_array("it", 10)
+        die(2)
+        if rank == 0:
+            world._shared["half 10 float32"] = np.empty(10, np.float32)  # the others did not get that far
+        assert lose(2) and world.faults.meet(through=False, in_place=False) is Meeting.START_AGAIN
+        again = world.shared_array("half", 10, np.float32)
+        assert world.filling(again) == (rank, 2)
+        """,
+    )
+    assert_well(done)
+
+
+@needs_ulfm
+def test_an_error_of_a_rank_is_no_dead_rank() -> None:
+    done = run(3, "if rank == 1: raise ValueError('a bug')\nworld.barrier()")
+    assert done.status != 0 and not done.timed_out, str(done)
+    assert "[rank 1 of 3 on " in done.stderr and "ValueError: a bug" in done.stderr
+
+
+@needs_ulfm
+def test_a_rank_may_die_after_the_end() -> None:
+    done = run(3, "assert world.faults.meet(through=True, in_place=True) is Meeting.THROUGH\ndie(1)")
+    assert_well(done)
+    assert done.seconds < HANG_SECONDS / 2
+
+
+@needs_ulfm
+def test_a_rank_that_dies_before_the_others_know_it_ends_the_job() -> None:
+    code = f"{HEAD}\nfaults.START_SECONDS = 4.0\nrank = int(os.environ['OMPI_COMM_WORLD_RANK'])\ndie(1)\n{BODY}"
+    with start(3, ["-c", f"{code}    return 0\nguarded(body)"]) as job:
+        done = job.wait(HANG_SECONDS)
+    assert done.status != 0 and not done.timed_out, str(done)
+    assert "connect.py" in done.stderr, str(done)
+
+
+def test_the_place_on_a_node_is_among_those_of_one_leader() -> None:
+    assert [place([0, 1, 0, 1, 1], rank) for rank in range(5)] == [(0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
