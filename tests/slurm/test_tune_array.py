@@ -1,0 +1,57 @@
+"""A tuning submitted as a job array finds what the same tuning by plain mpiexec finds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hpc_es.tuning.report import read
+from tests import runs
+from tests.slurm.cluster import Cluster
+from tests.slurm.jobs import Batch
+from tests.slurm.test_sbatch import sbatch
+from tests.tuning.test_tune import outcome, tune
+
+GRID = "space: {algorithm.sigma: [0.1, 0.2, 0.3], stop.generations: [4]}"
+OPTUNA = """search: optuna
+trials: 4
+space: {algorithm.sigma: {log_uniform: [0.01, 1]}, stop.generations: [4]}"""
+TASKS = 2
+
+
+def tuned(cluster: Cluster, shared: Path, tuning: str) -> Path:
+    """The directory of the tuning, by as many array tasks of two ranks, one on each node."""
+    runs.tiny(shared)
+    config = shared / "tune.yaml"
+    config.write_text(f"base: tiny.yaml\n{tuning}\n")
+    array = sbatch(cluster, config, f"--array={TASKS}", "--nodes=2", "--ntasks-per-node=1")
+    for task in range(TASKS):
+        log = shared / f"tune-{array.number}_{task}.log"
+        Batch(cluster, f"{array.number}_{task}", log).ends("COMPLETED")
+    output = shared / "runs" / "tune"
+    for task in range(TASKS):
+        assert json.loads((output / f"status_{task}_of_{TASKS}.json").read_text())["status"] == "finished"
+    return output
+
+
+def test_a_grid_by_an_array_is_the_grid_by_mpiexec(cluster: Cluster, shared: Path, tmp_path: Path) -> None:
+    found = outcome(tuned(cluster, shared, GRID))
+    tune(2, tmp_path / "grid", GRID)
+    assert found == outcome(tmp_path / "grid")
+    assert len({digest for _, _, digest in found.values()}) == 3
+
+
+def test_each_trial_of_a_study_by_an_array_is_its_config_by_mpiexec(
+    cluster: Cluster, shared: Path, tmp_path: Path
+) -> None:
+    """Which trials a study has depends on the order in which they end, and so is outside of the promise."""
+    output = tuned(cluster, shared, OPTUNA)
+    found, rows = outcome(output), read(output).rows
+    assert len(rows) == 4 and {row["state"] for row in rows} <= {"complete", "pruned"}
+    complete = [row for row in rows if row["state"] == "complete"]
+    assert complete
+    for row in complete:
+        run = tmp_path / f"trial_{row['trial']}"
+        runs.finished(2, run, *(f"{key}={value}" for key, value in row["hyperparameters"].items()))
+        alone = json.loads((run / "result.json").read_text())["theta_sha256"]
+        assert found[row["trial"]] == ("complete", runs.status(run)["final_return_mean"], alone)
