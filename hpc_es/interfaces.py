@@ -176,6 +176,20 @@ class Policy(Protocol):
         ...
 
 
+class Witness(Protocol):
+    """Who is told of every step of a chunk's episodes, to learn from it."""
+
+    def __call__(
+        self, jobs: Sequence[int], live: Sequence[int], observations: Float32, rewards: Float64, cut: Sequence[int]
+    ) -> None:
+        """A step was taken in the rows `live`: what came of it, and the rows whose episode its time limit cut off.
+
+        `jobs` names the job (its place in the batch) of each row, observations are float32[rows, observations] and
+        rewards float64[rows]. The arrays are those that the task goes on with: copy what is to be kept.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Batch:
     """The jobs of one chunk as a task needs them."""
@@ -185,6 +199,7 @@ class Batch:
     observe: npt.NDArray[np.bool_]  # bool[jobs]: whose observations are to be summed
     action_noise_std: float
     action_noise: Callable[[int], np.random.Generator]  # the generator of a job (its place in the batch)
+    witness: Witness | None = None  # is told of every step of the episodes; some tasks call none
 
 
 class Task(Protocol):

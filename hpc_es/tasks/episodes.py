@@ -54,6 +54,8 @@ class Episodes:
         self.episodes_per_job = options.episodes_per_job
         self._pool: list[environments.Environment] = [self.environment()]
         self.spaces = environments.spaces(self._pool[0])
+        spec = self._pool[0].spec
+        self.time_limit = None if spec is None else spec.max_episode_steps  # in steps
 
     def environment(self, render_mode: str | None = None) -> environments.Environment:
         """A new environment; ConfigError where it cannot be made."""
@@ -99,6 +101,7 @@ class Rollout:
         self._episode_return, self._episode_signs = np.zeros(jobs), np.zeros(jobs)  # of each row
         self._began = [0] * jobs  # the step at which the episode in each row began
         self._taken = 0  # steps in all
+        self._cut: list[int] = []  # the rows that a time limit ended in this step
         self._total_return, self._total_signs = np.zeros(jobs), np.zeros(jobs)  # of each job
         self._total_length = np.zeros(jobs, np.int64)
         self._sums = Sums(batch.observe, width)
@@ -139,7 +142,7 @@ class Rollout:
     def _advance(self, actions: list[Any]) -> list[int]:
         """Step the environment of every live row; the rows whose episode ended."""
         steps, observations, rewards = self._steps, self._observations, self._rewards
-        ended, failed = [], []
+        ended, failed, self._cut = [], [], []
         for row in self._live:
             try:
                 observations[row], rewards[row], terminated, truncated, _ = steps[row](actions[row])
@@ -148,12 +151,14 @@ class Rollout:
                 continue
             if terminated or truncated:
                 ended.append(row)
+                if not terminated:
+                    self._cut.append(row)
         for row, reason in failed:
             self._fail(row, reason)
         return ended
 
     def _count(self) -> None:
-        """Add the step's rewards; a NaN observation fails the episode before the policy sees it."""
+        """Add the step's rewards and tell of it; a NaN observation fails the episode before the policy sees it."""
         self._taken += 1
         rewards = self._rewards
         if self._offset:
@@ -164,6 +169,8 @@ class Rollout:
         if math.isnan(flat.dot(flat)):  # a quick look at all of them
             for row in [row for row in self._live if np.isnan(self._observations[row]).any()]:
                 self._fail(row, ValueError(f"the observation is NaN at step {self._taken - self._began[row]}"))
+        if self._batch.witness is not None:
+            self._batch.witness(self._jobs, self._live, self._observations, rewards, self._cut)
 
     def _begin(self, row: int) -> None:
         """Reset the environment of a row for its job's next episode."""

@@ -1,0 +1,56 @@
+"""A wrapper that shows a policy what it did last: previous reward, previous action and time beside the observation.
+
+    task: {env_id: CartPole-v1, wrappers: ['hpc_es.tasks.last_step:LastStep']}
+
+A recurrent policy that sees these can learn to explore (Wang et al. 2016, Duan et al. 2016).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from hpc_es.interfaces import Array, Float32
+
+
+class LastStep(gymnasium.Wrapper[Array, Any, Array, Any]):  # type: ignore[misc]
+    """Observations are float32[observations + 1 + actions + 1]: as before, then reward, action one-hot, time.
+
+    In the first step of an episode reward, action and time are 0. time is the number of steps so far, divided by
+    `time_scale`. ValueError unless observations are flat and actions Discrete.
+    """
+
+    def __init__(self, env: gymnasium.Env[Array, Any], time_scale: float = 100.0) -> None:
+        super().__init__(env)
+        seen, done = env.observation_space, env.action_space
+        if not isinstance(seen, gymnasium.spaces.Box) or len(seen.shape) != 1:
+            raise ValueError(f"expected flat observations, found {seen}: put FlattenObservation before it")
+        if not isinstance(done, gymnasium.spaces.Discrete):
+            raise ValueError(f"expected Discrete actions, found {done}")
+        if not time_scale > 0:
+            raise ValueError(f"time_scale is {time_scale}: expected a number greater than 0")
+        self._actions, self._first, self._time_scale = int(done.n), int(done.start), time_scale
+        width = seen.shape[0] + 1 + self._actions + 1
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (width,), np.float32)
+        self._steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Float32, Any]:
+        """Nothing was done yet."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._steps = 0
+        return self._shown(observation, 0.0, None), info
+
+    def step(self, action: Any) -> tuple[Float32, Any, bool, bool, Any]:
+        """As the environment, with this action and its reward shown."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._steps += 1
+        return self._shown(observation, float(reward), int(action)), reward, terminated, truncated, info
+
+    def _shown(self, observation: Array, reward: float, action: int | None) -> Float32:
+        last = np.zeros(1 + self._actions + 1, np.float32)
+        last[0], last[-1] = reward, self._steps / self._time_scale
+        if action is not None:
+            last[1 + action - self._first] = 1.0
+        return np.concatenate([np.asarray(observation, np.float32), last])

@@ -1,0 +1,302 @@
+"""The update against hands; what is wrong is told before the run; what a run leaves on disk; it learns."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpc_es
+from hpc_es.algorithms.actor_critic import SUMS, annealed
+from hpc_es.common.gradient import GRADIENT
+from hpc_es.config import Config, load, validate
+from hpc_es.errors import CheckpointError, ConfigError, RunError
+from hpc_es.experiment.build import parts, task_and_policy
+from hpc_es.experiment.checkpoint import load as load_checkpoint
+from hpc_es.experiment.store import Store
+from hpc_es.interfaces import ROW, Chunk, Results
+from hpc_es.mpi.world import World
+from hpc_es.schema.yaml_text import override
+from tests import runs
+from tests.toys import nothing
+
+pytest.importorskip("tensorflow")
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+TINY: dict[str, Any] = {
+    "seed": 1,
+    "task": {"kind": "bandits", "distribution": "easy", "num_trials": 6},
+    "policy": {"kind": "lstm", "hidden_dims": [4]},
+    "algorithm": {"kind": "actor_critic", "batch_size": 6, "optimizer": {"kind": "adam", "learning_rate": 0.05}},
+    "mpi": {"chunk_size": 3},
+    "evaluation": {"interval": 2, "episodes": 4},
+    "checkpoint": {"interval": 1, "interval_seconds": 0},
+    "stop": {"generations": 2},
+    "report": {"plot_interval_seconds": 0},
+}
+
+
+def config(*overrides: str) -> Config:
+    return dataclasses.replace(validate(override(TINY, overrides)), name="tiny")
+
+
+def built(*overrides: str) -> Any:
+    made = config(*overrides)
+    task, policy = task_and_policy(made)
+    return parts(made, World("none"), task, policy).algorithm
+
+
+def trained(run: Path, *overrides: str) -> list[dict[str, Any]]:
+    return list(hpc_es.train(config(*overrides), run))
+
+
+# Parameters and schedule.
+
+
+@pytest.mark.parametrize(
+    ("task", "lstm", "total"),
+    [
+        ("task={kind: bandits}", 10_176, 10_176 + 98 + 49),
+        ("task={kind: bandits, distribution: eleven, reward: one_hot}", 14_208, 14_796),
+    ],
+)
+def test_parameter_counts_are_the_published_ones(task: str, lstm: int, total: int) -> None:
+    """T11: 48 units; the weights of the LSTM, then with both heads."""
+    algorithm = built(task, "policy.hidden_dims=[48]")
+    shared = algorithm.initial().shared
+    assert sum(map(len, shared.values())) == total
+    shapes = algorithm.policy.layout.shapes
+    assert sum(int(np.prod(shape)) for name, shape in shapes.items() if name.startswith("lstm")) == lstm
+
+
+def test_both_heads_begin_with_normalised_columns() -> None:
+    algorithm = built()
+    shared = algorithm.initial().shared
+    arrays = algorithm.policy.layout.split(shared["theta"])
+    np.testing.assert_allclose(np.linalg.norm(arrays["output_kernel"], axis=0), 0.01, rtol=1e-5)
+    assert np.linalg.norm(shared["value"][:-1]) == pytest.approx(1.0, rel=1e-6)
+    assert shared["value"][-1] == 0 and not arrays["output_bias"].any()
+
+
+@pytest.mark.parametrize(
+    ("step", "beta"), [(0, 1.0), (500_000, 0.75), (1_000_000, 0.5), (2_000_000, 0), (3_000_000, 0)]
+)
+def test_the_schedule_is_a_line_that_ends(step: int, beta: float) -> None:
+    """T8; beyond its end the source's went on to -0.5."""
+    assert annealed(1.0, 0.0, step, 2_000_000) == beta
+
+
+def test_the_weight_of_the_entropy_follows_the_episodes() -> None:
+    algorithm = built("algorithm.entropy={start: 0.4, end: 0.1, episodes: 60}")
+    assert [algorithm.beta(n) for n in (0, 5, 10, 99)] == pytest.approx([0.4, 0.25, 0.1, 0.1])
+    assert built("algorithm.entropy={start: 0.4}").beta(10**9) == 0.4
+
+
+def test_the_entropy_counts_with_its_weight() -> None:
+    gradients = []
+    for start in (0.0, 1.0, 2.0):
+        algorithm = built(f"algorithm.entropy.start={start}")
+        state, chunk = algorithm.initial(), Chunk(0, 0, 6)
+        gradients.append(algorithm.evaluate(state, chunk, nothing).arrays[GRADIENT])
+    np.testing.assert_allclose(gradients[2] - gradients[1], gradients[1] - gradients[0], atol=1e-4)
+    assert np.abs(gradients[1] - gradients[0]).max() > 1e-3
+
+
+# Chunks and the update.
+
+
+def test_a_batch_is_cut_into_chunks_unless_updates_are_asynchronous() -> None:
+    algorithm = built("mpi.chunk_size=4")
+    assert algorithm.ask(algorithm.initial(), 0, 0) == [Chunk(0, 0, 4), Chunk(1, 4, 2)]
+    alone = built("mpi.chunk_size=4", "algorithm.updates=asynchronous")
+    assert alone.ask(alone.initial(), 0, 0) == [Chunk(0, 0, 6)]
+
+
+def test_the_gradient_does_not_depend_on_the_chunks() -> None:
+    """But for the order of the sums: also episodes and actions are the same."""
+    for task in ("task.distribution=easy", "task={kind: episodes, env_id: CartPole-v1, max_episode_steps: 20}"):
+        algorithm = built(task)
+        state = algorithm.initial()
+        whole = algorithm.evaluate(state, Chunk(0, 0, 6), nothing)
+        pieces = [algorithm.evaluate(state, Chunk(n, 2 * n, 2), nothing) for n in range(3)]
+        assert np.concatenate([piece.rows for piece in pieces]).tobytes() == whole.rows.tobytes()
+        for name in (GRADIENT, SUMS):
+            total = np.sum([piece.arrays[name] for piece in pieces], axis=0)
+            np.testing.assert_allclose(total, whole.arrays[name], rtol=1e-3, atol=1e-3)
+
+
+def results(algorithm: Any, *chunks: tuple[float, int]) -> Results:
+    """Of chunks of one episode with a gradient of (x, 0, ...) and a length; a length below 0 is a failed one's."""
+    rows = np.zeros(len(chunks), ROW)
+    rows["length"] = [abs(length) for _, length in chunks]
+    rows["return_"] = [np.nan if length < 0 else 1.0 for _, length in chunks]
+    size = sum(map(len, algorithm.initial().shared.values()))
+    slopes = np.zeros((len(chunks), size), np.float32)
+    slopes[:, 0] = [x for x, _ in chunks]
+    return Results(rows, [{GRADIENT: slope, SUMS: np.array([4.0, 8.0, 2.0])} for slope in slopes], [])
+
+
+PLAIN = "algorithm.optimizer={kind: none, learning_rate: 1.0}"
+
+
+def test_an_update_follows_the_mean_over_steps() -> None:
+    """(3 + 9) / (1 + 3) = 3; the losses are (4 + 4) / 4, (8 + 8) / 4 and (2 + 2) / 4."""
+    algorithm = built(PLAIN, "algorithm.gradient_clip=null")
+    state = algorithm.initial()
+    after, metrics = algorithm.tell(state, results(algorithm, (3.0, 1), (9.0, 3)))
+    assert (state.theta - after.theta)[:2] == pytest.approx([3.0, 0.0])
+    assert after.shared["value"].tolist() == state.shared["value"].tolist()
+    assert [metrics[name] for name in ("policy_loss", "value_loss", "entropy")] == [2.0, 4.0, 1.0]
+    assert metrics["gradient_norm"] == pytest.approx(3.0)
+
+
+def test_the_mean_gradient_is_clipped() -> None:
+    algorithm = built(PLAIN, "algorithm.gradient_clip=1.5")
+    state = algorithm.initial()
+    after, metrics = algorithm.tell(state, results(algorithm, (3.0, 1), (9.0, 3)))
+    assert (state.theta - after.theta)[0] == pytest.approx(1.5)
+    assert metrics["gradient_norm"] == pytest.approx(3.0)
+
+
+def test_failed_episodes_count_no_steps() -> None:
+    algorithm = built(PLAIN, "algorithm.gradient_clip=null")
+    state = algorithm.initial()
+    after, _ = algorithm.tell(state, results(algorithm, (3.0, 1), (0.0, -3)))
+    assert (state.theta - after.theta)[0] == pytest.approx(3.0)
+    with pytest.raises(RunError, match="every episode of generation 0 has failed"):
+        algorithm.tell(state, results(algorithm, (0.0, -1), (0.0, -3)))
+
+
+def test_evaluation_is_sampled_or_greedy() -> None:
+    """A theta of zeros samples both arms; the most probable one is then always the first."""
+    sampled, greedy = (
+        built("task.num_trials=50", f"algorithm.evaluation_actions={how}") for how in ("sampled", "greedy")
+    )
+    state = sampled.initial()
+    state = dataclasses.replace(state, shared={**state.shared, "theta": np.zeros_like(state.theta)})
+    chunk = Chunk(0, 0, 8, training=False)
+    first, second = (each.evaluate(state, chunk, nothing).rows["return_"] for each in (sampled, greedy))
+    assert ((first > 10) & (first < 40)).all()  # a mean of 25, standard deviation 3.5
+    assert ((second < 15) | (second > 35)).all()  # 5 or 45, 2.1
+
+
+# Mistakes.
+
+CARTPOLE = "task={kind: episodes, env_id: CartPole-v1}"
+MISTAKES = {
+    "unknown distribution": (["task.distribution=eazy"], "task.distribution", "'easy'"),
+    "no arms": (
+        ["task={kind: bandits, distribution: k_armed, family: {num_arms: 0}}"],
+        "task.family.num_arms",
+        "found 0",
+    ),
+    "negative trials": (["task.num_trials=-1"], "task.num_trials", "-1"),
+    "Box actions": (["task={kind: episodes, env_id: Pendulum-v1}"], "task.env_id", "needs Discrete ones"),
+    "long unroll": (["algorithm.unroll=7"], "algorithm.unroll", "at most 6 steps"),
+    "long unroll of an environment": ([CARTPOLE, "algorithm.unroll=501"], "algorithm.unroll", "at most 500 steps"),
+    "unroll of nothing": (["policy={kind: mlp}", "algorithm.unroll=5"], "algorithm.unroll", "leave it out"),
+    "programs": (["task={kind: programs, name: reverse}"], "task.kind", "'bandits' or 'episodes'"),
+    "several episodes": (["task.episodes_per_job=2"], "task.episodes_per_job", "batch_size"),
+    "regret": (["task.training_return=negative_regret"], "task.training_return", "'reward'"),
+    "rate": (["algorithm.optimizer.learning_rate=0"], "algorithm.optimizer.learning_rate", "greater than 0"),
+    "discount": (["algorithm.discount=1.5"], "algorithm.discount", "1.5"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_what_is_wrong_is_told_before_the_run(mistake: str) -> None:
+    overrides, key, text = MISTAKES[mistake]
+    with pytest.raises(ConfigError) as told:
+        task_and_policy(config(*overrides))
+    lines = [line for line in str(told.value).splitlines() if key in line]
+    assert len(lines) == 1 and text in lines[0], str(told.value)
+
+
+@pytest.mark.parametrize("unroll", ["1", "6", "null"])
+def test_any_shorter_unroll_will_do(unroll: str) -> None:
+    task_and_policy(config(f"algorithm.unroll={unroll}"))
+
+
+def test_another_network_is_not_restored(tmp_path: Path) -> None:
+    trained(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=r"policy\.hidden_dims"):
+        trained(tmp_path / "run", "policy.hidden_dims=[5]", "stop.generations=3")
+    with pytest.raises(ConfigError, match="the networks differ"):
+        trained(tmp_path / "other", "policy.hidden_dims=[5]", f"policy.init_from={tmp_path / 'run'}")
+
+
+# What a run leaves (T30 to T34).
+
+
+def saved(run: Path) -> dict[int, int]:
+    """The optimizer's count of steps in each checkpoint, by generation."""
+    states = [load_checkpoint(path).state for path in Store(run / "checkpoints").paths()]
+    return {state.generation: int(state.master["optimizer_steps"]) for state in states}
+
+
+def test_checkpoints_hold_the_optimizer_from_the_start(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    trained(run, "stop.generations=0")
+    assert saved(run) == {0: 0}
+    master = runs.newest(run).state.master
+    assert not master["adam_m"].any() and not master["adam_v"].any()
+    trained(run, "stop.generations=0")
+    assert saved(run) == {0: 0}  # opened again, it is not saved again
+    trained(run, "stop.generations=1")
+    assert saved(run)[1] == 1
+    assert runs.newest(run).state.master["adam_m"].any()
+
+
+def test_the_last_checkpoints_are_kept_and_the_final_one_is_forced(tmp_path: Path) -> None:
+    trained(tmp_path / "often", "stop.generations=5", "checkpoint.keep_last=3")
+    assert sorted(saved(tmp_path / "often"))[-3:] == [3, 4, 5]
+    trained(tmp_path / "once", "stop.generations=5", "checkpoint.interval=100")
+    assert max(saved(tmp_path / "once")) == 5
+
+
+def test_a_run_changes_the_parameters_and_its_losses_are_finite(tmp_path: Path) -> None:
+    rows = trained(tmp_path / "run")
+    before, after = built().initial(), runs.newest(tmp_path / "run").state
+    assert all((after.shared[name] != before.shared[name]).any() for name in ("theta", "value"))
+    assert all(np.isfinite([row["policy_loss"], row["value_loss"], row["entropy"]]).all() for row in rows)
+    assert rows[0]["entropy"] == pytest.approx(np.log(2), abs=1e-3)
+
+
+def test_evaluations_change_no_parameter(tmp_path: Path) -> None:
+    """The same bits, however often and long it is evaluated."""
+    often, never = tmp_path / "often", tmp_path / "never"
+    trained(often, "evaluation={interval: 1, episodes: 9}")
+    trained(never, "evaluation.interval=0")
+    assert runs.newest(often).state.theta.tobytes() == runs.newest(never).state.theta.tobytes()
+
+
+@pytest.mark.parametrize("policy", ["policy={kind: lstm, hidden_dims: [4, 3]}", "policy={kind: mlp, hidden_dims: []}"])
+def test_a_trained_policy_is_loaded(policy: str, tmp_path: Path) -> None:
+    trained(tmp_path / "run", policy)
+    loaded = hpc_es.load_policy(tmp_path / "run")
+    assert loaded(np.zeros(4)) in {0, 1}
+
+
+# It learns.
+
+
+def test_it_learns_to_explore(tmp_path: Path) -> None:
+    """Easy arms, 10 trials: 5 by chance; who goes by what the first pull gave gets 0.5 + 9 * 0.82 = 7.88."""
+    overrides = [
+        *("task.num_trials=10", "policy.hidden_dims=[16]", "algorithm.batch_size=32", "mpi.chunk_size=32"),
+        *("algorithm.optimizer.learning_rate=0.01", "algorithm.entropy={start: 0.1, episodes: 9600}"),
+        *("stop.generations=300", "evaluation={interval: 299, episodes: 500}", "checkpoint.interval=0"),
+    ]
+    rows = trained(tmp_path / "run", *overrides)
+    assert rows[0]["evaluation_return_mean"] == pytest.approx(5.0, abs=0.6)
+    assert rows[299]["evaluation_return_mean"] > 7.0
+
+
+def test_it_learns_cartpole(tmp_path: Path) -> None:
+    """The committed config, stopped early: 9 steps by constant pushing, some 20 by chance."""
+    overrides = ["stop.timesteps=60_000", "stop.target_return=195"]
+    rows = list(hpc_es.train(load(CONFIGS / "ac_cartpole.yaml", overrides), tmp_path / "run"))
+    assert max(row["evaluation_return_mean"] or 0 for row in rows) >= 195

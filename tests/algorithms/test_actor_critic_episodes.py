@@ -1,0 +1,134 @@
+"""Sampled actions against probabilities, and what is written down of toy episodes against what is known of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from hpc_es.algorithms.actor_critic_episodes import LUCK, SHORTEST, Recorder, Sampled, Trajectories, payouts
+from hpc_es.interfaces import Discrete, Spaces
+from hpc_es.policies.lstm import LSTM
+from hpc_es.policies.lstm import Options as LSTMOptions
+from hpc_es.policies.mlp import MLP, Options
+from hpc_es.tasks.bandit_families import Arms
+from hpc_es.tasks.bandit_setting import Luck
+from hpc_es.tasks.episodes import Episodes
+from tests.toys import Still, batch, episodes, lifetime, nothing
+
+
+def generators(count: int, first: int = 0) -> list[np.random.Generator]:
+    return [np.random.default_rng(first + number) for number in range(count)]
+
+
+def biased(probabilities: Sequence[float], start: int = 0) -> tuple[MLP, np.ndarray]:
+    """A policy, and a theta by which it acts with these probabilities whatever it sees."""
+    policy = MLP(Options(hidden_dims=()), Spaces(2, Discrete(len(probabilities), start)))
+    theta = np.zeros(policy.size, np.float32)
+    theta[-len(probabilities) :] = np.log(probabilities) + 50.0  # the softmax does not see what all have in common
+    return policy, theta
+
+
+# Sampling.
+
+
+def test_actions_come_as_often_as_they_are_probable() -> None:
+    policy, theta = biased((0.1, 0.6, 0.3), start=5)
+    rows, steps = 40, 100
+    actor = Sampled(policy, theta, generators(rows))
+    actions = np.concatenate([actor.act(np.zeros((rows, 2), np.float32)) for _ in range(steps)])
+    shares = np.bincount(actions - 5, minlength=3) / actions.size
+    assert np.abs(shares - (0.1, 0.6, 0.3)).max() < 4 * np.sqrt(0.25 / actions.size)  # four standard errors
+
+
+def test_sampling_leaves_the_policy_as_it_was() -> None:
+    policy, theta = biased((0.1, 0.9))
+    Sampled(policy, theta, generators(2))
+    assert policy.head.actions(np.array([[3.0, 1.0]], np.float32)).tolist() == [0]
+
+
+@pytest.mark.parametrize("moment", [0, 3, LUCK, LUCK + 1])
+def test_a_job_acts_the_same_whoever_else_is_there(moment: int) -> None:
+    """Also after others have left the stack, at any moment between two draws."""
+    policy = LSTM(LSTMOptions(hidden_dims=(4,)), Spaces(2, Discrete(3)))
+    theta = 3 * policy.initial(np.random.default_rng(1))
+    observations = np.random.default_rng(2).standard_normal((2 * LUCK + 5, 5, 2)).astype(np.float32)
+    together, leaving = (Sampled(policy, theta, generators(5)) for _ in range(2))
+    expected = np.array([together.act(step) for step in observations])
+    for t, step in enumerate(observations):
+        if t == moment:
+            leaving.keep(np.array([1, 4]))
+        rows = [0, 1, 2, 3, 4] if t < moment else [1, 4]
+        assert leaving.act(step[rows]).tolist() == expected[t, rows].tolist()
+    assert len(np.unique(expected)) == 3
+
+
+# Records.
+
+
+def recorded(task: Episodes, seeds: Sequence[int], action: int = 0) -> Trajectories:
+    recorder = Recorder(Still(len(seeds), action), len(seeds), 0)
+    told = dataclasses.replace(batch(seeds), witness=recorder.witness)
+    outcome = task.evaluate(recorder, told, nothing)
+    return recorder.trajectories(np.isnan(outcome.rows["return_"]))
+
+
+def test_every_step_is_written_down() -> None:
+    """Lives of 3, 12, 6 and 8 steps: the stack is compacted on the way. Survival observes (step, lifetime, 1)."""
+    seeds = [2, 11, 5, 7]
+    found = recorded(episodes("Survival"), seeds, action=1)
+    lengths = np.array([lifetime(seed) for seed in seeds])
+    assert lengths.tolist() == [3, 12, 6, 8]
+    t = np.arange(SHORTEST)[:, np.newaxis]
+    lives = (t < lengths).astype(np.float32)
+    np.testing.assert_array_equal(found.lives, lives)
+    np.testing.assert_array_equal(found.rewards, lives)
+    np.testing.assert_array_equal(found.actions, lives)
+    seen = np.stack([t + 0 * lengths, lengths + 0 * t, 1 + 0 * t * lengths], axis=-1) * lives[..., np.newaxis]
+    np.testing.assert_array_equal(found.inputs, seen)
+    assert not found.cuts.any()
+
+
+def test_an_episode_that_is_cut_off_keeps_its_last_state() -> None:
+    found = recorded(episodes("Survival", max_episode_steps=5), [2, 11, 4])
+    assert found.lives.sum(axis=0).tolist() == [3, 5, 5]
+    assert np.argwhere(found.cuts).tolist() == [[5, 1]]  # not the last: it ended by itself at the limit
+    assert found.inputs[5].tolist() == [[0, 0, 0], [5, 12, 1], [0, 0, 0]]
+
+
+def test_lengths_are_powers_of_two_with_room_for_a_last_state() -> None:
+    assert len(recorded(episodes("Survival", max_episode_steps=15), [40]).lives) == 16
+    assert len(recorded(episodes("Survival", max_episode_steps=16), [40]).lives) == 32
+
+
+def test_actions_are_numbered_from_zero() -> None:
+    recorder = Recorder(Still(1, 6), 1, first_action=5)
+    told = dataclasses.replace(batch([2]), witness=recorder.witness)
+    episodes("Shifted").evaluate(recorder, told, nothing)
+    assert recorder.trajectories(np.array([False])).actions[:4, 0].tolist() == [1, 1, 1, 0]
+
+
+@pytest.mark.parametrize("fault", ["raise", "observation", "reward"])
+def test_a_failed_job_counts_as_if_it_had_not_been(fault: str) -> None:
+    found = recorded(episodes("Faulty", env_kwargs={"fault": fault}), [5, 7, 8])
+    assert found.lives.sum(axis=0).tolist() == [6, 0, 9]
+    assert all(np.isfinite(array).all() and not array[:, 1].any() for array in found.arrays())
+
+
+def test_rewards_carry_the_offset_of_training() -> None:
+    assert recorded(episodes("Survival", reward_offset=-3.0), [1]).rewards[:3, 0].tolist() == [-2.0, -2.0, 0.0]
+
+
+# Bandits.
+
+
+def test_payouts_are_what_each_arm_would_pay() -> None:
+    chances = np.array([[[0.5, 0.9]]], np.float32)
+    values, spreads = np.array([[[1.0, 5.0]]], np.float32), np.array([[[0.0, 2.0]]], np.float32)
+    luck, normal = np.array([[0.4, 0.5, 0.95]], np.float32), np.array([[1.0, -1.0, 1.0]], np.float32)
+    found = payouts(Luck(Arms(chances, values, spreads), luck, normal))
+    assert found[:, 0].tolist() == [[1.0, 7.0], [0.0, 3.0], [0.0, 0.0]]
+    plain = payouts(Luck(Arms(chances, values, 0 * spreads), luck, None))
+    assert plain[:, 0].tolist() == [[1.0, 5.0], [0.0, 5.0], [0.0, 0.0]]

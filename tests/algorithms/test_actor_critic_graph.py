@@ -1,0 +1,264 @@
+"""The loss and its gradient against hands, differences and TensorFlow's own; bandits against NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc_es.algorithms.actor_critic_episodes import payouts
+from hpc_es.algorithms.actor_critic_graph import (
+    Loss,
+    bandits_graph,
+    episodes_graph,
+    learned,
+    losses,
+    played,
+    seen_by,
+    terms,
+)
+from hpc_es.common import lstm
+from hpc_es.common.lstm_tensorflow import sequence
+from hpc_es.interfaces import Discrete, Spaces
+from hpc_es.policies.graph import Network
+from hpc_es.policies.lstm import LSTM
+from hpc_es.policies.lstm import Options as LSTMOptions
+from hpc_es.policies.mlp import MLP
+from hpc_es.policies.mlp import Options as MLPOptions
+from hpc_es.policies.mlp_tensorflow import tensorflow
+from hpc_es.tasks.bandit_setting import Inputs, Lockstep, setting
+
+tf = tensorflow()
+RNG = np.random.default_rng(0)
+RECURRENT = Network((3, 4, 2), None)
+DEEP = Network((3, 4, 5, 2), None)
+FORWARD = Network((3, 4, 2), "tanh")
+PLAIN = Loss(discount=0.9, gae_lambda=0.7, value_weight=0.3, reward_clip=None, unroll=None)
+
+
+def normal(*shape: int) -> Any:
+    return RNG.standard_normal(shape)
+
+
+def gradient(network: Network, loss: Loss, theta: Any, value: Any, *episodes: Any) -> Any:
+    """What `learned` gives, with beta 0.1."""
+    found = learned(tf, network, loss, tf.constant(theta), tf.constant(value), 0.1, *episodes)
+    return [part.numpy() for part in found]
+
+
+def size(network: Network) -> int:
+    policies: Any = {None: LSTM, "tanh": MLP}[network.activation]
+    options: Any = {None: LSTMOptions, "tanh": MLPOptions}[network.activation]
+    made = policies(options(hidden_dims=network.widths[1:-1]), Spaces(network.inputs, Discrete(network.outputs)))
+    assert Network.of(made) == network
+    return int(made.size)
+
+
+def episodes(steps: int = 7, rows: int = 3) -> list[Any]:
+    """Arrays of episodes of 6, 4 and 2 steps, that of 4 cut off by its time limit; float64."""
+    lengths = np.array([steps - 1, 4, 2])[:rows]
+    t = np.arange(steps)[:, np.newaxis]
+    lives, cuts = (t < lengths).astype(float), ((t == 4) & (lengths == 4)).astype(float)
+    inputs = normal(steps, rows, 3) * (lives + cuts)[..., np.newaxis]
+    return [inputs, RNG.integers(2, size=(steps, rows)) * (lives > 0), normal(steps, rows) * lives, lives, cuts]
+
+
+# The loss.
+
+
+def test_the_loss_of_two_steps() -> None:
+    """T7 of the facts: -log pi A = 1.0605, squares 2.32, entropy 1.3449."""
+    logits = np.array([[0.2, -0.1], [0.0, 0.5]])[:, np.newaxis]
+    actions, returns, values = np.array([[0], [1]]), np.array([[1.9], [1.0]]), np.array([[0.5], [0.4]])
+    parts = losses(tf, logits, values, actions, returns, returns - values, np.ones((2, 1)))
+    expected = (1.060543532764, 2.32, 1.344869808004)
+    np.testing.assert_allclose([float(part) for part in parts], expected, atol=1e-12)
+    policy, squares, entropy = expected
+    assert policy + 0.05 * squares - 0.75 * entropy == pytest.approx(0.167891176761, abs=1e-11)
+
+
+def test_a_fresh_policy_is_nearly_uniform() -> None:
+    """T9: the entropy of a step is ln 2 of two arms, ln 11 of eleven."""
+    for arms, expected in ((2, 0.693147), (11, 2.397895)):
+        network = Network((4, 48, arms), None)
+        theta = LSTM(LSTMOptions(), Spaces(4, Discrete(arms))).initial(np.random.default_rng(1)).astype(np.float64)
+        steps = np.ones((5, 1))
+        given = (normal(5, 1, 4), np.zeros((5, 1), np.int64), steps, steps, 0 * steps)
+        entropy = terms(tf, network, PLAIN, theta, np.zeros(49), *given)[2]
+        assert float(entropy) / 5 == pytest.approx(expected, abs=1e-3)
+
+
+def test_targets_are_constants_and_an_episode_cut_off_is_worth_its_last_value() -> None:
+    inputs, actions, rewards, lives, cuts = episodes()
+    theta, value = normal(size(FORWARD)), normal(5)
+    _, features = FORWARD(tf, theta, inputs)
+    v = features.numpy() @ value[:-1] + value[-1]
+    squares = errors = 0.0
+    for row, length in enumerate((6, 4, 2)):
+        worth = v[4, row] if row == 1 else 0.0
+        for t in reversed(range(length)):
+            worth = rewards[t, row] + PLAIN.discount * worth
+            squares += (v[t, row] - worth) ** 2
+            errors += v[t, row] - worth
+    found = terms(tf, FORWARD, PLAIN, theta, value, inputs, actions, rewards, lives, cuts)[1]
+    assert float(found) == pytest.approx(squares, rel=1e-12)
+    slope, _ = gradient(FORWARD, PLAIN, theta, value, inputs, actions, rewards, lives, cuts)
+    assert slope[-1] == pytest.approx(2 * PLAIN.value_weight * errors, rel=1e-12)  # of the value's bias
+
+
+def test_steps_beyond_the_end_do_not_matter() -> None:
+    theta, value, given = normal(size(RECURRENT)), normal(5), episodes()
+    padded = [np.pad(array, [(0, 9)] + [(0, 0)] * (array.ndim - 1)) for array in given]
+    short, long = (gradient(RECURRENT, PLAIN, theta, value, *arrays) for arrays in (given, padded))
+    np.testing.assert_allclose(short[0], long[0], atol=1e-12)
+    np.testing.assert_allclose(short[1], long[1], atol=1e-12)
+
+
+def test_rewards_to_learn_from_are_clipped() -> None:
+    """T12: 5 -> 1, -3 -> -1, 0.3 stays."""
+    steps = np.ones((3, 1))
+    rest = (normal(3, 1, 3), np.zeros((3, 1), np.int64))
+    theta, value = normal(size(FORWARD)), normal(5)
+    clipping = Loss(0.9, 1.0, 0.3, 1.0, None)
+    raw, clipped = np.array([[5.0], [-3.0], [0.3]]), np.array([[1.0], [-1.0], [0.3]])
+    found = gradient(FORWARD, clipping, theta, value, *rest, raw, steps, 0 * steps)
+    free = Loss(0.9, 1.0, 0.3, None, None)
+    expected = gradient(FORWARD, free, theta, value, *rest, clipped, steps, 0 * steps)
+    np.testing.assert_array_equal(found[0], expected[0])
+
+
+# The gradient.
+
+
+@pytest.mark.parametrize("network", [RECURRENT, DEEP, FORWARD])
+def test_the_gradient_is_that_of_the_loss(network: Network) -> None:
+    """Against central differences, with targets held fixed; float64."""
+    inputs, actions, _, lives, _ = episodes()
+    both = np.concatenate([normal(size(network)), normal(network.features + 1)])
+    returns, advantages = normal(2, 7, 3)
+
+    def total(x: Any) -> Any:
+        theta, value = tf.convert_to_tensor(x[: -network.features - 1]), x[-network.features - 1 :]
+        logits, features = network(tf, theta, inputs)
+        values = tf.linalg.matvec(features, value[:-1]) + value[-1]
+        policy, squares, entropy = losses(tf, logits, values, actions, returns, advantages, lives)
+        return policy + 0.3 * squares - 0.1 * entropy
+
+    compiled = tf.function(total)
+    with tf.GradientTape() as tape:
+        x = tf.constant(both)
+        tape.watch(x)
+        loss = compiled(x)
+    found, width = tape.gradient(loss, x).numpy(), 1e-6
+    steps = np.eye(len(both)) * width
+    ahead, behind = ([float(compiled(tf.constant(both + sign * step))) for step in steps] for sign in (1, -1))
+    expected = (np.array(ahead) - np.array(behind)) / (2 * width)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def plain(kernel: Any, bias: Any, x: Any, unroll: int) -> Any:
+    """The LSTM step by step, its memory a constant at every `unroll` steps."""
+    h = c = tf.zeros((x.shape[1], bias.shape[0] // 4), tf.float64)
+    outputs = []
+    for t in range(x.shape[0]):
+        if t % unroll == 0:
+            h, c = tf.stop_gradient(h), tf.stop_gradient(c)
+        h, c = lstm.gates(lstm.TensorFlowOps(tf), tf.matmul(tf.concat([x[t], h], 1), kernel) + bias, c)
+        outputs.append(h)
+    return tf.stack(outputs)
+
+
+@pytest.mark.parametrize("unroll", [1, 3, 5, 7, 100])
+def test_unrolling_only_truncates_the_gradient(unroll: int) -> None:
+    kernel, bias, x = (tf.constant(array) for array in (normal(7, 16), normal(16), normal(7, 3, 3)))
+    weights = normal(7, 3, 4)
+    found = []
+    for run in (lambda *given: plain(*given, unroll), lambda k, b, x: sequence(tf, x, k, b, unroll)):
+        with tf.GradientTape() as tape:
+            tape.watch((kernel, bias, x))
+            loss = tf.reduce_sum(run(kernel, bias, x) * weights)
+        found.append((loss, *tape.gradient(loss, (kernel, bias, x))))
+    for expected, other in zip(*found, strict=True):
+        np.testing.assert_allclose(other, expected, atol=1e-12)
+
+
+def test_unroll_reaches_the_graph() -> None:
+    theta, value, given = normal(size(RECURRENT)), normal(5), episodes()
+    whole, cut, long = (
+        gradient(RECURRENT, Loss(0.9, 0.7, 0.3, None, unroll), theta, value, *given)[0] for unroll in (None, 2, 7)
+    )
+    assert np.abs(whole - cut).max() > 1e-3
+    np.testing.assert_array_equal(whole, long)
+
+
+def test_the_compiled_graph_is_the_plain_one() -> None:
+    given = [array.astype(np.int32 if array.dtype == np.int64 else np.float32) for array in episodes()]
+    theta, value = normal(size(RECURRENT)).astype(np.float32), normal(5).astype(np.float32)
+    compiled = episodes_graph(RECURRENT, PLAIN)(theta, value, np.float32(0.1), *given)
+    expected = gradient(RECURRENT, PLAIN, theta, value, *given)
+    np.testing.assert_allclose(compiled[0], expected[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(compiled[1], expected[1], rtol=1e-5)
+
+
+# Bandits.
+
+SETTINGS = {
+    "values": setting("gaussian", 6),
+    "slots": setting("eleven", 5, reward="one_hot", time="number"),
+    "withheld": setting("restless", 7, reward="none", action=False),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_episodes_of_bandits_are_those_of_numpy(name: str) -> None:
+    """The actions of the graph, played by the task: the same rewards, and the same inputs (T6)."""
+    problem = SETTINGS[name]
+    drawn = problem.of_seeds([3, 4, 5])
+    network = Network((problem.inputs.width, 6, problem.family.arms), None)
+    theta = normal(size(network)).astype(np.float32)
+    luck = RNG.random((problem.num_trials, 3)).astype(np.float32)
+    actions, rewards = played(tf, network, problem.inputs, tf.constant(theta), payouts(drawn), luck)
+    seen = seen_by(tf, problem.inputs, actions, rewards).numpy()
+    lockstep = Lockstep(problem, drawn)
+    for t in range(problem.num_trials):
+        np.testing.assert_allclose(seen[t], lockstep.observations, atol=1e-6)
+        lockstep.pull(actions[t].numpy().astype(np.int64))
+    np.testing.assert_array_equal(rewards.numpy().T, lockstep.rewards)
+    assert len(np.unique(actions)) > 1
+
+
+@pytest.mark.parametrize("inputs", [Inputs(3, 4), Inputs(3, 4, "one_hot", time="number"), Inputs(3, 4, "none", False)])
+def test_inputs_are_those_of_the_step_before(inputs: Inputs) -> None:
+    """T6: for the rewards [1, 0, 1] the policy sees [none yet, 1, 0]."""
+    actions, rewards = np.array([[2], [0], [1]], np.int32), np.array([[1.0], [0.0], [1.0]], np.float32)
+    seen = seen_by(tf, inputs, tf.constant(actions), tf.constant(rewards)).numpy()
+    expected = [inputs.first(1), inputs.after(0, np.array([2]), np.ones(1, np.float32))]
+    expected.append(inputs.after(1, np.array([0]), np.zeros(1, np.float32)))
+    np.testing.assert_array_equal(seen, expected)
+
+
+def test_actions_are_drawn_from_the_softmax() -> None:
+    """A network of zeros with the output bias ln p: luck below p_0 is action 0, and so on."""
+    inputs = Inputs(3, 1)
+    network = Network((inputs.width, 1, 3), None)
+    theta = np.zeros(size(network), np.float32)
+    theta[-3:] = np.log([0.2, 0.5, 0.3])
+    luck = np.array([[0.0, 0.19, 0.21, 0.69, 0.71, 0.999]], np.float32)
+    rewards = np.zeros((1, 6, 3), np.float32)
+    actions, _ = played(tf, network, inputs, tf.constant(theta), rewards, luck)
+    assert actions.numpy().tolist() == [[0, 0, 1, 1, 2, 2]]
+
+
+def test_the_gradient_of_bandits_is_that_of_their_episodes() -> None:
+    problem = SETTINGS["values"]
+    network = Network((problem.inputs.width, 6, problem.family.arms), None)
+    theta, value = normal(size(network)).astype(np.float32), normal(7).astype(np.float32)
+    luck, paid = RNG.random((6, 3)).astype(np.float32), payouts(problem.of_seeds([3, 4, 5]))
+    beta = np.float32(0.1)
+    found, sums, actions, rewards = bandits_graph(network, PLAIN, problem.inputs)(theta, value, beta, paid, luck)
+    lives = np.ones((6, 3), np.float32)
+    seen = seen_by(tf, problem.inputs, actions, rewards)
+    expected = gradient(network, PLAIN, theta, value, seen, actions, rewards, lives, 0 * lives)
+    np.testing.assert_allclose(found, expected[0], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(sums, expected[1], rtol=1e-4)

@@ -1,0 +1,40 @@
+"""What the wrapper shows, on a toy whose reward is its action and whose observation is (step, lifetime, 1)."""
+
+from __future__ import annotations
+
+import gymnasium
+import pytest
+
+from hpc_es.errors import ConfigError
+from hpc_es.tasks.last_step import LastStep
+from tests.toys import episodes
+
+WRAPPER = "hpc_es.tasks.last_step:LastStep"
+
+
+def test_the_last_step_is_shown() -> None:
+    """Actions 5, 6, 7."""
+    environment = LastStep(gymnasium.make("tests.toys:Shifted-v0"), time_scale=10.0)
+    assert environment.reset(seed=2)[0].tolist() == [0, 3, 1, 0, 0, 0, 0, 0]
+    seen, reward, *_ = environment.step(6)
+    assert seen.tolist() == pytest.approx([1, 3, 1, 6, 0, 1, 0, 0.1])
+    assert reward == 6
+    assert environment.step(7)[0].tolist() == pytest.approx([2, 3, 1, 7, 0, 0, 1, 0.2])
+    assert environment.reset(seed=2)[0].tolist() == [0, 3, 1, 0, 0, 0, 0, 0]
+    assert environment.observation_space.shape == (8,)
+
+
+def test_a_task_takes_it() -> None:
+    assert episodes("CartPole-v1", wrappers=(WRAPPER,)).spaces.observations == 4 + 1 + 2 + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "wrapper", "text"),
+    [
+        ("Reach", WRAPPER, "expected Discrete actions"),
+        ("Survival", {WRAPPER: {"time_scale": 0}}, "expected a number greater than 0"),
+    ],
+)
+def test_what_it_does_not_fit(name: str, wrapper: object, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        episodes(name, wrappers=(wrapper,))
