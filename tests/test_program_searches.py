@@ -33,9 +33,14 @@ RANKS = (1, 2, 3)
 ALL = """
     import json, sys
     from hpc_es.experiment.command import run_command
+    from hpc_es.mpi.guard import guarded
 
-    for name, overrides in json.loads(sys.argv[3]).items():
-        assert run_command([sys.argv[1], "--output", f"{sys.argv[2]}/{name}", *overrides]) == 0
+    def body():
+        for name, overrides in json.loads(sys.argv[3]).items():
+            assert run_command([sys.argv[1], "--output", f"{sys.argv[2]}/{name}", *overrides]) == 0
+        return 0
+
+    guarded(body)
 """
 
 
