@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_es.experiment import results
 from tests import runs
 from tests.harness import ROOT
 from tests.slurm.cluster import Cluster
@@ -58,6 +59,27 @@ def test_interrupted_it_saves_is_requeued_and_carries_on(cluster: Cluster, share
     assert "hpc-es requeue: " in batch.text() and "from generation" in batch.text()  # one log
     assert batch.restarts == 1
     runs.assert_same(run, reference)
+
+
+def test_a_site_may_tell_the_batch_shell_too(cluster: Cluster, shared: Path, reference: Path) -> None:
+    """SIGTERM to the ranks and to the shell, as some sites preempt: the shell stays until the ranks have saved."""
+    config, run = runs.tiny(shared), shared / "runs" / "tiny"
+    batch = sbatch(cluster, config, "stop.generations=150", "checkpoint.interval=0", slow(shared))
+    begun(batch, run)
+    for whom in (["--batch"], []):  # the shell alone; the ranks
+        cluster.call("scancel", *whom, "--signal=TERM", batch.number)
+    batch.says("hpc-es requeue: ")
+    assert runs.status(run)["status"] == "interrupted"
+    (shared / "slow").unlink()
+    restarted(batch)
+    batch.ends("COMPLETED")
+    runs.assert_same(run, reference)
+
+
+def test_the_cores_of_a_rank_are_its_threads(cluster: Cluster, shared: Path) -> None:
+    batch = sbatch(cluster, runs.tiny(shared), "stop.generations=1", "--ntasks-per-node=1", "--cpus-per-task=2")
+    batch.ends("COMPLETED")
+    assert "blas_threads: 2" in (shared / "runs" / "tiny" / "config.yaml").read_text()
 
 
 def test_what_scancel_ends_stays_ended(cluster: Cluster, shared: Path) -> None:
@@ -122,6 +144,10 @@ def test_of_an_array_only_the_interrupted_task_is_requeued(cluster: Cluster, sha
     assert (first.restarts, last.restarts) == (0, 1)
     rows = [json.loads(line) for path in run.glob("results/*.jsonl") for line in path.read_text().splitlines()]
     assert sorted(row["repetition"] for row in rows) == [0, 1]
+    runs.finished(2, shared / "plain", "repetitions=2", "stop.generations=20")
+    for row in results.read(shared / "plain"):
+        (same,) = [other for other in rows if other["repetition"] == row["repetition"]]
+        assert same["state_sha256"] == row["state_sha256"]
     assert json.loads((run / "status_1_of_2.json").read_text())["status"] == "finished"
 
 
