@@ -5,6 +5,9 @@ in test_scripts.py.
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 import time
 from pathlib import Path
 
@@ -74,6 +77,18 @@ def test_a_site_may_tell_the_batch_shell_too(cluster: Cluster, shared: Path, ref
     restarted(batch)
     batch.ends("COMPLETED")
     runs.assert_same(run, reference)
+
+
+def test_a_killed_rank_ends_the_step_and_the_job_is_requeued(cluster: Cluster, shared: Path) -> None:
+    run = shared / "runs" / "tiny"
+    batch = sbatch(cluster, runs.tiny(shared), *ENDLESS)
+    begun(batch, run)
+    found = re.search(r" 1=\w+:(\d+)", batch.text())
+    assert found
+    os.kill(int(found[1]), signal.SIGKILL)
+    batch.says("hpc-es requeue: ", seconds=30)  # without --kill-on-bad-exit the others would wait for it for ever
+    assert runs.newest(run).state.generation >= 1
+    batch.requeued(1)
 
 
 def test_the_cores_of_a_rank_are_its_threads(cluster: Cluster, shared: Path) -> None:
