@@ -1,8 +1,9 @@
 """Chunks on demand: whoever is free asks rank 0 for the next one.
 
 Each evaluating rank begins with the chunk of its own number and keeps one request in flight ahead, so that nobody
-waits for an answer. Rank 0 answers between the steps of its own batch when it evaluates too. Messages are two-sided:
-a one-sided counter would stall while its target computes.
+waits for an answer. The last chunks, one a rank, are not handed out ahead: a rank slightly faster than the others would
+hold two of them while another has none. Rank 0 answers between the steps of its own batch when it evaluates too.
+Messages are two-sided: a one-sided counter would stall while its target computes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Literal
 from hpc_es.interfaces import Chunk, Outcome, Poll
 from hpc_es.mpi.world import Int64, World
 
-REQUEST, ANSWER, GIVE_UP = 1, 2, 3
+AHEAD, FREE, ANSWER, GIVE_UP = 1, 2, 3, 4
 DONE = -1
 MASTER_EVALUATES_UP_TO = 16  # ranks, when mpi.master_evaluates is auto
 POLL_SECONDS = 0.2e-3  # at most so often between the steps of a batch
@@ -41,9 +42,10 @@ class Work:
         if master_evaluates == "auto":
             master_evaluates = world.size <= MASTER_EVALUATES_UP_TO
         self.evaluators = list(range(world.size)) if master_evaluates or world.size == 1 else list(range(1, world.size))
-        self._waiting: deque[int] = deque()  # ranks whose request is not answered yet
+        self._waiting: dict[int, bool] = {}  # ranks that asked ahead and have no answer yet: whether they are free
         self._left: deque[int] | None = None  # chunks to hand out; None outside of a round
-        self._asking = 0  # ranks that will still ask
+        self._told: dict[int, None] = {}  # ranks that know there is no more, but are not free yet
+        self._busy = 0  # ranks that are not free for the last time
         self._last_poll = 0.0
         self.arrived: deque[tuple[int, Int64]] = deque()  # rank 0: (source, values) of messages that are no request
         world.poll = self._look
@@ -68,8 +70,9 @@ class Work:
         if number >= len(chunks):
             return {}
         while number != DONE:
-            self._world.send(0, REQUEST, [])
+            self._world.send(0, AHEAD, [])
             outcomes[chunks[number].index] = evaluate(chunks[number], self.poll)
+            self._world.send(0, FREE, [])
             number = int(self._world.receive(0, ANSWER)[0])
         return outcomes
 
@@ -77,14 +80,15 @@ class Work:
         outcomes = {}
         started = min(len(self.evaluators), len(chunks))
         self._left = deque(range(started, len(chunks)))
-        self._asking = started - (self.evaluators[0] == 0 and started > 0)
+        self._busy = started - (self.evaluators[0] == 0 and started > 0)
         self._answer()
         number = 0 if self.evaluators[0] == 0 and chunks else DONE
         while number != DONE:
             outcomes[chunks[number].index] = evaluate(chunks[number], self.poll)
             self._look()
             number = self._next()
-        self._world.wait_until(lambda: self._asking == 0)  # while _look answers
+            self._answer()  # that nothing is left
+        self._world.wait_until(lambda: self._busy == 0)  # while _look answers
         self._left = None
         return outcomes
 
@@ -94,18 +98,32 @@ class Work:
     def _take(self, source: int, tag: int, values: Int64) -> None:
         if tag == GIVE_UP:
             raise GiveUp(f"rank {source} got a second signal")
-        if tag == REQUEST:
-            self._waiting.append(source)
+        if tag == AHEAD:
+            self._waiting[source] = False
             self._answer()
+        elif tag == FREE:
+            if source in self._told:
+                del self._told[source]
+                self._busy -= 1
+            elif source in self._waiting:  # else the answer is on its way
+                self._waiting[source] = True
+                self._answer()
         else:
             self.arrived.append((source, values))
 
     def _answer(self) -> None:
-        """Answer who waits; requests of the next round that came early wait for it."""
-        while self._left is not None and self._waiting:
-            number = self._next()
-            self._world.send(self._waiting.popleft(), ANSWER, [number])
-            self._asking -= number == DONE
+        """Answer who waits, in the order they asked; requests of the next round that came early wait for it."""
+        if self._left is None:
+            return
+        for rank, free in list(self._waiting.items()):
+            if free or not self._left or len(self._left) >= len(self.evaluators):
+                number = self._next()
+                del self._waiting[rank]
+                self._world.send(rank, ANSWER, [number])
+                if number == DONE and free:
+                    self._busy -= 1
+                elif number == DONE:
+                    self._told[rank] = None
 
     def poll(self) -> None:
         """Between the steps of a batch: at most every POLL_SECONDS, look for signals and requests."""
