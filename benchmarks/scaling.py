@@ -13,9 +13,14 @@ from typing import Any
 
 from benchmarks.jobs import ROOT, command, metrics
 
-REPEATS = 3
+REPEATS = 5
 CONFIG = ROOT / "configs/es_halfcheetah.yaml"
-SHORT = ("stop={generations: 4}", "evaluation.interval=0", "report.plot_interval_seconds=0")
+SHORT = (
+    "stop={generations: 5}",
+    "task.max_episode_steps=500",
+    "evaluation.interval=0",
+    "report.plot_interval_seconds=0",
+)
 
 
 def run() -> list[dict[str, Any]]:
