@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from hpc_es.interfaces import Arrays, Float32
-from hpc_es.options import Fraction, Positive, option, options
+from hpc_es.options import Count, Fraction, Positive, option, options
 
 # RMSProp as TensorFlow 1 had it: the mean square starts at one, and epsilon is inside of the root.
 RMSPROP_DECAY = 0.99
@@ -26,6 +26,9 @@ class Options:
     beta2: Fraction = option("decay of Adam's second moment", 0.999)
     epsilon: Positive = option("added to the root of Adam's second moment", 1e-8)
     momentum: Fraction = option("decay of SGD's velocity", 0.9)
+    anneal_updates: Count | None = option(
+        "updates in which the learning rate falls to 0 in a straight line, and stays there; null: it never falls", None
+    )
 
 
 def initial_slots(options: Options, size: int) -> Arrays:
@@ -45,7 +48,7 @@ def step(options: Options, slots: Arrays, gradient: Float32) -> tuple[Arrays, Fl
     """The new slots and the step to add to theta, float32[size]; it descends along `gradient`."""
     count = int(slots["optimizer_steps"]) + 1
     steps = np.asarray(count, np.int64)
-    rate = options.learning_rate
+    rate = learning_rate(options, count - 1)
     if options.kind == "adam":  # Kingma & Ba 2015, with epsilon outside of the bias correction
         m = lerp(slots["adam_m"], gradient, options.beta1)
         v = lerp(slots["adam_v"], np.square(gradient), options.beta2)
@@ -60,6 +63,13 @@ def step(options: Options, slots: Arrays, gradient: Float32) -> tuple[Arrays, Fl
         velocity = lerp(slots["sgd_velocity"], gradient, options.momentum)
         return {"optimizer_steps": steps, "sgd_velocity": velocity}, -np.float32(rate) * velocity
     return {"optimizer_steps": steps}, -np.float32(rate) * gradient
+
+
+def learning_rate(options: Options, done: int) -> float:
+    """The learning rate after so many updates (annealed as in Mnih et al. 2016, arXiv:1602.01783)."""
+    if options.anneal_updates is None:
+        return options.learning_rate
+    return options.learning_rate * max(1 - done / options.anneal_updates, 0.0)
 
 
 def lerp(old: Float32, new: Float32, decay: float) -> Float32:

@@ -66,6 +66,17 @@ def test_no_optimizer_is_the_rate_times_the_gradient() -> None:
     np.testing.assert_allclose(steps(Options(kind="none", learning_rate=0.1), GRADIENT)[0], [-0.1, 0.2, -0.05])
 
 
+@pytest.mark.parametrize("kind", ["none", "sgd", "rmsprop", "adam"])
+def test_the_learning_rate_falls_to_0_in_a_straight_line(kind: Kind) -> None:
+    """Each step is that of the constant rate times 1, 3/4, 1/2, 1/4, 0, 0."""
+    gradients = [GRADIENT, 2 * GRADIENT, GRADIENT, GRADIENT, -GRADIENT, GRADIENT]
+    constant = steps(Options(kind=kind, learning_rate=0.1), *gradients)
+    annealed = steps(Options(kind=kind, learning_rate=0.1, anneal_updates=4), *gradients)
+    for share, before, after in zip([1, 0.75, 0.5, 0.25, 0, 0], constant, annealed, strict=True):
+        assert (before != 0).all()
+        np.testing.assert_allclose(after, share * before, rtol=1e-6)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_slots_keep_names_shapes_and_dtypes_and_count_steps(kind: Kind) -> None:
     options = Options(kind=kind)
