@@ -183,6 +183,17 @@ def test_unrolling_only_truncates_the_gradient(unroll: int) -> None:
         np.testing.assert_allclose(other, expected, atol=1e-12)
 
 
+def test_an_episode_of_100_trials_has_20_unrolls_of_5() -> None:
+    """T13: what the last step of each unroll gives depends, to the gradient, on the inputs of its own 5 steps."""
+    kernel, bias, x = (tf.constant(array) for array in (normal(7, 16), normal(16), normal(100, 1, 3)))
+    for last in range(4, 100, 5):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            output = tf.reduce_sum(sequence(tf, x, kernel, bias, 5)[last])
+        slope = np.abs(tape.gradient(output, x).numpy()).sum(axis=(1, 2))
+        assert np.flatnonzero(slope).tolist() == list(range(last - 4, last + 1))
+
+
 def test_unroll_reaches_the_graph() -> None:
     theta, value, given = normal(size(RECURRENT)), normal(5), episodes()
     whole, cut, long = (
