@@ -104,8 +104,11 @@ def source_of(path: str, size: int) -> State:
 
 
 def started_from(state: State, source: State) -> State:
-    """`state` with the theta of `source`, and its observation statistics where both have them."""
-    shared, master = {**state.shared, "theta": source.theta}, dict(state.master)
+    """`state` with the theta of `source`, and what else both have: a value head, observation statistics."""
+    shared, master = dict(state.shared), dict(state.master)
+    for name, array in state.shared.items():
+        if name in source.shared and source.shared[name].shape == array.shape:
+            shared[name] = source.shared[name]
     old = source.master.get("observation_sum")
     if old is not None and "observation_sum" in master and old.shape == master["observation_sum"].shape:
         moments = Moments.of(source.master)

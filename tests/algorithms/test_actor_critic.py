@@ -228,6 +228,14 @@ def test_another_network_is_not_restored(tmp_path: Path) -> None:
         trained(tmp_path / "other", "policy.hidden_dims=[5]", f"policy.init_from={tmp_path / 'run'}")
 
 
+def test_another_run_gives_its_value_head_too(tmp_path: Path) -> None:
+    trained(tmp_path / "run", "stop.generations=2")
+    trained(tmp_path / "next", f"policy.init_from={tmp_path / 'run'}", "stop.generations=0", "seed=8")
+    expected, found = (runs.newest(tmp_path / name).state for name in ("run", "next"))
+    assert all(found.shared[name].tobytes() == expected.shared[name].tobytes() for name in ("theta", "value"))
+    assert found.generation == 0 and found.master["optimizer_steps"] == 0
+
+
 # What a run leaves (T30 to T34).
 
 
