@@ -9,10 +9,15 @@ import argparse
 import sys
 from pathlib import Path
 
+from hpc_es.errors import UserError
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The runs, and what to make of them."""
     parser.add_argument("directories", nargs="+", metavar="DIR", type=Path, help="what was --output of a search")
+    parser.add_argument(
+        "--npe-limit", metavar="N", type=int, help="count only what N programs have found (runs may have executed more)"
+    )
     parser.add_argument("--csv", metavar="FILE", type=Path, help="write the table as CSV too")
     parser.add_argument("--picture", metavar="FILE", type=Path, help="and as a heat map: a .png, .pdf or .svg")
     parser.add_argument("--shortest", action="store_true", help="the shortest correct programs instead of the table")
@@ -20,10 +25,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table and write the files; UserError where there are no results, or they do not fit."""
+    if (limit := arguments.npe_limit) is not None and limit < 1:
+        raise UserError(f"--npe-limit is {limit}: expected a whole number of at least 1")
     from hpc_es.common.files import write_text
     from hpc_es.report import programs
 
-    table = programs.read(arguments.directories)
+    table = programs.read(arguments.directories, arguments.npe_limit)
     if arguments.csv:
         write_text(arguments.csv, programs.as_csv(table))
     if arguments.picture:

@@ -77,8 +77,11 @@ class Table:
         return list(self.budgets)
 
 
-def read(directories: Sequence[Path]) -> Table:
-    """The results in run directories, or in the directories that are in them; UserError where they do not fit."""
+def read(directories: Sequence[Path], limit: int | None = None) -> Table:
+    """The results in run directories, or in the directories that are in them; UserError where they do not fit.
+
+    `limit` gives what they had found within so many programs.
+    """
     rows: dict[tuple[str, str, int, int], results.Result] = {}
     cells: dict[tuple[str, str], list[results.Result]] = {}
     budgets: dict[str, int | None] = {}
@@ -90,11 +93,23 @@ def read(directories: Sequence[Path]) -> Table:
                 text = f"repetition {key[3]} of {name} on {key[0]} with seed {key[2]} was there already"
                 raise UserError(f"{place}: {text}: give each run once")
             budget = row["budget"]["episodes"]
-            if budgets.setdefault(name, budget) != budget:
+            if limit is None and budgets.setdefault(name, budget) != budget:
                 text = f"{name} may execute {budget} programs here, and {budgets[name]} in another run"
                 raise UserError(f"{place}: {text}: give the configs different names")
-            cells.setdefault(key[:2], []).append(row)
+            if limit is not None:
+                budgets[name] = limit
+            cells.setdefault(key[:2], []).append(row if limit is None else _within(limit, row, place))
     return Table({key: Cell(found) for key, found in cells.items()}, budgets)
+
+
+def _within(limit: int, row: results.Result, place: Path) -> results.Result:
+    """What a repetition had found within so many programs."""
+    if row["npe"] <= limit and (row["success"] or row["npe"] == limit):
+        return row
+    if row["npe"] < limit:
+        text = f"repetition {row['repetition']} gave up after {row['npe']} programs: expected a limit of at most that"
+        raise UserError(f"{place}: {text}")
+    return {**row, "success": False, "npe": limit, "code_solution": "", "best_correct": False}
 
 
 def _found(directory: Path) -> Iterator[tuple[Path, results.Result]]:

@@ -65,6 +65,25 @@ def test_the_table(made: Path) -> None:
     assert (cell.success_npe, cell.missing) == (250.0, 0)
 
 
+def test_what_a_limit_leaves(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Within 150 programs ga has 1 of 3, at 100: (100 + 150 + 150) / 3 = 133."""
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["program-table", "--npe-limit", "150", str(made)])
+    assert capsys.readouterr().out == (
+        "task               ga-1K           rand-1K\n"
+        "reverse            2* [0.00, 150]\n"
+        "add                3 [0.33, 133]   3 [1.00, 11]\n"
+        "zigzag                             3 [0.00, 150]\n"
+        "mean success rate  0.17            0.50\n"
+        "* repetitions are missing\n"
+    )
+    assert "ga-1K (150 NPE)" in programs.as_csv(programs.read([made], 150))
+    with pytest.raises(UserError, match="repetition 1 gave up after 1000 programs"):
+        programs.read([made], 1001)
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["program-table", "--npe-limit", "0", str(made)])
+
+
 def test_the_csv(made: Path) -> None:
     lines = list(csv.reader(programs.as_csv(programs.read([made])).splitlines()))
     assert lines == [
