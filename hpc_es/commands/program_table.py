@@ -20,13 +20,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--csv", metavar="FILE", type=Path, help="write the table as CSV too")
     parser.add_argument("--picture", metavar="FILE", type=Path, help="and as a heat map: a .png, .pdf or .svg")
-    parser.add_argument("--shortest", action="store_true", help="the shortest correct programs instead of the table")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--rewards", action="store_true", help="the mean of the best rewards instead of the table")
+    instead.add_argument("--shortest", action="store_true", help="the shortest correct programs instead of the table")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table and write the files; UserError where there are no results, or they do not fit."""
     if (limit := arguments.npe_limit) is not None and limit < 1:
         raise UserError(f"--npe-limit is {limit}: expected a whole number of at least 1")
+    if limit is not None and arguments.rewards:
+        raise UserError("--rewards with --npe-limit: the best reward within a limit is not known; leave one out")
     from hpc_es.common.files import write_text
     from hpc_es.report import programs
 
@@ -37,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         from hpc_es.report.heatmap import draw
 
         draw(table, arguments.picture)
-    sys.stdout.write(programs.shortest(table) if arguments.shortest else programs.text(table))
+    sys.stdout.write(programs.shortest(table) if arguments.shortest else programs.text(table, arguments.rewards))
     sys.stdout.flush()
     sys.stderr.write("".join(f"{path} written\n" for path in (arguments.csv, arguments.picture) if path))
     return 0

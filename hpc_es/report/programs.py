@@ -42,6 +42,11 @@ class Cell:
         return fmean(found) if found else None
 
     @property
+    def reward(self) -> float:
+        """Mean of the repetitions' best rewards; 1 is that of a correct program without bonuses."""
+        return fmean(row["best_reward"] for row in self.rows if row["best_reward"] is not None)
+
+    @property
     def missing(self) -> int:
         """Repetitions that are not finished."""
         return max(int(self.rows[0]["repetitions"]) - len(self.rows), 0)
@@ -125,14 +130,18 @@ def _found(directory: Path) -> Iterator[tuple[Path, results.Result]]:
     yield from found
 
 
-def text(table: Table) -> str:
-    """The table for people: finished repetitions [success rate, mean NPE]; * where repetitions are missing."""
+def text(table: Table, rewards: bool = False) -> str:
+    """The table for people: finished repetitions [success rate, mean NPE]; * where repetitions are missing.
+
+    Or, with `rewards`, the mean of the repetitions' best rewards.
+    """
     lines = [["task", *table.algorithms]]
     for task in table.tasks:
         cells = [table.cells.get((task, algorithm)) for algorithm in table.algorithms]
-        lines.append([task, *("" if cell is None else _shown(cell) for cell in cells)])
-    means = [_mean(table, algorithm) for algorithm in table.algorithms]
-    lines.append(["mean success rate", *(f"{mean:.2f}" for mean in means)])
+        lines.append([task, *("" if cell is None else _shown(cell, rewards) for cell in cells)])
+    if not rewards:
+        means = [_mean(table, algorithm) for algorithm in table.algorithms]
+        lines.append(["mean success rate", *(f"{mean:.2f}" for mean in means)])
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     shown = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     if any(cell.missing for cell in table.cells.values()):
@@ -140,8 +149,9 @@ def text(table: Table) -> str:
     return "\n".join(shown) + "\n"
 
 
-def _shown(cell: Cell) -> str:
-    return f"{len(cell.rows)}{'*' * bool(cell.missing)} [{cell.success_rate:.2f}, {cell.npe:.0f}]"
+def _shown(cell: Cell, rewards: bool) -> str:
+    number = f"{cell.reward:.3f}" if rewards else f"[{cell.success_rate:.2f}, {cell.npe:.0f}]"
+    return f"{len(cell.rows)}{'*' * bool(cell.missing)} {number}"
 
 
 def _mean(table: Table, algorithm: str) -> float:

@@ -84,6 +84,14 @@ def test_what_a_limit_leaves(made: Path, capsys: pytest.CaptureFixture[str]) -> 
         cli.main(["program-table", "--npe-limit", "0", str(made)])
 
 
+def test_the_best_rewards(tmp_path: Path) -> None:
+    run(tmp_path / "a", *(row(i, False, 1000, best_reward=reward) for i, reward in enumerate((0.2, 0.3, 0.1))))
+    run(tmp_path / "b", row(0, True, 3, "rand-1K", best_reward=0.98765))
+    assert programs.text(programs.read([tmp_path]), rewards=True) == (
+        "task  ga-1K    rand-1K\nadd   3 0.200  1* 0.988\n* repetitions are missing\n"
+    )
+
+
 def test_the_csv(made: Path) -> None:
     lines = list(csv.reader(programs.as_csv(programs.read([made])).splitlines()))
     assert lines == [
