@@ -1,7 +1,8 @@
 """Compare what was learned on bandits with known agents: cumulative expected regret on held-out episodes.
 
-Runs that differ in their seed alone are one line: their mean, with the standard error over the runs; that of a single
-run is over episodes. Several --test-distribution give a table and a panel each, and a table of all.
+Runs that differ in nothing but their seed and the run that they begin from are one line: their mean, with the standard
+error over the runs; that of a single run is over episodes. Several --test-distribution give a table and a panel each,
+and a table of all.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Draw the learning curves of one or several runs.
 
-Runs that differ in nothing but seed, name and output are one line: their mean with its spread.
+Runs that differ in nothing but seed, name, output and the run that they begin from are one line: their mean with its
+spread.
 """
 
 from __future__ import annotations

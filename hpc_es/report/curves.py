@@ -18,7 +18,15 @@ from hpc_es.interfaces import Float64
 from hpc_es.report.metrics import JSONL, Number, read
 
 X = Literal["timesteps", "seconds"]
-APART = ("seed", "name", "output")  # what runs of one line may differ in
+APART = ("seed", "name", "output")  # what runs of one line may differ in, besides the run that they begin from
+
+
+def alike(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the resolved configs of runs that are one line have in common: each seed may begin from a run of its own."""
+    common = {key: value for key, value in config.items() if key not in APART}
+    if policy := common.get("policy"):
+        common["policy"] = {**policy, "init_from": policy.get("init_from") is not None}
+    return common
 
 
 @dataclass(frozen=True)
@@ -78,7 +86,7 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
     """Runs of one configuration together, in the order in which they were given."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault(json.dumps(_without_apart(run), sort_keys=True, default=str), []).append(run)
+        groups.setdefault(json.dumps(alike(run.config), sort_keys=True, default=str), []).append(run)
     names = [_common_name([run.name for run in members]) for members in groups.values()]
     members = list(groups.values())
     labels = [
@@ -129,10 +137,6 @@ def _evaluations(run: Run, x: X) -> tuple[Float64, ...]:
     return run.series(f"{x}_total", "evaluation_return_mean")
 
 
-def _without_apart(run: Run) -> dict[str, Any]:
-    return {key: value for key, value in run.config.items() if key not in APART}
-
-
 def _common_name(names: Sequence[str]) -> str:
     """What names such as walker_s1 and walker_s2 have in common: walker."""
     if len(set(names)) == 1:
@@ -143,8 +147,8 @@ def _common_name(names: Sequence[str]) -> str:
 
 def _difference(members: Sequence[Sequence[Run]], names: Sequence[str], index: int) -> str:
     """The options in which one of several groups of the same name differs from the others."""
-    flat = [_flat(_without_apart(runs[0])) for runs, name in zip(members, names, strict=True) if name == names[index]]
-    mine = _flat(_without_apart(members[index][0]))
+    flat = [_flat(alike(runs[0].config)) for runs, name in zip(members, names, strict=True) if name == names[index]]
+    mine = _flat(alike(members[index][0].config))
     keys = [key for key in mine if any(other.get(key) != mine[key] for other in flat)]
     return ", ".join(f"{key} {mine[key]}" for key in keys[:3]) or members[index][0].path.name
 

@@ -20,7 +20,7 @@ from hpc_es.errors import ConfigError, UserError
 from hpc_es.interfaces import Actor, Float64, Policy
 from hpc_es.keys import Keys, Purpose
 from hpc_es.load import ROWS, Stored
-from hpc_es.report.curves import APART
+from hpc_es.report.curves import alike
 from hpc_es.tasks import bandits
 from hpc_es.tasks.bandit_optimal import optimal_regret
 from hpc_es.tasks.bandit_references import play, references
@@ -144,7 +144,7 @@ def tested(source: Stored, distribution: str | None, trials: int | None) -> Sett
 
 def configuration(source: Stored) -> str:
     """What runs that differ in their seed alone have in common."""
-    return json.dumps({key: value for key, value in resolved(source.config).items() if key not in APART})
+    return json.dumps(alike(resolved(source.config)))
 
 
 def learned(source: Stored, setting: Setting, drawn: Luck, seed: int, actions: str | None) -> Lockstep:

@@ -79,6 +79,14 @@ def test_runs_apart_in_seed_name_and_output_are_one_line(tmp_path: Path) -> None
     assert labels(first, second) == ["walker"]
 
 
+def test_each_seed_may_begin_from_a_run_of_its_own(tmp_path: Path) -> None:
+    first = make(tmp_path / "a", [1], seed=1, policy={"kind": "mlp", "init_from": "runs/first-1"})
+    second = make(tmp_path / "b", [2], seed=2, policy={"kind": "mlp", "init_from": "runs/first-2"})
+    fresh = make(tmp_path / "c", [2], seed=3, policy={"kind": "mlp", "init_from": None})
+    assert labels(first, second) == ["demo"]
+    assert labels(first, second, fresh) == ["demo, policy.init_from True", "demo, policy.init_from False"]
+
+
 def test_other_configurations_are_other_lines(tmp_path: Path) -> None:
     first = make(tmp_path / "a", [1], algorithm={"kind": "es", "sigma": 0.1})
     second = make(tmp_path / "b", [2], algorithm={"kind": "es", "sigma": 0.2})
