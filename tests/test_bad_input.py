@@ -138,7 +138,7 @@ def test_check_warns_of_hidden_state(tmp_path: Path) -> None:
 @contextlib.contextmanager
 def owner(run: Path) -> Iterator[runs.Job]:
     """A job that has the run directory and goes on slowly."""
-    with runs.begin(2, run, "stop.generations=12", "task.env_kwargs.pause_seconds=0.003") as job:
+    with runs.begin(2, run, "stop.generations=36", "task.env_kwargs.pause_seconds=0.003") as job:
         runs.wait_for(lambda: runs.generation(run) >= 1)
         yield job
 
@@ -156,7 +156,7 @@ def test_a_directory_in_use_is_refused_and_its_owner_unharmed(tmp_path: Path) ->
         refused(done, "Tasks of a job array share the repetitions of one output: set repetitions")
         ended = job.wait()
         assert ended.status == 0, str(ended)
-    runs.finished(0, tmp_path / "alone", *runs.EVERY, "stop.generations=12")
+    runs.finished(0, tmp_path / "alone", *runs.EVERY, "stop.generations=36")
     runs.assert_same(tmp_path / "run", tmp_path / "alone")
 
 
