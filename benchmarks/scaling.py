@@ -26,16 +26,20 @@ SHORT = (
 def run() -> list[dict[str, Any]]:
     """Alternate one rank, two ranks, and two jobs of one rank."""
     rates: dict[str, list[float]] = {"one": [], "two": [], "jobs": []}
+    idle: list[float] = []
     with tempfile.TemporaryDirectory() as directory:
         for repeat in range(REPEATS):
             for name, ranks in (("one", [1]), ("two", [2]), ("jobs", [1, 1])):
                 outputs = [Path(directory) / f"{name}-{repeat}-{job}" for job in range(len(ranks))]
                 rates[name].append(together(ranks, outputs))
+                if name == "two":
+                    idle += [share(row) for row in metrics(outputs[0])[1:]]
     speedup, independent = (
         median(many / one for one, many in zip(rates["one"], rates[name], strict=True)) for name in ("two", "jobs")
     )
     row = {"env": "HalfCheetah-v5", "speedup": speedup, "target": 1.85, "met": speedup >= 1.85}
-    return [{**row, "two_jobs": independent, "of_two_jobs": speedup / independent, "one_rank": median(rates["one"])}]
+    machine = {"two_jobs": independent, "of_two_jobs": speedup / independent, "idle_percent": 100 * median(idle)}
+    return [{**row, **machine, "one_rank": median(rates["one"])}]
 
 
 def together(ranks: list[int], outputs: list[Path]) -> float:
@@ -50,6 +54,12 @@ def together(ranks: list[int], outputs: list[Path]) -> float:
         if job.wait(timeout=900):
             raise subprocess.CalledProcessError(job.returncode, "the job")
     return sum(rate(metrics(output)[1:]) for output in outputs)
+
+
+def share(row: dict[str, Any]) -> float:
+    """Of a generation, how much the mean rank waited for the other."""
+    part: float = row["time_idle_mean"] / row["seconds_this_generation"]
+    return part
 
 
 def rate(rows: list[dict[str, Any]]) -> float:

@@ -1,9 +1,10 @@
-"""The searches for programs against each other: every experiment on every task, some repetitions, to an equal NPE.
+"""The searches for programs against each other: every experiment on every task, some repetitions.
 
     python -m benchmarks.searches --out runs/searches
-    hpc-es program-table runs/searches/*/* --csv table.csv --picture table.png
+    hpc-es program-table runs/searches/*/*                        each at its own number of programs executed (NPE)
+    hpc-es program-table runs/searches/*/* --npe-limit 32000      all at the same
 
-NPE is the number of programs executed. A run takes one core; `--at-once` so many run side by side. Runs carry on where
+A run takes one core; `--at-once` so many run side by side. Runs carry on where
 they stopped, so the command may be interrupted and repeated.
 """
 

@@ -44,8 +44,7 @@ class Work:
         self.evaluators = list(range(world.size)) if master_evaluates or world.size == 1 else list(range(1, world.size))
         self._waiting: dict[int, bool] = {}  # ranks that asked ahead and have no answer yet: whether they are free
         self._left: deque[int] | None = None  # chunks to hand out; None outside of a round
-        self._told: dict[int, None] = {}  # ranks that know there is no more, but are not free yet
-        self._busy = 0  # ranks that are not free for the last time
+        self._busy = 0  # ranks that do not know yet that there is no more
         self._last_poll = 0.0
         self.arrived: deque[tuple[int, Int64]] = deque()  # rank 0: (source, values) of messages that are no request
         world.poll = self._look
@@ -87,7 +86,6 @@ class Work:
             outcomes[chunks[number].index] = evaluate(chunks[number], self.poll)
             self._look()
             number = self._next()
-            self._answer()  # that nothing is left
         self._world.wait_until(lambda: self._busy == 0)  # while _look answers
         self._left = None
         return outcomes
@@ -102,10 +100,7 @@ class Work:
             self._waiting[source] = False
             self._answer()
         elif tag == FREE:
-            if source in self._told:
-                del self._told[source]
-                self._busy -= 1
-            elif source in self._waiting:  # else the answer is on its way
+            if source in self._waiting:  # else the answer is on its way
                 self._waiting[source] = True
                 self._answer()
         else:
@@ -116,14 +111,11 @@ class Work:
         if self._left is None:
             return
         for rank, free in list(self._waiting.items()):
-            if free or not self._left or len(self._left) >= len(self.evaluators):
+            if free or len(self._left) >= len(self.evaluators):
                 number = self._next()
                 del self._waiting[rank]
                 self._world.send(rank, ANSWER, [number])
-                if number == DONE and free:
-                    self._busy -= 1
-                elif number == DONE:
-                    self._told[rank] = None
+                self._busy -= number == DONE
 
     def poll(self) -> None:
         """Between the steps of a batch: at most every POLL_SECONDS, look for signals and requests."""

@@ -143,7 +143,7 @@ def tested(source: Stored, distribution: str | None, trials: int | None) -> Sett
 
 
 def configuration(source: Stored) -> str:
-    """What runs that differ in their seed alone have in common."""
+    """What runs that are one line have in common."""
     return json.dumps(alike(resolved(source.config)))
 
 
