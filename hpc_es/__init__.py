@@ -2,6 +2,8 @@
 
 for row in hpc_es.train("config.yaml"): ...         row is a dict of metrics, one a generation
 policy = hpc_es.load_policy("runs/demo")            policy(observation) is an action for env.step
+found = hpc_es.minimize(f, x0, sigma0)              f is called by all ranks of the job
+es = hpc_es.Strategy("es", x0=x0, sigma0=0.1)       x = es.ask(); es.tell(values)
 """
 
 from __future__ import annotations
@@ -9,14 +11,24 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from hpc_es.core.version import __version__
+
 if TYPE_CHECKING:
-    from hpc_es.experiment.library import train
-    from hpc_es.load import load_policy
+    from hpc_es.jobs.ask_tell import Strategy
+    from hpc_es.jobs.library import train
+    from hpc_es.jobs.minimize import minimize
+    from hpc_es.report.saved_policy import load_policy
+    from hpc_es.training.triggers import IntervalTrigger
 
-__version__ = "0.1.0"
-__all__ = ["__version__", "load_policy", "train"]
+__all__ = ["IntervalTrigger", "Strategy", "__version__", "load_policy", "minimize", "train"]
 
-_HOMES = {"load_policy": "hpc_es.load", "train": "hpc_es.experiment.library"}
+_HOMES = {
+    "IntervalTrigger": "hpc_es.training.triggers",
+    "Strategy": "hpc_es.jobs.ask_tell",
+    "load_policy": "hpc_es.report.saved_policy",
+    "minimize": "hpc_es.jobs.minimize",
+    "train": "hpc_es.jobs.library",
+}
 
 
 def __getattr__(name: str) -> Any:

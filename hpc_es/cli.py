@@ -20,7 +20,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 
 from hpc_es import __version__, commands  # noqa: E402
-from hpc_es.errors import UserError  # noqa: E402
+from hpc_es.core.errors import UserError  # noqa: E402
 from hpc_es.mpi.launch import task_rank  # noqa: E402
 
 INTERRUPTED = 130  # as shells have it for Ctrl-C
@@ -28,12 +28,12 @@ NOBODY_LISTENS = 141  # as shells have it for SIGPIPE
 
 
 def names() -> list[str]:
-    """The commands, sorted; a dash is an underscore in the module's name."""
+    """Return the commands, sorted; a dash is an underscore in the module's name."""
     return sorted(found.name.replace("_", "-") for found in pkgutil.iter_modules(commands.__path__))
 
 
 def command(name: str) -> ModuleType:
-    """The module of a command."""
+    """Return the module of a command."""
     return importlib.import_module(f"hpc_es.commands.{name.replace('-', '_')}")
 
 
@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> Parser:
-    """The command line up to the command's name, which alone decides what is imported."""
+    """Return the command line up to the command's name, which alone decides what is imported."""
     p = Parser(
         prog="hpc-es",
         usage="hpc-es [-h] [--version] COMMAND ...",
@@ -67,7 +67,7 @@ def parser() -> Parser:
 
 
 def summary(module: ModuleType) -> str:
-    """The first line of a command's docstring."""
+    """Return the first line of a command's docstring."""
     return (module.__doc__ or "").partition("\n")[0]
 
 

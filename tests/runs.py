@@ -14,15 +14,17 @@ import json
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hpc_es.experiment.checkpoint import Snapshot, load
-from hpc_es.experiment.store import Store, find
-from hpc_es.report import metrics
+import hpc_es
+from hpc_es.config.loading import load as load_config
+from hpc_es.storage import metrics_log as metrics
+from hpc_es.storage.checkpoint import Snapshot, load
+from hpc_es.storage.checkpoint_store import Store, find
 from tests.harness import ROOT, Finished, Job, start
 
 TINY = """
@@ -73,6 +75,12 @@ def finished(ranks: int, run: Path, *arguments: str) -> Finished:
     return done
 
 
+def here(config: Path, run: Path, overrides: Sequence[str]) -> None:
+    """Train in this process, without a launcher, to the end; of use where to start one would take seconds."""
+    for _ in hpc_es.train(load_config(config, overrides), run):
+        pass
+
+
 def newest(run: Path) -> Snapshot:
     """The newest checkpoint."""
     return load(find(run))
@@ -98,7 +106,7 @@ def digests(run: Path) -> dict[int, str]:
 
 def rows(run: Path) -> list[dict[str, Any]]:
     """metrics.jsonl without the columns of time and rank."""
-    return [_without_clock(row) for row in metrics.read(run)]
+    return [_without_clock(row) for row in metrics.read_metrics(run)]
 
 
 def table(run: Path) -> list[dict[str, Any]]:

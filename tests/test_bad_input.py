@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hpc_es.config.loading import validate
+from hpc_es.core.errors import ConfigError
+from hpc_es.training.build import task_and_policy
 from tests import runs
 from tests.harness import Finished, mpiexec, python
 
@@ -40,6 +45,14 @@ MISTAKES = {
         ["task.env_id=CartPole-v1", "policy.action_bins=5"],
         "policy.action_bins: is 5, but the actions are Discrete",
     ),
+    "noise on Discrete actions": (
+        ["task.env_id=CartPole-v1", "policy.action_noise_std=0.1"],
+        "policy.action_noise_std: is 0.1, but the actions are Discrete(2)",
+    ),
+    "export without a policy": (
+        ["task={kind: programs, name: add}", "policy=", "algorithm={kind: ga}", "report.export_interval=1"],
+        "report.export_interval: is 1, but the task programs has no policy to export",
+    ),
     "small table": (["noise.table_size=57"], "noise.table_size: is 57, but the policy has 58 parameters: at least 58"),
     "unknown program": (
         ["task={kind: programs, name: ad}", "policy=", "algorithm={kind: ga}"],
@@ -47,10 +60,16 @@ MISTAKES = {
     ),
     "policy for programs": (
         ["task={kind: programs, name: add}", "algorithm={kind: ga}"],
-        "nothing acts in the task progr",
+        "policy: nothing acts in the task 'programs'",
     ),
-    "search of episodes": (["algorithm={kind: random_search}"], "random search is for programs: expected 'programs'"),
-    "es for programs": (["task={kind: programs, name: add}"], "task.kind: has no episodes for a policy"),
+    "search of episodes": (
+        ["algorithm={kind: random_search}"],
+        "task.kind: is 'episodes', but the algorithm 'random_search' searches programs",
+    ),
+    "es for programs": (
+        ["task={kind: programs, name: add}"],
+        "task.kind: is 'programs', but the algorithm 'es' searches vectors",
+    ),
     "no equals sign": (["algorithm.sigma"], "algorithm.sigma"),
     "bad YAML": (["policy.hidden_dims=[1,"], "policy.hidden_dims"),
     "no stop": (["evaluation.interval=0", "stop.target_return=1"], "stop.target_return: needs evaluations"),
@@ -70,6 +89,21 @@ def test_a_mistake_is_told_and_leaves_nothing(mistake: str, tmp_path: Path) -> N
     arguments, text = MISTAKES[mistake]
     refused(runs.train(0, tmp_path / "run", *arguments), text)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("mistake", ["noise on Discrete actions", "export without a policy"])
+def test_what_would_fail_later_is_told_by_check(mistake: str, tmp_path: Path) -> None:
+    arguments, text = MISTAKES[mistake]
+    refused(runs.train(0, tmp_path / "run", "--check", *arguments), text)
+
+
+@pytest.mark.parametrize(("found", "said"), [("keras_model", "kind 'mlp' cannot"), ("tensorflow", "is not installed")])
+def test_an_export_that_cannot_be_made_is_told(found: str, said: str, monkeypatch: Any) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if found in name else real(name))
+    data = {"task": {"env_id": "CartPole-v1"}, "report": {"export_interval": 5}}
+    with pytest.raises(ConfigError, match=f"report.export_interval: is 5, .*{said}"):
+        task_and_policy(validate(data))
 
 
 @pytest.mark.parametrize(
@@ -137,23 +171,29 @@ def test_check_warns_of_hidden_state(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def owner(run: Path) -> Iterator[runs.Job]:
-    """A job that has the run directory and goes on slowly."""
-    with runs.begin(2, run, "stop.generations=36", "task.env_kwargs.pause_seconds=0.003") as job:
+    """A job that has the run directory and goes on, but slowly while the file `slow` is there."""
+    run.parent.joinpath("slow").touch()
+    with runs.begin(2, run, "stop.generations=36", slowed(run)) as job:
         runs.wait_for(lambda: runs.generation(run) >= 1)
         yield job
+
+
+def slowed(run: Path) -> str:
+    return f"task.env_kwargs.pause_file={run.parent / 'slow'}"
 
 
 def test_a_directory_in_use_is_refused_and_its_owner_unharmed(tmp_path: Path) -> None:
     with owner(tmp_path / "run") as job:
         master = job.pids()[0]
-        done = runs.train(3, tmp_path / "run", "task.env_kwargs.pause_seconds=0.003")
+        done = runs.train(3, tmp_path / "run", slowed(tmp_path / "run"))
         host = job.stdout.partition("0=")[2].partition(":")[0]
         assert job.process.poll() is None, "the owner ended before the test"
         refused(done, f"is in use by process {master} on host {host} since")
         assert "array" not in done.stderr
         task = {"SLURM_ARRAY_TASK_ID": "1"}
-        done = runs.train(0, tmp_path / "run", "task.env_kwargs.pause_seconds=0.003", env=task)
+        done = runs.train(0, tmp_path / "run", slowed(tmp_path / "run"), env=task)
         refused(done, "Tasks of a job array share the repetitions of one output: set repetitions")
+        (tmp_path / "slow").unlink()
         ended = job.wait()
         assert ended.status == 0, str(ended)
     runs.finished(0, tmp_path / "alone", *runs.EVERY, "stop.generations=36")
@@ -165,5 +205,6 @@ def test_the_directory_of_a_killed_owner_is_taken_over_at_once(tmp_path: Path) -
         job.signal(0, 9)
         since = time.monotonic()
         job.wait()
-        runs.finished(1, tmp_path / "run", "task.env_kwargs.pause_seconds=0.003", "stop.generations=3")
+        (tmp_path / "slow").unlink()
+        runs.finished(1, tmp_path / "run", slowed(tmp_path / "run"), "stop.generations=3")
         assert time.monotonic() - since < 20

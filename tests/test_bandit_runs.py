@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from hpc_es import cli
-from hpc_es.errors import UserError
-from hpc_es.load import load_policy
+from hpc_es.core.errors import UserError
+from hpc_es.report.saved_policy import load_policy
 from tests import runs
 
 BANDITS = (
     "task={kind: bandits, distribution: easy, num_trials: 8, episodes_per_job: 3}",
     "policy={kind: lstm, hidden_dims: [6, 5]}",
-    "algorithm.observation_normalization.enabled=true",
-    "algorithm.observation_normalization.probability=0.5",
+    "task.observation_normalization.enabled=true",
+    "task.observation_normalization.probability=0.5",
 )
 
 
@@ -53,9 +52,11 @@ def test_a_loaded_policy_remembers_until_it_is_restarted(alone: Path) -> None:
     assert policy.policy.size == 4 * 6 * (4 + 6 + 1) + 4 * 5 * (6 + 5 + 1) + 2 * (5 + 1)
 
 
+@pytest.mark.tensorflow
 def test_the_exported_policy_acts_as_the_loaded_one(tmp_path: Path) -> None:
     """The normaliser is inside."""
-    keras: Any = pytest.importorskip("keras")
+    import keras
+
     run = tmp_path / "run"
     runs.finished(0, run, *BANDITS, "algorithm.optimizer.learning_rate=1.0", "stop.generations=3")
     assert cli.run(["export", str(run), str(tmp_path / "policy.keras"), "--which", "last"]) == 0

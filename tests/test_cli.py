@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from hpc_es import __version__, cli
-from hpc_es.commands.eval import seeds
-from hpc_es.experiment.store import find
-from hpc_es.load import load_policy
+from hpc_es.jobs.evaluation import seeds
 from hpc_es.report import video
+from hpc_es.report.saved_policy import load_policy
+from hpc_es.storage.checkpoint_store import find
 from tests.harness import python
 from tests.toys import lifetime
 from tests.trained import lengths_by_hand, run, snapshot, strict_json

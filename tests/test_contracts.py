@@ -1,4 +1,4 @@
-"""What every algorithm, task and policy promises; found by folder, so that a new file is tested without being named.
+"""What every algorithm, task, policy and noise promises; found by folder, so that a new file is tested unnamed.
 
 A kind whose defaults do not make a small experiment has its settings in EXAMPLES.
 """
@@ -7,28 +7,51 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hpc_es import kinds
-from hpc_es.config import validate
-from hpc_es.experiment.build import Parts, parts, task_and_policy
-from hpc_es.interfaces import ROW, Arrays, Box, Chunk, Discrete, Outcome, Perturbed, Policy, Results, Spaces, State
+from hpc_es.config import kinds
+from hpc_es.config.loading import validate
+from hpc_es.core.data import (
+    Array,
+    Arrays,
+    Box,
+    Chunk,
+    Discrete,
+    Field,
+    Jobs,
+    Outcome,
+    Perturbed,
+    Results,
+    Rows,
+    Spaces,
+    State,
+    numbered,
+    row_dtype,
+    unperturbed,
+)
+from hpc_es.core.interfaces import Needs, Noise, Offers, Policy
+from hpc_es.core.keys import Keys
+from hpc_es.core.places import RunPlace
 from hpc_es.mpi.world import World
+from hpc_es.noise.counter import CounterNoise
+from hpc_es.noise.table import TableNoise, fill
+from hpc_es.training.build import Parts, parts, task_and_policy
 from tests.toys import batch, nothing
 
 PROGRAMS = {"task": {"kind": "programs", "name": "reverse", "max_code_length": 30}, "policy": None}
+ANYWHERE = {"dimension": 3, "bounds": {"low": -2.0, "high": 2.0}, "initial": "random"}
+MARKS = ("{parameters}", "{seed}", "{result}")
+CHAOS = {"kind": "episodes", "env_id": "tests.toys:Chaos-v0"}
 EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
     ("algorithms", "es"): {
-        "algorithm": {
-            "kind": "es",
-            "population_size": 12,
-            "observation_normalization": {"enabled": True, "probability": 0.5},
-            "optimizer": {"kind": "adam"},
-        }
+        "task": {**CHAOS, "observation_normalization": {"enabled": True, "probability": 0.5}},
+        "algorithm": {"kind": "es", "population_size": 12, "optimizer": {"kind": "adam"}},
     },
     ("algorithms", "ga"): {**PROGRAMS, "algorithm": {"kind": "ga", "population_size": 12}},
     ("algorithms", "random_search"): {
@@ -48,8 +71,25 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
         "policy": {"kind": "lstm", "hidden_dims": [5]},
         "algorithm": {"kind": "actor_critic", "batch_size": 6},
     },
-    ("tasks", "episodes"): {"task": {"kind": "episodes", "env_id": "tests.toys:Chaos-v0"}},
+    ("tasks", "episodes"): {"task": {**CHAOS, "observation_normalization": {"enabled": True, "probability": 1.0}}},
+    ("tasks", "bandits"): {
+        "task": {"kind": "bandits", "observation_normalization": {"enabled": True, "probability": 1.0}},
+        "policy": {"kind": "mlp", "hidden_dims": [5]},
+    },
     ("tasks", "programs"): {**PROGRAMS, "algorithm": {"kind": "random_search"}},
+}
+EXAMPLES |= {
+    ("tasks", "function"): {
+        "task": {"kind": "function", "function": "tests.toys:noisy_bowl", **ANYWHERE},
+        "policy": None,
+    },
+    ("tasks", "command"): {
+        "task": {
+            **{"kind": "command", **ANYWHERE},
+            "command": ["sh", "-c", '(cat "$1"; echo "$2") | cksum | cut -c -6 > "$3"', "sh", *MARKS],
+        },
+        "policy": None,
+    },
 }
 SECTIONS = {"algorithms": "algorithm", "tasks": "task", "policies": "policy"}
 PACKAGES: tuple[kinds.Package, ...] = ("algorithms", "tasks", "policies")
@@ -64,7 +104,7 @@ def example(package: str, kind: str) -> dict[str, Any]:
     """A small experiment with this kind."""
     settings: dict[str, Any] = {
         "seed": 3,
-        "task": {"kind": "episodes", "env_id": "tests.toys:Chaos-v0"},
+        "task": CHAOS,
         "policy": {"kind": "mlp", "hidden_dims": [5], "action_noise_std": 0.01},
         "algorithm": {"kind": "es", "population_size": 6},
         "noise": {"kind": "table", "table_size": 10_000},
@@ -76,19 +116,68 @@ def example(package: str, kind: str) -> dict[str, Any]:
 
 def built(package: str, kind: str, repetition: int = 0) -> Parts:
     """The parts, made anew, as a rank makes them."""
-    config = validate(example(package, kind))
-    task, policy = task_and_policy(config)
-    return parts(config, World("none"), task, policy, repetition)
+    return opened(example(package, kind), repetition)
+
+
+MADE: list[Parts] = []
+
+
+@pytest.fixture(autouse=True)
+def closed_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Run directories are in tmp_path, and tasks give back what they hold."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    yield
+    while MADE:
+        MADE.pop().task.close()
+
+
+def opened(settings: Mapping[str, Any], repetition: int = 0) -> Parts:
+    """The parts of these settings, with a run directory of their own."""
+    config = validate(dict(settings))
+    made = parts(config, World("none"), *task_and_policy(config), repetition)
+    MADE.append(made)
+    made.problem.open(RunPlace(Path(tempfile.mkdtemp()), 0, 1, lambda make: make()))
+    return made
+
+
+def asked(made: Parts, state: State, rounds: int = 10) -> tuple[list[Chunk], Rows]:
+    """The chunks of a generation as the loop numbers them, and the rows of its training jobs."""
+    chunks: list[Chunk] = []
+    rows = np.zeros(0, made.row)
+    for round in range(rounds):
+        new = numbered(made.algorithm.ask(state, round, rows), len(chunks))
+        if not new:
+            break
+        chunks += new
+        trained = [chunk for chunk in new if chunk.purpose == "train"]
+        rows = np.concatenate([rows, *(made.algorithm.evaluate(state, chunk, nothing).rows for chunk in trained)])
+    return chunks, rows
 
 
 def generation(made: Parts, state: State, order: int = 1) -> tuple[list[Chunk], list[Outcome], Results]:
-    """A generation of one round on one rank, its chunks and blocks taken forwards (1) or backwards (-1)."""
+    """A generation on one rank, its chunks and blocks taken forwards (1) or backwards (-1)."""
     algorithm = made.algorithm
-    chunks = algorithm.ask(state, 0, 0)
+    chunks, _ = asked(made, state)
     outcomes = [algorithm.evaluate(state, chunk, nothing) for chunk in chunks[::order]][::order]
-    rows = np.concatenate([outcome.rows for outcome in outcomes])
-    blocks = [algorithm.contribute(state, rows, block) for block in range(algorithm.blocks())[::order]][::order]
-    return chunks, outcomes, Results(rows, [outcome.arrays for outcome in outcomes], blocks)
+    of = {
+        purpose: [outcome for chunk, outcome in zip(chunks, outcomes, strict=True) if chunk.purpose == purpose]
+        for purpose in ("train", "probe")
+    }
+    rows, probes = (np.concatenate([np.zeros(0, made.row), *(outcome.rows for outcome in of[each])]) for each in of)
+    prepared = algorithm.prepare(state, rows)
+    blocks = [algorithm.contribute(state, prepared, block) for block in range(algorithm.blocks(state))[::order]]
+    arrays = [outcome.arrays for outcome in of["train"]]
+    return chunks, outcomes, Results(rows, arrays, blocks[::order], prepared, probes)
+
+
+def following(made: Parts, state: State) -> tuple[State, Mapping[str, float]]:
+    """The next state and the metrics, as the loop makes them of a generation."""
+    chunks, outcomes, results = generation(made, state)
+    after, metrics = made.algorithm.tell(state, results)
+    trained = [outcome for chunk, outcome in zip(chunks, outcomes, strict=True) if chunk.purpose == "train"]
+    units = [unit for outcome in trained for unit in outcome.learned]
+    carried = made.problem.merge(made.problem.carried().found_in(state), units)
+    return carried.added_to(after), {**metrics, **made.problem.metrics(carried)}
 
 
 def same_arrays(a: Arrays, b: Arrays) -> bool:
@@ -105,7 +194,8 @@ def same_state(a: State, b: State) -> bool:
 
 def same_results(a: Results, b: Results) -> bool:
     arrays = len(a.chunk_arrays) == len(b.chunk_arrays) and all(map(same_arrays, a.chunk_arrays, b.chunk_arrays))
-    return arrays and same(a.rows, b.rows) and all(map(same, a.blocks, b.blocks))
+    blocks = len(a.blocks) == len(b.blocks) and all(map(same_arrays, a.blocks, b.blocks))
+    return arrays and blocks and same(a.rows, b.rows) and same(a.probes, b.probes)
 
 
 def form(arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,6 +222,16 @@ def test_options_cannot_be_changed(package: kinds.Package, kind: str) -> None:
         options.kind = "other"
 
 
+@every("algorithms")
+def test_an_algorithm_declares_its_needs_and_its_fields_fit_every_problem(kind: str) -> None:
+    needs: Needs = kinds.module("algorithms", kind).NEEDS
+    assert isinstance(needs, Needs)
+    made = built("algorithms", kind)
+    assert made.row == row_dtype((*made.problem.fields, *needs.fields))
+    assert (made.noise is not None) == needs.noise
+    assert needs.searches in kinds.module("tasks", example("algorithms", kind)["task"]["kind"]).OFFERS.problems
+
+
 # Algorithms.
 
 
@@ -146,54 +246,72 @@ def test_initial_is_the_same_on_every_rank_and_of_arrays_only(kind: str) -> None
 
 
 @every("algorithms")
-def test_ask_cuts_each_round_into_consecutive_chunks(kind: str) -> None:
+def test_what_the_problem_carries_has_names_of_its_own(kind: str) -> None:
     made = built("algorithms", kind)
-    state = made.algorithm.initial()
-    chunks: list[Chunk] = []
-    for round in range(3):
-        assert made.algorithm.ask(state, round, len(chunks)) == made.algorithm.ask(state, round, len(chunks))
-        chunks += made.algorithm.ask(state, round, len(chunks))
-    assert [chunk.index for chunk in chunks] == list(range(len(chunks)))
-    assert [job for chunk in chunks for job in chunk.job_numbers] == list(range(sum(chunk.jobs for chunk in chunks)))
-    assert all(chunk.training and chunk.jobs >= 1 for chunk in chunks)
+    state, carried = made.algorithm.initial(), made.problem.carried()
+    assert not set(state.shared) & set(carried.shared) and not set(state.master) & set(carried.master)
+    assert list(made.initial().shared) == [*state.shared, *carried.shared]
+    assert list(made.initial().master) == [*state.master, *carried.master]
+
+
+@every("algorithms")
+def test_ask_cuts_each_round_into_consecutive_chunks_until_none_is_left(kind: str) -> None:
+    made = built("algorithms", kind)
+    state = made.initial()
+    chunks, rows = asked(made, state)
+    assert (chunks, rows.tobytes()) == (asked(made, state)[0], asked(made, state)[1].tobytes())
+    trained = [chunk for chunk in chunks if chunk.purpose == "train"]
+    assert [job for chunk in trained for job in chunk.job_numbers] == list(range(len(rows)))
+    assert all(chunk.purpose in {"train", "probe"} and chunk.jobs >= 1 for chunk in chunks) and trained
+    assert max(chunk.jobs for chunk in chunks) <= made_chunk_size(made)
+
+
+def made_chunk_size(made: Parts) -> int:
+    """Jobs of a chunk; mpi.chunk_size of the examples is 4."""
+    return made.problem.chunk_size or 4
 
 
 @every("algorithms")
 def test_a_generation_is_the_same_in_any_order_on_any_rank(kind: str) -> None:
     here, there = built("algorithms", kind), built("algorithms", kind)
-    state = here.algorithm.initial()
+    state = here.initial()
     chunks, outcomes, results = generation(here, state)
-    assert same_results(results, generation(there, state, -1)[2])
+    backwards = generation(there, state, -1)
+    assert same_results(results, backwards[2])
     assert same_results(results, generation(here, state)[2])
-    for chunk, outcome in zip(chunks, outcomes, strict=True):
-        assert (outcome.rows.dtype, outcome.rows.shape) == (ROW, (chunk.jobs,))
+    for chunk, outcome, other in zip(chunks, outcomes, backwards[1], strict=True):
+        assert (outcome.rows.dtype, outcome.rows.shape) == (here.row, (chunk.jobs,))
         assert not outcome.failures
+        assert len(outcome.learned) == len(other.learned) and all(map(same_arrays, outcome.learned, other.learned))
 
 
 @every("algorithms")
 def test_repetitions_differ(kind: str) -> None:
     first, second = built("algorithms", kind, 0), built("algorithms", kind, 1)
-    _, _, one = generation(first, first.algorithm.initial())
-    _, _, other = generation(second, second.algorithm.initial())
+    _, _, one = generation(first, first.initial())
+    _, _, other = generation(second, second.initial())
     assert not same(one.rows, other.rows)
 
 
 @every("algorithms")
 def test_tell_is_pure_and_keeps_the_form_of_the_state(kind: str) -> None:
     made, again = built("algorithms", kind), built("algorithms", kind)
-    initial = state = made.algorithm.initial()
+    initial = state = made.initial()
+    keeps_shapes = not kinds.module("algorithms", kind).NEEDS.growing
     for number in range(3):
         _, _, results = generation(made, state)
         before, given = copy.deepcopy(state), copy.deepcopy(results)
-        following, metrics = made.algorithm.tell(state, results)
-        assert same_state(following, again.algorithm.tell(state, results)[0])
+        told, _ = made.algorithm.tell(state, results)
+        assert same_state(told, again.algorithm.tell(state, results)[0])
         assert same_state(state, before), "tell changed its state"
         assert same_results(results, given), "tell changed its results"
-        assert following.generation == number + 1
-        assert form(following.shared) == form(initial.shared)
-        assert form(following.master) == form(initial.master)
+        assert told.generation == number + 1
+        state, metrics = following(made, state)
+        assert list(state.shared) == list(initial.shared) and list(state.master) == list(initial.master)
+        if keeps_shapes:
+            assert form(state.shared) == form(initial.shared)
+            assert form(state.master) == form(initial.master)
         assert all(np.isfinite(value) for value in metrics.values())
-        state = following
     assert not (same_arrays(state.shared, initial.shared) and same_arrays(state.master, initial.master))
     assert not same(state.theta, initial.theta) or not state.theta.size
 
@@ -202,68 +320,190 @@ def test_tell_is_pure_and_keeps_the_form_of_the_state(kind: str) -> None:
 def test_workers_need_the_shared_arrays_only(kind: str) -> None:
     """The master's arrays of a worker are those of the initial state for ever; results must not depend on them."""
     made = built("algorithms", kind)
-    initial = made.algorithm.initial()
-    state, _ = made.algorithm.tell(initial, generation(made, initial)[2])
+    initial = made.initial()
+    state, _ = following(made, initial)
     on_worker = State(state.generation, state.shared, initial.master)
     chunks, _, results = generation(made, state)
     its_chunks, _, its_results = generation(built("algorithms", kind), on_worker)
     assert chunks == its_chunks
     assert same_results(results, its_results)
-    assert made.algorithm.enough(results.rows) == made.algorithm.enough(its_results.rows)
 
 
 @every("algorithms")
 def test_evaluating_changes_no_state(kind: str) -> None:
     made = built("algorithms", kind)
-    state = made.algorithm.initial()
+    state = made.initial()
     before = copy.deepcopy(state)
     generation(made, state)
-    if made.task.spaces is not None:
-        made.algorithm.evaluate(state, Chunk(0, 0, 3, training=False), nothing)
+    if made.problem.evaluation_episodes != 0:
+        made.algorithm.evaluate(state, Chunk(0, 0, 3, "evaluate"), nothing)
     assert same_state(state, before)
 
 
 @every("algorithms")
 def test_evaluation_episodes_do_not_depend_on_their_chunk(kind: str) -> None:
     made = built("algorithms", kind)
-    if made.task.spaces is None:
+    if made.problem.evaluation_episodes == 0:
         pytest.skip("programs have no evaluation episodes")
-    state = made.algorithm.initial()
-    whole = made.algorithm.evaluate(state, Chunk(0, 0, 6, training=False), nothing).rows
-    parts = [made.algorithm.evaluate(state, Chunk(i, i, 1, training=False), nothing).rows for i in range(6)]
+    state = made.initial()
+    whole = made.algorithm.evaluate(state, Chunk(0, 0, 6, "evaluate"), nothing).rows
+    parts = [made.algorithm.evaluate(state, Chunk(i, i, 1, "evaluate"), nothing).rows for i in range(6)]
     assert same(np.concatenate(parts), whole)
-    training = made.algorithm.evaluate(state, made.algorithm.ask(state, 0, 0)[0], nothing).rows
+    training = made.algorithm.evaluate(state, asked(made, state)[0][0], nothing).rows
     assert not set(training["return_"].tolist()) & set(whole["return_"].tolist())
+
+
+@every("algorithms")
+def test_what_is_told_of_a_state_is_plain(kind: str) -> None:
+    made = built("algorithms", kind)
+    state, _ = following(made, made.initial())
+    for value in made.algorithm.summary(state).values():
+        assert value is None or type(value) in {bool, int, float, str}, value
+    assert made.algorithm.finished(state) is None or isinstance(made.algorithm.finished(state), str)
 
 
 # Tasks.
 
 
+PROBLEMS = [(kind, word) for kind in kinds.kinds("tasks") for word in kinds.module("tasks", kind).OFFERS.problems]
+SEARCHED = {"vectors": "es", "programs": "random_search", "trajectories": "actor_critic"}  # an algorithm for each
+every_problem = pytest.mark.parametrize(("kind", "word"), PROBLEMS)
+
+
+def problem(kind: str, word: str) -> Parts:
+    """The parts of an experiment on this kind of problem of a task."""
+    settings = example("tasks", kind)
+    settings["algorithm"] = {"kind": SEARCHED[word]}
+    if word == "trajectories":  # as its steps are differentiated, the policy sees observations as they are
+        settings["task"] = {name: settings["task"][name] for name in settings["task"] if "normalization" not in name}
+        settings["task"] |= {"env_id": "tests.toys:Survival-v0"} if kind == "episodes" else {}
+        settings["policy"] = {"kind": "lstm", "hidden_dims": [3]}
+    return opened(settings)
+
+
+def evaluated(made: Parts, word: str, numbers: range, polls: list[int] | None = None) -> Outcome:
+    """These jobs of generation 2, each with a candidate or a program of its own."""
+    jobs, poll = Jobs(2, numbers, list(numbers)), lambda: (polls if polls is not None else []).append(1)
+    found: Any = made.problem
+    if word == "programs":
+        outcome: Outcome = found.evaluate([["+.", ",[.,]", ">,[>,]<[.<]"][job % 3] for job in numbers], jobs, poll)
+        return outcome
+    if word == "trajectories":
+        seeds = np.array([[job] * found.episodes_per_job for job in numbers])
+        played: Outcome = found.play(bound(found.policy, 8, list(numbers)), batch(seeds), poll)
+        return played
+    directions = np.random.default_rng(1).standard_normal((8, found.size)).astype(np.float32)
+    theta = found.initial(np.random.default_rng(0))
+    candidates = Perturbed(theta, directions, np.array(numbers), np.full(len(numbers), 0.5, theta.dtype))
+    of_vectors: Outcome = found.evaluate(candidates, jobs, found.carried(), poll)
+    return of_vectors
+
+
 @every("tasks")
-def test_a_task_has_spaces_and_gives_a_row_a_job(kind: str) -> None:
+def test_a_task_declares_what_it_offers(kind: str) -> None:
+    offers: Offers = kinds.module("tasks", kind).OFFERS
     made = built("tasks", kind)
-    assert made.task.spaces is None or isinstance(made.task.spaces, Spaces)
-    assert made.task.episodes_per_job >= 1
-    polls: list[int] = []
-    jobs, per_job = 3, made.task.episodes_per_job
-    seeds = np.arange(jobs * per_job).reshape(jobs, per_job).tolist()
-    outcome = made.task.evaluate(performer(made, jobs), batch(seeds), lambda: polls.append(1))
+    assert isinstance(offers, Offers) and offers.problems
+    assert offers.policy == isinstance(made.task.spaces, Spaces) == (made.policy is not None)
+    assert made.task.name
+
+
+@every_problem
+def test_a_problem_gives_a_row_a_job(kind: str, word: str) -> None:
+    made = problem(kind, word)
+    found, polls = made.problem, list[int]()
+    outcome = evaluated(made, word, range(3), polls)
     assert polls
-    assert (outcome.rows.dtype, outcome.rows.shape) == (ROW, (jobs,))
-    assert (outcome.rows["length"] >= per_job).all()
+    assert (outcome.rows.dtype, outcome.rows.shape) == (row_dtype(found.fields), (3,))
+    assert found.episodes_per_job >= 1 and (outcome.rows["length"] >= found.episodes_per_job).all()
     assert np.isfinite(outcome.rows["return_"]).all()
+    assert all(isinstance(each, Field) for each in found.fields)
+    assert found.chunk_size is None or found.chunk_size >= 1
+    assert set(outcome.seconds) <= {"environment", "policy", "policy_calls"}
 
 
-@every("tasks")
-def test_a_task_is_a_function_of_its_batch(kind: str) -> None:
-    """Also of a task that has run something else before."""
-    here, there = built("tasks", kind), built("tasks", kind)
-    seeds = [[seed] * here.task.episodes_per_job for seed in (5, 6, 7)]
-    first = here.task.evaluate(performer(here, 3), batch(seeds, observe=[True] * 3), nothing)
-    there.task.evaluate(performer(there, 2), batch(seeds[1:]), nothing)
-    second = there.task.evaluate(performer(there, 3), batch(seeds, observe=[True] * 3), nothing)
+@every_problem
+def test_a_problem_is_a_function_of_its_jobs(kind: str, word: str) -> None:
+    """Also where it has evaluated something else before; and a job does not depend on its company."""
+    here, there = problem(kind, word), problem(kind, word)
+    first = evaluated(here, word, range(4, 7))
+    evaluated(there, word, range(1, 3))
+    second = evaluated(there, word, range(4, 7))
     assert same(first.rows, second.rows)
-    assert same_arrays(first.arrays, second.arrays)
+    assert len(first.learned) == len(second.learned) and all(map(same_arrays, first.learned, second.learned))
+    assert same(evaluated(there, word, range(5, 7)).rows, first.rows[1:])
+
+
+@every_problem
+def test_a_problem_keeps_the_form_of_what_it_carries(kind: str, word: str) -> None:
+    """Merged on rank 0 from what jobs have learned; nothing comes of no units."""
+    made = problem(kind, word)
+    found = made.problem
+    before = copy.deepcopy(found.carried())
+    units = [*evaluated(made, word, range(3)).learned, *evaluated(made, word, range(3, 8)).learned]
+    after = found.merge(found.carried(), units)
+    assert form(after.shared) == form(before.shared) and form(after.master) == form(before.master)
+    assert same_arrays(found.carried().shared, before.shared) and same_arrays(found.carried().master, before.master)
+    assert all(np.isfinite(value) for value in found.metrics(after).values())
+    again = found.merge(before, [])
+    assert same_arrays(again.shared, before.shared) and same_arrays(again.master, before.master)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, word in PROBLEMS if word == "vectors"])
+def test_a_vector_problem_begins_with_a_vector_of_its_size(kind: str) -> None:
+    found: Any = problem(kind, "vectors").problem
+    first, second = (found.initial(np.random.default_rng(1)) for _ in range(2))
+    assert (first.dtype, first.shape) == (found.dtype, (found.size,))
+    assert same(first, second) and not same(first, found.initial(np.random.default_rng(2)))
+    assert sum(int(np.prod(shape)) for shape in found.layout.values()) == found.size
+
+
+@pytest.mark.parametrize("kind", [kind for kind, word in PROBLEMS if word == "vectors"])
+def test_purposes_have_episodes_of_their_own(kind: str) -> None:
+    """The same centre and job numbers: training, a probe and an evaluation see different seeds."""
+    found: Any = problem(kind, "vectors").problem
+    theta = found.initial(np.random.default_rng(0))
+    returns = [
+        found.evaluate(unperturbed(theta, 8), Jobs(2, range(8), range(8), purpose), found.carried(), nothing).rows
+        for purpose in ("train", "probe", "evaluate")
+    ]
+    assert len({rows["return_"].tobytes() for rows in returns}) == 3
+
+
+# Noise.
+
+
+class Plain:
+    """The sums as they are written down, in float64."""
+
+    def __init__(self, noise: Noise, size: int) -> None:
+        self._noise, self._size = noise, size
+
+    def sums(self, generation: int, weights: Array, powers: Sequence[int]) -> Array:
+        directions = [self._noise.direction(generation, pair, 0, self._size) for pair in range(weights.shape[1])]
+        return np.array(
+            [
+                [sum(w * float(d[i]) ** power for w, d in zip(row, directions, strict=True)) for i in range(self._size)]
+                for row, power in zip(weights, powers, strict=True)
+            ]
+        )
+
+
+def noise_of(kind: str, size: int) -> Noise:
+    if kind == "counter":
+        return CounterNoise(Keys(5), size)
+    table = np.empty(5000, np.float32)
+    fill(table, Keys(5), 0, 1)
+    return TableNoise(table, Keys(5), size)
+
+
+@pytest.mark.parametrize("kind", ["table", "counter"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_weighted_sums_are_plain_sums(kind: str, dtype: type[np.floating]) -> None:
+    made, weights = noise_of(kind, 6), np.array([[1.5, -2, 0], [0, 3, 0.25], [-1, 1, 1]])
+    found = made.weighted_sums(7, weights, (1, 2, 1), 0, 6, np.dtype(dtype))
+    assert (found.shape, found.dtype) == ((3, 6), dtype)
+    np.testing.assert_allclose(found, Plain(made, 6).sums(7, weights, (1, 2, 1)), rtol=1e-5, atol=1e-6)
 
 
 # Policies.
@@ -276,11 +516,6 @@ def policy_of(kind: str, spaces: Spaces) -> Policy:
     options = validate(example("policies", kind)).policy
     policy: Policy = kinds.module("policies", kind).build(options, spaces)
     return policy
-
-
-def performer(made: Parts, jobs: int) -> Any:
-    """What a task evaluates: an actor, or programs."""
-    return bound(made.policy, jobs) if made.policy is not None else ["+.", ",[.,]", ">,[>,]<[.<]"][:jobs]
 
 
 def bound(policy: Policy, jobs: int, rows: Sequence[int] | None = None) -> Any:

@@ -22,8 +22,8 @@ SAME = {  # as experiments equal: how the ranks share the work changes no bit
 OTHERS = {
     "counter": ["noise.kind=counter"],
     "normalised": [
-        "algorithm.observation_normalization.enabled=true",
-        "algorithm.observation_normalization.probability=0.5",
+        "task.observation_normalization.enabled=true",
+        "task.observation_normalization.probability=0.5",
     ],
     "rounds": ["algorithm.min_timesteps_per_generation=600"],
     "two episodes": ["task.episodes_per_job=2"],
@@ -33,8 +33,8 @@ OTHERS = {
     "chunks of 5": ["mpi.chunk_size=5"],
     "chunks of 5, normalised, rounds": [
         "mpi.chunk_size=5",
-        "algorithm.observation_normalization.enabled=true",
-        "algorithm.observation_normalization.probability=0.5",
+        "task.observation_normalization.enabled=true",
+        "task.observation_normalization.probability=0.5",
         "algorithm.min_timesteps_per_generation=600",
         "evaluation.episodes=20",
     ],
@@ -51,7 +51,7 @@ ALL = """
     import json, sys
     from pathlib import Path
     import hpc_es
-    from hpc_es.config import load
+    from hpc_es.config.loading import load
 
     config, directory, variants = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
     for name, overrides in variants.items():

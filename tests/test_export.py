@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,25 @@ import numpy as np
 import pytest
 
 from hpc_es import cli
-from hpc_es.interfaces import Box, Float32, Perturbed, Spaces
-from hpc_es.load import load_policy
-from hpc_es.policies import mlp_keras
-from hpc_es.policies.mlp import MLP, Normaliser, Options
+from hpc_es.core.data import Box, Float32, Normaliser, Perturbed, Spaces
+from hpc_es.policies.mlp import keras_model as mlp_keras
+from hpc_es.policies.mlp.policy import MLP, Options
+from hpc_es.report.saved_policy import load_policy
 from tests.harness import python, script
 from tests.trained import HEADS, NORMALISED, NORMALISER, WIDTH, run
 
-keras: Any = pytest.importorskip("keras")
+keras: Any = None
+pytestmark = pytest.mark.tensorflow
 
 SEEN = np.random.default_rng(5).normal(0, 2, (64, WIDTH)).astype(np.float32)
 INFINITE = "half infinite"
 HALF = Box(np.array([-0.2, -np.inf], np.float32), np.array([np.inf, 0.1], np.float32))
+
+
+@pytest.fixture(autouse=True)
+def _imported_late() -> None:
+    global keras  # noqa: PLW0603  (collecting the tests imports no Keras)
+    keras = importlib.import_module("keras")
 
 
 def policy(head: str, activation: str) -> MLP:
@@ -102,7 +110,7 @@ def test_without_tensorflow_the_extra_is_named(tmp_path: Path, monkeypatch: Any,
 def test_a_policy_without_a_keras_twin_cannot_be_exported(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "hpc_es.policies.mlp_keras" else found(name)
+        importlib.util, "find_spec", lambda name: None if name == "hpc_es.policies.mlp.keras_model" else found(name)
     )
     with pytest.raises(SystemExit) as left:
         cli.main(["export", str(run()), str(tmp_path / "policy.keras")])

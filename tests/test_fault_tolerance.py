@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpc_es.config import validate
+from hpc_es.config.loading import validate
 from tests import runs
 from tests.harness import MPIEXEC, ROOT, Job, mpiexec, python, script
 from tests.test_kills import stopped_while_writing
@@ -26,8 +26,8 @@ GENERATIONS = 20  # of some 40 ms
 OPTIONS = (
     f"stop.generations={GENERATIONS}",
     "mpi.chunk_size=2",
-    "algorithm.observation_normalization.enabled=true",
-    "algorithm.observation_normalization.probability=0.5",
+    "task.observation_normalization.enabled=true",
+    "task.observation_normalization.probability=0.5",
     "task.env_kwargs.pause_seconds=0.0005",
 )
 

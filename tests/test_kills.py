@@ -18,15 +18,18 @@ from tests.harness import Job
 
 KILLS, RUNS = 40, 4
 LONGEST_SECONDS = 0.3  # of a life after its start; a generation takes some 50 ms
-REFERENCE = 90  # generations: more than all lives of a run can get through
+REFERENCE = 150  # generations: more than all lives of a run can get through
 END_SECONDS = 10.0
 OPTIONS = (
     "checkpoint.interval=1",
     "policy.hidden_dims=[64, 64]",  # checkpoints of 100 KB, which take a while to write
-    "algorithm.observation_normalization.enabled=true",
-    "algorithm.observation_normalization.probability=0.5",
+    "task.observation_normalization.enabled=true",
+    "task.observation_normalization.probability=0.5",
 )
 PAUSE = ("task.env_kwargs.pause_seconds=0.0004",)
+
+
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ HEAD = """
 import sys
 from pathlib import Path
 import hpc_es
-from hpc_es.config import load
-from hpc_es.errors import UserError
+from hpc_es.config.loading import load
+from hpc_es.core.errors import UserError
 from hpc_es.mpi.connect import connect
 
 directory = Path(sys.argv[1])

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import hpc_es
-from hpc_es.errors import CheckpointError, ConfigError
-from hpc_es.experiment import checkpoint
-from hpc_es.experiment.checkpoint import Best
-from hpc_es.load import ROWS, Which, load_policy, stored
+from hpc_es.core.errors import CheckpointError, ConfigError
+from hpc_es.report.saved_policy import ROWS, Which, load_policy, stored
+from hpc_es.storage import checkpoint
+from hpc_es.storage.checkpoint import Best
 from tests.harness import python, script
 from tests.trained import NORMALISED, outputs, rewritten, run, snapshot
 

@@ -7,10 +7,11 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from hpc_es.experiment.checkpoint import load
-from hpc_es.experiment.store import Store
+from hpc_es.storage.checkpoint import load
+from hpc_es.storage.checkpoint_store import Store
 from tests import runs
 from tests.harness import ROOT, Finished, mpiexec, python, script
 
@@ -148,6 +149,50 @@ def test_abort_on_a_failed_episode_ends_all_ranks(fault: str, tmp_path: Path) ->
     why = "ValueError: the simulator diverged" if fault == "raise" else "EpisodeTimeout: the episode took longer"
     ended(done, 1, "an episode failed and task.on_failed_episode is abort", why)
     assert "Traceback" not in done.stderr
+    told = runs.status(tmp_path / "run")
+    assert (told["status"], told["exit_status"]) == ("failed", 1)
+    assert told["reason"].startswith("rank 1: an episode failed") and why in told["reason"]
+
+
+BROKEN = """
+    import runpy
+    from {module} import {name} as owner
+    def broken(*_, **__):
+        raise MemoryError
+    owner.{method} = broken
+    runpy.run_module("hpc_es.main", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("ranks", [0, 3])
+@pytest.mark.parametrize(
+    ("module", "name", "method"),
+    [
+        ("hpc_es.algorithms.es", "EvolutionStrategy", "tell"),
+        ("hpc_es.training.run_writer", "TriggerList", "__call__"),
+        ("hpc_es.training.run_writer", "RunWriter", "result"),
+    ],
+)
+def test_whatever_fails_is_told_in_the_status_file(
+    module: str, name: str, method: str, ranks: int, tmp_path: Path
+) -> None:
+    code = script(BROKEN.format(module=module, name=name, method=method))
+    arguments = [*code, *runs.command(tmp_path / "run")[2:]]
+    done = mpiexec(ranks, arguments, cwd=ROOT) if ranks else python(arguments, cwd=ROOT)
+    assert done.status != 0 and not done.timed_out, str(done)
+    told = runs.status(tmp_path / "run")
+    assert (told["status"], told["exit_status"]) == ("failed", 1) and told["reason"].endswith("MemoryError")
+
+
+@pytest.mark.parametrize("ranks", [0, 3])
+def test_theta_that_is_not_finite_ends_the_run_and_is_not_saved(ranks: int, tmp_path: Path) -> None:
+    run, steep = tmp_path / "run", "algorithm.optimizer.learning_rate=1e39"  # infinite in float32
+    done = runs.train(ranks, run, steep, "checkpoint.interval=1")
+    assert done.status == 1 and "Traceback" not in done.stderr, str(done)
+    said = "theta is not finite after generation 0: lower algorithm.optimizer.learning_rate"
+    assert done.stderr.count(said) == 1 and said in runs.status(run)["reason"]
+    assert runs.status(run)["status"] == "failed"
+    assert runs.newest(run).state.generation == 0 and np.isfinite(runs.newest(run).state.theta).all()
 
 
 def test_an_environment_that_one_rank_cannot_import_ends_all_ranks(tmp_path: Path) -> None:
@@ -164,14 +209,14 @@ def test_an_environment_that_one_rank_cannot_import_ends_all_ranks(tmp_path: Pat
 
 BROKEN_POLICY = """
     import os, runpy
-    from hpc_es.policies import mlp
+    from hpc_es.policies.mlp.numpy_actor import NumpyActor
 
-    act = mlp.NumpyActor.act
+    act = NumpyActor.act
     def broken(self, observations):
         if os.environ["PMI_RANK"] == "{rank}":
             raise FloatingPointError("overflow in the policy")
         return act(self, observations)
-    mlp.NumpyActor.act = broken
+    NumpyActor.act = broken
     runpy.run_module("hpc_es.main", run_name="__main__")
 """
 

@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
-from hpc_es.experiment import results
+from hpc_es.algorithms import random_search
+from hpc_es.core.keys import Keys
+from hpc_es.storage import programs_log, results
+from hpc_es.storage.checkpoint_store import Store
+from hpc_es.tasks.programs.task import Options, build
 from tests import runs
 from tests.harness import ROOT, mpiexec, script
 
@@ -18,6 +22,8 @@ GA = (TASK, "policy=", "algorithm={kind: ga, population_size: 20, mutation_rate:
 RANDOM = (TASK, "policy=", "algorithm={kind: random_search, programs_per_generation: 70}", "stop={generations: 5}")
 # One character in two of length 2 writes a number: ",." writes the 0 that is asked for.
 EASY = "task={kind: programs, name: print, base: 27, fixed_string: [0], max_code_length: 2}"
+# About one in 8 writes that 0 and no more: a search that goes on finds many.
+MANY = (EASY.replace("length: 2", "length: 4"), "algorithm.stop_on_success=false")
 VARIANTS = {
     "ga": [*GA],
     "ga, chunks of 3": [*GA, "mpi.chunk_size=3"],
@@ -28,11 +34,13 @@ VARIANTS = {
     "random, chunks of 9": [*RANDOM, "mpi.chunk_size=9"],
     "random, solved": [*RANDOM, EASY],
     "ga, solved": [*GA, EASY],
+    "ga, many": [*GA, *MANY],
+    "random, many": [*RANDOM, *MANY],
 }
 RANKS = (1, 2, 3)
 ALL = """
     import json, sys
-    from hpc_es.experiment.command import run_command
+    from hpc_es.jobs.command import run_command
     from hpc_es.mpi.guard import guarded
 
     def body():
@@ -56,7 +64,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def result(run: Path) -> dict[str, Any]:
-    (row,) = results.read(run)
+    (row,) = results.read_results(run)
     return {name: value for name, value in row.items() if name not in {"seconds", "name"}}
 
 
@@ -65,6 +73,7 @@ def result(run: Path) -> dict[str, Any]:
 def test_any_number_of_ranks_gives_the_same_bits(done: Path, ranks: int, variant: str) -> None:
     runs.assert_same(done / str(ranks) / variant, done / "1" / variant)
     assert result(done / str(ranks) / variant) == result(done / "1" / variant)
+    assert listed(done / str(ranks) / variant) == listed(done / "1" / variant)
 
 
 @pytest.mark.parametrize("kind", ["ga", "random"])
@@ -76,8 +85,10 @@ def test_chunks_and_schedule_change_no_result(done: Path, kind: str) -> None:
 
 
 def test_what_is_known_is_not_executed_again(done: Path) -> None:
-    """Of copies nothing is new; elites are never executed, so that at most 18 of 20 are."""
-    assert [row["episodes_this_generation"] for row in runs.rows(done / "1" / "ga, nothing new")] == [20, 0, 0, 0, 0]
+    """Of copies nothing is new, which ends the search; elites are never executed, so that at most 18 of 20 are."""
+    assert [row["episodes_this_generation"] for row in runs.rows(done / "1" / "ga, nothing new")] == [20]
+    reason = "no new programs: neither mutation nor crossover changes any"
+    assert runs.status(done / "2" / "ga, nothing new")["reason"] == reason
     few = [row["episodes_this_generation"] for row in runs.rows(done / "1" / "ga, few new")]
     assert few[0] == 20 and all(0 < count < 18 for count in few[1:])
     assert result(done / "2" / "ga, few new")["npe"] == sum(few)
@@ -93,6 +104,14 @@ def test_success_is_noticed_at_once(done: Path, kind: str) -> None:
     assert runs.status(done / "3" / f"{kind}, solved")["reason"] == "a correct program"
 
 
+def test_the_log_has_programs_and_no_timesteps(done: Path) -> None:
+    *_, last, end = (done / "1" / "ga, many" / "log.txt").read_text().splitlines()
+    programs = result(done / "1" / "ga, many")["episodes"]
+    assert "generation 5 of 5  best reward 1  correct program found" in last and f"NPE {programs}  " in last
+    assert end.endswith(f"finished by stop.generations: 5 after 5 generations, {programs:,} programs")
+    assert "timesteps" not in last + end
+
+
 def test_a_solved_run_is_over_unless_it_may_go_on(done: Path) -> None:
     run = done / "1" / "ga, solved"
     assert "found" in described(run) and described(run)["found"]["success"] is True
@@ -106,12 +125,50 @@ def test_a_solved_run_is_over_unless_it_may_go_on(done: Path) -> None:
 def described(run: Path) -> dict[str, Any]:
     """What hpc-es inspect shows."""
     from hpc_es.commands.inspect import described
-    from hpc_es.experiment.store import find
+    from hpc_es.storage.checkpoint_store import find
 
     return described(find(run), runs.newest(run))
 
 
-@pytest.mark.parametrize("search", [GA, RANDOM])
+def listed(run: Path) -> bytes:
+    """programs.jsonl."""
+    path = run / programs_log.NAME
+    return path.read_bytes() if path.exists() else b""
+
+
+def test_every_correct_program_is_listed_once(done: Path) -> None:
+    """As drawn: 70 programs in each of 5 generations, scored one by one in Python."""
+    task = build(Options(name="print", base=27, fixed_string=(0,), max_code_length=4))
+    search = random_search.RandomSearch(random_search.Options(), task, None, Keys(1, 0), 16)
+    drawn = [program for generation in range(5) for program in search.programs(generation, range(70))]
+    first = {program: npe for npe, program in reversed(list(enumerate(drawn, 1))) if task.coding.score(program).correct}
+    expected = [
+        {"generation": (npe - 1) // 70, "npe": npe, "reward": 1.0, "length": 4, "program": program}
+        for program, npe in sorted(first.items(), key=lambda found: found[1])
+    ]
+    assert 10 < len(expected) < len([program for program in drawn if program in first])
+    assert list(programs_log.read_programs(done / "3" / "random, many")) == expected
+    assert described(done / "3" / "random, many")["found"]["correct_programs"] == len(expected)
+    assert described(done / "3" / "random")["found"]["correct_programs"] == 0
+
+
+@pytest.mark.parametrize("kind", ["ga", "random"])
+def test_after_a_resume_the_list_is_the_same(done: Path, kind: str, tmp_path: Path) -> None:
+    """Two generations behind the checkpoint are made again; without its list a run goes on, and says so."""
+    more, run = (*VARIANTS[f"{kind}, many"], *runs.EVERY), tmp_path / "run"
+    runs.finished(0, run, *more)
+    for path in Store(run / "checkpoints").paths()[-2:]:
+        path.unlink()
+    again = runs.finished(3, run, *more)
+    assert "from generation 3" in again.stdout
+    assert listed(run) == listed(done / "1" / f"{kind}, many") != b""
+    (run / programs_log.NAME).unlink()
+    again = runs.finished(0, run, *more, "stop.generations=6")
+    assert "programs.jsonl is missing: the correct programs found before this resume are lost" in again.stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("search", [GA, RANDOM, (*RANDOM, *MANY)])
 def test_a_killed_run_carries_on_to_the_same_bits(search: tuple[str, ...], tmp_path: Path) -> None:
     many = (*search, "stop.generations=2000", "checkpoint.interval=1", "checkpoint.keep_last=1000")
     with runs.begin(2, tmp_path / "run", *many) as job:
@@ -126,6 +183,7 @@ def test_a_killed_run_carries_on_to_the_same_bits(search: tuple[str, ...], tmp_p
     runs.finished(1, tmp_path / "whole", *rest)
     runs.assert_same(tmp_path / "run", tmp_path / "whole")
     assert result(tmp_path / "run") == result(tmp_path / "whole")
+    assert listed(tmp_path / "run") == listed(tmp_path / "whole")
 
 
 def test_rows_of_some_generations_only(tmp_path: Path) -> None:
@@ -134,9 +192,10 @@ def test_rows_of_some_generations_only(tmp_path: Path) -> None:
     runs.finished(0, tmp_path / "run", *more, "stop.generations=5")
     runs.finished(0, tmp_path / "run", *more, "stop.generations=8")
     runs.finished(0, tmp_path / "whole", *GA, "stop.generations=8")
-    assert [row["generation"] for row in runs.rows(tmp_path / "run")] == [0, 3, 6]
-    assert runs.rows(tmp_path / "run") == runs.rows(tmp_path / "whole")[::3]
-    assert runs.table(tmp_path / "run") == runs.table(tmp_path / "whole")[::3]
+    places = [0, 3, 6, 7]
+    assert [row["generation"] for row in runs.rows(tmp_path / "run")] == places
+    assert runs.rows(tmp_path / "run") == [runs.rows(tmp_path / "whole")[place] for place in places]
+    assert runs.table(tmp_path / "run") == [runs.table(tmp_path / "whole")[place] for place in places]
     assert result(tmp_path / "run") == result(tmp_path / "whole")
 
 
@@ -144,7 +203,7 @@ def test_repetitions_take_the_tasks_of_a_cycle_in_turn(tmp_path: Path) -> None:
     cycle = "task={kind: programs, cycle: [reverse, add], max_code_length: 20}"
     more = (*GA, cycle, "repetitions=3", "stop.episodes=50", "repetition_groups=2")
     runs.finished(2, tmp_path / "run", *more)
-    rows = results.read(tmp_path / "run")
+    rows = results.read_results(tmp_path / "run")
     assert [row["task"] for row in rows] == ["reverse", "add", "reverse"]
     assert [row["success"] for row in rows] == [False] * 3
     assert all(50 <= row["npe"] < 70 and row["npe"] == row["episodes"] for row in rows)

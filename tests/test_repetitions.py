@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from hpc_es.experiment import results
+from hpc_es import cli
+from hpc_es.core.errors import CheckpointError
+from hpc_es.storage import results
 from tests import runs
 from tests.harness import python
 
@@ -20,7 +22,7 @@ CLOCK = ("seconds",)
 
 def found(run: Path) -> list[dict[str, Any]]:
     """The results without the columns of time."""
-    return [{name: value for name, value in row.items() if name not in CLOCK} for row in results.read(run)]
+    return [{name: value for name, value in row.items() if name not in CLOCK} for row in results.read_results(run)]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,7 @@ def test_repetitions_differ_and_each_is_there(reference: Path) -> None:
     rows = found(reference)
     assert [row["repetition"] for row in rows] == [0, 1, 2, 3, 4]
     assert len({row["theta_sha256"] for row in rows}) == 5
-    assert results.summary(results.read(reference))["missing"] == []
+    assert results.summary(results.read_results(reference))["missing"] == []
 
 
 def test_the_first_repetition_is_the_run_without_repetitions(reference: Path, tmp_path: Path) -> None:
@@ -67,24 +69,26 @@ def test_shard_option(tmp_path: Path) -> None:
     assert [row["repetition"] for row in found(tmp_path / "run")] == [2, 3]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("groups", [1, 2])
 def test_killed_in_the_middle_and_started_again(reference: Path, tmp_path: Path, groups: int) -> None:
     run, pause = tmp_path / "run", tmp_path / "slow"
-    arguments = (*FIVE, f"repetition_groups={groups}", f"task.env_kwargs.pause_file={pause}")
+    slowly = f"task.env_kwargs={{pause_file: {pause}, pause_seconds: 0.002}}"  # some 0.5 s a repetition
+    arguments = (*FIVE, f"repetition_groups={groups}", slowly)
     with runs.begin(3, run, *arguments) as job:
-        runs.wait_for(lambda: len(results.read(run)) >= 1)
+        runs.wait_for(lambda: len(results.read_results(run)) >= 1)
         pause.touch()
         job.signal(1, signal.SIGKILL)
         assert job.wait().status != 0
-    before = len(results.read(run))
+    before = len(results.read_results(run))
     assert before < 5
     pause.unlink()
     done = runs.train(2, run, *arguments)
     assert done.status == 0, str(done)
-    digest = [row["theta_sha256"] for row in results.read(run)]
+    digest = [row["theta_sha256"] for row in results.read_results(run)]
     plain = tmp_path / "plain"
-    runs.finished(0, plain, *FIVE, f"task.env_kwargs.pause_file={pause}")
-    assert digest == [row["theta_sha256"] for row in results.read(plain)]
+    runs.finished(0, plain, *FIVE)
+    assert digest == [row["theta_sha256"] for row in results.read_results(plain)]
 
 
 def test_a_lost_line_is_written_again_without_training(reference: Path, tmp_path: Path) -> None:
@@ -105,16 +109,17 @@ def test_finished_repetitions_are_not_run_again(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in run.glob("repetition_*/checkpoints/*")} == before
 
 
+@pytest.mark.long
 def test_a_signal_stops_all_groups_with_75_and_the_same_command_carries_on(reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     arguments = ("repetitions=3", "repetition_groups=2", "stop.generations=40")
-    with runs.begin(3, run, *arguments) as job:
+    with runs.begin(3, run, *arguments, "task.env_kwargs.pause_seconds=0.001") as job:
         runs.wait_for(lambda: runs.generation(run / "repetition_0000") >= 1)
         job.process.send_signal(signal.SIGTERM)
         done = job.wait()
     assert done.status == 75, str(done)
     assert runs.status(run)["status"] == "interrupted"
-    runs.finished(2, run, *arguments)
+    runs.finished(2, run, *arguments, "task.env_kwargs.pause_seconds=0.001")
     runs.finished(0, tmp_path / "plain", *arguments[:1], arguments[2])
     assert found(run) == found(tmp_path / "plain")
 
@@ -170,3 +175,22 @@ def test_failed_repetition_leaves_the_others_alone(tmp_path: Path) -> None:
     assert done.status == 2, str(done)
     assert "repetition 1:" in done.stderr
     assert [row["repetition"] for row in found(run)] == [0, 2]
+
+
+def test_inspect_and_eval_list_the_repetitions(tmp_path: Path, capsys: Any) -> None:
+    told = {0: {"status": "finished", "generation": 6, "best_return": 7.25}, 2: {"status": "running", "generation": 3}}
+    for number, status in told.items():
+        (tmp_path / f"repetition_{number:04d}").mkdir()
+        (tmp_path / f"repetition_{number:04d}" / "status.json").write_text(json.dumps(status))
+    lines = (
+        f"{tmp_path} holds repetitions, 2 begun:\n"
+        "  repetition_0000  finished  generations 6  best return 7.25\n"
+        "  repetition_0002  running  generations 3\n"
+    )
+    assert cli.run(["inspect", str(tmp_path)]) == 0 and capsys.readouterr().out == lines
+    assert cli.run(["inspect", str(tmp_path), "--json"]) == 0
+    assert [run["generation"] for run in json.loads(capsys.readouterr().out)["repetitions"]] == [6, 3]
+    for command in ("eval", "export"):
+        with pytest.raises(CheckpointError, match=r"name a repetition, such as .*/repetition_0000") as refused:
+            cli.run([command, str(tmp_path), *(["out.keras"] if command == "export" else [])])
+        assert lines.strip() in str(refused.value)

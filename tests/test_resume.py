@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from hpc_es.experiment.store import Store
+from hpc_es.storage.checkpoint_store import Store
 from tests import runs
 from tests.harness import Finished
 
 NORMALISED = (
-    "algorithm.observation_normalization.enabled=true",
-    "algorithm.observation_normalization.probability=0.5",
+    "task.observation_normalization.enabled=true",
+    "task.observation_normalization.probability=0.5",
 )
 
 
@@ -55,9 +55,9 @@ def test_a_stopped_run_goes_on_with_other_ranks_to_the_same_bits(reference: Path
 
 
 def _ranks(run: Path) -> list[dict[str, float]]:
-    from hpc_es.report import metrics
+    from hpc_es.storage import metrics_log as metrics
 
-    return [{"ranks": row["ranks"] or 0} for row in metrics.read(run)]
+    return [{"ranks": row["ranks"] or 0} for row in metrics.read_metrics(run)]
 
 
 @pytest.mark.parametrize("kind", ["sgd", "none"])
@@ -67,6 +67,13 @@ def test_every_optimizer_carries_on(kind: str, tmp_path: Path) -> None:
     runs.finished(0, tmp_path / "run", optimizer, "stop.generations=2")
     runs.finished(0, tmp_path / "run", optimizer, "stop.generations=4", "seed=1")
     runs.assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_missing_table_is_written_anew_with_a_warning(reference: Path, stopped: Path) -> None:
+    (stopped / "log.csv").unlink()
+    done = again(stopped, "stop.generations=8")
+    assert done.status == 0 and "log.csv is missing: it is written anew" in done.stdout + done.stderr, str(done)
+    runs.assert_same(stopped, reference)
 
 
 def test_rows_beyond_the_last_checkpoint_are_cut(reference: Path, stopped: Path) -> None:
@@ -120,6 +127,7 @@ def test_resume_require_refuses_a_new_directory(tmp_path: Path) -> None:
             [
                 "algorithm.population_size: 12 in the checkpoint, 14 in the config",
                 "noise.kind: table in the checkpoint, counter in the config",
+                "noise.table_size: 20000 in the checkpoint, nothing in the config",
                 "mpi.chunk_size: 4 in the checkpoint, 3 in the config",
             ],
         ),
@@ -212,6 +220,25 @@ def test_init_from_another_network_is_refused_and_leaves_nothing(reference: Path
     assert runs.files(run) == {}
 
 
+@pytest.mark.parametrize("init_optimizer", [True, False])
+def test_init_optimizer_takes_its_state_too(init_optimizer: bool, reference: Path, tmp_path: Path) -> None:
+    begun = (f"policy.init_from={reference}", f"policy.init_optimizer={str(init_optimizer).lower()}")
+    done = again(tmp_path / "run", *begun, "stop.generations=0")
+    assert done.status == 0, str(done)
+    expected, found = runs.newest(reference).state.master, runs.newest(tmp_path / "run").state.master
+    for name in ("adam_m", "adam_v", "optimizer_steps"):
+        assert (found[name].tobytes() == expected[name].tobytes()) is init_optimizer
+    assert found["optimizer_steps"] == (8 if init_optimizer else 0)
+
+
+def test_the_state_of_another_optimizer_is_refused(reference: Path, tmp_path: Path) -> None:
+    begun = (f"policy.init_from={reference}", "policy.init_optimizer=true")
+    done = again(tmp_path / "run", *begun, "algorithm.optimizer.kind=sgd")
+    assert done.status == 2 and "Traceback" not in done.stderr, str(done)
+    assert "policy.init_optimizer: the optimizer of policy.init_from is another one" in done.stderr
+    assert "sgd_velocity: expected float32[58], found none; adam_m: expected none, found float32[58]" in done.stderr
+
+
 def test_a_run_that_was_begun_from_another_goes_on_without_it(reference: Path, tmp_path: Path) -> None:
     source, run = tmp_path / "source", tmp_path / "run"
     shutil.copytree(reference, source)
@@ -219,3 +246,19 @@ def test_a_run_that_was_begun_from_another_goes_on_without_it(reference: Path, t
     shutil.rmtree(source)
     done = again(run, f"policy.init_from={source}", "stop.generations=2")
     assert done.status == 0 and "from generation 1" in done.stdout, str(done)
+
+
+def test_evaluations_and_the_last_row_are_written_between_the_rows(tmp_path: Path) -> None:
+    """Also where a run is stopped, asked for again, and then goes on: it never has another file than `whole`."""
+    sparse = ("report.metrics_interval=4", "evaluation.interval=3", "checkpoint.interval=0")
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    for _ in range(2):  # the second time nothing is left to train
+        runs.finished(0, run, *sparse, "stop.generations=6")
+        assert [row["generation"] for row in runs.rows(run)] == [0, 3, 4, 5]
+        assert [row["generation"] for row in runs.table(run)] == ["0", "3", "4", "5"]
+    for path, ends in ((run, (7, 11)), (whole, (11,))):
+        for end in ends:
+            runs.finished(0, path, *sparse, f"stop.generations={end}")
+    assert [row["generation"] for row in runs.rows(whole)] == [0, 3, 4, 6, 8, 9, 10]
+    assert all(row["evaluation_return_mean"] is not None for row in runs.rows(whole) if row["generation"] in {3, 6, 9})
+    assert (runs.rows(run), runs.table(run)) == (runs.rows(whole), runs.table(whole))

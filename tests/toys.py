@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from hpc_es.interfaces import Array, Batch, Float32, Outcome
-from hpc_es.tasks.episodes import Episodes, Options
+from hpc_es.core.data import Array, Float32, Outcome
+from hpc_es.core.interfaces import Batch
+from hpc_es.tasks.episodes.task import Episodes, Options
 
 Step = tuple[Any, Any, bool, bool, dict[str, Any]]
 LONGEST = 50  # steps of Survival
@@ -255,6 +256,12 @@ class Still:
         self.restarts.append(self.rows[row])
 
 
+def noisy_bowl(x: Array, seed: int) -> float:
+    """|x - 1|^2 with noise, an objective; it takes long enough for a look at the other ranks."""
+    time.sleep(0.03)
+    return float(np.square(x - 1).sum() + 0.1 * np.random.default_rng(seed).standard_normal())
+
+
 def nothing() -> None:
     """A poll."""
 
@@ -265,11 +272,12 @@ def batch(
     observe: Sequence[bool] | None = None,
     action_noise_std: float = 0.0,
     action_noise: Callable[[int], np.random.Generator] = np.random.default_rng,
+    unit: int | None = None,
 ) -> Batch:
     """Jobs with these seeds, one episode each or, from lists, several."""
     table = np.array(seeds, np.int64).reshape(len(seeds), -1)
     watched = np.zeros(len(seeds), bool) if observe is None else np.array(observe)
-    return Batch(table, training, watched, action_noise_std, action_noise)
+    return Batch(table, training, watched, action_noise_std, action_noise, unit=unit)
 
 
 def played(task: Episodes, seeds: Sequence[Any], actor: Any = None, **keywords: Any) -> Outcome:

@@ -14,13 +14,12 @@ import gymnasium
 import numpy as np
 
 import hpc_es
-from hpc_es.experiment import checkpoint
-from hpc_es.experiment.checkpoint import Snapshot
-from hpc_es.experiment.store import find
-from hpc_es.interfaces import Array, Box, Discrete, Float32
-from hpc_es.load import LoadedPolicy
-from hpc_es.policies.mlp import Normaliser
-from hpc_es.schema.yaml_text import override
+from hpc_es.config.yaml_text import override
+from hpc_es.core.data import Array, Box, Discrete, Float32, Normaliser
+from hpc_es.report.saved_policy import LoadedPolicy
+from hpc_es.storage import checkpoint
+from hpc_es.storage.checkpoint import Snapshot
+from hpc_es.storage.checkpoint_store import find
 from tests.toys import Survival
 
 CONFIG: dict[str, Any] = {
@@ -35,9 +34,9 @@ CONFIG: dict[str, Any] = {
     "report": {"plot_interval_seconds": 0},
 }
 NORMALISED = (
-    "algorithm.observation_normalization.enabled=true",
-    "algorithm.observation_normalization.probability=1.0",
-    "algorithm.observation_normalization.clip=0.5",
+    "task.observation_normalization.enabled=true",
+    "task.observation_normalization.probability=1.0",
+    "task.observation_normalization.clip=0.5",
 )
 # Networks of WIDTH observations: (actions, bins), and what may come before them.
 WIDTH = 5

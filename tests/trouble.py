@@ -21,8 +21,8 @@ class Rough(gymnasium.Env[Any, Any]):
     """A logistic map pushed by the action, for up to 20 steps.
 
     `fault` is "raise", "nan" or "hang", at step 3 of every episode whose seed is a multiple of `every`, or, with
-    `rank`, of every episode there. With `pause_file` each step takes 50 ms while that file exists. The file `diary`
-    gets a line an episode.
+    `rank`, of every episode there. With `pause_file` each step takes `pause_file_seconds` more while that file exists.
+    The file `diary` gets a line an episode.
     """
 
     observation_space: Any = spaces.Box(-np.inf, np.inf, (4,), np.float32)
@@ -35,11 +35,12 @@ class Rough(gymnasium.Env[Any, Any]):
         rank: int | None = None,
         pause_file: str | None = None,
         pause_seconds: float = 0.0,
+        pause_file_seconds: float = 0.05,
         diary: str | None = None,
     ) -> None:
         self.diary = diary
         self.fault, self.every, self.rank = fault, every, rank
-        self.pause_file, self.pause_seconds = pause_file, pause_seconds
+        self.pause_file, self.pause_file_seconds, self.pause_seconds = pause_file, pause_file_seconds, pause_seconds
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -56,7 +57,7 @@ class Rough(gymnasium.Env[Any, Any]):
         self.count += 1
         time.sleep(self.pause_seconds)
         if self.pause_file and Path(self.pause_file).exists():
-            time.sleep(0.05)
+            time.sleep(self.pause_file_seconds)
         self.x = 3.99 * self.x * (1 - self.x)
         self.x = np.clip(self.x + 0.01 * float(action.sum()), 0.01, 0.99)
         reward = float(self.x[0] + action[1])

@@ -9,51 +9,24 @@ all pairs in their order by one rank, so that the result does not depend on how 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from hpc_es.common import optimizers
-from hpc_es.common.gradient import norm
-from hpc_es.common.normaliser import Moments
-from hpc_es.common.ranking import centered_ranks
-from hpc_es.errors import RunError
-from hpc_es.interfaces import (
-    Arrays,
-    Batch,
-    Chunk,
-    Float32,
-    Float64,
-    Noise,
-    Outcome,
-    Perturbed,
-    Policy,
-    Poll,
-    Results,
-    Rows,
-    State,
-    Task,
-    cut,
-)
-from hpc_es.keys import Keys, Purpose
-from hpc_es.noise.counter import BLOCK
-from hpc_es.options import Count, Natural, NonNegative, Positive, Probability, option, options
+from hpc_es.algorithms.parts import optimizers
+from hpc_es.algorithms.parts.gradient import norm
+from hpc_es.algorithms.parts.pairs import Pairs
+from hpc_es.algorithms.parts.ranking import BY_SIGNS, Shaping, shaped
+from hpc_es.algorithms.parts.strategy import Strategy
+from hpc_es.config.options import Count, Natural, NonNegative, Positive, option, options
+from hpc_es.core.data import SIGN_RETURN, Array, Arrays, Chunk, Perturbed, Results, Rows, State, cut
+from hpc_es.core.errors import RunError
+from hpc_es.core.interfaces import Needs, Noise, VectorProblem
+from hpc_es.core.keys import Purpose
 
-POLICY = "mlp"
-NOISE = True
-TENSORFLOW = False
-
-
-@options
-class ObservationNormalization:
-    """`algorithm.observation_normalization:`, running mean and standard deviation of the observations."""
-
-    enabled: bool = option("normalise what the policy sees", False)
-    probability: Probability = option("share of pairs whose observations are added to the statistics", 0.01)
-    clip: Positive = option("normalised observations are clipped to [-clip, clip]", 5.0)
+NEEDS = Needs(searches="vectors", noise=True)
 
 
 @options
@@ -65,16 +38,13 @@ class Options:
     min_timesteps_per_generation: Natural = option("further rounds are added until a generation has as many", 0)
     sigma: Positive = option("standard deviation of the perturbations", 0.05)
     mirrored_sampling: bool = option("evaluate theta + sigma*eps and theta - sigma*eps", True)
-    fitness_shaping: Literal["centered_rank", "sign", "centered_sign_rank", "none"] = option(
+    fitness_shaping: Shaping = option(
         "what a return is turned into: its centred rank, the sum of its rewards' signs, that sum's rank, itself",
         "centered_rank",
     )
     divide_by_sigma: bool = option("divide the gradient by sigma", False)
     weight_decay: NonNegative = option("times theta is subtracted from the ascent gradient", 0.0)
     optimizer: optimizers.Options = option("how theta follows the gradient", default_factory=optimizers.Options)
-    observation_normalization: ObservationNormalization = option(
-        "statistics of the observations", default_factory=ObservationNormalization
-    )
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Mistakes that no single field shows: (key, text)."""
@@ -84,176 +54,89 @@ class Options:
 
 
 @dataclass(frozen=True)
-class EvolutionStrategy:
-    """The algorithm; every method is a pure function of its arguments, the options and the seed."""
+class Weights:
+    """What a generation's returns say of its directions."""
+
+    values: Array  # w_i, [1, pairs], in the problem's dtype; failed pairs are dropped whole and weigh 0
+    count: int  # how many returns they come from
+
+
+@dataclass(frozen=True)
+class EvolutionStrategy(Strategy):
+    """The strategy."""
 
     options: Options
-    task: Task
-    policy: Policy
+    problem: VectorProblem
     noise: Noise
-    keys: Keys
-    chunk_size: int
+
+    @property
+    def pairs(self) -> Pairs:
+        """Which jobs share a direction."""
+        return Pairs(self.options.mirrored_sampling)
+
+    def group(self, job: int) -> int:
+        """Return the job's pair: both halves meet the same episodes."""
+        return self.pairs.of(job)
 
     def initial(self) -> State:
-        """theta from the policy, empty optimizer slots, an empty normaliser."""
-        theta = self.policy.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS))
-        slots = optimizers.initial_slots(self.options.optimizer, self.policy.size)
-        return self._state(0, theta, slots, self._nothing_seen())
+        """Return theta from the problem, and empty optimizer slots."""
+        theta = self.problem.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS))
+        return State(0, {"theta": theta}, optimizers.initial_slots(self.options.optimizer, len(theta), theta.dtype))
 
-    def _nothing_seen(self) -> Moments:
-        assert self.task.spaces
-        return Moments.initial(self.task.spaces.observations)
+    def ask(self, state: State, round: int, rows: Rows) -> Sequence[Chunk]:
+        """Return rounds of `population_size` jobs until there are enough timesteps.
 
-    def _state(self, generation: int, theta: Float32, slots: Arrays, moments: Moments) -> State:
-        if not self.options.observation_normalization.enabled:
-            return State(generation, {"theta": theta}, dict(slots))
-        shared = {"theta": theta, "observation_mean": moments.mean(), "observation_std": moments.deviation()}
-        return State(generation, shared, {**slots, **moments.arrays()})
+        Episodes that all end before a step would never give enough: they end the generation too.
+        """
+        timesteps, population = int(rows["length"].sum()), self.options.population_size
+        if round and (timesteps >= self.options.min_timesteps_per_generation or timesteps == 0):
+            return []
+        return cut(population, self.chunk_size, round * population)
 
-    def ask(self, state: State, round: int, first_index: int) -> list[Chunk]:
-        """A round is `population_size` jobs, in chunks of `chunk_size`; the last may be shorter."""
-        population = self.options.population_size
-        return cut(population, self.chunk_size, first_index, round * population)
+    def candidates(self, state: State, chunk: Chunk) -> Perturbed:
+        """Return perturbed thetas."""
+        return self.pairs.perturbed(state.theta, self.noise, state.generation, chunk.job_numbers, self.options.sigma)
 
-    def enough(self, rows: Rows) -> bool:
-        """Both minima, of jobs and of timesteps, are met; episodes that all end before a step would never meet them."""
-        timesteps = int(rows["length"].sum())
-        return timesteps >= self.options.min_timesteps_per_generation or timesteps == 0
+    def prepare(self, state: State, rows: Rows) -> Weights:
+        """Return w_i of all pairs."""
+        pairs, kept = self.pairs, self.pairs.whole(rows)
+        returns = pairs.in_pairs(rows["return_"])[kept]
+        signs = pairs.in_pairs(rows["sign_return"])[kept].astype(np.float64) if _by_signs(self.options) else returns
+        weights = np.zeros((1, len(kept)), self.problem.dtype)
+        weights[0, kept] = pairs.differences(shaped(self.options.fitness_shaping, returns, signs))
+        return Weights(weights, int(kept.sum()) * pairs.size)
 
-    def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
-        """Episodes of perturbed theta, or of theta itself."""
-        perturbed = self._perturbed(state, chunk) if chunk.training else self._unperturbed(state, chunk)
-        actor = self.policy.bind(perturbed, self._normaliser(state))
-        return self.task.evaluate(actor, self._batch(state, chunk), poll)
-
-    def _pair(self, job: int) -> int:
-        return job // 2 if self.options.mirrored_sampling else job
-
-    def _perturbed(self, state: State, chunk: Chunk) -> Perturbed:
-        pairs = [self._pair(job) for job in chunk.job_numbers]
-        first = pairs[0]
-        directions = [
-            self.noise.direction(state.generation, pair, 0, self.policy.size) for pair in range(first, pairs[-1] + 1)
-        ]
-        scales = np.full(chunk.jobs, self.options.sigma, np.float32)
-        if self.options.mirrored_sampling:
-            scales[[job % 2 == 1 for job in chunk.job_numbers]] *= -1
-        return Perturbed(state.theta, np.stack(directions), np.array(pairs) - first, scales)
-
-    def _unperturbed(self, state: State, chunk: Chunk) -> Perturbed:
-        none = np.empty((0, self.policy.size), np.float32)
-        return Perturbed(state.theta, none, np.zeros(chunk.jobs, np.intp), np.zeros(chunk.jobs, np.float32))
-
-    def _normaliser(self, state: State) -> tuple[Float32, Float32, float] | None:
-        if not self.options.observation_normalization.enabled:
-            return None
-        clip = self.options.observation_normalization.clip
-        return state.shared["observation_mean"], state.shared["observation_std"], clip
-
-    def _batch(self, state: State, chunk: Chunk) -> Batch:
-        """Seeds by pair, so that both halves of a pair meet the same episodes; evaluation has seeds of its own."""
-        purpose = Purpose.ENVIRONMENT if chunk.training else Purpose.EVALUATION
-        groups = [self._pair(job) if chunk.training else job for job in chunk.job_numbers]
-        seeds = {
-            group: self.keys.generator(purpose, state.generation, group).integers(
-                2**31, size=self.task.episodes_per_job
-            )
-            for group in dict.fromkeys(groups)
-        }
-        return Batch(
-            seeds=np.stack([seeds[group] for group in groups]),
-            training=chunk.training,
-            observe=np.array([chunk.training and self._observed(state.generation, group) for group in groups]),
-            action_noise_std=self.policy.action_noise_std,
-            action_noise=partial(self._action_noise, state.generation, chunk.first_job),
-        )
-
-    def _observed(self, generation: int, pair: int) -> bool:
-        normalization = self.options.observation_normalization
-        if not normalization.enabled:
-            return False
-        drawn = self.keys.generator(Purpose.OBSERVATION_SAMPLING, generation, pair).random()
-        return bool(drawn < normalization.probability)
-
-    def _action_noise(self, generation: int, first_job: int, place: int) -> np.random.Generator:
-        return self.keys.generator(Purpose.ACTION_NOISE, generation, first_job + place)
-
-    def blocks(self) -> int:
-        """Blocks of BLOCK parameters."""
-        return -(-self.policy.size // BLOCK)
-
-    def contribute(self, state: State, rows: Rows, block: int) -> Float32:
-        """sum_i w_i eps_i of one block of parameters, over all pairs in their order, float32[block]."""
-        start, stop = block * BLOCK, min((block + 1) * BLOCK, self.policy.size)
-        weights, _ = self.weights(rows)
-        total, scaled = np.zeros(stop - start, np.float32), np.empty(stop - start, np.float32)
-        for pair in np.flatnonzero(weights):
-            direction = self.noise.direction(state.generation, int(pair), start, stop)
-            np.multiply(direction, weights[pair], out=scaled)
-            total += scaled
-        return total
-
-    def weights(self, rows: Rows) -> tuple[Float32, int]:
-        """w_i, float32[pairs], and how many returns they come from; failed pairs are dropped whole and weigh 0."""
-        per_pair = 2 if self.options.mirrored_sampling else 1
-        returns = rows["return_"].reshape(-1, per_pair)
-        kept = ~np.isnan(returns).any(axis=1)
-        weights = np.zeros(len(returns), np.float32)
-        fitness = self._shaped(returns[kept], rows["sign_return"].reshape(-1, per_pair)[kept].astype(np.float64))
-        weights[kept] = fitness[:, 0] - fitness[:, 1] if per_pair == 2 else fitness[:, 0]
-        return weights, int(kept.sum()) * per_pair
-
-    def _shaped(self, returns: Float64, sign_returns: Float64) -> Float64:
-        match self.options.fitness_shaping:
-            case "centered_rank":
-                return centered_ranks(returns)
-            case "centered_sign_rank":
-                return centered_ranks(sign_returns)
-            case "sign":
-                return sign_returns
-            case _:
-                return returns
+    def contribute(self, state: State, prepared: Weights, block: int) -> Arrays:
+        """Return sum_i w_i eps_i of one block of parameters, over all pairs in their order."""
+        return {"sum": self.weighted_sums(state, prepared.values, (1,), block)[0]}
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
-        """Add weight decay, take an optimizer step, merge the observations in chunk order."""
-        _, count = self.weights(results.rows)
+        """Add weight decay, and take an optimizer step."""
+        count = results.prepared.count
         if not count:
             raise RunError(f"every pair of generation {state.generation} has a failed episode: nothing to learn from")
-        divisor = count * self.options.sigma if self.options.divide_by_sigma else count
-        ascent = np.concatenate(list(results.blocks)) / np.float32(divisor)
-        gradient = np.float32(self.options.weight_decay) * state.theta - ascent
+        divisor, number = count * self.options.sigma if self.options.divide_by_sigma else count, state.theta.dtype.type
+        ascent = np.concatenate([block["sum"] for block in results.blocks]) / number(divisor)
+        gradient = number(self.options.weight_decay) * state.theta - ascent
         slots, step = optimizers.step(self.options.optimizer, state.master, gradient)
         theta = state.theta + step
-        moments = self._nothing_seen()
-        if self.options.observation_normalization.enabled:
-            moments = Moments.of(state.master)
-            for arrays in results.chunk_arrays:
-                moments = moments.plus(Moments.of(arrays)) if arrays else moments
         metrics = {
             "gradient_norm": norm(ascent),
             "update_ratio": norm(step) / max(norm(state.theta), 1e-12),
             "theta_norm": norm(theta),
-            "observation_count": moments.count,
         }
-        return self._state(state.generation + 1, theta, slots, moments), metrics
-
-    def finished(self, state: State) -> str | None:
-        """Never: a return can always be better."""
-        return None
-
-    def summary(self, state: State) -> Mapping[str, Any]:
-        """Nothing besides theta."""
-        return {}
+        return State(state.generation + 1, {"theta": theta}, slots), metrics
 
 
-def misfits(options: Options, task: Task, policy: Policy | None) -> Iterator[tuple[str, str]]:
-    """Why this task or policy cannot be had: (key, text)."""
-    if task.spaces is None:
-        yield "task.kind", "has no episodes for a policy to act in: expected 'episodes', or another algorithm"
-    elif policy is None:
-        yield "policy", "is null, but evolution strategies perturb the parameters of one"
+def _by_signs(options: Options) -> bool:
+    return options.fitness_shaping in BY_SIGNS
 
 
-def build(options: Any, task: Task, policy: Policy, noise: Noise, keys: Keys, chunk_size: int) -> EvolutionStrategy:
-    """The algorithm of `algorithm: {kind: es}`."""
-    return EvolutionStrategy(options, task, policy, noise, keys, chunk_size)
+def misfits(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
+    """Yield why this problem does not fit: (key, text)."""
+    if _by_signs(options) and SIGN_RETURN not in problem.fields:
+        text = f"is {options.fitness_shaping!r}, but the task has no rewards to take signs of: try 'centered_rank'"
+        yield "algorithm.fitness_shaping", text
+
+
+build = EvolutionStrategy

@@ -17,16 +17,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hpc_es.common import found
-from hpc_es.common.genetics import Genome, offspring, roulette
-from hpc_es.common.priority_queue import MaxUniquePriorityQueue
-from hpc_es.interfaces import Array, Arrays, Chunk, Outcome, Policy, Poll, Results, Rows, State, Task, cut
-from hpc_es.keys import Keys, Purpose
-from hpc_es.options import Count, Probability, option, options
+from hpc_es.algorithms.parts import best_programs
+from hpc_es.algorithms.parts.genetics import Genome, is_closed, offspring, roulette
+from hpc_es.algorithms.parts.priority_queue import MaxUniquePriorityQueue
+from hpc_es.algorithms.parts.strategy import Strategy
+from hpc_es.config.options import Count, Probability, option, options
+from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Results, Rows, State, cut
+from hpc_es.core.interfaces import Needs, ProgramProblem
+from hpc_es.core.keys import Purpose
 
-POLICY = None
-NOISE = False
-TENSORFLOW = False
+NEEDS = Needs(searches="programs")
 
 
 @options
@@ -56,30 +56,28 @@ class Ranked:
 
 
 @dataclass(frozen=True)
-class GeneticAlgorithm:
+class GeneticAlgorithm(Strategy):
     """The algorithm; every method is a pure function of its arguments, the options and the seed."""
 
     options: Options
-    task: Any  # Programs
-    keys: Keys
-    chunk_size: int
+    problem: ProgramProblem
 
     def initial(self) -> State:
         """Random programs, to be executed as generation 0."""
-        size, length = self.options.population_size, self.task.max_code_length
+        size, length = self.options.population_size, self.problem.length
         drawn = self.keys.generator(Purpose.PROGRAMS).integers(self._genes, size=(size, length), dtype=np.uint8)
         nothing = Ranked([], [])
-        return self._state(0, _rows(drawn), nothing, nothing, found.nothing(length))
+        return self._state(0, _rows(drawn), nothing, nothing, best_programs.nothing(length))
 
     @property
     def _genes(self) -> int:
-        return len(self.task.alphabet)
+        return len(self.problem.alphabet)
 
     def _state(
         self, generation: int, children: Sequence[Genome], parents: Ranked, best: Ranked, so_far: Arrays
     ) -> State:
-        """The children are to be executed, where they are none of the parents."""
-        size, most, length = self.options.population_size, self.options.hall_of_fame_size, self.task.max_code_length
+        """Return the children are to be executed, where they are none of the parents."""
+        size, most, length = self.options.population_size, self.options.hall_of_fame_size, self.problem.length
         known = set(parents.genomes)
         fresh = [genome for genome in dict.fromkeys(children) if genome not in known]
         shared = {"programs": _table(fresh, size, length), "count": np.array(len(fresh), np.int64)}
@@ -92,36 +90,24 @@ class GeneticAlgorithm:
         }
         return State(generation, shared, master)
 
-    def ask(self, state: State, round: int, first_index: int) -> list[Chunk]:
-        """The programs that are new; a generation has one round."""
+    def ask(self, state: State, round: int, rows: Rows) -> Sequence[Chunk]:
+        """Return the programs that are new; a generation has one round."""
         count = int(state.shared["count"])
-        return cut(count, self.chunk_size, first_index, round * count)
-
-    def enough(self, rows: Rows) -> bool:
-        """Always."""
-        return True
+        return [] if round else cut(count, self.chunk_size)
 
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         """Execute some of the programs."""
         genomes = _rows(state.shared["programs"][chunk.first_job : chunk.first_job + chunk.jobs])
-        outcome: Outcome = self.task.evaluate([self._text(genome) for genome in genomes], None, poll)
-        return outcome
+        programs = [self._text(genome) for genome in genomes]
+        return self.problem.evaluate(programs, self.jobs(state, chunk), poll)
 
     def _text(self, genome: Genome) -> str:
-        return genome.translate(self.task.alphabet.encode("ascii").ljust(256)).decode("ascii")
-
-    def blocks(self) -> int:
-        """None: there are no parameters."""
-        return 0
-
-    def contribute(self, state: State, rows: Rows, block: int) -> Array:
-        """Never called."""
-        raise AssertionError("there are no blocks")
+        return genome.translate(self.problem.alphabet.encode("ascii").ljust(256)).decode("ascii")
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
         """Reward the children, keep the best of all, and make the next children."""
         fresh = _rows(state.shared["programs"][: int(state.shared["count"])])
-        so_far = found.updated(state.master, results.rows, lambda job: self._text(fresh[job]))
+        so_far = best_programs.updated(state.master, results.rows, lambda job: self._text(fresh[job]))
         population, best = self._population(state, fresh, results.rows["return_"].tolist())
         following = state.generation + 1
         rng = self.keys.generator(Purpose.GENETICS, following)
@@ -133,12 +119,12 @@ class GeneticAlgorithm:
             "population_reward_mean": float(rewards.mean()),
             "population_reward_max": float(rewards.max()),
             "original_npe": float(self._original_npe(following)),
-            **found.metrics(so_far),
+            **best_programs.metrics(so_far),
         }
         return self._state(following, children, population, best, so_far), metrics
 
     def _population(self, state: State, fresh: Sequence[Genome], rewards: Sequence[float]) -> tuple[Ranked, Ranked]:
-        """The children with the hall of fame, best first, which they have entered; and that hall of fame."""
+        """Return the children with the hall of fame, best first, which they have entered; and that hall of fame."""
         parents, best = _unpacked("parents", state.master), _unpacked("best", state.master)
         known = dict(zip(parents.genomes, parents.rewards, strict=True)) | dict(zip(fresh, rewards, strict=True))
         children = _rows(state.master["children"][: int(state.master["children_count"])])
@@ -153,17 +139,41 @@ class GeneticAlgorithm:
             return Ranked(children, rewarded), best
         return Ranked([*children, *best.genomes], [*rewarded, *best.rewards]), best
 
+    def discoveries(self, state: State, results: Results) -> Sequence[Mapping[str, Any]]:
+        """Return the correct programs among those that were executed."""
+        fresh = _rows(state.shared["programs"][: int(state.shared["count"])])
+        return best_programs.discoveries(state, results.rows, lambda job: self._text(fresh[job]))
+
     def _original_npe(self, generation: int) -> int:
         """After so many generations; the first one, of random programs, is not counted there."""
         return max(generation - 1, 0) * self.options.population_size
 
     def finished(self, state: State) -> str | None:
-        """A correct program, where that is enough."""
-        return found.finished(state.master, self.options.stop_on_success)
+        """Return that a correct program is found, where that is enough, or that no new program can be made any more."""
+        reason = best_programs.finished(state.master, self.options.stop_on_success)
+        return reason or ("no new programs: " + why if (why := self._exhausted(state)) else None)
+
+    def _exhausted(self, state: State) -> str | None:
+        """Return why no program can come that is not in the population already, however long it goes on, or None.
+
+        Generations without new programs, however many, prove nothing: chance may give one in the next. So this follows
+        from the options and the population alone, and needs no count in the state.
+        """
+        if int(state.shared["count"]):
+            return None
+        pairs = (self.options.population_size - int(state.master["best_count"])) // 2
+        if not pairs:
+            return "beside the hall of fame there is no pair of parents, such as a larger population_size has"
+        if self.options.mutation_rate and self.problem.length > 1:
+            return None
+        if not self.options.crossover_rate:
+            return "neither mutation nor crossover changes any"
+        closed = is_closed(_unpacked("parents", state.master).genomes)
+        return "without mutation, crossover of the population gives what it has already" if closed else None
 
     def summary(self, state: State) -> Mapping[str, Any]:
-        """The programs found."""
-        return {**found.summary(state.master), "original_npe": self._original_npe(state.generation)}
+        """Return the programs found."""
+        return {**best_programs.summary(state.master), "original_npe": self._original_npe(state.generation)}
 
 
 def _rows(table: Array) -> list[Genome]:
@@ -187,12 +197,4 @@ def _unpacked(name: str, arrays: Arrays) -> Ranked:
     return Ranked(_rows(arrays[name][:count]), arrays[f"{name}_rewards"][:count].tolist())
 
 
-def misfits(options: Options, task: Task, policy: Policy | None) -> Iterator[tuple[str, str]]:
-    """Why this task cannot be had: (key, text)."""
-    if task.spaces is not None:
-        yield "task.kind", "a genetic algorithm searches for programs: expected 'programs', or another algorithm"
-
-
-def build(options: Any, task: Any, policy: Any, noise: Any, keys: Keys, chunk_size: int) -> GeneticAlgorithm:
-    """The algorithm of `algorithm: {kind: ga}`."""
-    return GeneticAlgorithm(options, task, keys, chunk_size)
+build = GeneticAlgorithm

@@ -5,20 +5,21 @@ Programs are drawn where they are executed, from their place in the generation: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
-from hpc_es.common import found
-from hpc_es.interfaces import Array, Chunk, Outcome, Policy, Poll, Results, Rows, State, Task, cut
-from hpc_es.keys import Keys, Purpose
-from hpc_es.options import Count, option, options
+from hpc_es.algorithms.parts import best_programs
+from hpc_es.algorithms.parts.strategy import Strategy
+from hpc_es.config.options import Count, option, options
+from hpc_es.core.data import Array, Chunk, Outcome, Poll, Results, Rows, State, cut
+from hpc_es.core.interfaces import Needs, ProgramProblem
+from hpc_es.core.keys import Purpose
 
-POLICY = None
-NOISE = False
-TENSORFLOW = False
+NEEDS = Needs(searches="programs")
 
 BLOCK = 64  # programs drawn by one key; part of the result
 
@@ -33,77 +34,58 @@ class Options:
 
 
 @dataclass(frozen=True)
-class RandomSearch:
+class RandomSearch(Strategy):
     """The algorithm; every method is a pure function of its arguments, the options and the seed."""
 
     options: Options
-    task: Any  # Programs
-    keys: Keys
-    chunk_size: int
+    problem: ProgramProblem
 
     def initial(self) -> State:
         """Nothing found."""
-        return State(0, {}, found.nothing(self.task.max_code_length))
+        return State(0, {}, best_programs.nothing(self.problem.length))
 
-    def ask(self, state: State, round: int, first_index: int) -> list[Chunk]:
-        """A round is `programs_per_generation`."""
+    def ask(self, state: State, round: int, rows: Rows) -> Sequence[Chunk]:
+        """Return one round of `programs_per_generation`."""
         count = self.options.programs_per_generation
-        return cut(count, self.chunk_size, first_index, round * count)
-
-    def enough(self, rows: Rows) -> bool:
-        """Always."""
-        return True
+        return [] if round else cut(count, self.chunk_size)
 
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         """Draw some programs, and execute them."""
-        outcome: Outcome = self.task.evaluate(self.programs(state.generation, chunk.job_numbers), None, poll)
-        return outcome
+        programs = self.programs(state.generation, chunk.job_numbers)
+        return self.problem.evaluate(programs, self.jobs(state, chunk), poll)
 
     def programs(self, generation: int, jobs: range) -> list[str]:
-        """The programs of consecutive jobs."""
+        """Return the programs of consecutive jobs."""
         blocks = range(jobs.start // BLOCK, -(-jobs.stop // BLOCK))
         drawn = np.concatenate([self._block(generation, block) for block in blocks])
-        characters = np.frombuffer(self.task.alphabet.encode("ascii"), np.uint8)[drawn]
+        characters = np.frombuffer(self.problem.alphabet.encode("ascii"), np.uint8)[drawn]
         first = blocks.start * BLOCK
         return [row.tobytes().decode("ascii") for row in characters[jobs.start - first : jobs.stop - first]]
 
     def _block(self, generation: int, block: int) -> Array:
-        shape = (BLOCK, self.task.max_code_length)
+        shape = (BLOCK, self.problem.length)
         rng = self.keys.generator(Purpose.PROGRAMS, generation, block)
-        return rng.integers(len(self.task.alphabet), size=shape, dtype=np.uint8)
-
-    def blocks(self) -> int:
-        """None: there are no parameters."""
-        return 0
-
-    def contribute(self, state: State, rows: Rows, block: int) -> Array:
-        """Never called."""
-        raise AssertionError("there are no blocks")
+        return rng.integers(len(self.problem.alphabet), size=shape, dtype=np.uint8)
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
         """Keep the best, and the first correct one."""
+        so_far = best_programs.updated(state.master, results.rows, partial(self._program, state.generation))
+        return State(state.generation + 1, {}, so_far), best_programs.metrics(so_far)
 
-        def program(job: int) -> str:
-            return self.programs(state.generation, range(job, job + 1))[0]
+    def _program(self, generation: int, job: int) -> str:
+        return self.programs(generation, range(job, job + 1))[0]
 
-        so_far = found.updated(state.master, results.rows, program)
-        return State(state.generation + 1, {}, so_far), found.metrics(so_far)
+    def discoveries(self, state: State, results: Results) -> Sequence[Mapping[str, Any]]:
+        """Return the correct programs of the generation."""
+        return best_programs.discoveries(state, results.rows, partial(self._program, state.generation))
 
     def finished(self, state: State) -> str | None:
-        """A correct program, where that is enough."""
-        return found.finished(state.master, self.options.stop_on_success)
+        """Return a correct program, where that is enough."""
+        return best_programs.finished(state.master, self.options.stop_on_success)
 
     def summary(self, state: State) -> Mapping[str, Any]:
-        """The programs found."""
-        return found.summary(state.master)
+        """Return the programs found."""
+        return best_programs.summary(state.master)
 
 
-def misfits(options: Options, task: Task, policy: Policy | None) -> Iterator[tuple[str, str]]:
-    """Why this task cannot be had: (key, text)."""
-    if task.spaces is not None:
-        yield "task.kind", "random search is for programs: expected 'programs', or another algorithm"
-
-
-def build(options: Any, task: Any, policy: Any, noise: Any, keys: Keys, chunk_size: int) -> RandomSearch:
-    """The algorithm of `algorithm: {kind: random_search}`."""
-    return RandomSearch(options, task, keys, chunk_size)
+build = RandomSearch

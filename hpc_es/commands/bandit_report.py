@@ -12,7 +12,8 @@ import json
 import sys
 from pathlib import Path
 
-from hpc_es.errors import UserError
+from hpc_es.commands import TRUST
+from hpc_es.core.errors import UserError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--actions", choices=("sampled", "greedy"), help="how a policy acts (default: as in training's evaluations)"
     )
+    parser.add_argument("--trust", action="store_true", help=TRUST)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of tables")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="also draw a .png, .pdf or .svg")
 
@@ -37,14 +39,14 @@ def run(arguments: argparse.Namespace) -> int:
     for name, least in (("episodes", 1), ("seed", 0)):
         if (found := getattr(arguments, name)) < least:
             raise UserError(f"--{name} is {found}: expected a whole number of at least {least}")
-    from hpc_es.load import stored
-    from hpc_es.report.regret import content, matrix, report, text
+    from hpc_es.report.regret import content, matrix, regret_text, report
+    from hpc_es.report.saved_policy import stored
 
     if arguments.output:
         from hpc_es.report import regret_plot
 
         regret_plot.check(arguments.output)
-    sources = [stored(path, arguments.which) for path in arguments.paths]
+    sources = [stored(path, arguments.which, arguments.trust) for path in arguments.paths]
     a = arguments
     reports = [
         report(sources, distribution, a.num_trials, a.episodes, a.seed, a.actions)
@@ -53,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     if a.json:
         sys.stdout.write(json.dumps({"reports": [content(found) for found in reports]}) + "\n")
     else:
-        sys.stdout.write("\n".join(text(found) for found in reports))
+        sys.stdout.write("\n".join(regret_text(found) for found in reports))
         if len(reports) > 1:
             sys.stdout.write("\n" + matrix(reports))
     if a.output:

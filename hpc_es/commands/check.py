@@ -16,7 +16,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Every mistake at once; ConfigError."""
-    from hpc_es.config import load
-    from hpc_es.experiment.check import check
+    from hpc_es.config.loading import load
+    from hpc_es.training.check import check
 
     return check(load(arguments.config, arguments.overrides))

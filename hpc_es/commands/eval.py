@@ -1,7 +1,8 @@
 """Play noise-free episodes with a trained policy, and say how it does.
 
 The same checkpoint, seed and number of episodes give the same numbers. `task.reward_offset` does not count. Overrides
-change the task, such as task.max_episode_steps=200 or task.env_kwargs.gravity=5.
+change the task, such as task.max_episode_steps=200 or task.env_kwargs.gravity=5. With --all every saved snapshot is
+evaluated; under MPI (mpiexec -n 4 python -m hpc_es eval RUN --all) the ranks share them, with the same numbers.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpc_es.errors import UserError
+from hpc_es.commands import TRUST
+from hpc_es.core.errors import UserError
 
 if TYPE_CHECKING:
-    from hpc_es.interfaces import Rows, Task
-    from hpc_es.load import Stored
+    from hpc_es.jobs.evaluation import Asked
+    from hpc_es.report.saved_policy import Stored
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +32,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--episodes", type=_count, default=100, metavar="N", help="how many (default: 100)")
     parser.add_argument("--seed", type=_seed, default=0, metavar="S", help="of the episodes (default: 0)")
     parser.add_argument("--which", choices=("best", "last"), help="which theta (default: best if there is one)")
+    parser.add_argument("--trust", action="store_true", help=TRUST)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, everything else on stderr")
+    parser.add_argument(
+        "--actions",
+        choices=("greedy", "sampled"),
+        default="greedy",
+        help="of a policy with probabilities (actor_critic): the most probable action, or drawn (default: greedy)",
+    )
+    parser.add_argument("--all", action="store_true", help="all checkpoints of the run and best.h5, as CSV")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="of --all: the CSV file (default: stdout)")
     parser.add_argument(
         "--video", type=Path, metavar="FILE", help="also film the first of the episodes: a .gif, or .mp4"
     )
@@ -38,92 +49,79 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the numbers; status 1 if every episode failed. UserError."""
-    from hpc_es.load import stored
     from hpc_es.report import video
 
+    _require_that_they_fit(arguments)
+    if arguments.all:
+        return _all(arguments)
     if arguments.video:
         video.prepare(arguments.video)  # before a simulator is imported
+    from hpc_es.jobs.evaluation import evaluate, require_actions, seeds
+    from hpc_es.report.saved_policy import stored
+
     with stdout_to_stderr():
-        source = changed(stored(arguments.path, arguments.which), arguments.overrides)
+        source = changed(stored(arguments.path, arguments.which, arguments.trust), arguments.overrides)
+        require_actions(source, arguments.actions)
         if arguments.video:  # first, as it is what may be impossible here
             video.film(source, seeds(arguments.seed, [0])[0], arguments.video)
-        result = evaluate(source, arguments.episodes, arguments.seed)
-    sys.stdout.write(json.dumps(result) + "\n" if arguments.json else text(result))
+        result = evaluate(source, _asked(arguments))
+    sys.stdout.write(json.dumps(result) + "\n" if arguments.json else evaluation_text(result))
     return 1 if result["failed"] == arguments.episodes else 0
 
 
-def evaluate(source: Stored, episodes: int, seed: int) -> dict[str, Any]:
-    """The numbers of so many episodes; returns and lengths are those of episodes that did not fail, or None."""
-    from hpc_es.load import single_episodes
-
-    task: Task = single_episodes(source.config.task)
-    try:
-        rows = play(source, task, episodes, seed)
-    finally:
-        if hasattr(task, "close"):
-            task.close()
-    return {
-        **statistics(rows),
-        "episodes": episodes,
-        "generation": source.generation,
-        "env_id": getattr(source.config.task, "env_id", source.config.task.kind),
-        "which": source.which,
-    }
+def _require_that_they_fit(arguments: argparse.Namespace) -> None:
+    for name in ("which", "json", "video"):
+        if arguments.all and getattr(arguments, name):
+            raise UserError(f"--all writes a table of all snapshots: leave --{name} out")
+    if arguments.output and not arguments.all:
+        raise UserError("--output is for the table of --all: leave it out")
+    if arguments.video and arguments.actions == "sampled":
+        raise UserError("--video shows greedy actions: leave --actions sampled out")
 
 
-def play(source: Stored, task: Task, episodes: int, seed: int) -> Rows:
-    """ROW[episodes], in chunks of a fixed size, as in training; why episodes failed goes to stderr."""
-    import numpy as np
+def _asked(arguments: argparse.Namespace) -> Asked:
+    from hpc_es.jobs.evaluation import Asked
 
-    from hpc_es.experiment.generation import evaluation_chunks
-    from hpc_es.interfaces import Batch
-
-    assert task.spaces
-    policy = source.policy(task.spaces)
-    rows: list[Rows] = []
-    for chunk in evaluation_chunks(episodes, 0):
-        batch = Batch(
-            seeds=np.array(seeds(seed, chunk.job_numbers), np.int64)[:, np.newaxis],
-            training=False,
-            observe=np.zeros(chunk.jobs, np.bool_),
-            action_noise_std=0.0,
-            action_noise=np.random.default_rng,  # never asked for
-        )
-        outcome = task.evaluate(source.bind(policy, chunk.jobs), batch, lambda: None)
-        rows.append(outcome.rows)
-        for failure in outcome.failures:
-            sys.stderr.write(f"failed from episode {chunk.first_job} on, {failure}\n")
-    joined: Rows = np.concatenate(rows)
-    return joined
+    return Asked(arguments.episodes, arguments.seed, arguments.actions)
 
 
-def seeds(seed: int, episodes: Sequence[int]) -> list[int]:
-    """The environment seeds of these episodes, 0 .. 2**31 - 1; block 1, as training's own evaluations have block 0."""
-    from hpc_es.keys import Keys, Purpose
+def _all(arguments: argparse.Namespace) -> int:
+    """Evaluate every snapshot on all ranks, inside the guard; rank 0 writes the table."""
+    from hpc_es.mpi.guard import guarded
 
-    return [Keys(seed).seed31(Purpose.EVALUATION, index=episode, block=1) for episode in episodes]
+    def body() -> int:
+        from hpc_es.jobs.evaluation import evaluate_all, snapshots, table
+        from hpc_es.mpi.connect import connect
+        from hpc_es.storage.files import write_text
+        from hpc_es.training.on_rank_0 import Ended, on_rank_0
 
+        world = connect()
+        try:
+            _, told = on_rank_0(world, lambda: {"paths": snapshots(arguments.path, arguments.trust)}, dict)
+        except Ended as ended:
+            if world.rank == 0:
+                sys.stderr.write(f"hpc-es: {ended.reason.text}\n")
+            return ended.reason.status
+        with stdout_to_stderr():
+            asked = _asked(arguments)
+            overrides, trust = arguments.overrides, arguments.trust
+            rows = evaluate_all(world, told["paths"], asked, lambda source: changed(source, overrides), trust)
+        if world.rank == 0 and arguments.output:
+            write_text(arguments.output, table(rows))
+        elif world.rank == 0:
+            sys.stdout.write(table(rows))
+        return 1 if all(row["failed"] == arguments.episodes for row in rows) else 0
 
-def statistics(rows: Rows) -> dict[str, Any]:
-    """Means over the episodes that did not fail, None where there is none; the standard deviation is that of n."""
-    import numpy as np
-
-    good = rows[~np.isnan(rows["return_"])]
-    names = ("return_mean", "return_std", "return_min", "return_max", "length_mean")
-    values: dict[str, Any] = dict.fromkeys(names)
-    if len(good):
-        returns = good["return_"]
-        numbers = (returns.mean(), returns.std(), returns.min(), returns.max(), good["length"].mean())
-        values = dict(zip(names, map(float, numbers), strict=True))
-    return {**values, "failed": len(rows) - len(good)}
+    guarded(body)
 
 
 def changed(source: Stored, overrides: Sequence[str]) -> Stored:
     """With another task, as the overrides say; ConfigError."""
     if not overrides:
         return source
-    from hpc_es.config import resolved, validate
-    from hpc_es.schema.yaml_text import override
+    from hpc_es.config.loading import validate
+    from hpc_es.config.resolved import resolved
+    from hpc_es.config.yaml_text import override
 
     for item in overrides:
         if not item.startswith("task.") or "=" not in item:
@@ -132,8 +130,8 @@ def changed(source: Stored, overrides: Sequence[str]) -> Stored:
     return dataclasses.replace(source, config=config)
 
 
-def text(result: dict[str, Any]) -> str:
-    """For people: a line a number."""
+def evaluation_text(result: dict[str, Any]) -> str:
+    """Return the numbers for people, one per line."""
     return "".join(f"{name:12} {_shown(value)}\n" for name, value in result.items())
 
 

@@ -1,7 +1,8 @@
 """Show what a checkpoint holds.
 
-A run directory means its newest valid checkpoint. `theta_sha256` is the SHA-256 of theta's float32 bytes, little
-endian: equal for two runs that have the same parameters to the last bit.
+A run directory means its newest valid checkpoint; of a directory of repetitions, which are there is listed.
+`theta_sha256` is the SHA-256 of theta's float32 bytes, little endian: equal for two runs that have the same parameters
+to the last bit.
 """
 
 from __future__ import annotations
@@ -13,33 +14,46 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpc_es.experiment.checkpoint import Snapshot
+    from hpc_es.storage.checkpoint import Snapshot
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """A run or a checkpoint."""
+    """A run or a checkpoint, or repetitions."""
     parser.add_argument("path", metavar="RUN_OR_CHECKPOINT", type=Path, help="a run directory or a checkpoint file")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the content; CheckpointError where there is no valid checkpoint."""
-    from hpc_es.experiment.checkpoint import load
-    from hpc_es.experiment.store import find
+    from hpc_es.storage import repetition_list
+    from hpc_es.storage.checkpoint import load
+    from hpc_es.storage.checkpoint_store import find
 
+    if repetition_list.holds_repetitions(arguments.path):
+        there = repetition_list.listed(arguments.path)
+        listed = json.dumps({"path": str(arguments.path), "repetitions": there}, indent=2) + "\n"
+        sys.stdout.write(listed if arguments.json else repetition_list.repetitions_text(arguments.path))
+        return 0
     path = find(arguments.path)
     content = described(path, load(path))
-    sys.stdout.write(json.dumps(content, indent=2) + "\n" if arguments.json else text(content))
+    sys.stdout.write(json.dumps(content, indent=2) + "\n" if arguments.json else inspect_text(content))
     return 0
 
 
 def described(path: Path, snapshot: Snapshot) -> dict[str, Any]:
-    """The content as plain data; `config` is nested as in YAML, every array of the state has its form."""
-    from hpc_es.common import found
-    from hpc_es.config import parse_resolved, resolved
-    from hpc_es.experiment.results import digest
+    """The content as plain data, with the form of every array; `config` as in YAML, nothing it names is imported."""
+    from hpc_es.algorithms.parts import best_programs
+    from hpc_es.config.resolved import plain_data
+    from hpc_es.report.best_vector import described_best
+    from hpc_es.storage.results import digest
 
     state, best = snapshot.state, snapshot.best
+    config = plain_data(snapshot.config_text)
+    programs = (
+        {**best_programs.summary(state.master), **_programs(path, snapshot)}
+        if best_programs.is_in(state.master)
+        else None
+    )
     named = {f"shared/{name}": array for name, array in state.shared.items()}
     named |= {f"master/{name}": array for name, array in state.master.items()}
     return {
@@ -50,19 +64,30 @@ def described(path: Path, snapshot: Snapshot) -> dict[str, Any]:
         "theta_sha256": digest({"theta": state.theta}),
         "state_sha256": digest({**state.shared, **state.master}),
         "best": {"return": best.return_, "generation": best.generation} if best else None,
-        **({"found": found.summary(state.master)} if found.is_in(state.master) else {}),
+        **({"found": programs} if programs else {}),
+        **described_best(state.master, config),
         "arrays": [
             {"name": name, "shape": list(array.shape), "dtype": str(array.dtype), "bytes": int(array.nbytes)}
             for name, array in named.items()
         ],
         "config_hash": snapshot.config_hash,
-        "config": resolved(parse_resolved(snapshot.config_text)),
+        "config": config,
         "provenance": dict(snapshot.provenance),
     }
 
 
-def text(content: dict[str, Any]) -> str:
-    """For people: a line a fact, arrays as a table, the config and the provenance as YAML."""
+def _programs(path: Path, snapshot: Snapshot) -> dict[str, int]:
+    """Return how many correct programs were listed when the checkpoint was written, if the list lies where it was."""
+    from hpc_es.storage import programs_log
+
+    run_dir, length = path.parent.parent, snapshot.file_lengths.get(programs_log.NAME, 0)
+    if length and not (run_dir / programs_log.NAME).exists():
+        return {}
+    return {"correct_programs": sum(1 for _ in programs_log.read_programs(run_dir, length))}
+
+
+def inspect_text(content: dict[str, Any]) -> str:
+    """Return the content for people: one fact per line, arrays as a table, the config and the provenance as YAML."""
     import yaml
 
     lines = []

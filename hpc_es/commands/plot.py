@@ -15,7 +15,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Runs and the picture."""
     parser.add_argument("runs", nargs="+", metavar="RUN", type=Path, help="a run directory")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", type=Path, help="a .png, .pdf or .svg")
-    parser.add_argument("--x", choices=("timesteps", "seconds"), help="the horizontal axis (default: a panel for each)")
+    parser.add_argument(
+        "--x",
+        choices=("timesteps", "evaluations", "programs", "seconds"),
+        help="the horizontal axis (default: a panel for each)",
+    )
     parser.add_argument("--title", help="default: the environment")
 
 

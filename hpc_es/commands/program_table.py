@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from hpc_es.errors import UserError
+from hpc_es.core.errors import UserError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,17 +31,17 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--npe-limit is {limit}: expected a whole number of at least 1")
     if limit is not None and arguments.rewards:
         raise UserError("--rewards with --npe-limit: the best reward within a limit is not known; leave one out")
-    from hpc_es.common.files import write_text
     from hpc_es.report import programs
+    from hpc_es.storage.files import write_text
 
-    table = programs.read(arguments.directories, arguments.npe_limit)
+    table = programs.read_table(arguments.directories, arguments.npe_limit)
     if arguments.csv:
         write_text(arguments.csv, programs.as_csv(table))
     if arguments.picture:
         from hpc_es.report.heatmap import draw
 
         draw(table, arguments.picture)
-    sys.stdout.write(programs.shortest(table) if arguments.shortest else programs.text(table, arguments.rewards))
+    sys.stdout.write(programs.shortest(table) if arguments.shortest else programs.table_text(table, arguments.rewards))
     sys.stdout.flush()
     sys.stderr.write("".join(f"{path} written\n" for path in (arguments.csv, arguments.picture) if path))
     return 0

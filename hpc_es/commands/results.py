@@ -24,10 +24,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table and the summary; UserError where nothing was ever run."""
-    from hpc_es.errors import UserError
-    from hpc_es.experiment import results
+    from hpc_es.core.errors import UserError
+    from hpc_es.storage import results
 
-    rows, total = results.read(arguments.directory), results.repetitions(arguments.directory)
+    rows, total = results.read_results(arguments.directory), results.repetitions(arguments.directory)
     if total is None and not rows:
         raise UserError(f"{arguments.directory}: expected a run, or repetitions of one: there is neither")
     summary = results.summary(rows, total)
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
             sys.stdout.write(
                 "  ".join(f"{name} {shown(row[name])}" for name in SHOWN if row.get(name) is not None) + "\n"
             )
-        sys.stdout.write(results.text(summary))
+        sys.stdout.write(results.summary_text(summary))
     return 0
 
 
@@ -53,7 +53,7 @@ SHOWN = (
 
 
 def flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with its budget in columns of their own."""
+    """Return the row with its budget in columns of their own."""
     plain = {name: value for name, value in row.items() if not isinstance(value, Mapping)}
     return {**plain, **{f"budget_{name}": value for name, value in row["budget"].items()}}
 

@@ -2,7 +2,10 @@
 
 The config is checked first, as `hpc-es check` does. A tuning file (with `base` and `space`) gets the script that runs
 `hpc-es tune`. With --array the repetitions of a config, or the trials of a tuning, are shared among the tasks of a job
-array. Job, log and run directory are named after the config. What is printed is the number of the job.
+array. With --chain N the run has N jobs, one after the other, for clusters that cancel a preempted job: each carries on
+where the one before stopped, also after scancel (to stop all, cancel all), and where the run has ended the rest is
+cancelled. Job, log and run directory are named
+after the config. What is printed is the number of the job, or of each job of the chain.
 """
 
 from __future__ import annotations
@@ -18,20 +21,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_es import slurm
-from hpc_es.errors import ConfigError, UserError
+from hpc_es.core import slurm
+from hpc_es.core.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
-    from hpc_es.experiment.batch import Batch, Kind
+    from hpc_es.jobs.sbatch_script import BatchScript, Kind
 
 EVERYTHING = 0  # --array without a number
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What to run, and what to ask SLURM for."""
-    from hpc_es.experiment.batch import DEFAULTS
+    from hpc_es.jobs.sbatch_script import DEFAULTS
 
-    parser.add_argument("config", metavar="CONFIG", type=Path, help="an experiment or a tuning file, YAML")
+    parser.add_argument("config", metavar="CONFIG", help="an experiment or a tuning file, YAML, or a config string")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as seed=3; of a tuning: what is fixed")
     for name, read in READ.items():
         concept, default = slurm.TABLE[name], DEFAULTS.get(name)
@@ -39,6 +42,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(concept.option, dest=name, type=read, metavar="X", help=told)
     text = "share the repetitions, or trials, among N tasks (default: one for each)"
     parser.add_argument("--array", nargs="?", type=_count, const=EVERYTHING, metavar="N", help=text)
+    text = "submit N jobs, each of which carries on when the one before has ended in any way; none is requeued"
+    parser.add_argument("--chain", type=_count, default=1, metavar="N", help=text)
     parser.add_argument("--output", type=Path, metavar="DIR", help="the run directory (default: runs/<name>)")
     parser.add_argument("--dry-run", action="store_true", help="print the script; write and submit nothing")
 
@@ -52,26 +57,32 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         sys.stdout.write(batch.text())
         return 0
-    script = arguments.config.with_suffix(".sbatch")
+    script = _script(arguments, batch)
     _write(script, batch)
-    sys.stdout.write(_submit(script) + "\n")
+    before = ""
+    for _ in range(arguments.chain):
+        before = _submit(script, before)
+        sys.stdout.write(before + "\n")
+        sys.stdout.flush()  # what was submitted is told, also where the next one is not taken
     return 0
 
 
-def _batch(arguments: argparse.Namespace) -> Batch:
-    """The script, for a config without mistakes; ConfigError has all of them."""
-    from hpc_es.experiment.batch import Batch
-    from hpc_es.schema.yaml_text import read
+def _batch(arguments: argparse.Namespace) -> BatchScript:
+    """Return the script, for a config without mistakes; ConfigError has all of them."""
+    from hpc_es.config.legacy import is_config_string
+    from hpc_es.config.yaml_text import read_yaml
+    from hpc_es.jobs.sbatch_script import BatchScript
 
     asked = {name: str(vars(arguments)[name]) for name in READ if vars(arguments)[name] is not None}
-    is_tuning = {"base", "space"} <= read(arguments.config).keys()
+    is_tuning = not is_config_string(arguments.config) and {"base", "space"} <= read_yaml(Path(arguments.config)).keys()
     described = _tuning(arguments) if is_tuning else _experiment(arguments)
     asked.setdefault("job_name", re.sub(r"[^\w.-]+", "_", described.name))
     asked["directory"] = _line(str(Path.cwd()))
     if arguments.array is not None:
         asked["array"] = f"0-{_tasks(arguments.array, *described.shared) - 1}"
     kind: Kind = "array_tune" if is_tuning else "array_repetitions" if "array" in asked else "train"
-    return Batch(kind, [_line(text) for text in described.arguments], asked, sys.executable)
+    lines = [_line(text) for text in described.arguments]
+    return BatchScript(kind, lines, asked, sys.executable, arguments.chain > 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,8 +95,8 @@ class Described:
 
 
 def _experiment(arguments: argparse.Namespace) -> Described:
-    from hpc_es.config import load
-    from hpc_es.experiment.check import check
+    from hpc_es.config.loading import load
+    from hpc_es.training.check import check
 
     config = load(arguments.config, arguments.overrides)
     check(config)
@@ -93,7 +104,7 @@ def _experiment(arguments: argparse.Namespace) -> Described:
         text = f"is {config.repetition_groups}, but the job has {_ranks(arguments)} ranks: a group needs one"
         raise ConfigError([("repetition_groups", text)])
     run = (arguments.output or Path(str(config.output))).absolute()
-    script = [str(arguments.config.absolute()), str(run), *arguments.overrides]
+    script = [_absolute(arguments.config), str(run), *arguments.overrides]
     return Described(str(config.name), script, (config.repetitions, "repetitions"))
 
 
@@ -101,23 +112,40 @@ def _tuning(arguments: argparse.Namespace) -> Described:
     from hpc_es.tuning.check import check
     from hpc_es.tuning.plan import load
 
-    plan = load(arguments.config, arguments.overrides)
+    path = Path(arguments.config)
+    plan = load(path, arguments.overrides)
     check(plan, _ranks(arguments))
-    run = (arguments.output or Path("runs", arguments.config.stem)).absolute()
+    run = (arguments.output or Path("runs", path.stem)).absolute()
     fixed = ["--fixed", *arguments.overrides] if arguments.overrides else []
-    script = [str(arguments.config.absolute()), str(run), *fixed]
-    return Described(arguments.config.stem, script, (plan.trials, "trials"))
+    script = [str(path.absolute()), str(run), *fixed]
+    return Described(path.stem, script, (plan.trials, "trials"))
+
+
+def _absolute(config: str) -> str:
+    """Return a file's path from anywhere; a config string as it is."""
+    from hpc_es.config.legacy import is_config_string
+
+    return config if is_config_string(config) else str(Path(config).absolute())
+
+
+def _script(arguments: argparse.Namespace, batch: BatchScript) -> Path:
+    """Return where the script is written: beside the config, or of a config string here, by the job's name."""
+    from hpc_es.config.legacy import is_config_string
+
+    if is_config_string(arguments.config):
+        return Path(f"{batch.asked['job_name']}.sbatch")
+    return Path(arguments.config).with_suffix(".sbatch")
 
 
 def _ranks(arguments: argparse.Namespace) -> int:
-    from hpc_es.experiment.batch import DEFAULTS
+    from hpc_es.jobs.sbatch_script import DEFAULTS
 
     nodes, ranks = (vars(arguments)[name] or DEFAULTS[name] for name in ("nodes", "ranks_per_node"))
     return int(nodes) * int(ranks)
 
 
 def _tasks(wanted: int, there: int, what: str) -> int:
-    """The number of array tasks; none may be without work."""
+    """Return the number of array tasks; none may be without work."""
     if there == 1:
         raise UserError(f"--array shares {what} among tasks, and there is 1: set {what} to more, or leave --array out")
     if wanted > there:
@@ -125,10 +153,10 @@ def _tasks(wanted: int, there: int, what: str) -> int:
     return wanted or there
 
 
-def _write(script: Path, batch: Batch) -> None:
+def _write(script: Path, batch: BatchScript) -> None:
     """Replace a script of ours; one that was changed by hand is left, and refused."""
-    from hpc_es.common.files import write_text
-    from hpc_es.experiment.batch import untouched
+    from hpc_es.jobs.sbatch_script import untouched
+    from hpc_es.storage.files import write_text
 
     if script.exists() and not untouched(script.read_text(encoding="utf-8", errors="replace")):
         text = f"{script} was changed by hand, or is something else: submit it as it is (sbatch {script}), or remove it"
@@ -137,9 +165,9 @@ def _write(script: Path, batch: Batch) -> None:
     sys.stderr.write(f"{script} written\n")
 
 
-def _submit(script: Path) -> str:
-    """The number of the job."""
-    command = ["sbatch", "--parsable", str(script)]
+def _submit(script: Path, before: str) -> str:
+    """Return the number of the job, which waits for the end of the job `before`, if there is one."""
+    command = ["sbatch", "--parsable", *([f"--dependency=afterany:{before}"] if before else []), str(script)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603
     if done.returncode:
         raise UserError(f"sbatch did not take {script}: {done.stderr.strip()}")

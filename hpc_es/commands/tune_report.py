@@ -20,10 +20,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the report and write its files."""
-    from hpc_es.tuning.report import content, read, text, write
+    from hpc_es.tuning.report import content, read_report, report_text
+    from hpc_es.tuning.report_files import write
 
-    report = read(arguments.directory)
-    sys.stdout.write(json.dumps(content(report), indent=2) + "\n" if arguments.json else text(report))
+    report = read_report(arguments.directory)
+    sys.stdout.write(json.dumps(content(report), indent=2) + "\n" if arguments.json else report_text(report))
     sys.stdout.flush()
     sys.stderr.write("".join(f"{path} written\n" for path in write(report)))
     return 0

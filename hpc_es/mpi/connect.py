@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 
-from hpc_es.errors import LaunchError
-from hpc_es.mpi import shared
+from hpc_es.core.errors import LaunchError
+from hpc_es.core.extras import remedy
+from hpc_es.mpi import shared_memory as shared
+from hpc_es.mpi.communicators import connected
 from hpc_es.mpi.faults import no_endless_start
 from hpc_es.mpi.launch import prefer_short_addresses, refusal, tasks_started
-from hpc_es.mpi.links import connected
 from hpc_es.mpi.world import World
 
 _joined: list[World] = []
@@ -28,7 +29,7 @@ def connect() -> World:
 
 
 def joined() -> World | None:
-    """The world of `connect`, if it was called."""
+    """Return the world of `connect`, if it was called."""
     return _joined[0] if _joined else None
 
 
@@ -45,7 +46,8 @@ def _connect() -> World:
     except (ImportError, OSError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         if count > 1:
-            raise LaunchError(refusal(count, variable, f"there is no MPI library here ({reason})")) from error
+            found = f"there is no MPI library here ({reason}); {remedy('mpich')} brings MPICH"
+            raise LaunchError(refusal(count, variable, found)) from error
         return World(f"none: {reason}")
     library = library_name(MPI.Get_library_version())
     if MPI.COMM_WORLD.size == 1:
@@ -60,7 +62,7 @@ def _connect() -> World:
 
 
 def library_name(version: str) -> str:
-    """The name and number in what MPI_Get_library_version says, such as "MPICH 5.0.2"."""
+    """Return the name and number in what MPI_Get_library_version says, such as "MPICH 5.0.2"."""
     line = " ".join(version.splitlines()[0].split()) if version.strip() else "unknown MPI"
     found = re.search(r"(?P<name>CRAY MPICH|MVAPICH2?|MPICH|Open MPI|Intel\S* MPI)\D*?(?P<number>\d[\w.]*)", line)
     return f"{found['name']} {found['number']}" if found else line[:60]

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from hpc_es.core.slurm import TABLE, told
 from hpc_es.mpi.connect import joined
 from hpc_es.mpi.world import World
-from hpc_es.slurm import TABLE, told
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _model(tf: Any, gpu: Any) -> str:
 
 
 def local_rank(node_rank: int, size: int, environ: Mapping[str, str]) -> tuple[int, str]:
-    """The rank's number on its node, and a note if SLURM has another than the MPI library.
+    """Return the rank's number on its node, and a note if SLURM has another than the MPI library.
 
     SLURM's is taken then, since it is SLURM that hands out a node's GPUs: the library sees a part of the node, as in a
     container. Where something else than srun started the ranks, SLURM_LOCALID is inherited and means nothing.
@@ -79,12 +79,12 @@ def local_rank(node_rank: int, size: int, environ: Mapping[str, str]) -> tuple[i
 
 
 def choose(local: int, visible: int) -> int | None:
-    """Which of the visible GPUs a rank takes: in turn; None if it sees none."""
+    """Return which of the visible GPUs a rank takes: in turn; None if it sees none."""
     return local % visible if visible else None
 
 
 def line(every: Sequence[Bound]) -> str:
-    """What the ranks compute on, in rank order, for the log."""
+    """Return what the ranks compute on, in rank order, for the log."""
     if all(bound.index is None for bound in every):
         return "TensorFlow sees no GPU on any rank: it computes on the CPU"
     places = [

@@ -10,7 +10,6 @@ they have it: Open MPI 5.0 crashes on a revocation of one that is still being ma
 from __future__ import annotations
 
 import contextlib
-import enum
 import faulthandler
 import os
 import time
@@ -20,31 +19,19 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from hpc_es.errors import LaunchError
-from hpc_es.mpi.mapped import Mapped
+from hpc_es.core.errors import LaunchError
+from hpc_es.mpi.communicators import Communicators
+from hpc_es.mpi.losses import Meeting, NoFaults
+from hpc_es.mpi.mapped_memory import MappedMemory
+from hpc_es.mpi.world import World
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-    from hpc_es.mpi.links import Links
-    from hpc_es.mpi.world import World
 
 ENABLED = "OMPI_MCA_mpi_ft_enable"  # set by `mpiexec --with-ft ulfm`
 START_SECONDS = 180.0  # at most, for all ranks to come to MPI_Init
 PART_SECONDS = 10.0  # at most, at the end
 THROUGH, COMPLETE, IN_PLACE = 1, 1, 2  # bits that ranks agree on
-
-
-class Meeting(enum.Enum):
-    """What the survivors have agreed on; the same on all of them."""
-
-    THROUGH = enum.auto()  # nothing is left to do
-    GO_ON = enum.auto()  # all of them can go on where they are, rank 0 among them
-    START_AGAIN = enum.auto()  # rank 0 is another one, or not all ranks are at the same place
-
-
-class StartAgain(BaseException):
-    """The ranks have met, and begin again at the last checkpoint."""
 
 
 @dataclass
@@ -53,11 +40,11 @@ class Faults:
 
     outlives: ClassVar = True
     world: World
-    links: Links
+    links: Communicators
     lost: list[tuple[str, int]] = field(default_factory=list)  # host and process id
 
     def is_loss(self, error: Exception) -> bool:
-        """Whether it is MPI saying that a rank died, or that another rank has noticed it."""
+        """Return whether it is MPI saying that a rank died, or that another rank has noticed it."""
         mpi = self.links.mpi
         kinds = (mpi.ERR_PROC_FAILED, mpi.ERR_PROC_FAILED_PENDING, mpi.ERR_REVOKED)
         return isinstance(error, mpi.Exception) and error.Get_error_class() in kinds
@@ -83,7 +70,7 @@ class Faults:
         self.links.messages.Revoke()
 
     def _agreed(self, ranks: MPI.Comm, bits: int) -> tuple[int, bool]:
-        """The bits that all have set, and whether all of these ranks live; also on a revoked communicator."""
+        """Return the bits that all have set, and whether all of these ranks live; also on a revoked communicator."""
         value = np.array([bits], np.int32)
         try:
             self.world.wait(ranks.Iagree(value))
@@ -94,7 +81,7 @@ class Faults:
         return int(value[0]), True
 
     def _renewed(self, bits: int) -> tuple[int, MPI.Comm, MPI.Comm]:
-        """The bits that all have set, and two communicators of the living.
+        """Return the bits that all have set, and two communicators of the living.
 
         All come here together, so Shrink may block: it ends when all that live have called it, or died.
         """
@@ -107,12 +94,12 @@ class Faults:
                 return agreed, collectives, messages
             ranks = collectives
 
-    def _take(self, survivors: list[int], links: Links) -> None:
+    def _take(self, survivors: list[int], links: Communicators) -> None:
         table = self.world.table()
         lost = [entry for entry in table if entry[0] not in survivors]
-        assert isinstance(links.memory, Mapped)
+        assert isinstance(links.memory, MappedMemory)
         leaders = [links.memory.leaders[rank] for rank in survivors]
-        self.links = replace(links, place=place(leaders, links.collectives.rank), memory=Mapped(leaders))
+        self.links = replace(links, place=place(leaders, links.collectives.rank), memory=MappedMemory(leaders))
         self.world.relink(self.links, survivors)
         self.lost += [(host, pid) for _, host, pid in lost]
         self.world.notes.append(
@@ -130,28 +117,9 @@ class Faults:
 
 
 def _old_ranks(ranks: MPI.Comm, old: MPI.Comm) -> list[int]:
-    """The numbers that these ranks have in an older communicator, in their order."""
+    """Return the numbers that these ranks have in an older communicator, in their order."""
     group = ranks.Get_group()
     return [int(rank) for rank in group.Translate_ranks(list(range(group.size)), old.Get_group())]
-
-
-class NoFaults:
-    """A world that ends when a rank dies."""
-
-    outlives = False
-    lost = ()
-
-    def is_loss(self, error: Exception) -> bool:
-        """No error is one that can be outlived."""
-        return False
-
-    def meet(self, through: bool, in_place: bool) -> Meeting:
-        """Nobody was lost."""
-        return Meeting.THROUGH
-
-    def parted(self) -> bool:
-        """The ranks part by MPI_Finalize."""
-        return False
 
 
 def place(leaders: list[int], rank: int) -> tuple[int, int]:
@@ -160,7 +128,7 @@ def place(leaders: list[int], rank: int) -> tuple[int, int]:
 
 
 def enabled(environ: Mapping[str, str]) -> bool:
-    """Whether the launcher lets ranks die."""
+    """Return whether the launcher lets ranks die."""
     return environ.get(ENABLED, "").lower() in {"1", "true"}
 
 
@@ -180,18 +148,26 @@ def no_endless_start(environ: Mapping[str, str]) -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
-def tolerant(world: World, links: Links) -> Faults:
-    """What the world needs from now on; every rank calls this. LaunchError where ranks cannot be outlived."""
+def outlive_ranks(world: World) -> None:
+    """Let the world outlive ranks that die, from now on; every rank calls this. LaunchError where that cannot be."""
+    if world.links and isinstance(world.faults, NoFaults):
+        faults = tolerant(world, world.links)
+        world.faults = faults
+        world.relink(faults.links)
+
+
+def tolerant(world: World, links: Communicators) -> Faults:
+    """Return what the world needs from now on; every rank calls this. LaunchError where ranks cannot be outlived."""
     if "Open MPI" not in world.library or not enabled(os.environ):
         raise LaunchError(refusal(world.library))
     leader = np.array([world.rank], np.int64)
     world.wait(links.node.Ibcast(leader, 0))
     leaders = [int(told.view(np.int64)[0]) for told in world.allgather(leader.view(np.uint8))]
-    return Faults(world, replace(links, node=links.collectives, memory=Mapped(leaders)))
+    return Faults(world, replace(links, node=links.collectives, memory=MappedMemory(leaders)))
 
 
 def refusal(library: str) -> str:
-    """The message where ranks cannot be outlived."""
+    """Return the message where ranks cannot be outlived."""
     return (
         "mpi.fault_tolerance is true, but needs Open MPI (5 or newer) started with its failure mitigation; found "
         f"{library}{'' if 'Open MPI' not in library else ' started without it'}. Remedies:\n"

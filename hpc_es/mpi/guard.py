@@ -18,7 +18,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
-from hpc_es.errors import LaunchError, UserError
+from hpc_es.core.errors import LaunchError, UserError
 from hpc_es.mpi.connect import joined
 from hpc_es.mpi.ending import abort
 from hpc_es.mpi.launch import by_srun, task_rank, tasks_started
@@ -84,7 +84,7 @@ def _leave(error: BaseException) -> int:
 
 
 def describe(error: BaseException) -> tuple[str, int]:
-    """The message, with a line end, and the exit status of what ended `body`."""
+    """Return the message, with a line end, and the exit status of what ended `body`."""
     if isinstance(error, UserError):
         return f"hpc_es: {error}\n", error.status
     if isinstance(error, KeyboardInterrupt):
@@ -98,7 +98,7 @@ def describe(error: BaseException) -> tuple[str, int]:
 
 
 def tagged(message: str, rank: int, size: int) -> str:
-    """The message with the rank, host and process named in front of each line."""
+    """Return the message with the rank, host and process named in front of each line."""
     tag = f"[rank {rank} of {size} on {socket.gethostname()} pid {os.getpid()}] "
     return "".join(tag + line + "\n" for line in message.splitlines())
 

@@ -30,7 +30,7 @@ KILL_SECONDS = 1.0  # to be killed in, before this process ends by itself
 
 
 def tasks_started(environ: Mapping[str, str]) -> tuple[int, str]:
-    """How many tasks a launcher says it started (1 if none does), and the variable that says so."""
+    """Return how many tasks a launcher says it started (1 if none does), and the variable that says so."""
     told = [(_number(environ.get(name)), name) for name in SIZES]
     told.append((_number(environ.get("PMIX_RANK")) + 1, "PMIX_RANK"))
     count, name = max(told, key=lambda pair: pair[0])
@@ -38,14 +38,14 @@ def tasks_started(environ: Mapping[str, str]) -> tuple[int, str]:
 
 
 def task_rank(environ: Mapping[str, str]) -> int | None:
-    """The rank of this task as the launcher tells it, for messages before MPI is initialised."""
+    """Return the rank of this task as the launcher tells it, for messages before MPI is initialised."""
     if tasks_started(environ)[0] == 1:
         return None
     return next((_number(environ[name]) for name in RANKS if name in environ), None)
 
 
 def by_srun(environ: Mapping[str, str]) -> bool:
-    """Whether srun started this task itself, and not through an mpiexec."""
+    """Return whether srun started this task itself, and not through an mpiexec."""
     return "SLURM_STEP_NUM_TASKS" in environ and HYDRA not in environ
 
 
@@ -72,7 +72,7 @@ def refusal(count: int, variable: str, found: str) -> str:
 
 
 def _srun(variable: str, found: str) -> str:
-    """How srun is to start this MPI library, with what this SLURM offers where srun started us."""
+    """Return how srun is to start this MPI library, with what this SLURM offers where srun started us."""
     speaks = ("pmix", "pmi2") if "Open MPI" in found else ("pmi2", "pmix")
     offered = mpi_kinds() if variable.startswith("SLURM_") and not task_rank(os.environ) else []
     kind = next((each for each in speaks if each in offered), speaks[0])
@@ -120,7 +120,7 @@ def prefer_short_addresses(environ: MutableMapping[str, str]) -> None:
 
 
 def beside_python(program: str) -> str:
-    """The program in the directory of this Python, or its bare name if there is none."""
+    """Return the program in the directory of this Python, or its bare name if there is none."""
     path = Path(sys.executable).parent / program  # not resolved: a venv's python is a link out of it
     return str(path) if path.exists() else program
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from hpc_es.errors import LaunchError, UserError
+from hpc_es.core.errors import LaunchError, UserError
+from hpc_es.core.extras import remedy
 from hpc_es.mpi.connect import library_name
 from hpc_es.mpi.launch import mpi_kinds
 
@@ -17,7 +18,7 @@ SPEAKS = {  # by the beginning of the library's name, the best first
 
 
 def choose(library: str, offered: Sequence[str]) -> str:
-    """The best kind for a library that is offered, such as pmi2, or pmix_v4; LaunchError if there is none."""
+    """Return the best kind for a library that is offered, such as pmi2, or pmix_v4; LaunchError if there is none."""
     speaks = next(kinds for name, kinds in SPEAKS.items() if library.upper().startswith(name.upper()))
     for kind in speaks:
         found = [each for each in offered if each == kind or each.startswith(f"{kind}_v")]
@@ -30,14 +31,15 @@ def choose(library: str, offered: Sequence[str]) -> str:
 
 
 def library() -> str:
-    """The MPI library that mpi4py finds, without joining other ranks; LaunchError if there is none."""
+    """Return the MPI library that mpi4py finds, without joining other ranks; LaunchError if there is none."""
     try:
         import mpi4py
 
         mpi4py.rc.initialize = False
         from mpi4py import MPI
     except (ImportError, OSError, RuntimeError) as error:
-        raise LaunchError(f"there is no MPI library here ({(str(error).splitlines() or [''])[0]})") from error
+        reason = (str(error).splitlines() or [""])[0]
+        raise LaunchError(f"there is no MPI library here ({reason}): {remedy('mpich')} brings MPICH") from error
     return library_name(MPI.Get_library_version())
 
 

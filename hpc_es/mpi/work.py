@@ -13,10 +13,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from hpc_es.interfaces import Chunk, Outcome, Poll
+import numpy as np
+
+from hpc_es.core.data import Chunk, Outcome, Poll
+from hpc_es.mpi.serialize import from_words, to_words
 from hpc_es.mpi.world import Int64, World
 
 AHEAD, FREE, ANSWER, GIVE_UP = 1, 2, 3, 4
+FAILED = 6  # 5 is a result of training/asynchronous.py
 DONE = -1
 MASTER_EVALUATES_UP_TO = 16  # ranks, when mpi.master_evaluates is auto
 POLL_SECONDS = 0.2e-3  # at most so often between the steps of a batch
@@ -26,6 +30,15 @@ Evaluate = Callable[[Chunk, Poll], Outcome]
 
 class GiveUp(BaseException):
     """A second signal came: the generation is given up."""
+
+
+class OtherRankFailed(BaseException):
+    """Another rank has failed, and is about to end the job."""
+
+
+def tell_failure(world: World, reason: str) -> None:
+    """Tell rank 0 why this rank ends."""
+    world.send(0, FAILED, to_words(np.frombuffer(reason.encode(), np.uint8)))
 
 
 class Work:
@@ -50,7 +63,7 @@ class Work:
         world.poll = self._look
 
     def evaluate(self, chunks: Sequence[Chunk], evaluate: Evaluate) -> dict[int, Outcome]:
-        """The outcomes of this rank's chunks, by chunk index; returns when no chunk is left to hand out."""
+        """Return the outcomes of this rank's chunks, by chunk index; returns when no chunk is left to hand out."""
         if self._static or len(self.evaluators) == 1:
             return self._evaluate_share(chunks, evaluate)
         if self._world.rank == 0:
@@ -96,6 +109,8 @@ class Work:
     def _take(self, source: int, tag: int, values: Int64) -> None:
         if tag == GIVE_UP:
             raise GiveUp(f"rank {source} got a second signal")
+        if tag == FAILED:
+            raise OtherRankFailed(f"rank {source}: {from_words(values).tobytes().decode()}")
         if tag == AHEAD:
             self._waiting[source] = False
             self._answer()

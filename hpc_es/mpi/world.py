@@ -1,8 +1,6 @@
 """The ranks of the job: collectives, small messages and node-shared memory, none of which ever blocks inside MPI.
 
-A rank blocked in MPI spins a core and runs no Python signal handler. So every operation is the nonblocking one,
-completed by `World.wait`: Test, spin shortly, then sleep a tenth of the time waited. A world of one rank needs no MPI
-library.
+Every operation is the nonblocking one, completed by `waiting.Waiting.wait`. A world of one rank needs no MPI library.
 """
 
 from __future__ import annotations
@@ -10,17 +8,17 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
+from hpc_es.mpi.communicators import Communicators
 from hpc_es.mpi.ending import abort
-from hpc_es.mpi.faults import Faults, NoFaults, tolerant
-from hpc_es.mpi.links import Links
+from hpc_es.mpi.losses import Losses, NoFaults
+from hpc_es.mpi.waiting import Waiting
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -29,40 +27,34 @@ Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 Int64 = npt.NDArray[np.int64]
 
-SPIN_SECONDS = 0.2e-3
-SLEEP_SHARE = 0.1  # of the time waited so far, so a wait grows by a tenth (doubling sleeps: 7x slower, 3 ranks a core)
-SHORTEST_SECONDS, LONGEST_SECONDS = 20e-6, 1e-3  # of a sleep
 PIECE_BYTES = 1 << 30  # of a broadcast: below the 2 GiB that an int counts
 
 
-class World:
+class World(Waiting):
     """All ranks of the job as one of them sees it. Use `connect()` to get it.
 
     `waited` is the time in seconds spent waiting for others, `poll` is called in every turn of a wait (look at
     signals there), `notes` are what a user should be told, such as memory that is not shared.
     """
 
-    def __init__(self, library: str, links: Links | None = None) -> None:
+    def __init__(self, library: str, links: Communicators | None = None) -> None:
+        super().__init__()
         self.library = library
-        self.waited = 0.0
-        self.poll: Callable[[], None] | None = None
         self.notes: list[str] = []
-        self.faults: Faults | NoFaults = NoFaults()
+        self.faults: Losses = NoFaults()
         self._parts: dict[int, World] = {}
         self._shared: dict[str, Array] = {}
         self._sending: list[MPI.Request] = []
-        self._abandoned: list[MPI.Request] = []
         self._to_myself: deque[tuple[int, Int64]] = deque()  # messages of a world of one
-        self._polling = False
         self._finalized = False
         self.relink(links)
         me = f"{socket.gethostname()}\n{os.getpid()}".encode()
         told = [bytes(text).decode().split("\n") for text in self.allgather(np.frombuffer(me, np.uint8))]
         self._table = [(rank, host, int(pid)) for rank, (host, pid) in enumerate(told)]
 
-    def relink(self, links: Links | None, survivors: Sequence[int] = ()) -> None:
+    def relink(self, links: Communicators | None, survivors: Sequence[int] = ()) -> None:
         """Go on over these links; `survivors` are the ranks that those who are left had, in their new order."""
-        self._links = links
+        self.links = links
         self.rank, self.size = (links.collectives.rank, links.collectives.size) if links else (0, 1)
         self.node_rank, self.node_size = links.place if links else (0, 1)
         self._abandoned += self._sending
@@ -86,70 +78,37 @@ class World:
         return list(self._table)
 
     def split(self, groups: int) -> World:
-        """The group of this rank, a world of its own: contiguous ranks, sizes that differ by at most one.
+        """Return the group of this rank, a world of its own: contiguous ranks, sizes that differ by at most one.
 
         Every rank of the world calls this; the same number of groups gives the same world again.
         """
         assert 1 <= groups <= self.size, f"{groups} groups of {self.size} ranks"
-        if groups == 1 or not self._links:
+        if groups == 1 or not self.links:
             return self
         if groups not in self._parts:
             group = next(g for g in range(groups) if self.rank < -(-self.size * (g + 1) // groups))
             self.barrier()  # politely, so that all meet in the blocking calls
-            self._parts[groups] = World(self.library, self._links.part(group, self.rank))
+            self._parts[groups] = World(self.library, self.links.part(group, self.rank))
         return self._parts[groups]
-
-    # Waiting.
-
-    def wait(self, request: MPI.Request) -> None:
-        """Wait for a request without eating the core or keeping Python's signal handlers from running."""
-        try:
-            self.wait_until(request.Test)
-        except BaseException:
-            self._abandoned.append(request)  # and its buffers, where MPI may still write
-            raise
-
-    def wait_until(self, done: Callable[[], bool]) -> None:
-        """The one polite wait: look whether it is done; spin shortly, then sleep a tenth of the time waited."""
-        if done():
-            return
-        start, before = time.perf_counter(), self.waited
-        while not done():
-            self._poll()
-            waited = time.perf_counter() - start
-            if waited < SPIN_SECONDS:
-                os.sched_yield()  # with more ranks than cores the one waited for may be queued here
-            else:
-                time.sleep(min(max(SLEEP_SHARE * waited, SHORTEST_SECONDS), LONGEST_SECONDS))
-        self.waited = before + time.perf_counter() - start  # `poll` waits within this wait
-
-    def _poll(self) -> None:
-        if self.poll is None or self._polling:
-            return
-        self._polling = True  # what it receives waits too, but polls no deeper
-        try:
-            self.poll()
-        finally:
-            self._polling = False
 
     # Collectives: every rank calls them, in the same order.
 
     def barrier(self) -> None:
         """Return when every rank has come here."""
-        if self._links:
-            self.wait(self._links.collectives.Ibarrier())
+        if self.links:
+            self.wait(self.links.collectives.Ibarrier())
 
     def broadcast(self, buffer: Array) -> None:
         """Overwrite `buffer` with that of rank 0, which has the same shape and dtype; C-contiguous, of any size."""
         assert buffer.flags.c_contiguous, f"broadcast needs a C-contiguous array, not strides {buffer.strides}"
-        if self._links:
+        if self.links:
             flat = buffer.reshape(-1).view(np.uint8)
             for start in range(0, flat.size, PIECE_BYTES):
                 piece = flat[start : start + PIECE_BYTES]
-                self.wait(self._links.collectives.Ibcast([piece, self._links.mpi.BYTE], 0))
+                self.wait(self.links.collectives.Ibcast([piece, self.links.mpi.BYTE], 0))
 
     def broadcast_text(self, text: str | None) -> str:
-        """The text of rank 0; the others' is ignored."""
+        """Return the text of rank 0; the others' is ignored."""
         if self.rank == 0:
             assert text is not None, "rank 0 has no text to broadcast"
         coded = np.frombuffer((text or "").encode(), np.uint8)
@@ -161,25 +120,25 @@ class World:
 
     def allgather(self, mine: Bytes) -> list[Bytes]:
         """Every rank's bytes on every rank, in rank order; their lengths may differ."""
-        if not self._links:
+        if not self.links:
             return [mine.copy()]
         lengths = np.empty(self.size, np.int64)
-        self.wait(self._links.collectives.Iallgather(np.array([mine.size], np.int64), lengths))
+        self.wait(self.links.collectives.Iallgather(np.array([mine.size], np.int64), lengths))
         every = np.empty(int(lengths.sum()), np.uint8)
-        self.wait(self._links.collectives.Iallgatherv(self._links.sent(mine), self._links.received(every, lengths)))
+        self.wait(self.links.collectives.Iallgatherv(self.links.sent(mine), self.links.received(every, lengths)))
         return np.split(every, np.cumsum(lengths)[:-1])
 
     def gather(self, mine: Bytes) -> list[Bytes] | None:
         """Every rank's bytes on rank 0, in rank order; None on the others."""
-        if not self._links:
+        if not self.links:
             return [mine.copy()]
         lengths = np.empty(self.size, np.int64) if self.rank == 0 else None
-        self.wait(self._links.collectives.Igather(np.array([mine.size], np.int64), lengths, 0))
+        self.wait(self.links.collectives.Igather(np.array([mine.size], np.int64), lengths, 0))
         if lengths is None:
-            self.wait(self._links.collectives.Igatherv(self._links.sent(mine), None, 0))
+            self.wait(self.links.collectives.Igatherv(self.links.sent(mine), None, 0))
             return None
         every = np.empty(int(lengths.sum()), np.uint8)
-        self.wait(self._links.collectives.Igatherv(self._links.sent(mine), self._links.received(every, lengths), 0))
+        self.wait(self.links.collectives.Igatherv(self.links.sent(mine), self.links.received(every, lengths), 0))
         return np.split(every, np.cumsum(lengths)[:-1])
 
     # Messages: int64 from one rank to another; in order between two ranks.
@@ -187,23 +146,23 @@ class World:
     def send(self, dest: int, tag: int, values: Sequence[int] | Int64) -> None:
         """Start sending and return at once."""
         message = np.array(values, np.int64)
-        if not self._links:
+        if not self.links:
             assert dest == 0, f"there is no rank {dest} in a world of one"
             self._to_myself.append((tag, message))
             return
         self._reap()
-        self._sending.append(self._links.messages.Isend([message, self._links.mpi.INT64_T], dest, tag))
+        self._sending.append(self.links.messages.Isend([message, self.links.mpi.INT64_T], dest, tag))
 
     def receive_any(self) -> tuple[int, int, Int64] | None:
         """(source, tag, values) of a message that is there, or None."""
-        if not self._links:
+        if not self.links:
             return (0, *self._to_myself.popleft()) if self._to_myself else None
         self._reap()
-        return self._receive(self._links.mpi.ANY_SOURCE, self._links.mpi.ANY_TAG)
+        return self._receive(self.links.mpi.ANY_SOURCE, self.links.mpi.ANY_TAG)
 
     def receive(self, source: int, tag: int) -> Int64:
-        """The values of the next message with this tag from this rank; waits for it."""
-        if not self._links:
+        """Return the values of the next message with this tag from this rank; waits for it."""
+        if not self.links:
             place = next((i for i, (found, _) in enumerate(self._to_myself) if found == tag), None)
             assert place is not None, f"a world of one waits for a message with tag {tag} that it never sent"
             self._to_myself.rotate(-place)
@@ -222,10 +181,10 @@ class World:
         return found[0]
 
     def _receive(self, source: int, tag: int) -> tuple[int, int, Int64] | None:
-        assert self._links
-        mpi = self._links.mpi
+        assert self.links
+        mpi = self.links.mpi
         status = mpi.Status()
-        found = self._links.messages.Improbe(source, tag, status)
+        found = self.links.messages.Improbe(source, tag, status)
         if found is None:
             return None
         values = np.empty(status.Get_count(mpi.INT64_T), np.int64)
@@ -250,35 +209,29 @@ class World:
             self.node_barrier()  # nobody reads the old content any more
         else:
             kind = np.dtype(dtype)
-            self._shared[key] = self._links.memory.array(self, count, kind) if self._links else np.empty(count, kind)
+            self._shared[key] = self.links.memory.array(self, count, kind) if self.links else np.empty(count, kind)
         return self._shared[key]
 
     def filling(self, array: Array) -> tuple[int, int]:
         """(part, parts): which part of an array of `shared_array` this rank fills; (0, 1) where it is private."""
-        is_shared = self._links is not None and array in self._links.memory
+        is_shared = self.links is not None and array in self.links.memory
         return (self.node_rank, self.node_size) if is_shared else (0, 1)
 
     def node_barrier(self) -> None:
         """Return when every rank of the node has come here; what each wrote to shared arrays is then seen by all."""
-        if self._links:
-            self._links.memory.sync()
-            self.wait(self._links.node.Ibarrier())
-            self._links.memory.sync()
+        if self.links:
+            self.links.memory.sync()
+            self.wait(self.links.node.Ibarrier())
+            self.links.memory.sync()
 
     # The end.
-
-    def outlive_ranks(self) -> None:
-        """From now on the world outlives ranks that die; every rank calls this. LaunchError where that cannot be."""
-        if self._links and isinstance(self.faults, NoFaults):
-            self.faults = tolerant(self, self._links)
-            self.relink(self.faults.links)
 
     def abort(self, status: int) -> NoReturn:
         """End all ranks at once, with this status where the launcher passes it on."""
         abort(status)
 
     def finalize(self) -> None:
-        """Part in peace: every rank comes here last; a second call does nothing.
+        """End MPI: every rank comes here last; a second call does nothing.
 
         Not for a `finally`: a rank that failed would wait here for others that wait for it.
         """
@@ -287,13 +240,13 @@ class World:
         self._finalized = True
         if self.faults.parted():
             return
-        if self._links:
+        if self.links:
             worlds = (self, *self._parts.values())
             for request in [request for world in worlds for request in world._sending]:
                 self.wait(request)
-            self.wait(self._links.messages.Ibarrier())  # politely, so that all meet in the blocking calls below
+            self.wait(self.links.messages.Ibarrier())  # politely, so that all meet in the blocking calls below
             for world in worlds:
-                if world._links:
-                    world._links.memory.unlock()
+                if world.links:
+                    world.links.memory.unlock()
         if "mpi4py.MPI" in sys.modules:
             sys.modules["mpi4py.MPI"].Finalize()

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Literal
+
 import numpy as np
 
-from hpc_es.interfaces import Float32
-from hpc_es.keys import Keys, Purpose
+from hpc_es.config.options import option, options
+from hpc_es.core.data import Array, Float32
+from hpc_es.core.keys import Keys, Purpose
+from hpc_es.noise.sums import weighted_sums
 
 BLOCK = 8192  # parameters a block; part of the result: every block has its own generator
 
 
+@options
+class Options:
+    """`noise:` with `kind: counter`."""
+
+    kind: Literal["counter"] = option("the noise's module in hpc_es/noise", "counter")
+
+
 class CounterNoise:
     """Standard normal directions, each block of a direction from its own Philox counter."""
+
+    block = BLOCK
 
     def __init__(self, keys: Keys, size: int) -> None:
         self._keys, self._size = keys, size
@@ -24,3 +38,14 @@ class CounterNoise:
             generator = self._keys.generator(Purpose.PERTURBATION, generation, pair, first // BLOCK)
             generator.standard_normal(out=out[first - start : first - start + BLOCK], dtype=np.float32)
         return out
+
+    def weighted_sums(
+        self, generation: int, weights: Array, powers: Sequence[int], start: int, stop: int, dtype: np.dtype[Any]
+    ) -> Array:
+        """Return the weighted sums of one block, [k, stop - start]."""
+        return weighted_sums(self, generation, weights, powers, start, stop, dtype)
+
+
+def build(options: Options, keys: Keys, size: int, shared: None) -> CounterNoise:
+    """Return the noise of `noise: {kind: counter}`."""
+    return CounterNoise(keys, size)

@@ -7,14 +7,28 @@ size, each from its own Philox counter, so its values do not depend on how many 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 
-from hpc_es.errors import ConfigError
-from hpc_es.interfaces import Float32
-from hpc_es.keys import Keys, Purpose
+from hpc_es.config.options import Count, option, options
+from hpc_es.core.data import Array, Float32
+from hpc_es.core.errors import ConfigError
+from hpc_es.core.keys import Keys, Purpose
+from hpc_es.mpi.world import World
+from hpc_es.noise.counter import BLOCK
+from hpc_es.noise.sums import weighted_sums
 
 FILL_BLOCK = 1 << 20  # numbers; part of the result
+
+
+@options
+class Options:
+    """`noise:` with `kind: table`."""
+
+    kind: Literal["table"] = option("the noise's module in hpc_es/noise", "table")
+    table_size: Count = option("float32 numbers in the table (4 bytes each)", 25_000_000)
 
 
 def fill(table: Float32, keys: Keys, worker: int, workers: int) -> None:
@@ -35,13 +49,15 @@ def check_size(table_size: int, size: int) -> None:
 class TableNoise:
     """Directions as slices of a shared table, at offsets computed from their key."""
 
+    block = BLOCK
+
     def __init__(self, table: Float32, keys: Keys, size: int) -> None:
         check_size(len(table), size)
         self._table, self._keys, self._size = table, keys, size
         self._cached = functools.lru_cache(maxsize=1 << 16)(self._offset)
 
     def offset(self, generation: int, pair: int) -> int:
-        """Where a direction begins: uniform in 0 .. table size - parameters, both included."""
+        """Return where a direction begins: uniform in 0 .. table size - parameters, both included."""
         return self._cached(generation, pair)
 
     def _offset(self, generation: int, pair: int) -> int:
@@ -52,3 +68,30 @@ class TableNoise:
         """float32[stop - start], a view of the table."""
         begin = self.offset(generation, pair)
         return self._table[begin + start : begin + stop]
+
+    def weighted_sums(
+        self, generation: int, weights: Array, powers: Sequence[int], start: int, stop: int, dtype: np.dtype[Any]
+    ) -> Array:
+        """Return the weighted sums of one block, [k, stop - start]."""
+        return weighted_sums(self, generation, weights, powers, start, stop, dtype)
+
+
+def check(options: Options, size: int) -> None:
+    """ConfigError if the table is too small for `size` parameters."""
+    check_size(options.table_size, size)
+
+
+def share(options: Options, keys: Keys, world: World) -> Float32:
+    """Return the table, one per node and the same for all repetitions; every rank calls this."""
+    table = world.shared_array("noise", options.table_size, np.float32)
+    part, count = world.filling(table)
+    fill(table, keys, part, count)
+    world.node_barrier()
+    frozen: Float32 = table.view()
+    frozen.flags.writeable = False
+    return frozen
+
+
+def build(options: Options, keys: Keys, size: int, shared: Float32) -> TableNoise:
+    """Return the noise of `noise: {kind: table}` in this table."""
+    return TableNoise(shared, keys, size)

@@ -8,17 +8,38 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import yaml
 
-from hpc_es.errors import UserError
-from hpc_es.interfaces import Float64
-from hpc_es.report.metrics import JSONL, Number, read
+from hpc_es.core.data import Float64
+from hpc_es.core.errors import UserError
+from hpc_es.storage.metrics_log import JSONL, Number, read_metrics
 
-X = Literal["timesteps", "seconds"]
+X = Literal["timesteps", "evaluations", "programs", "seconds"]
+COLUMNS: dict[X, str] = {
+    "timesteps": "timesteps_total",
+    "evaluations": "timesteps_total",
+    "programs": "episodes_total",
+    "seconds": "seconds_total",
+}
 APART = ("seed", "name", "output")  # what runs of one line may differ in, besides the run that they begin from
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is drawn of a kind of run, and against what."""
+
+    label: str
+    y: str  # a column of the metrics
+    spread: str | None  # the column with the spread of its population
+    panels: tuple[X, ...]
+
+
+RETURNS = Measure("return per episode", "return_mean", "return_std", ("timesteps", "seconds"))
+VALUES = Measure("best value", "best_value", None, ("evaluations", "seconds"))
+REWARDS = Measure("best reward", "best_reward", None, ("programs", "seconds"))
 
 
 def alike(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,6 +62,17 @@ class Run:
     def name(self) -> str:
         return str(self.config.get("name") or self.path.name)
 
+    @property
+    def measure(self) -> Measure:
+        """Return what is drawn of it: searches for programs alone write a best reward, objectives a best value."""
+        found = (each for each in (REWARDS, VALUES) if any(row.get(each.y) is not None for row in self.rows))
+        return next(found, RETURNS)
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether a search has ended by its success, so that its best reward stays what it is."""
+        return bool(self.rows[-1].get("solved")) and bool((self.config.get("algorithm") or {}).get("stop_on_success"))
+
     def series(self, *columns: str) -> tuple[Float64, ...]:
         """Columns of the rows in which the first two, x and y, were measured: float64[points] each."""
         table = np.array([[_float(row.get(column)) for column in columns] for row in self.rows])
@@ -53,6 +85,11 @@ class Group:
 
     label: str
     runs: Sequence[Run]
+
+    @property
+    def measure(self) -> Measure:
+        """Return what is drawn of them."""
+        return self.runs[0].measure
 
 
 @dataclass(frozen=True)
@@ -76,10 +113,20 @@ def load(path: Path) -> Run:
         raise UserError(f"{config_path} cannot be read as YAML: {error}") from error
     if not isinstance(config, dict):
         raise UserError(f"{config_path}: expected the run's configuration, found {type(config).__name__}")
-    run = Run(path, config, read(path))
-    if not run.rows or not all(run.series(f"{x}_total", "return_mean")[0].size for x in get_args(X)):
+    run = Run(path, _with_own_task(config, path), read_metrics(path))
+    if not run.rows or not all(run.series(COLUMNS[x], run.measure.y)[0].size for x in run.measure.panels):
         raise UserError(f"{path / JSONL} has no metrics yet: plot the run when its first generation is finished")
     return run
+
+
+def _with_own_task(config: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """Return the config of a repetition with the task that is its own, where repetitions have a cycle of tasks."""
+    task = config.get("task")
+    if not isinstance(task, dict) or not task.get("cycle"):
+        return config
+    number = re.fullmatch(r"repetition_(\d+)", path.name)
+    name = task["cycle"][int(number[1] if number else 0) % len(task["cycle"])]
+    return {**config, "task": {**task, "name": name, "cycle": None}}
 
 
 def grouped(runs: Sequence[Run]) -> list[Group]:
@@ -114,16 +161,30 @@ def average(series: Sequence[tuple[Float64, Float64]]) -> Curve:
 
 
 def population(group: Group, x: X) -> Curve:
-    """The mean return of the perturbed policies."""
-    series = [run.series(f"{x}_total", "return_mean", "return_std") for run in group.runs]
-    if len(series) == 1:
-        only_x, mean, std = series[0]
+    """Return the mean return of the perturbed policies; of searches for programs, the best reward so far."""
+    measure, column = group.measure, COLUMNS[x]
+    if len(group.runs) == 1:
+        if measure.spread is None:
+            only_x, mean = group.runs[0].series(column, measure.y)
+            return Curve(only_x, mean, np.full_like(mean, np.nan), runs=1)
+        only_x, mean, std = group.runs[0].series(column, measure.y, measure.spread)
         return Curve(only_x, mean, std, runs=1)
-    return average([(run_x, mean) for run_x, mean, _ in series])
+    series = [(points[0], points[1]) for run in group.runs for points in [run.series(column, measure.y)]]
+    longest = max((run_x for run_x, _ in series), key=lambda run_x: float(run_x[-1]))
+    return average(
+        [_continued(points, longest) if run.is_over else points for run, points in zip(group.runs, series, strict=True)]
+    )
+
+
+def _continued(points: tuple[Float64, Float64], longest: Float64) -> tuple[Float64, Float64]:
+    """Return a finished search keeps its best reward; else the mean would end with the luckiest run."""
+    x, y = points
+    rest = longest[longest > x[-1]]
+    return np.concatenate([x, rest]), np.concatenate([y, np.full_like(rest, y[-1])])
 
 
 def evaluation(group: Group, x: X) -> Curve | None:
-    """The mean return of the unperturbed policy, over the runs that have evaluations; None if no run has."""
+    """Return the mean return of the unperturbed policy, over the runs that have evaluations; None if no run has."""
     series = [(points[0], points[1]) for run in group.runs if (points := _evaluations(run, x))[0].size]
     if not series:
         return None
@@ -134,11 +195,11 @@ def evaluation(group: Group, x: X) -> Curve | None:
 
 
 def _evaluations(run: Run, x: X) -> tuple[Float64, ...]:
-    return run.series(f"{x}_total", "evaluation_return_mean")
+    return run.series(COLUMNS[x], "evaluation_return_mean")
 
 
 def _common_name(names: Sequence[str]) -> str:
-    """What names such as walker_s1 and walker_s2 have in common: walker."""
+    """Return what names such as walker_s1 and walker_s2 have in common: walker."""
     if len(set(names)) == 1:
         return names[0]
     prefix = os.path.commonprefix(names)  # noqa: RUF071  letters, not folders
@@ -146,7 +207,7 @@ def _common_name(names: Sequence[str]) -> str:
 
 
 def _difference(members: Sequence[Sequence[Run]], names: Sequence[str], index: int) -> str:
-    """The options in which one of several groups of the same name differs from the others."""
+    """Return the options in which one of several groups of the same name differs from the others."""
     flat = [_flat(alike(runs[0].config)) for runs, name in zip(members, names, strict=True) if name == names[index]]
     mine = _flat(alike(members[index][0].config))
     keys = [key for key in mine if any(other.get(key) != mine[key] for other in flat)]

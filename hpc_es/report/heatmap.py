@@ -1,4 +1,4 @@
-"""The success rates of searches for programs as a picture: a line a task, a column an algorithm."""
+"""The success rates of searches for programs as a picture: a line for each task, a column for each algorithm."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from hpc_es.common.files import written
-from hpc_es.errors import UserError
+from hpc_es.core.errors import UserError
 from hpc_es.report.plot import STYLE, SUFFIXES
 from hpc_es.report.programs import Table
+from hpc_es.storage.files import written
 
 DARK = 0.6  # from this rate on, letters are white
 
@@ -28,7 +28,7 @@ def draw(table: Table, output: Path) -> None:
 
 
 def figure(table: Table) -> Figure:
-    """The figure; in a field the rate, and below it the mean NPE. What was not run stays white."""
+    """Return the figure; in a field the rate, and below it the mean NPE. What was not run stays white."""
     tasks, algorithms = table.tasks, table.algorithms
     rates = np.full((len(tasks), len(algorithms)), np.nan)
     size = (2.6 + 1.25 * len(algorithms), 0.9 + 0.36 * len(tasks))

@@ -1,5 +1,7 @@
 """Learning curves: return against timesteps and against wall time, one line a configuration.
 
+Of searches for programs it is the best reward, against the number of programs executed and against wall time.
+
 Runs whose configuration differs in nothing but seed, name and output are one line: their mean, interpolated linearly
 on the timesteps (or seconds) of the shortest of them, and shaded their standard deviation (n - 1). A single run is
 drawn as it was measured, shaded by the spread of its population.
@@ -19,9 +21,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from hpc_es.common.files import run_error, written
-from hpc_es.errors import UserError
-from hpc_es.report.curves import Curve, Group, X, evaluation, grouped, load, population
+from hpc_es.core.errors import UserError
+from hpc_es.report.curves import RETURNS, VALUES, Curve, Group, Measure, X, evaluation, grouped, load, population
+from hpc_es.report.value_plot import best_values, draw_values, scale_values, value_key
+from hpc_es.storage.files import run_error, written
 
 SUFFIXES = (".png", ".pdf", ".svg")
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito 2008
@@ -48,14 +51,17 @@ STYLE: dict[Any, Any] = {
 
 AXES: dict[X, tuple[str, tuple[tuple[float, str], ...]]] = {  # name, units from large to small
     "timesteps": ("timesteps", ((1e9, "billion"), (1e6, "million"), (1e3, "thousand"), (1.0, ""))),
+    "evaluations": ("evaluations", ((1e9, "billion"), (1e6, "million"), (1e3, "thousand"), (1.0, ""))),
+    "programs": ("programs executed", ((1e9, "billion"), (1e6, "million"), (1e3, "thousand"), (1.0, ""))),
     "seconds": ("wall time", ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))),
 }
 
 
 def plot(runs: Sequence[Path], output: Path, x: X | None = None, title: str | None = None) -> None:
-    """Draw the returns of run directories into a PNG, PDF or SVG, as the suffix says; without `x`, both panels.
+    """Draw the curves of run directories into a PNG, PDF or SVG, as the suffix says; without `x`, both panels.
 
-    Raises UserError for what is not a run directory, has no metrics yet, or another suffix; RunError where the output
+    Raises UserError for what is not a run directory, has no metrics yet, for runs that do not go into one picture, and
+    for another suffix; RunError where the output
     cannot be written. The output is replaced as a whole or not at all.
     """
     if output.suffix.lower() not in SUFFIXES:
@@ -63,22 +69,41 @@ def plot(runs: Sequence[Path], output: Path, x: X | None = None, title: str | No
     if not runs:
         raise UserError("no run directory to plot; give at least one")
     groups = grouped([load(path) for path in dict.fromkeys(path.resolve() for path in runs)])
+    panels = _panels(groups, x)
     with mpl.rc_context():
         mpl.rcdefaults()  # a user's matplotlibrc does not change the picture
         mpl.rcParams.update(STYLE)
-        _save(figure(groups, (x,) if x else ("timesteps", "seconds"), title), output)
+        _save(figure(groups, panels, title), output)
+
+
+def _panels(groups: Sequence[Group], x: X | None) -> Sequence[X]:
+    """Return what stands on the horizontal axes; UserError where the runs have nothing like that in common."""
+    first = groups[0]
+    for other in groups:
+        if other.measure is not first.measure:
+            pair = [f"{each.runs[0].path} has a {each.measure.label}" for each in (first, other)]
+            raise UserError(f"{', '.join(pair)}: draw them apart")
+    if x is not None and x not in first.measure.panels:
+        raise UserError(f"--x is {x}: expected {' or '.join(first.measure.panels)} for the {first.measure.label}")
+    return (x,) if x else first.measure.panels
 
 
 def figure(groups: Sequence[Group], panels: Sequence[X], title: str | None) -> Figure:
-    """The figure, 1200 x 500 pixels at 150 dots an inch."""
+    """Return the figure, 1200 x 500 pixels at 150 dots an inch."""
     result = Figure(figsize=(8.0, 10 / 3), dpi=150, layout="constrained")
+    values = groups[0].measure is VALUES
     axes = result.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for panel, (ax, x) in enumerate(zip(axes, panels, strict=True)):
         for index, members in enumerate(groups):
-            _draw(ax, population(members, x), evaluation(members, x), *_look(index))
+            if members.measure is VALUES:
+                draw_values(ax, best_values(members, x), *_look(index))
+            else:
+                _draw(ax, members.measure, population(members, x), evaluation(members, x), *_look(index))
         _label_x(ax, x)
         if panel == 0:
-            ax.set_ylabel("return per episode")
+            ax.set_ylabel(groups[0].measure.label)
+    if values:
+        scale_values(axes)
     lines = [
         Line2D([], [], color=color, ls=dash, lw=2.0, label=_legend_label(members))
         for members, (color, dash) in zip(groups, map(_look, range(len(groups))), strict=True)
@@ -87,7 +112,12 @@ def figure(groups: Sequence[Group], panels: Sequence[X], title: str | None) -> F
     columns = min(max(LEGEND_LETTERS // letters, 1), len(lines))
     heading = title or _subject(groups)
     result.legend(
-        handles=_key(groups), loc="outside upper center", ncols=3, fontsize=8, title=heading, title_fontsize=11
+        handles=value_key(groups) if values else _key(groups),
+        loc="outside upper center",
+        ncols=3,
+        fontsize=8,
+        title=heading,
+        title_fontsize=11,
     )
     result.legend(handles=lines, loc="outside lower center", ncols=columns, fontsize=8)
     return result
@@ -98,10 +128,11 @@ def _look(index: int) -> tuple[str, str]:
     return PALETTE[index % len(PALETTE)], DASHES[index // len(PALETTE) % len(DASHES)]
 
 
-def _draw(ax: Axes, people: Curve, theta: Curve | None, color: str, dash: str) -> None:
-    few = len(people.x) == 1
-    ax.plot(people.x, people.mean, dash, color=color, lw=0.8, alpha=0.75, marker="." if few else None)
-    _shade(ax, people, color, 0.12)
+def _draw(ax: Axes, measure: Measure, people: Curve, theta: Curve | None, color: str, dash: str) -> None:
+    few, bold = len(people.x) == 1, measure.spread is None
+    width, alpha = (2.0, 1.0) if bold else (0.8, 0.75)
+    ax.plot(people.x, people.mean, dash, color=color, lw=width, alpha=alpha, marker="." if few else None)
+    _shade(ax, people, color, 0.22 if bold else 0.12)
     if theta is not None:
         every = -(-len(theta.x) // MOST_MARKERS)
         ax.plot(theta.x, theta.mean, dash, color=color, lw=2.0, marker="o", ms=4, mec="white", mew=0.6, markevery=every)
@@ -117,15 +148,19 @@ def _shade(ax: Axes, curve: Curve, color: str, alpha: float) -> None:
 
 
 def _subject(groups: Sequence[Group]) -> str:
-    """What was learned: the environment, or the kind of task, where all groups have the same."""
+    """Return what was learned: the environment, the program, or the kind of task, where all groups have the same."""
     tasks = [members.runs[0].config.get("task") or {} for members in groups]
-    subjects = {str(task.get("env_id") or task.get("kind") or "") for task in tasks}
+    keys = ("env_id", "name", "function", "kind")
+    subjects = {next((str(task[key]) for key in keys if task.get(key)), "") for task in tasks}
     return subjects.pop() if len(subjects) == 1 else "Learning curves"
 
 
 def _key(groups: Sequence[Group]) -> list[Line2D | Patch]:
-    """What thin, bold and shaded mean."""
+    """Return what thin, bold and shaded mean."""
     several = [len(members.runs) > 1 for members in groups]
+    if groups[0].measure is not RETURNS:
+        line = Line2D([], [], color=GREY, lw=2.0, label="best so far" + ", mean over runs" * any(several))
+        return [line, *([Patch(color=GREY, alpha=0.2, lw=0, label="± std over runs")] if any(several) else [])]
     spread = "± std over runs" if all(several) else "± std of the population"
     if any(several) and not all(several):
         spread = "± std over runs (of a single run: of its population)"

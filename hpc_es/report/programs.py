@@ -14,9 +14,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hpc_es.errors import UserError
-from hpc_es.experiment import results
-from hpc_es.tasks.coding import PAPER
+import yaml
+
+from hpc_es.core.errors import UserError
+from hpc_es.storage import results
+from hpc_es.tasks.programs.coding import PAPER
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Cell:
     """The finished repetitions of one algorithm on one task."""
 
     rows: Sequence[results.Result]
+    wanted: int  # repetitions that the runs have in all
 
     @property
     def success_rate(self) -> float:
@@ -49,7 +52,7 @@ class Cell:
     @property
     def missing(self) -> int:
         """Repetitions that are not finished."""
-        return max(int(self.rows[0]["repetitions"]) - len(self.rows), 0)
+        return max(self.wanted - len(self.rows), 0)
 
     @property
     def shortest(self) -> tuple[str, float | None] | None:
@@ -82,16 +85,17 @@ class Table:
         return list(self.budgets)
 
 
-def read(directories: Sequence[Path], limit: int | None = None) -> Table:
-    """The results in run directories, or in the directories that are in them; UserError where they do not fit.
+def read_table(directories: Sequence[Path], limit: int | None = None) -> Table:
+    """Return the results in run directories, or in the directories that are in them; UserError where they do not fit.
 
     `limit` gives what they had found within so many programs.
     """
     rows: dict[tuple[str, str, int, int], results.Result] = {}
     cells: dict[tuple[str, str], list[results.Result]] = {}
+    wanted: dict[tuple[str, str], dict[int, int]] = {}  # by task and algorithm: repetitions of each seed
     budgets: dict[str, int | None] = {}
     for directory in directories:
-        for place, row in _found(directory):
+        for place, row, cycle in _found(directory):
             name = str(row["name"]).removesuffix(f"_{row['task']}")
             key = (row["task"], name, int(row["seed"]), int(row["repetition"]))
             if rows.setdefault(key, row) is not row:
@@ -104,11 +108,29 @@ def read(directories: Sequence[Path], limit: int | None = None) -> Table:
             if limit is not None:
                 budgets[name] = limit
             cells.setdefault(key[:2], []).append(row if limit is None else _within(limit, row, place))
-    return Table({key: Cell(found) for key, found in cells.items()}, budgets)
+            wanted.setdefault(key[:2], {})[key[2]] = _repetitions_of(row, cycle)
+    return Table({key: Cell(found, sum(wanted[key].values())) for key, found in cells.items()}, budgets)
+
+
+def _repetitions_of(row: results.Result, cycle: Sequence[str]) -> int:
+    """Return how many repetitions of a row's run have the task of this row: all of them, where no cycle has it."""
+    cycle = cycle if row["task"] in cycle else [row["task"]]
+    rounds, rest = divmod(int(row["repetitions"]), len(cycle))
+    return rounds * list(cycle).count(row["task"]) + list(cycle[:rest]).count(row["task"])
+
+
+def _cycle(place: Path) -> Sequence[str]:
+    """The tasks that the repetitions of a run take in turn, as its config.yaml says; none where all have one task."""
+    path = place / "config.yaml"
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return list(config.get("task", {}).get("cycle") or ())
+    except (OSError, AttributeError, TypeError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: expected the config of a search for programs: {error}") from error
 
 
 def _within(limit: int, row: results.Result, place: Path) -> results.Result:
-    """What a repetition had found within so many programs."""
+    """Return what a repetition had found within so many programs."""
     if row["npe"] <= limit and (row["success"] or row["npe"] == limit):
         return row
     if row["npe"] < limit:
@@ -117,21 +139,24 @@ def _within(limit: int, row: results.Result, place: Path) -> results.Result:
     return {**row, "success": False, "npe": limit, "code_solution": "", "best_correct": False}
 
 
-def _found(directory: Path) -> Iterator[tuple[Path, results.Result]]:
-    """The results of searches for programs in a directory, or else in those in it."""
+def _found(directory: Path) -> Iterator[tuple[Path, results.Result, Sequence[str]]]:
+    """The results of searches for programs in a directory, or else in those in it, with the tasks of their runs."""
     if not directory.is_dir():
         raise UserError(f"{directory}: expected a run directory, or one of runs, found none")
-    places = {place: results.read(place) for place in (directory, *sorted(directory.iterdir())) if place.is_dir()}
+    places = {
+        place: results.read_results(place) for place in (directory, *sorted(directory.iterdir())) if place.is_dir()
+    }
     if places[directory]:
         places = {directory: places[directory]}
     found = [(place, row) for place, rows in places.items() for row in rows if "npe" in row]
     if not found:
         raise UserError(f"{directory}: expected finished searches for programs, found none")
-    yield from found
+    cycles = {place: _cycle(place) for place in dict.fromkeys(place for place, _ in found)}
+    yield from ((place, row, cycles[place]) for place, row in found)
 
 
-def text(table: Table, rewards: bool = False) -> str:
-    """The table for people: finished repetitions [success rate, mean NPE]; * where repetitions are missing.
+def table_text(table: Table, rewards: bool = False) -> str:
+    """Return the table for people: finished repetitions [success rate, mean NPE]; * where repetitions are missing.
 
     Or, with `rewards`, the mean of the repetitions' best rewards.
     """
@@ -160,7 +185,7 @@ def _mean(table: Table, algorithm: str) -> float:
 
 
 def as_csv(table: Table) -> str:
-    """Two lines of heads, then a line a task: repetitions, success rate, mean NPE, of each algorithm."""
+    """Two lines of heads, then one line for each task: repetitions, success rate, mean NPE, of each algorithm."""
     file = io.StringIO()
     out = csv.writer(file, lineterminator="\n")
     budgets = [f"{name} ({'no limit' if limit is None else limit} NPE)" for name, limit in table.budgets.items()]
@@ -176,7 +201,7 @@ def as_csv(table: Table) -> str:
 
 
 def shortest(table: Table) -> str:
-    """The shortest correct program of each task, and who has found it."""
+    """Return the shortest correct program of each task, and who has found it."""
     lines = []
     for task in table.tasks:
         known = [(cell.shortest, name) for (of, name), cell in table.cells.items() if of == task and cell.shortest]

@@ -12,14 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from hpc_es.report.metrics import Number, Row
+from hpc_es.storage.metrics_log import Number, Row
 
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
     from rich.text import Text
 
-    from hpc_es.config import Stop
+    from hpc_es.config.sections import Stop
 
 Info = Mapping[str, object]
 
@@ -120,23 +120,28 @@ class Progress:
             return  # a full disk is reported by what must be written
 
     def entries(self, since_row_seconds: float) -> list[tuple[str, str]]:
-        """What is shown of the newest row, as (name, value)."""
+        """Return what is shown of the newest row, as (name, value)."""
         row = self._rows[-1]
         total = f" of {self._stop.generations}" if self._stop.generations is not None else ""
         left = seconds_left(self._stop, self._rows)
         elapsed = (row.get("seconds_total") or 0.0) + since_row_seconds
         shown = [
             ("generation", f"{(row['generation'] or 0) + 1}{total}"),
-            ("return", f"{number(row.get('return_mean'))} ± {number(row.get('return_std'))}"),
-            ("evaluation", f"{number(self._last)} (best {number(self._best)})" if self._last is not None else None),
-            ("timesteps", number(row.get("timesteps_total"))),
-            ("steps/s", number(row.get("steps_per_second"))),
+            *(_of_search(row) if "best_reward" in row else self._of_episodes(row)),
             ("time", split(row)),
             ("failed episodes", number(row["failed_episodes"]) if row.get("failed_episodes") else None),
             ("elapsed", clock(elapsed)),
             ("left", clock(max(left - since_row_seconds, 0.0)) if left is not None else None),
         ]
         return [(name, value) for name, value in shown if value]
+
+    def _of_episodes(self, row: Row) -> list[tuple[str, str | None]]:
+        return [
+            ("return", f"{number(row.get('return_mean'))} ± {number(row.get('return_std'))}"),
+            ("evaluation", f"{number(self._last)} (best {number(self._best)})" if self._last is not None else None),
+            ("timesteps", number(row.get("timesteps_total"))),
+            ("steps/s", number(row.get("steps_per_second"))),
+        ]
 
     def __rich__(self) -> Table:
         from rich.table import Table
@@ -149,8 +154,19 @@ class Progress:
         return table
 
 
+def _of_search(row: Row) -> list[tuple[str, str | None]]:
+    """Return what is shown of a search for programs; NPE is the number of programs executed."""
+    programs, seconds = row.get("episodes_this_generation"), row.get("seconds_this_generation")
+    return [
+        ("best reward", number(row["best_reward"])),
+        ("correct program", "found" if row.get("solved") else None),
+        ("NPE", number(row.get("episodes_total"))),
+        ("programs/s", number(programs / seconds) if programs is not None and seconds else None),
+    ]
+
+
 def on_terminal() -> bool:
-    """Whether a live display can be drawn on stderr."""
+    """Return whether a live display can be drawn on stderr."""
     capable = os.environ.get("TERM", "") not in ("", "dumb", "unknown") and not os.environ.get("CI")
     return capable and sys.stderr.isatty()
 
@@ -162,19 +178,20 @@ def seconds_left(stop: Stop, rows: Sequence[Row]) -> float | None:
     """
     row = rows[-1]
     seconds = _mean(rows, "seconds_this_generation")
-    timesteps = _mean(rows, "timesteps_this_generation")
     left = []
     if stop.generations is not None:
         left.append((stop.generations - 1 - (row["generation"] or 0)) * seconds)
-    if stop.timesteps is not None and timesteps:
-        left.append((stop.timesteps - (row.get("timesteps_total") or 0)) / timesteps * seconds)
+    for name, limit in (("timesteps", stop.timesteps), ("episodes", stop.episodes)):
+        speed = _mean(rows, f"{name}_this_generation")
+        if limit is not None and speed:
+            left.append((limit - (row.get(f"{name}_total") or 0)) / speed * seconds)
     if stop.seconds is not None:
         left.append(stop.seconds - (row.get("seconds_total") or 0.0))
     return max(min(left), 0.0) if left else None
 
 
 def split(row: Row) -> str | None:
-    """Where the ranks' time went, as percentages of their mean; None if nothing was measured."""
+    """Return where the ranks' time went, as percentages of their mean; None if nothing was measured."""
     seconds = {name: row.get(f"time_{name}_mean") or 0.0 for name in SPLIT}
     total = sum(seconds.values())
     return " ".join(f"{name} {100 * part / total:.0f}%" for name, part in seconds.items()) if total > 0 else None

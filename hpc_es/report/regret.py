@@ -14,17 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.algorithms.actor_critic_episodes import Sampled
-from hpc_es.config import resolved
-from hpc_es.errors import ConfigError, UserError
-from hpc_es.interfaces import Actor, Float64, Policy
-from hpc_es.keys import Keys, Purpose
-from hpc_es.load import ROWS, Stored
+from hpc_es.algorithms.actor_critic.episodes import Sampled
+from hpc_es.config.resolved import resolved
+from hpc_es.core.data import Float64
+from hpc_es.core.errors import ConfigError, UserError
+from hpc_es.core.interfaces import Actor, Policy
+from hpc_es.core.keys import Keys, Purpose
 from hpc_es.report.curves import alike
-from hpc_es.tasks import bandits
-from hpc_es.tasks.bandit_optimal import optimal_regret
-from hpc_es.tasks.bandit_references import play, references
-from hpc_es.tasks.bandit_setting import Lockstep, Luck, Setting
+from hpc_es.report.saved_policy import ROWS, Stored
+from hpc_es.tasks.bandits import task as bandits
+from hpc_es.tasks.bandits.optimal import optimal_regret
+from hpc_es.tasks.bandits.references import play, references
+from hpc_es.tasks.bandits.setting import Draws, Lockstep, Setting
 
 BLOCK = 2  # of evaluation's keys: training's own evaluations have 0, those of `hpc-es eval` 1
 
@@ -86,7 +87,7 @@ def report(
         rng = Keys(seed).generator(Purpose.BANDITS, index=number, block=BLOCK)
         scores.append(score(name, False, play(first, drawn, agent, rng)))
     best = drawn.arms.best()
-    oracle = float(np.broadcast_to(best, drawn.luck.shape).sum(axis=1).mean())
+    oracle = float(np.broadcast_to(best, drawn.uniforms.shape).sum(axis=1).mean())
     options = options_of(sources[0], distribution)
     return Report(
         first.family.distribution, first.num_trials, episodes, oracle, tuple(scores), exact(first, options.family)
@@ -104,7 +105,7 @@ def _told_apart(scores: Sequence[Score]) -> list[Score]:
 
 
 def exact(setting: Setting, family: Any) -> float | None:
-    """The Bayes-optimal regret, where it is known and soon computed."""
+    """Return the Bayes-optimal regret, where it is known and soon computed."""
     if "bayes_optimal" not in references(setting):
         return None
     return optimal_regret(setting.family.distribution, setting.num_trials, **family)
@@ -116,7 +117,7 @@ def described(setting: Setting) -> str:
 
 
 def options_of(source: Stored, distribution: str | None) -> bandits.Options:
-    """The task it was trained on, with another distribution; UserError if it has other tasks."""
+    """Return the task it was trained on, with another distribution; UserError if it has other tasks."""
     options = source.config.task
     if not isinstance(options, bandits.Options):
         text = f"{source.path}: was trained on the task {options.kind!r}, expected 'bandits'"
@@ -127,7 +128,7 @@ def options_of(source: Stored, distribution: str | None) -> bandits.Options:
 
 
 def tested(source: Stored, distribution: str | None, trials: int | None) -> Setting:
-    """The setting to test it in; UserError if its policy does not fit."""
+    """Return the setting to test it in; UserError if its policy does not fit."""
     options = options_of(source, distribution)
     if trials is not None:
         options = dataclasses.replace(options, num_trials=trials)
@@ -135,7 +136,7 @@ def tested(source: Stored, distribution: str | None, trials: int | None) -> Sett
     try:
         setting = bandits.setting_of(options)
     except ConfigError as error:
-        raise UserError(f"the test distribution cannot be had: {error}") from error
+        raise UserError(f"there is no such test distribution: {error}") from error
     if setting.family.arms != trained.family.arms:
         text = f"{source.path}: was trained with {trained.family.arms} arms, {setting.family.distribution} bandits have"
         raise UserError(f"{text} {setting.family.arms}: choose another test distribution")
@@ -143,17 +144,17 @@ def tested(source: Stored, distribution: str | None, trials: int | None) -> Sett
 
 
 def configuration(source: Stored) -> str:
-    """What runs that are one line have in common."""
+    """Return what runs that are one line have in common."""
     return json.dumps(alike(resolved(source.config)))
 
 
-def learned(source: Stored, setting: Setting, drawn: Luck, seed: int, actions: str | None) -> Lockstep:
-    """The episodes of `drawn` as a learned policy plays them."""
+def learned(source: Stored, setting: Setting, drawn: Draws, seed: int, actions: str | None) -> Lockstep:
+    """Return the episodes of `drawn` as a learned policy plays them."""
     task = bandits.build(source.config.task)
     policy = source.policy(task.spaces)
     lockstep = Lockstep(setting, drawn)
     sampled = (actions or getattr(source.config.algorithm, "evaluation_actions", "greedy")) == "sampled"
-    parts = [range(start, min(start + ROWS, len(drawn.luck))) for start in range(0, len(drawn.luck), ROWS)]
+    parts = [range(start, min(start + ROWS, len(drawn.uniforms))) for start in range(0, len(drawn.uniforms), ROWS)]
     actors = [_actor(source, policy, part, seed, sampled) for part in parts]
     while not lockstep.is_over:
         seen = lockstep.observations
@@ -171,7 +172,7 @@ def _actor(source: Stored, policy: Policy, episodes: range, seed: int, sampled: 
 
 
 def score(agent: str, is_learned: bool, played: Lockstep) -> Score:
-    """The numbers of an agent's episodes."""
+    """Return the numbers of an agent's episodes."""
     arms = played.drawn.arms
     cumulative = arms.regrets(played.pulls).cumsum(axis=1)
     episodes = len(cumulative)
@@ -189,7 +190,7 @@ def score(agent: str, is_learned: bool, played: Lockstep) -> Score:
 
 
 def average(scores: Sequence[Score]) -> Score:
-    """The mean of runs of one configuration; its error is that over the runs."""
+    """Return the mean of runs of one configuration; its error is that over the runs."""
     if len(scores) == 1:
         return scores[0]
     curves = np.stack([each.curve for each in scores])
@@ -228,8 +229,8 @@ def content(found: Report) -> dict[str, Any]:
     }
 
 
-def text(found: Report) -> str:
-    """A table for people."""
+def regret_text(found: Report) -> str:
+    """Return a table for people."""
     return "\n".join(_lines(found)) + "\n"
 
 
@@ -247,7 +248,7 @@ def _lines(found: Report) -> Iterator[str]:
 
 
 def matrix(reports: Sequence[Report]) -> str:
-    """Regrets of the learned agents, a line an agent and a column a test distribution."""
+    """Regrets of the learned agents, one line for each agent, one column for each test distribution."""
     rows = [[each.agent for each in reports[0].scores if each.learned]]
     rows += [[f"{each.regret[0]:.3f}" for each in found.scores if each.learned] for found in reports]
     titles = ["regret of", *(found.distribution for found in reports)]

@@ -10,10 +10,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hpc_es.common.files import written
-from hpc_es.errors import UserError
+from hpc_es.core.errors import UserError
 from hpc_es.report.plot import DASHES, PALETTE, STYLE, SUFFIXES, UNDATED
 from hpc_es.report.regret import Report, Score
+from hpc_es.storage.files import written
 
 # Their colours, in this order, are the same in all pictures.
 REFERENCES = (

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpc_es.common.files import written
-from hpc_es.errors import UserError
-from hpc_es.interfaces import Array, Discrete
+from hpc_es.core import extras
+from hpc_es.core.data import Array, Discrete
+from hpc_es.core.errors import UserError
+from hpc_es.storage.files import written
 
 if TYPE_CHECKING:
-    from hpc_es.load import Stored
+    from hpc_es.report.saved_policy import Stored
 
 MOST_FRAMES = 3000  # of an episode that would never end
 SECONDS_OF_A_FRAME = 1 / 30  # where the environment does not say
@@ -31,6 +32,7 @@ def prepare(output: Path) -> None:
         raise UserError(f"{output}: the suffix is {output.suffix!r}, expected .gif or .mp4")
     if output.suffix.lower() == ".mp4" and importlib.util.find_spec("imageio_ffmpeg") is None:
         raise UserError(f"{output}: an .mp4 needs a package: pip install imageio-ffmpeg, or choose a .gif")
+    extras.require("a film", "imageio")
     if not output.parent.is_dir():
         raise UserError(f"{output}: there is no directory {output.parent}")
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
@@ -45,7 +47,7 @@ def film(source: Stored, seed: int, output: Path) -> None:
 
     The file is written whole or not at all.
     """
-    from hpc_es.load import single_episodes
+    from hpc_es.report.saved_policy import single_episodes
 
     try:
         task = single_episodes(source.config.task)
@@ -56,7 +58,9 @@ def film(source: Stored, seed: int, output: Path) -> None:
         said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         uses_gl = any(name.partition(".")[0] in {"mujoco", "OpenGL"} for name in sys.modules)
         drawing = f" (MUJOCO_GL is {os.environ.get('MUJOCO_GL', 'not set')}; try egl or osmesa)" if uses_gl else ""
-        raise UserError(f"{output}: cannot be rendered here: {said}{drawing}") from error
+        package = extras.missing_one(error)
+        wanted = f" ({extras.remedy(package)})" if package else ""
+        raise UserError(f"{output}: cannot be rendered here: {said}{drawing}{wanted}") from error
     _write(output, images, seconds)
 
 

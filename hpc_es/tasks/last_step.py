@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from hpc_es.interfaces import Array, Float32
+from hpc_es.core.data import Array, Float32
 
 
 class LastStep(gymnasium.Wrapper[Array, Any, Array, Any]):  # type: ignore[misc]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpc_es.interfaces import Array, Arrays
+from hpc_es.core.data import Array, Arrays
 
 
 class Sums:
@@ -28,12 +28,19 @@ class Sums:
         self._squares[places] += np.square(seen)
         self._count[places] += 1
 
-    def arrays(self, failed: Array) -> Arrays:
-        """The chunk's sums, jobs added in order, without failed jobs; nothing where no job was observed."""
-        if not self._place:
+    def units(self, failed: Array, unit: int | None) -> list[Arrays]:
+        """Return the sums of each run of `unit` jobs (None: of all): see `arrays`."""
+        jobs = len(failed)
+        size = unit or max(jobs, 1)
+        return [self.arrays(failed, range(start, min(start + size, jobs))) for start in range(0, jobs, size)]
+
+    def arrays(self, failed: Array, jobs: range) -> Arrays:
+        """Return the sums of some jobs, added in order, without failed ones; nothing where none was observed."""
+        observed = [(place, job) for place, job in enumerate(self._jobs.tolist()) if job in jobs]
+        if not observed:
             return {}
         total, squares, count = np.zeros_like(self._total[0]), np.zeros_like(self._total[0]), 0.0
-        for place, job in enumerate(self._jobs):
+        for place, job in observed:
             if not failed[job]:
                 total, squares = total + self._total[place], squares + self._squares[place]
                 count += self._count[place]

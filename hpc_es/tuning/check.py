@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-from hpc_es.config import Config, resolved
-from hpc_es.errors import ConfigError
-from hpc_es.experiment.results import budget
-from hpc_es.schema.yaml_text import Problem
+from hpc_es.config.resolved import resolved
+from hpc_es.config.sections import Config
+from hpc_es.config.yaml_text import Problem
+from hpc_es.core.errors import ConfigError
+from hpc_es.storage.results import budget
 from hpc_es.tuning.objective import FINAL_RETURN, WEIGHT, limits
+from hpc_es.tuning.plan import Plan
+from hpc_es.tuning.probes import probes, problems_of
 from hpc_es.tuning.sampling import Hyperparameters
-from hpc_es.tuning.space import Space
-
-if TYPE_CHECKING:
-    from hpc_es.tuning.plan import Plan
-
-SAID = 3  # mistakes of one key that are told; a random search may have one a trial
 
 
 def check(plan: Plan, ranks: int) -> None:
@@ -42,32 +38,8 @@ def check(plan: Plan, ranks: int) -> None:
         raise ConfigError(problems)
 
 
-def probes(space: Space) -> list[Hyperparameters]:
-    """Trials in which each value, or end of a range, stands once beside the first values of the other keys."""
-    first = {key: entry.ends[0] for key, entry in space.items()}
-    return [{**first, key: value} for key, entry in space.items() for value in entry.ends]
-
-
-def problems_of(validate: Callable[[Hyperparameters], object], trials: Iterable[Hyperparameters]) -> list[Problem]:
-    """The mistakes that `validate` finds in the trials: each once, and of each key some."""
-    found: dict[Problem, None] = {}
-    for hyperparameters in trials:
-        try:
-            validate(hyperparameters)
-        except ConfigError as error:
-            found |= dict.fromkeys(error.problems)
-    counts, told = Counter(key for key, _ in found), Counter[str]()
-    problems = []
-    for key, text in found:
-        told[key] += 1
-        if told[key] <= SAID:
-            more = f" (and {counts[key] - SAID} more like this)" if told[key] == SAID < counts[key] else ""
-            problems.append((key, text + more))
-    return problems
-
-
 def _unfit(config: Config, objective: Any, ranks: int) -> Iterator[Problem]:
-    """What makes a valid config unfit to be a trial."""
+    """Yield what makes a valid config unfit to be a trial."""
     if objective == FINAL_RETURN and config.policy is None:
         text = f"nothing is evaluated where no policy acts: expected {{{WEIGHT}: w}}, found {FINAL_RETURN!r}"
         yield "objective", text
@@ -84,8 +56,8 @@ def _unfit(config: Config, objective: Any, ranks: int) -> Iterator[Problem]:
 
 
 def _unmakeable(configs: Iterable[Config]) -> list[Problem]:
-    """The environments that cannot be made, and the policies that do not fit them."""
-    from hpc_es.experiment.build import task_and_policy
+    """Return the environments that cannot be made, and the policies that do not fit them."""
+    from hpc_es.training.build import task_and_policy
 
     different = {
         json.dumps([resolved(config)[part] for part in ("task", "policy", "algorithm", "noise")]): config

@@ -12,21 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpc_es.common.files import write_json, writing
-from hpc_es.config import Config, resolved
-from hpc_es.errors import RunError, UserError
-from hpc_es.experiment import results
-from hpc_es.experiment.agreed import INTERRUPTED, Ended
-from hpc_es.experiment.lock import RunLock
-from hpc_es.experiment.measure import Row
-from hpc_es.experiment.repeat import status_name
-from hpc_es.experiment.shard import Shard
-from hpc_es.slurm import this_run
+from hpc_es.config.sections import Config
+from hpc_es.core import extras
+from hpc_es.core.errors import RunError, UserError
+from hpc_es.core.slurm import this_run
+from hpc_es.jobs.orders import orders
+from hpc_es.jobs.repetitions import status_name
+from hpc_es.storage import results
+from hpc_es.storage.files import write_json, writing
+from hpc_es.storage.run_lock import RunLock
+from hpc_es.storage.shard import Shard
+from hpc_es.training.metrics_row import Row
+from hpc_es.training.on_rank_0 import INTERRUPTED, ExitReason
 from hpc_es.tuning.check import check
-from hpc_es.tuning.objective import fraction, objective
+from hpc_es.tuning.objective import fraction, measures, objective
 from hpc_es.tuning.plan import load
 from hpc_es.tuning.sampling import Hyperparameters
-from hpc_es.tuning.table import freeze, known
+from hpc_es.tuning.table import freeze, frozen, known
 from hpc_es.tuning.trial import BEGUN, COMPLETE, FAILED, OVER, PRUNED, PRUNING, Trial, begun, lock
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ class Master:
         self._directory = wanted.output or Path("runs") / wanted.tuning.stem
         self._study: Study | None = None
         if self._plan.options.search == "optuna":
-            _require_optuna()
+            extras.require("search: optuna", "optuna")
         self._table = self._frozen(ranks)
         if self._plan.options.search == "optuna":
             from hpc_es.tuning.study import Study
@@ -89,11 +91,13 @@ class Master:
             with writing(self._directory):
                 self._directory.mkdir(parents=True, exist_ok=True)
             table = freeze(self._directory, identity, self._plan.table())
+        elif found := frozen(self._directory):
+            self._plan = self._plan.named_as(found["identity"])
         return table
 
     # The next trial.
 
-    def next(self, ended: Ended | None, stop: bool) -> Mapping[str, Any] | Ended:
+    def next(self, ended: ExitReason | None, stop: bool) -> Mapping[str, Any] | ExitReason:
         """Book how the last trial ended; what all ranks run now, or how the command ends. UserError."""
         try:
             return self._next(ended, stop)
@@ -102,7 +106,7 @@ class Master:
                 self._status("failed", exit_status=error.status, reason=str(error))
             raise
 
-    def _next(self, ended: Ended | None, stop: bool) -> Mapping[str, Any] | Ended:
+    def _next(self, ended: ExitReason | None, stop: bool) -> Mapping[str, Any] | ExitReason:
         if ended is not None:
             self._book(ended)
             stop = stop or ended.status == INTERRUPTED
@@ -116,9 +120,9 @@ class Master:
                 self._say(running)
                 pruned = running.trial.place / PRUNED if self._study else None
                 place = {"place": str(running.trial.place), "pruned": str(pruned) if pruned else None}
-                return {"config": resolved(running.config), **place}
+                return {**orders(running.config), **place}
         self._status("interrupted", exit_status=INTERRUPTED, reason="a signal")
-        return Ended(INTERRUPTED, "interrupted by a signal; the same command carries on")
+        return ExitReason(INTERRUPTED, "interrupted by a signal; the same command carries on")
 
     def _choose(self) -> tuple[Trial, RunLock, Hyperparameters] | None:
         if self._study is not None:
@@ -132,7 +136,7 @@ class Master:
         return None
 
     def _begun(self, trial: Trial, claim: RunLock, hyperparameters: Hyperparameters) -> Running | None:
-        """The trial as it begins; None if it is over before that."""
+        """Return the trial as it begins; None if it is over before that."""
         pruned = trial.pruned()
         if pruned is not None:
             trial.end(hyperparameters, PRUNING, reason=pruned)
@@ -168,7 +172,7 @@ class Master:
         if reason is not None and share < 1:
             running.trial.prune(reason)
 
-    def _book(self, ended: Ended) -> None:
+    def _book(self, ended: ExitReason) -> None:
         assert self._running
         running, self._running = self._running, None
         trial, hyperparameters = running.trial, running.hyperparameters
@@ -178,10 +182,10 @@ class Master:
             return
         if ended.in_use:
             running.claim.release()
-            raise UserError(ended.reason)
+            raise UserError(ended.text)
         pruned = trial.pruned() if self._study else None
         if ended.status:
-            trial.end(hyperparameters, FAILED, reason=ended.reason)
+            trial.end(hyperparameters, FAILED, reason=ended.text)
         elif pruned is not None:
             trial.end(hyperparameters, PRUNING, reason=pruned)
         else:
@@ -190,14 +194,14 @@ class Master:
 
     def _measure(self, running: Running) -> None:
         try:
-            rows = results.read(running.trial.place)
+            rows = results.read_results(running.trial.place)
             if len(rows) != running.config.repetitions:
                 raise ValueError(f"{len(rows)} of {running.config.repetitions} repetitions have results")
             value = objective(rows, self._plan.options.objective)
         except (UserError, ValueError) as error:
             running.trial.end(running.hyperparameters, FAILED, reason=str(error))
         else:
-            running.trial.end(running.hyperparameters, COMPLETE, value)
+            running.trial.end(running.hyperparameters, COMPLETE, value, **measures(rows))
 
     def _over(self, trial: Trial, claim: RunLock) -> None:
         if self._study is not None:
@@ -211,19 +215,19 @@ class Master:
     # The task as a whole.
 
     def _trials(self) -> Iterator[Trial]:
-        """Those of this task; all of a study."""
+        """Yield those of this task; all of a study."""
         if self._study is not None:
             return begun(self._directory)
         return (Trial(self._directory, number) for number in self._shard.share(len(self._table)))
 
-    def _finish(self) -> Ended:
-        ended = Ended(0)
+    def _finish(self) -> ExitReason:
+        ended = ExitReason(0)
         states = Counter(str(trial.record().get("state")) for trial in self._trials())
         if states[FAILED] and not states[COMPLETE]:
-            ended = Ended(1, f"all trials have failed, see: hpc-es tune-report {self._directory}")
+            ended = ExitReason(1, f"all trials have failed, see: hpc-es tune-report {self._directory}")
         found = ", ".join(f"{states[state]} {state}" for state in (*OVER, BEGUN) if states[state])
         sys.stdout.write(f"{sum(states.values())} trials: {found or 'none'}; hpc-es tune-report {self._directory}\n")
-        self._status("failed" if ended.status else "finished", exit_status=ended.status, reason=ended.reason or "done")
+        self._status("failed" if ended.status else "finished", exit_status=ended.status, reason=ended.text or "done")
         return ended
 
     def _status(self, status: str, **more: object) -> None:
@@ -243,11 +247,3 @@ class Master:
         self._written = time.monotonic()
         generation = self._done + (self._running.trial.generations() if self._running else 0)
         write_json(self._directory / status_name(self._shard), {"generation": generation, **self._told})
-
-
-def _require_optuna() -> None:
-    try:
-        import hpc_es.tuning.study  # noqa: F401
-    except ImportError as error:
-        text = f"search: optuna needs optuna, which cannot be imported ({error}): pip install 'hpc_es[tune]'"
-        raise UserError(text) from None

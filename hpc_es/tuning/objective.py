@@ -9,10 +9,11 @@ from typing import Any
 
 FINAL_RETURN = "final_return"
 WEIGHT = "success_rate_weight"
+MEASURES = ("success_rate", "programs_seen_fraction")  # beside the objective
 
 
 def objective(rows: Sequence[Mapping[str, Any]], wanted: Any) -> float:
-    """The objective of a trial from the results of its repetitions; ValueError says why there is none.
+    """Return the objective of a trial from the results of its repetitions; ValueError says why there is none.
 
     `wanted` is "final_return" (the mean), or {success_rate_weight: w} for w * success_rate + (1 - w) * (1 - fraction),
     where fraction is the mean share of the budget that was used, all of it by a repetition without success. Of a
@@ -35,6 +36,21 @@ def objective(rows: Sequence[Mapping[str, Any]], wanted: Any) -> float:
     return value
 
 
+def measures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return how often the repetitions of a trial succeed, and what share of their programs they execute until then.
+
+    `success_rate` is there where the repetitions say what success is, `programs_seen_fraction` in a search for programs
+    with a limit of programs: the mean of npe / limit, 1 for a repetition without success (Abolafia et al. 2018).
+    """
+    found: dict[str, float] = {}
+    if rows and all(row["success"] is not None for row in rows):
+        found["success_rate"] = fmean(bool(row["success"]) for row in rows)
+        if all("npe" in row and row["budget"]["episodes"] for row in rows):
+            seen = [min(row["npe"] / row["budget"]["episodes"], 1.0) if row["success"] else 1.0 for row in rows]
+            found["programs_seen_fraction"] = fmean(seen)
+    return found
+
+
 def limits(budget: Mapping[str, Any]) -> dict[str, float]:
     """What ends a repetition, however good it is; seconds count only where nothing else does, as no clock is exact."""
     names = [name for name in sorted(budget) if name != "target_return" and budget[name] is not None]
@@ -43,7 +59,7 @@ def limits(budget: Mapping[str, Any]) -> dict[str, float]:
 
 
 def fraction(used: Mapping[str, Any], budget: Mapping[str, Any]) -> float:
-    """The share of the budget that was used, 0 to 1: of the limit that is nearest."""
+    """Return the share of the budget that was used, 0 to 1: of the limit that is nearest."""
     used = {**used, "episodes": used.get("npe", used.get("episodes"))}
     shares = [float(used[name]) / limit for name, limit in limits(budget).items() if limit > 0]
     return min(max(shares, default=1.0), 1.0)

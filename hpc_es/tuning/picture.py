@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from hpc_es.common.files import written
 from hpc_es.report.plot import PALETTE, STYLE
+from hpc_es.storage.files import written
 from hpc_es.tuning.objective import FINAL_RETURN, WEIGHT
 from hpc_es.tuning.report import Report
 from hpc_es.tuning.space import Range, Values, as_text, parse_space
@@ -33,7 +33,7 @@ def draw(report: Report, output: Path) -> None:
 
 
 def figure(report: Report) -> Figure:
-    """The figure; keys of one value are left out unless there is no other."""
+    """Return the figure; keys of one value are left out unless there is no other."""
     space, _ = parse_space(report.identity["space"], report.identity["search"])
     keys = [key for key in report.keys if len(set(map(str, space[key].ends))) > 1] or report.keys
     columns = min(len(keys), COLUMNS)
@@ -58,7 +58,7 @@ def figure(report: Report) -> Figure:
 
 
 def _positions(ax: Axes, entry: Values | Range, values: Sequence[Any]) -> list[float]:
-    """Where the values stand on the axis, which is made ready for them."""
+    """Return where the values stand on the axis, which is made ready for them."""
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in entry.ends)
     if not numeric:
         texts = [value if isinstance(value, str) else as_text(value) for value in entry.ends]

@@ -10,13 +10,15 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import MinLen
 
-from hpc_es.config import Config, validate
-from hpc_es.errors import ConfigError
-from hpc_es.options import Count, option, options
-from hpc_es.schema import validation
-from hpc_es.schema.yaml_text import Problem, override, parse, read
-from hpc_es.tuning.check import probes, problems_of
+from hpc_es.config import import_paths, legacy, validation
+from hpc_es.config.loading import overridden, validate
+from hpc_es.config.moved import applying, renamed
+from hpc_es.config.options import Count, option, options
+from hpc_es.config.sections import Config
+from hpc_es.config.yaml_text import Problem, parse, read_yaml
+from hpc_es.core.errors import ConfigError
 from hpc_es.tuning.objective import FINAL_RETURN, WEIGHT
+from hpc_es.tuning.probes import probes, problems_of
 from hpc_es.tuning.sampling import Hyperparameters, grid_size, table
 from hpc_es.tuning.space import Space, as_text, parse_space
 
@@ -27,7 +29,9 @@ LARGEST_GRID = 10_000
 class Tuning:
     """The keys of a tuning file."""
 
-    base: Annotated[str, MinLen(1)] = option("the config that is varied; relative to the tuning file")
+    base: Annotated[str, MinLen(1)] = option(
+        "the config that is varied: a file, relative to the tuning file, or a config string"
+    )
     search: Literal["grid", "random", "optuna"] = option("how trials are chosen", "grid")
     space: Annotated[dict[str, Any], MinLen(1)] = option("what varies: dotted keys and their values")
     trials: Count | None = option("how many, for random and optuna", None)
@@ -60,6 +64,7 @@ class Plan:
     base: Mapping[str, Any]  # the config, as in its file
     raw: Mapping[str, Any]  # the space, as in the tuning file, and what was fixed
     trials: int
+    directory: str | None = None  # of the base config
 
     @property
     def seed(self) -> int:
@@ -68,33 +73,40 @@ class Plan:
         return seed if isinstance(seed, int) and seed >= 0 else 0  # if not, the check of the trials says so
 
     def table(self) -> list[Hyperparameters]:
-        """The hyperparameters of all trials that are known beforehand: none of optuna's."""
+        """Return the hyperparameters of all trials that are known beforehand: none of optuna's."""
         return table(self.options.search, self.space, self.trials, self.seed)
 
+    def named_as(self, identity: Mapping[str, Any]) -> Plan:
+        """Return the plan with the names of keys that the trials and the study of a directory have."""
+        space, _ = parse_space(identity["space"], self.options.search)
+        return dataclasses.replace(self, space=space, raw=identity["space"])
+
     def config(self, hyperparameters: Hyperparameters, number: int = 0) -> Config:
-        """The config of a trial; ConfigError."""
+        """Return the config of a trial; ConfigError."""
         config = validate(varied(self.base, hyperparameters))
+        directory = config.directory or self.directory
         repetitions = self.options.repetitions or config.repetitions
-        return dataclasses.replace(config, name=f"trial_{number:04d}", repetitions=repetitions)
+        return dataclasses.replace(config, name=f"trial_{number:04d}", repetitions=repetitions, directory=directory)
 
     def identity(self) -> dict[str, Any]:
-        """What must stay the same in a directory."""
+        """Return what must stay the same in a directory."""
         o = self.options
         same = {"search": o.search, "trials": self.trials, "repetitions": o.repetitions, "objective": o.objective}
         return {"base": self.base, "space": self.raw, **same, "seed": self.seed}
 
 
 def varied(base: Mapping[str, Any], hyperparameters: Hyperparameters) -> dict[str, Any]:
-    """A config, as in its file, with these hyperparameters put in."""
-    return override(base, [f"{key}={as_text(value)}" for key, value in hyperparameters.items()])
+    """Return a config, as in its file, with these hyperparameters put in."""
+    return overridden(base, [f"{key}={as_text(value)}" for key, value in hyperparameters.items()])
 
 
 def load(path: Path, fixed: Iterable[str] = ()) -> Plan:
-    """The plan in a tuning file, where each "key=value" of `fixed` replaces what the space has; ConfigError.
+    """Return the plan in a tuning file, where each "key=value" of `fixed` replaces what the space has; ConfigError.
 
     Where something is wrong, the right part of the space is tried on the base config too, to tell all in one go.
     """
-    data, problems = _with_fixed(read(path), fixed)
+    import_paths.use(path.parent)
+    data, problems = _with_fixed(read_yaml(path), fixed)
     tuning = None
     try:
         tuning = validation.validate(Tuning, data)
@@ -103,8 +115,8 @@ def load(path: Path, fixed: Iterable[str] = ()) -> Plan:
     raw, search = data.get("space"), data.get("search", "grid")
     raw = raw if isinstance(raw, dict) else {}
     space, found = parse_space(raw, str(search))
-    base, unread = _base(path, data.get("base"))
-    problems += [*found, *unread]
+    base, directory, unread = _base(path, data.get("base"))
+    problems += [*found, *unread, *_given_twice(raw, base)]
     size = grid_size(space)
     if search == "grid" and size > LARGEST_GRID:
         text = f"the grid has {size:,} trials, expected at most {LARGEST_GRID:,}: take search: random"
@@ -112,7 +124,7 @@ def load(path: Path, fixed: Iterable[str] = ()) -> Plan:
     if problems or tuning is None:
         tried = problems_of(lambda h: validate(varied(base, h)), probes(space)) if base else []
         raise ConfigError([*problems, *tried])
-    return Plan(tuning, space, base, raw, size if tuning.trials is None else tuning.trials)
+    return Plan(tuning, space, base, raw, size if tuning.trials is None else tuning.trials, directory)
 
 
 def _with_fixed(data: Mapping[str, Any], fixed: Iterable[str]) -> tuple[dict[str, Any], list[Problem]]:
@@ -130,11 +142,25 @@ def _with_fixed(data: Mapping[str, Any], fixed: Iterable[str]) -> tuple[dict[str
     return {**data, **({"space": space} if space else {})}, problems
 
 
-def _base(path: Path, name: Any) -> tuple[dict[str, Any], list[Problem]]:
-    """The base config as in its file; nothing of what is not there."""
+def _given_twice(space: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[Problem]:
+    """Keys of the space that have moved to where another of its keys is, or a part of it."""
+    entries = applying(Config, base)
+    for key in space:
+        new = renamed(key, entries)
+        for other in space:
+            one, two = f"{new}.", f"{renamed(other, entries)}."
+            if new != key != other and (one.startswith(two) or two.startswith(one)):
+                yield f"space.{key}", f"is now {new}, and {other!r} is in the space too: remove one of them"
+
+
+def _base(path: Path, name: Any) -> tuple[dict[str, Any], str | None, list[Problem]]:
+    """Return the base config as in its file, and where that is; nothing of what is not there."""
     if not isinstance(name, str) or not name:  # which has been told
-        return {}, []
+        return {}, None, []
+    is_string = legacy.is_config_string(name)
+    directory = (path if is_string else path.parent / name).resolve().parent
+    import_paths.use(path.parent, directory)
     try:
-        return read(path.parent / name), []
+        return (legacy.parse(name) if is_string else read_yaml(path.parent / name)), str(directory), []
     except ConfigError as error:
-        return {}, [("base", text if key in text else f"{key}: {text}") for key, text in error.problems]
+        return {}, None, [("base", text if key in text else f"{key}: {text}") for key, text in error.problems]

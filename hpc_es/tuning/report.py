@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from hpc_es.common.files import write_text
-from hpc_es.errors import UserError
-from hpc_es.schema.yaml_text import Dumper
-from hpc_es.tuning.objective import FINAL_RETURN
-from hpc_es.tuning.plan import varied
+from hpc_es.core.errors import UserError
+from hpc_es.tuning.objective import MEASURES
 from hpc_es.tuning.space import as_text
 from hpc_es.tuning.table import NAME, frozen
 from hpc_es.tuning.trial import BEGUN, COMPLETE, FAILED, PRUNING, Trial, begun
@@ -46,12 +38,17 @@ class Report:
         """What varies, in alphabetical order."""
         return sorted(self.identity["space"])
 
+    @property
+    def measures(self) -> list[str]:
+        """Return what some trial says of itself besides its objective, such as its success rate."""
+        return [name for name in MEASURES if any(row[name] is not None for row in self.rows)]
+
     def numbers(self, *states: str) -> list[int]:
-        """The trials in these states."""
+        """Return the trials in these states."""
         return sorted(row["trial"] for row in self.rows if row["state"] in states)
 
 
-def read(directory: Path) -> Report:
+def read_report(directory: Path) -> Report:
     """Read a tuning; UserError if the directory is none."""
     table = frozen(directory)
     if table is None:
@@ -70,6 +67,7 @@ def _row(trial: Trial, hyperparameters: Mapping[str, Any]) -> Row:
         "trial": trial.number,
         "state": record.get("state", MISSING),
         "objective": record.get("objective"),
+        **{name: record.get(name) for name in MEASURES},
         "hyperparameters": record.get("hyperparameters", dict(hyperparameters)),
         "generation": record.get("generation", 0),
         "reason": record.get("reason"),
@@ -82,7 +80,7 @@ def _place(row: Row) -> tuple[int, float, int]:
 
 
 def content(report: Report) -> dict[str, Any]:
-    """The report as plain data."""
+    """Return the report as plain data."""
     best = report.best
     return {
         "directory": str(report.directory),
@@ -95,10 +93,10 @@ def content(report: Report) -> dict[str, Any]:
     }
 
 
-def text(report: Report) -> str:
-    """The report for people."""
-    head = ["trial", "state", "objective", *report.keys]
-    cells = [[*_cells(row, report.keys)] for row in report.rows]
+def report_text(report: Report) -> str:
+    """Return the report for people."""
+    head = ["trial", "state", "objective", *report.measures, *report.keys]
+    cells = [[*_cells(row, report.measures, report.keys)] for row in report.rows]
     widths = [max(len(line[column]) for line in [head, *cells]) for column in range(len(head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in [head, *cells]]
     states = Counter(row["state"] for row in report.rows)
@@ -112,11 +110,11 @@ def text(report: Report) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _cells(row: Row, keys: Sequence[str]) -> list[str]:
-    objective = "" if row["objective"] is None else f"{row['objective']:.6g}"
+def _cells(row: Row, measures: Sequence[str], keys: Sequence[str]) -> list[str]:
+    numbers = ["" if row[name] is None else f"{row[name]:.6g}" for name in ("objective", *measures)]
     values = [row["hyperparameters"].get(key) for key in keys]
     shown = [f"{value:.6g}" if isinstance(value, float) else as_text(value) for value in values]
-    return [str(row["trial"]), row["state"], objective, *("" if text == "null" else text for text in shown)]
+    return [str(row["trial"]), row["state"], *numbers, *("" if text == "null" else text for text in shown)]
 
 
 def _runs(numbers: Sequence[int]) -> str:
@@ -128,44 +126,3 @@ def _runs(numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-
-
-def write(report: Report) -> list[Path]:
-    """Write the CSV and, if a trial is complete, the picture and the best config; their paths. RunError."""
-    written = [report.directory / CSV]
-    write_text(written[0], _csv(report))
-    if report.best is not None:
-        from hpc_es.tuning.picture import draw
-
-        written += [report.directory / PICTURE, report.directory / BEST]
-        draw(report, written[1])
-        write_text(written[2], best_config(report, report.best))
-    return written
-
-
-def _csv(report: Report) -> str:
-    """Numbers in full; lists as JSON."""
-    file = io.StringIO()
-    out = csv.writer(file, lineterminator="\n")
-    out.writerow(["trial", "state", "objective", *report.keys, "generation", "reason"])
-    for row in report.rows:
-        values = [row["hyperparameters"].get(key) for key in report.keys]
-        plain = [value if isinstance(value, str | float | int | None) else json.dumps(value) for value in values]
-        out.writerow([row["trial"], row["state"], row["objective"], *plain, row["generation"], row["reason"]])
-    return file.getvalue()
-
-
-def best_config(report: Report, best: Row) -> str:
-    """The base config with the hyperparameters of a trial, as YAML that hpc_es.main takes."""
-    config = varied(report.identity["base"], best["hyperparameters"])
-    config.pop("output", None)  # not that of the base
-    config = {"name": f"{config.pop('name', None) or report.directory.name}_best", **config}
-    goal = report.identity["objective"]
-    goal = goal if goal == FINAL_RETURN else as_text(goal)
-    head = [
-        f"# Trial {best['trial']} of {report.directory}: the best of {len(report.numbers(COMPLETE))}",
-        f"# complete trials, with {goal} {best['objective']:.6g}.",
-        f"# Run:    python -m hpc_es.main {report.directory / BEST}",
-        *(f"# {key}: {as_text(value)}" for key, value in sorted(best["hyperparameters"].items())),
-    ]
-    return "\n".join(head) + "\n" + yaml.dump(config, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)

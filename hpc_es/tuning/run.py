@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpc_es.config import parse_resolved
-from hpc_es.experiment.agreed import Ended, agreed
-from hpc_es.experiment.measure import Row
-from hpc_es.experiment.repeat import run_experiment
+from hpc_es.jobs.orders import carried_out
+from hpc_es.jobs.repetitions import run_experiment
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import World
+from hpc_es.training.metrics_row import Row
+from hpc_es.training.on_rank_0 import Ended, ExitReason, on_rank_0
 
 if TYPE_CHECKING:
     from hpc_es.tuning.master import Master
@@ -24,27 +23,34 @@ def tune(tuning: Path, output: Path | None, fixed: Sequence[str], shard: str | N
     """Run what is missing of this task's trials; returns the exit status. Every rank calls this."""
     world = connect()
     signals = Signals()
-    masters: list[Master] = []  # on rank 0, one
-
-    def begin() -> Mapping[str, Any]:
-        from hpc_es.tuning.master import Master, Wanted
-
-        masters.append(Master(Wanted(tuning, output, fixed, shard), world.size))
-        return {}
-
-    def next_trial(ended: Ended | None) -> Mapping[str, Any] | Ended:
-        return agreed(world, lambda: masters[0].next(ended, signals.count > 0))
-
-    told = agreed(world, begin)
-    told = told if isinstance(told, Ended) else next_trial(None)
-    while not isinstance(told, Ended):
-        told = next_trial(_trial(world, signals, told, masters[0] if masters else None))
-    if world.rank == 0 and told.reason:
-        sys.stderr.write(f"hpc_es: {told.reason}\n")
-    return told.status
+    try:
+        master, _ = on_rank_0(world, lambda: _master(tuning, output, fixed, shard, world.size))
+        ended: ExitReason | None = None
+        while True:
+            ended = _trial(world, signals, _next(world, signals, master, ended), master)
+    except Ended as end:
+        if world.rank == 0 and end.reason.text:
+            sys.stderr.write(f"hpc_es: {end.reason.text}\n")
+        return end.reason.status
 
 
-def _trial(world: World, signals: Signals, told: Mapping[str, Any], master: Master | None) -> Ended:
+def _master(tuning: Path, output: Path | None, fixed: Sequence[str], shard: str | None, ranks: int) -> Master:
+    from hpc_es.tuning.master import Master, Wanted
+
+    return Master(Wanted(tuning, output, fixed, shard), ranks)
+
+
+def _next(world: World, signals: Signals, master: Master | None, ended: ExitReason | None) -> Mapping[str, Any]:
+    """Return what all ranks run now; Ended where nothing is left."""
+
+    def ask() -> Mapping[str, Any] | ExitReason:
+        assert master is not None
+        return master.next(ended, signals.count > 0)
+
+    return on_rank_0(world, ask, told=dict)[1]
+
+
+def _trial(world: World, signals: Signals, told: Mapping[str, Any], master: Master | None) -> ExitReason:
     pruned = Path(told["pruned"]) if told["pruned"] else None
 
     def on_row(repetition: int, row: Row) -> bool:
@@ -52,5 +58,8 @@ def _trial(world: World, signals: Signals, told: Mapping[str, Any], master: Mast
             master.row(repetition, row)
         return pruned is None or not pruned.exists()  # another group of ranks than the master's sees it here too
 
-    config = parse_resolved(json.dumps(told["config"]))
+    try:
+        config = carried_out(world, told)
+    except Ended as ended:
+        return ended.reason
     return run_experiment(world, signals, config, Path(told["place"]), on_row=on_row)

@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hpc_es.keys import Keys, Purpose
+from hpc_es.core.keys import Keys, Purpose
 from hpc_es.tuning.space import Space, Values
 
 Hyperparameters = dict[str, Any]  # by dotted key
 
 
 def digits(number: int, bases: Sequence[int]) -> list[int]:
-    """A number in a mixed base, the least significant digit first."""
+    """Return a number in a mixed base, the least significant digit first."""
     found = []
     for base in bases:
         number, digit = divmod(number, base)
@@ -22,19 +22,19 @@ def digits(number: int, bases: Sequence[int]) -> list[int]:
 
 
 def grid_size(space: Space) -> int:
-    """How many trials all combinations are."""
+    """Return how many trials all combinations are."""
     return math.prod(len(entry.ends) for entry in space.values())
 
 
 def grid(space: Space, number: int) -> Hyperparameters:
-    """A trial of the grid of Values: keys in alphabetical order, the first varies fastest."""
+    """Return a trial of the grid of Values: keys in alphabetical order, the first varies fastest."""
     lists = {key: entry.values for key, entry in sorted(space.items()) if isinstance(entry, Values)}
     places = digits(number, [len(values) for values in lists.values()])
     return {key: values[place] for (key, values), place in zip(lists.items(), places, strict=True)}
 
 
 def random(space: Space, number: int, seed: int) -> Hyperparameters:
-    """A trial of a random search."""
+    """Return a trial of a random search."""
     keys = Keys(seed)
     return {
         key: entry.sample(keys.generator(Purpose.TUNING, index=number, block=place))
@@ -43,7 +43,7 @@ def random(space: Space, number: int, seed: int) -> Hyperparameters:
 
 
 def table(search: str, space: Space, trials: int, seed: int) -> list[Hyperparameters]:
-    """All trials that are known beforehand: none of optuna's."""
+    """Return all trials that are known beforehand: none of optuna's."""
     if search == "optuna":
         return []
     return [grid(space, number) if search == "grid" else random(space, number, seed) for number in range(trials)]

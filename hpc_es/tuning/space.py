@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hpc_es.schema.words import found_text, nearest
-from hpc_es.schema.yaml_text import Problem
+from hpc_es.config.words import found_text, nearest
+from hpc_es.config.yaml_text import Problem
 
 RANGES = ("uniform", "log_uniform", "integer")
 RESERVED = ("name", "output", "repetitions", "repetition_groups")
@@ -62,7 +62,7 @@ Space = dict[str, Entry]  # by dotted key, in alphabetical order
 
 
 def parse_space(data: Mapping[str, Any], search: str) -> tuple[Space, list[Problem]]:
-    """The entries that are right, and the mistakes in the others."""
+    """Return the entries that are right, and the mistakes in the others."""
     space: Space = {}
     problems = list(_key_problems(data))
     wrong = {place for place, _ in problems}
@@ -130,5 +130,5 @@ def _range(kind: Any, data: Any) -> Range:
 
 
 def as_text(value: Any) -> str:
-    """A value as JSON, which is YAML too."""
+    """Return a value as JSON, which is YAML too."""
     return json.dumps(value, ensure_ascii=False)

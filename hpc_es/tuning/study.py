@@ -21,10 +21,10 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import TrialState
 
-from hpc_es.common.files import writing
-from hpc_es.errors import InUseError
-from hpc_es.experiment.lock import RunLock
-from hpc_es.keys import Keys, Purpose
+from hpc_es.core.errors import InUseError
+from hpc_es.core.keys import Keys, Purpose
+from hpc_es.storage.files import writing
+from hpc_es.storage.run_lock import RunLock
 from hpc_es.tuning.sampling import Hyperparameters
 from hpc_es.tuning.space import Range, Space, as_text
 from hpc_es.tuning.trial import COMPLETE, OVER, PRUNING, Trial, lock
@@ -100,9 +100,9 @@ class Study:
         self._step = -1
 
     def choose(self) -> tuple[Trial, RunLock, Hyperparameters] | None:
-        """The next trial for this task, which then holds its lock; None if all that are left are taken.
+        """Return the next trial for this task, which then holds its lock; None if all that are left are taken.
 
-        A trial that was begun and that nobody is at comes before a new one.
+        A trial that was begun and that no process works on comes before a new one.
         """
         with writing(self._directory / JOURNAL), held(lock(self._directory, "choice")):
             trials = self._study.get_trials(deepcopy=False)

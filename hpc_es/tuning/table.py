@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpc_es.common.files import json_text, run_error, sync_directory, temporary_name
-from hpc_es.errors import UserError
-from hpc_es.experiment.compare import differences
+from hpc_es.config.moved import applying, moved, renamed
+from hpc_es.config.sections import Config
+from hpc_es.core.errors import UserError
+from hpc_es.storage.compare import differences
+from hpc_es.storage.files import json_text, run_error, sync_directory, temporary_name
 from hpc_es.tuning.sampling import Hyperparameters
 
 NAME = "trials.json"
@@ -36,15 +38,23 @@ def frozen(directory: Path) -> dict[str, Any] | None:
 
 
 def known(directory: Path, identity: Mapping[str, Any]) -> list[Hyperparameters] | None:
-    """The frozen trials, None before first use; UserError with all differences if they are of another tuning."""
+    """Return the frozen trials, None before first use; UserError with all differences if they are of another tuning."""
     table = frozen(directory)
     if table is None:
         return None
-    if different := differences(table["identity"], identity, "in the directory"):
+    if different := differences(canonical(table["identity"]), canonical(identity), "in the directory"):
         lines = "\n  ".join(different)
         text = f"{directory} holds another tuning; these may not change:\n  {lines}\nchoose another --output"
         raise UserError(text)
     return list(table["trials"])
+
+
+def canonical(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an identity with its keys where this version has them, for comparison; files keep what they say."""
+    base = identity.get("base", {})
+    entries = applying(Config, base)
+    space = {renamed(key, entries): values for key, values in identity.get("space", {}).items()}
+    return {**identity, "base": moved(Config, base)[0], "space": space}
 
 
 def freeze(directory: Path, identity: Mapping[str, Any], trials: Sequence[Hyperparameters]) -> list[Hyperparameters]:

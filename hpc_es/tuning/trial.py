@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpc_es.common.files import write_json, writing
-from hpc_es.errors import UserError
-from hpc_es.experiment.lock import RunLock
-from hpc_es.report.metrics import JSONL
+from hpc_es.core.errors import UserError
+from hpc_es.storage.files import write_json, writing
+from hpc_es.storage.metrics_log import JSONL
+from hpc_es.storage.run_lock import RunLock
 from hpc_es.tuning.sampling import Hyperparameters
 
 NAME = "trial.json"
@@ -43,7 +43,7 @@ class Trial:
         return self.directory / self.name
 
     def record(self) -> dict[str, Any]:
-        """What became of it; {} before it was begun. UserError where the file is damaged."""
+        """Return what became of it; {} before it was begun. UserError where the file is damaged."""
         path = self.place / NAME
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
@@ -65,7 +65,7 @@ class Trial:
         return sum(path.read_bytes().count(b"\n") for path in paths if path.exists())
 
     def in_vain(self) -> int:
-        """How often it was begun since it last wrote down a new generation."""
+        """Return how often it was begun since it last wrote down a new generation."""
         before = self.record()
         return int(before.get("begun", 0)) if self.generations() <= int(before.get("generation", 0)) else 0
 
@@ -103,7 +103,7 @@ class Trial:
         write_json(self.place / PRUNED, {"reason": reason})
 
     def pruned(self) -> str | None:
-        """Why it is to end early, or None."""
+        """Return why it is to end early, or None."""
         try:
             return str(json.loads((self.place / PRUNED).read_text())["reason"])
         except (OSError, ValueError, KeyError):
@@ -115,13 +115,13 @@ class Trial:
 
 
 def begun(directory: Path) -> Iterator[Trial]:
-    """The trials of a directory that have a record, by number."""
+    """Yield the trials of a directory that have a record, by number."""
     names = sorted(path.parent.name for path in directory.glob(f"trial_*/{NAME}"))
     return (Trial(directory, number) for number in sorted(int(name.removeprefix("trial_")) for name in names))
 
 
 def lock(directory: Path, name: str) -> RunLock:
-    """A lock of the tuning."""
+    """Return a lock of the tuning."""
     place = directory / "locks" / name
     with writing(place):
         place.mkdir(parents=True, exist_ok=True)

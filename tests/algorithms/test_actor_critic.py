@@ -10,20 +10,21 @@ import numpy as np
 import pytest
 
 import hpc_es
-from hpc_es.algorithms.actor_critic import SUMS, annealed
-from hpc_es.common.gradient import GRADIENT
-from hpc_es.config import Config, load, validate
-from hpc_es.errors import CheckpointError, ConfigError, RunError
-from hpc_es.experiment.build import parts, task_and_policy
-from hpc_es.experiment.checkpoint import load as load_checkpoint
-from hpc_es.experiment.store import Store
-from hpc_es.interfaces import ROW, Chunk, Results
+from hpc_es.algorithms.actor_critic.algorithm import SUMS, annealed
+from hpc_es.algorithms.parts.gradient import GRADIENT
+from hpc_es.config.loading import load, validate
+from hpc_es.config.sections import Config
+from hpc_es.config.yaml_text import override
+from hpc_es.core.data import ROW, Chunk, Results, State
+from hpc_es.core.errors import CheckpointError, ConfigError, RunError
 from hpc_es.mpi.world import World
-from hpc_es.schema.yaml_text import override
+from hpc_es.storage.checkpoint import load as load_checkpoint
+from hpc_es.storage.checkpoint_store import Store
+from hpc_es.training.build import parts, task_and_policy
 from tests import runs
 from tests.toys import nothing
 
-pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.tensorflow
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 TINY: dict[str, Any] = {
@@ -91,8 +92,9 @@ def test_the_schedule_is_a_line_that_ends(step: int, beta: float) -> None:
 
 def test_the_weight_of_the_entropy_follows_the_episodes() -> None:
     algorithm = built("algorithm.entropy={start: 0.4, end: 0.1, episodes: 60}")
-    assert [algorithm.beta(n) for n in (0, 5, 10, 99)] == pytest.approx([0.4, 0.25, 0.1, 0.1])
-    assert built("algorithm.entropy={start: 0.4}").beta(10**9) == 0.4
+    states = [State(generation, {}, {}) for generation in (0, 5, 10, 99, 10**9)]
+    assert [algorithm.beta(state) for state in states[:4]] == pytest.approx([0.4, 0.25, 0.1, 0.1])
+    assert built("algorithm.entropy={start: 0.4}").beta(states[4]) == 0.4
 
 
 def test_the_entropy_counts_with_its_weight() -> None:
@@ -110,9 +112,9 @@ def test_the_entropy_counts_with_its_weight() -> None:
 
 def test_a_batch_is_cut_into_chunks_unless_updates_are_asynchronous() -> None:
     algorithm = built("mpi.chunk_size=4")
-    assert algorithm.ask(algorithm.initial(), 0, 0) == [Chunk(0, 0, 4), Chunk(1, 4, 2)]
+    assert algorithm.ask(algorithm.initial(), 0, np.zeros(0, ROW)) == [Chunk(0, 0, 4), Chunk(1, 4, 2)]
     alone = built("mpi.chunk_size=4", "algorithm.updates=asynchronous")
-    assert alone.ask(alone.initial(), 0, 0) == [Chunk(0, 0, 6)]
+    assert alone.ask(alone.initial(), 0, np.zeros(0, ROW)) == [Chunk(0, 0, 6)]
 
 
 def test_the_gradient_does_not_depend_on_the_chunks() -> None:
@@ -177,7 +179,7 @@ def test_evaluation_is_sampled_or_greedy() -> None:
     )
     state = sampled.initial()
     state = dataclasses.replace(state, shared={**state.shared, "theta": np.zeros_like(state.theta)})
-    chunk = Chunk(0, 0, 8, training=False)
+    chunk = Chunk(0, 0, 8, "evaluate")
     first, second = (each.evaluate(state, chunk, nothing).rows["return_"] for each in (sampled, greedy))
     assert ((first > 10) & (first < 40)).all()  # a mean of 25, standard deviation 3.5
     assert ((second < 15) | (second > 35)).all()  # 5 or 45, 2.1
@@ -186,6 +188,7 @@ def test_evaluation_is_sampled_or_greedy() -> None:
 # Mistakes.
 
 CARTPOLE = "task={kind: episodes, env_id: CartPole-v1}"
+NORMALISATION = "task.observation_normalization.enabled"
 MISTAKES = {
     "unknown distribution": (["task.distribution=eazy"], "task.distribution", "'easy'"),
     "no arms": (
@@ -194,13 +197,19 @@ MISTAKES = {
         "found 0",
     ),
     "negative trials": (["task.num_trials=-1"], "task.num_trials", "-1"),
-    "Box actions": (["task={kind: episodes, env_id: Pendulum-v1}"], "task.env_id", "needs Discrete ones"),
+    "Box actions": (["task={kind: episodes, env_id: Pendulum-v1}"], "task: Pendulum-v1 has Box", "needs Discrete ones"),
     "long unroll": (["algorithm.unroll=7"], "algorithm.unroll", "at most 6 steps"),
     "long unroll of an environment": ([CARTPOLE, "algorithm.unroll=501"], "algorithm.unroll", "at most 500 steps"),
     "unroll of nothing": (["policy={kind: mlp}", "algorithm.unroll=5"], "algorithm.unroll", "leave it out"),
     "programs": (["task={kind: programs, name: reverse}"], "task.kind", "'bandits' or 'episodes'"),
     "several episodes": (["task.episodes_per_job=2"], "task.episodes_per_job", "batch_size"),
     "regret": (["task.training_return=negative_regret"], "task.training_return", "'reward'"),
+    "normalisation": (["task.observation_normalization.enabled=true"], NORMALISATION, "expected false, or algorithm"),
+    "normalisation of an environment": (
+        [f"{CARTPOLE}", f"{NORMALISATION}=true"],
+        NORMALISATION,
+        "sees observations as",
+    ),
     "rate": (["algorithm.optimizer.learning_rate=0"], "algorithm.optimizer.learning_rate", "greater than 0"),
     "discount": (["algorithm.discount=1.5"], "algorithm.discount", "1.5"),
 }
@@ -291,6 +300,7 @@ def test_a_trained_policy_is_loaded(policy: str, tmp_path: Path) -> None:
 # It learns.
 
 
+@pytest.mark.long
 def test_it_learns_to_explore(tmp_path: Path) -> None:
     """Easy arms, 10 trials: 5 by chance; who goes by what the first pull gave gets 0.5 + 9 * 0.82 = 7.88."""
     overrides = [
@@ -303,6 +313,7 @@ def test_it_learns_to_explore(tmp_path: Path) -> None:
     assert rows[299]["evaluation_return_mean"] > 7.0
 
 
+@pytest.mark.long
 def test_it_learns_cartpole(tmp_path: Path) -> None:
     """The committed config, stopped early: 9 steps by constant pushing, some 20 by chance."""
     overrides = ["stop.timesteps=60_000", "stop.target_return=195"]

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.actor_critic_episodes import LUCK, SHORTEST, Recorder, Sampled, Trajectories, payouts
-from hpc_es.interfaces import Discrete, Spaces
-from hpc_es.policies.lstm import LSTM
-from hpc_es.policies.lstm import Options as LSTMOptions
-from hpc_es.policies.mlp import MLP, Options
-from hpc_es.tasks.bandit_families import Arms
-from hpc_es.tasks.bandit_setting import Luck
-from hpc_es.tasks.episodes import Episodes
+from hpc_es.algorithms.actor_critic.episodes import DRAWN_AT_ONCE, SHORTEST, Recorder, Sampled, Trajectories, payouts
+from hpc_es.core.data import Discrete, Spaces
+from hpc_es.policies.lstm.policy import LSTM
+from hpc_es.policies.lstm.policy import Options as LSTMOptions
+from hpc_es.policies.mlp.policy import MLP, Options
+from hpc_es.tasks.bandits.families import Arms
+from hpc_es.tasks.bandits.setting import Draws
+from hpc_es.tasks.episodes.task import Episodes
 from tests.toys import Still, batch, episodes, lifetime, nothing
 
 
@@ -49,12 +49,12 @@ def test_sampling_leaves_the_policy_as_it_was() -> None:
     assert policy.head.actions(np.array([[3.0, 1.0]], np.float32)).tolist() == [0]
 
 
-@pytest.mark.parametrize("moment", [0, 3, LUCK, LUCK + 1])
+@pytest.mark.parametrize("moment", [0, 3, DRAWN_AT_ONCE, DRAWN_AT_ONCE + 1])
 def test_a_job_acts_the_same_whoever_else_is_there(moment: int) -> None:
     """Also after others have left the stack, at any moment between two draws."""
     policy = LSTM(LSTMOptions(hidden_dims=(4,)), Spaces(2, Discrete(3)))
     theta = 3 * policy.initial(np.random.default_rng(1))
-    observations = np.random.default_rng(2).standard_normal((2 * LUCK + 5, 5, 2)).astype(np.float32)
+    observations = np.random.default_rng(2).standard_normal((2 * DRAWN_AT_ONCE + 5, 5, 2)).astype(np.float32)
     together, leaving = (Sampled(policy, theta, generators(5)) for _ in range(2))
     expected = np.array([together.act(step) for step in observations])
     for t, step in enumerate(observations):
@@ -70,7 +70,7 @@ def test_a_job_acts_the_same_whoever_else_is_there(moment: int) -> None:
 
 def recorded(task: Episodes, seeds: Sequence[int], action: int = 0) -> Trajectories:
     recorder = Recorder(Still(len(seeds), action), len(seeds), 0)
-    told = dataclasses.replace(batch(seeds), witness=recorder.witness)
+    told = dataclasses.replace(batch(seeds), on_step=recorder.on_step)
     outcome = task.evaluate(recorder, told, nothing)
     return recorder.trajectories(np.isnan(outcome.rows["return_"]))
 
@@ -105,7 +105,7 @@ def test_lengths_are_powers_of_two_with_room_for_a_last_state() -> None:
 
 def test_actions_are_numbered_from_zero() -> None:
     recorder = Recorder(Still(1, 6), 1, first_action=5)
-    told = dataclasses.replace(batch([2]), witness=recorder.witness)
+    told = dataclasses.replace(batch([2]), on_step=recorder.on_step)
     episodes("Shifted").evaluate(recorder, told, nothing)
     assert recorder.trajectories(np.array([False])).actions[:4, 0].tolist() == [1, 1, 1, 0]
 
@@ -127,8 +127,8 @@ def test_rewards_carry_the_offset_of_training() -> None:
 def test_payouts_are_what_each_arm_would_pay() -> None:
     chances = np.array([[[0.5, 0.9]]], np.float32)
     values, spreads = np.array([[[1.0, 5.0]]], np.float32), np.array([[[0.0, 2.0]]], np.float32)
-    luck, normal = np.array([[0.4, 0.5, 0.95]], np.float32), np.array([[1.0, -1.0, 1.0]], np.float32)
-    found = payouts(Luck(Arms(chances, values, spreads), luck, normal))
+    uniforms, normal = np.array([[0.4, 0.5, 0.95]], np.float32), np.array([[1.0, -1.0, 1.0]], np.float32)
+    found = payouts(Draws(Arms(chances, values, spreads), uniforms, normal))
     assert found[:, 0].tolist() == [[1.0, 7.0], [0.0, 3.0], [0.0, 0.0]]
-    plain = payouts(Luck(Arms(chances, values, 0 * spreads), luck, None))
+    plain = payouts(Draws(Arms(chances, values, 0 * spreads), uniforms, None))
     assert plain[:, 0].tolist() == [[1.0, 5.0], [0.0, 5.0], [0.0, 0.0]]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.actor_critic_episodes import payouts
-from hpc_es.algorithms.actor_critic_graph import (
+from hpc_es.algorithms.actor_critic.episodes import payouts
+from hpc_es.algorithms.actor_critic.graph import (
     Loss,
     bandits_graph,
     episodes_graph,
@@ -18,23 +18,31 @@ from hpc_es.algorithms.actor_critic_graph import (
     seen_by,
     terms,
 )
-from hpc_es.common import lstm
-from hpc_es.common.lstm_tensorflow import sequence
-from hpc_es.interfaces import Discrete, Spaces
-from hpc_es.policies.graph import Network
-from hpc_es.policies.lstm import LSTM
-from hpc_es.policies.lstm import Options as LSTMOptions
-from hpc_es.policies.mlp import MLP
-from hpc_es.policies.mlp import Options as MLPOptions
-from hpc_es.policies.mlp_tensorflow import tensorflow
-from hpc_es.tasks.bandit_setting import Inputs, Lockstep, setting
+from hpc_es.core.data import Discrete, Spaces
+from hpc_es.policies.differentiable import Network
+from hpc_es.policies.lstm.policy import LSTM
+from hpc_es.policies.lstm.policy import Options as LSTMOptions
+from hpc_es.policies.mlp.policy import MLP
+from hpc_es.policies.mlp.policy import Options as MLPOptions
+from hpc_es.policies.networks import lstm
+from hpc_es.policies.networks.lstm_tensorflow import sequence
+from hpc_es.policies.networks.tensorflow_setup import tensorflow
+from hpc_es.tasks.bandits.setting import Inputs, Lockstep, setting
 
-tf = tensorflow()
+pytestmark = pytest.mark.tensorflow
 RNG = np.random.default_rng(0)
 RECURRENT = Network((3, 4, 2), None)
 DEEP = Network((3, 4, 5, 2), None)
 FORWARD = Network((3, 4, 2), "tanh")
 PLAIN = Loss(discount=0.9, gae_lambda=0.7, value_weight=0.3, reward_clip=None, unroll=None)
+
+tf: Any = None
+
+
+@pytest.fixture(autouse=True)
+def _imported_late() -> None:
+    global tf  # noqa: PLW0603  (collecting the tests imports no TensorFlow)
+    tf = tensorflow()
 
 
 def normal(*shape: int) -> Any:
@@ -228,8 +236,8 @@ def test_episodes_of_bandits_are_those_of_numpy(name: str) -> None:
     drawn = problem.of_seeds([3, 4, 5])
     network = Network((problem.inputs.width, 6, problem.family.arms), None)
     theta = normal(size(network)).astype(np.float32)
-    luck = RNG.random((problem.num_trials, 3)).astype(np.float32)
-    actions, rewards = played(tf, network, problem.inputs, tf.constant(theta), payouts(drawn), luck)
+    uniforms = RNG.random((problem.num_trials, 3)).astype(np.float32)
+    actions, rewards = played(tf, network, problem.inputs, tf.constant(theta), payouts(drawn), uniforms)
     seen = seen_by(tf, problem.inputs, actions, rewards).numpy()
     lockstep = Lockstep(problem, drawn)
     for t in range(problem.num_trials):
@@ -250,14 +258,14 @@ def test_inputs_are_those_of_the_step_before(inputs: Inputs) -> None:
 
 
 def test_actions_are_drawn_from_the_softmax() -> None:
-    """A network of zeros with the output bias ln p: luck below p_0 is action 0, and so on."""
+    """A network of zeros with the output bias ln p: uniforms below p_0 is action 0, and so on."""
     inputs = Inputs(3, 1)
     network = Network((inputs.width, 1, 3), None)
     theta = np.zeros(size(network), np.float32)
     theta[-3:] = np.log([0.2, 0.5, 0.3])
-    luck = np.array([[0.0, 0.19, 0.21, 0.69, 0.71, 0.999]], np.float32)
+    uniforms = np.array([[0.0, 0.19, 0.21, 0.69, 0.71, 0.999]], np.float32)
     rewards = np.zeros((1, 6, 3), np.float32)
-    actions, _ = played(tf, network, inputs, tf.constant(theta), rewards, luck)
+    actions, _ = played(tf, network, inputs, tf.constant(theta), rewards, uniforms)
     assert actions.numpy().tolist() == [[0, 0, 1, 1, 2, 2]]
 
 
@@ -265,9 +273,9 @@ def test_the_gradient_of_bandits_is_that_of_their_episodes() -> None:
     problem = SETTINGS["values"]
     network = Network((problem.inputs.width, 6, problem.family.arms), None)
     theta, value = normal(size(network)).astype(np.float32), normal(7).astype(np.float32)
-    luck, paid = RNG.random((6, 3)).astype(np.float32), payouts(problem.of_seeds([3, 4, 5]))
+    uniforms, paid = RNG.random((6, 3)).astype(np.float32), payouts(problem.of_seeds([3, 4, 5]))
     beta = np.float32(0.1)
-    found, sums, actions, rewards = bandits_graph(network, PLAIN, problem.inputs)(theta, value, beta, paid, luck)
+    found, sums, actions, rewards = bandits_graph(network, PLAIN, problem.inputs)(theta, value, beta, paid, uniforms)
     lives = np.ones((6, 3), np.float32)
     seen = seen_by(tf, problem.inputs, actions, rewards)
     expected = gradient(network, PLAIN, theta, value, seen, actions, rewards, lives, 0 * lives)

@@ -12,7 +12,7 @@ import pytest
 from tests import runs
 from tests.harness import ROOT, Finished, Job, mpiexec, script, start
 
-pytest.importorskip("tensorflow")
+pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
 
 TINY = """
 seed: 1
@@ -32,12 +32,13 @@ VARIANTS = {
         *("algorithm.evaluation_actions=greedy", "algorithm.gae_lambda=0.9", "mpi.chunk_size=5"),
     ],
 }
-RANKS = (1, 2, 3)
+ASYNCHRONOUS = {"asynchronous": ["algorithm.updates=asynchronous", "stop.generations=12"]}
+RANKS = (2, 3)  # of jobs; the reference is of this process alone
 ALL = """
     import json, sys
     from pathlib import Path
     import hpc_es
-    from hpc_es.config import load
+    from hpc_es.config.loading import load
 
     config, directory, variants = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
     for name, overrides in variants.items():
@@ -49,11 +50,14 @@ LONG_SECONDS = 300.0  # graphs are compiled on each rank
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with RANKS/VARIANT, all trained."""
+    """A directory with RANKS/VARIANT and 1/VARIANT, all trained, and 3/asynchronous."""
     directory = tmp_path_factory.mktemp("actor_critic")
-    config = str(runs.tiny(directory, TINY))
+    config = runs.tiny(directory, TINY)
+    for name, overrides in VARIANTS.items():
+        runs.here(config, directory / "1" / name, overrides)
     for ranks in RANKS:
-        arguments = [*script(ALL), config, str(directory / str(ranks)), json.dumps(VARIANTS)]
+        jobs = {**VARIANTS, **(ASYNCHRONOUS if ranks == 3 else {})}
+        arguments = [*script(ALL), str(config), str(directory / str(ranks)), json.dumps(jobs)]
         job = mpiexec(ranks, arguments, LONG_SECONDS, cwd=ROOT)
         assert job.status == 0, str(job)
     return directory
@@ -73,7 +77,7 @@ def finished(ranks: int, run: Path, *overrides: str) -> Finished:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("ranks", RANKS[1:])
+@pytest.mark.parametrize("ranks", RANKS)
 def test_any_number_of_ranks_gives_the_same_bits(done: Path, ranks: int, variant: str) -> None:
     runs.assert_same(done / str(ranks) / variant, done / "1" / variant)
     assert runs.newest(done / str(ranks) / variant).provenance["ranks"] == ranks
@@ -95,17 +99,34 @@ def test_a_killed_run_comes_to_the_same_bits_on_another_number_of_ranks(tmp_path
         job.signal(0, 9)
         assert job.wait().status != 0
     generation = runs.newest(run).state.generation
-    whole = finished(1, tmp_path / "whole", f"stop.generations={generation + 3}")
-    assert whole.status == 0, str(whole)
+    runs.here(runs.tiny(tmp_path, TINY), tmp_path / "whole", [f"stop.generations={generation + 3}"])
     again = finished(3, run, f"stop.generations={generation + 2}")
     assert again.status == 0 and f"from generation {generation}" in again.stdout, str(again)
     runs.assert_same(run, tmp_path / "whole")
 
 
-def test_asynchronous_updates_follow_one_batch_each(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    job = finished(3, run, "algorithm.updates=asynchronous", "stop.generations=12")
-    assert job.status == 0, str(job)
+def test_a_killed_run_with_updates_in_episodes_goes_on_with_new_ones(tmp_path: Path) -> None:
+    """Three ranks; no row, episode or update is lost or there twice."""
+    run, task = tmp_path / "run", "task={kind: episodes, env_id: CartPole-v1}"
+    overrides = (task, *ASYNCHRONOUS["asynchronous"][:1], "algorithm.update_every=3", "algorithm.batch_size=2")
+    with begun(3, run, *overrides, "stop.generations=100000") as job:
+        runs.wait_for(lambda: runs.generation(run) > 20, LONG_SECONDS)
+        job.signal(0, 9)
+        assert job.wait().status != 0
+    generation = runs.newest(run).state.generation
+    again = finished(3, run, *overrides, f"stop.generations={generation + 20}")
+    assert again.status == 0 and f"from generation {generation}" in again.stdout, str(again)
+    rows, state = runs.rows(run), runs.newest(run).state
+    assert [row["generation"] for row in rows] == list(range(len(rows)))
+    assert state.generation == len(rows) == int(state.master["optimizer_steps"]) >= generation + 20
+    for name in ("episodes", "timesteps"):
+        assert rows[-1][f"{name}_total"] == sum(row[f"{name}_this_generation"] for row in rows)
+    assert int(state.shared["episodes"]) == rows[-1]["episodes_total"]
+    assert max(row["timesteps_this_generation"] for row in rows) == 6
+
+
+def test_asynchronous_updates_follow_one_batch_each(done: Path) -> None:
+    run = done / "3" / "asynchronous"
     rows = runs.rows(run)
     assert [row["episodes_this_generation"] for row in rows[:12]] == [12] * 12
     assert all(row["staleness"] >= 0 for row in rows) and any(row["staleness"] > 0 for row in rows)

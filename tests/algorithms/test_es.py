@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.es import EvolutionStrategy, ObservationNormalization, Options
-from hpc_es.common import optimizers
-from hpc_es.common.normaliser import INITIAL_COUNT
-from hpc_es.errors import RunError
-from hpc_es.interfaces import ROW, Array, Batch, Box, Chunk, Float32, Outcome, Perturbed, Results, Rows, Spaces, State
-from hpc_es.keys import Keys
+from hpc_es.algorithms.es import EvolutionStrategy, Options, misfits
+from hpc_es.algorithms.parts import optimizers
+from hpc_es.core.data import (
+    ROW,
+    Array,
+    Arrays,
+    Box,
+    Candidates,
+    Carried,
+    Chunk,
+    Float32,
+    Jobs,
+    Outcome,
+    Results,
+    Rows,
+    Spaces,
+    State,
+    row_dtype,
+)
+from hpc_es.core.errors import RunError
+from hpc_es.core.interfaces import Batch
+from hpc_es.core.keys import Keys
 from hpc_es.noise.counter import BLOCK, CounterNoise
-from hpc_es.policies import mlp
+from hpc_es.noise.sums import weighted_sums
+from hpc_es.policies.mlp import policy as mlp
+from hpc_es.tasks.observation_moments import INITIAL_COUNT
+from hpc_es.tasks.policy_problems import ObservationNormalization, PolicyProblem
+from hpc_es.tasks.problem_defaults import ProblemDefaults
 from tests.toys import episodes, lifetime, nothing
 
 PLAIN = optimizers.Options(kind="none", learning_rate=1.0)
@@ -26,11 +46,16 @@ THETA = np.array([1, -2], np.float32)
 class Given:
     """Directions from a table [pairs, params]."""
 
+    block = BLOCK
+
     def __init__(self, directions: Sequence[Sequence[float]]) -> None:
         self.directions = np.array(directions, np.float32)
 
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:
         return self.directions[pair, start:stop]
+
+    def weighted_sums(self, *which: Any) -> Array:
+        return weighted_sums(self, *which)
 
 
 class Plain:
@@ -44,12 +69,14 @@ class Plain:
     def initial(self, rng: np.random.Generator) -> Float32:
         return self._theta.copy()
 
-    def bind(self, parameters: Perturbed, normaliser: Any) -> Any:
+    def bind(self, parameters: Candidates, normaliser: Any) -> Any:
         return SimpleNamespace(stack=parameters.stacked(), normaliser=normaliser)
 
 
 class Function:
     """A task whose return is a function of the parameters; it remembers what it was given."""
+
+    name = "function"
 
     def __init__(self, function: Callable[[Array], float], length: int = 1, episodes_per_job: int = 1) -> None:
         self.spaces = Spaces(3, Box(np.zeros(1, np.float32), np.ones(1, np.float32)))
@@ -77,25 +104,41 @@ def strategy(
     task: Any = None,
     chunk_size: int = 4,
     keys: Keys | None = None,
+    normalization: ObservationNormalization | None = None,
     **options: Any,
 ) -> EvolutionStrategy:
     keys = keys or Keys(1)
     full = Options(**{"optimizer": PLAIN, "sigma": 0.1, **options})
     noise = noise or CounterNoise(keys, len(theta))
-    return EvolutionStrategy(full, task or Function(sphere), Plain(theta), noise, keys, chunk_size)
+    task = task or Function(sphere)
+    problem = PolicyProblem(task, Plain(theta), keys, normalization or ObservationNormalization(), unit=4)
+    return EvolutionStrategy(full, problem, noise, keys, chunk_size)
+
+
+def start(es: EvolutionStrategy) -> State:
+    """The state before generation 0, with what the problem carries."""
+    return es.problem.carried().added_to(es.initial())
+
+
+def asked(es: EvolutionStrategy, state: State | None = None, round: int = 0, before: Rows | None = None) -> list[Chunk]:
+    return list(es.ask(state or start(es), round, np.zeros(0, ROW) if before is None else before))
 
 
 def rows_of(es: EvolutionStrategy, state: State | None = None) -> Rows:
-    state = state or es.initial()
-    return np.concatenate([es.evaluate(state, chunk, nothing).rows for chunk in es.ask(state, 0, 0)])
+    state = state or start(es)
+    return np.concatenate([es.evaluate(state, chunk, nothing).rows for chunk in asked(es, state)])
 
 
 def told(
-    es: EvolutionStrategy, rows: Rows, arrays: Sequence[Any] = (), state: State | None = None
+    es: EvolutionStrategy, rows: Rows, learned: Sequence[Arrays] = (), state: State | None = None
 ) -> tuple[State, Any]:
-    state = state or es.initial()
-    blocks = [es.contribute(state, rows, block) for block in range(es.blocks())]
-    return es.tell(state, Results(rows, arrays, blocks))
+    """The next state and the metrics, as the loop makes them."""
+    state, problem = state or start(es), es.problem
+    prepared = es.prepare(state, rows)
+    blocks = [es.contribute(state, prepared, block) for block in range(es.blocks(state))]
+    after, metrics = es.tell(state, Results(rows, [], blocks, prepared))
+    carried = problem.merge(problem.carried().found_in(state), learned)
+    return carried.added_to(after), {**metrics, **problem.metrics(carried)}
 
 
 def moved(es: EvolutionStrategy, rows: Rows | None = None) -> Array:
@@ -134,9 +177,10 @@ def test_the_update_by_hand(options: dict[str, Any], step: list[float]) -> None:
 
 def test_weights_by_hand() -> None:  # T36, T43
     for returns, weights in (([3, 1, 2, 9], [2 / 3, -2 / 3]), ([-5.21, -4.81, -4.61, -5.41], [-1 / 3, 1])):
-        found, count = strategy(noise=Given(UNITS), population_size=4).weights(rows(returns))
-        np.testing.assert_allclose(found, weights, rtol=1e-6)
-        assert (count, found.dtype) == (4, np.float32)
+        es = strategy(noise=Given(UNITS), population_size=4)
+        found = es.prepare(es.initial(), rows(returns))
+        np.testing.assert_allclose(found.values, [weights], rtol=1e-6)
+        assert (found.count, found.values.dtype) == (4, np.float32)
 
 
 @pytest.mark.parametrize(
@@ -151,8 +195,8 @@ def test_weights_by_hand() -> None:  # T36, T43
 def test_shapings_by_hand(shaping: str, weights: list[float]) -> None:
     """Returns 5, 5, 4, 7 rank 1.5, 1.5, 0, 3; signs 3, -1, 1, 2 rank 3, 0, 1, 2."""
     es = strategy(noise=Given(UNITS), population_size=4, fitness_shaping=shaping)
-    found, _ = es.weights(rows([5, 5, 4, 7], [3, -1, 1, 2]))
-    np.testing.assert_allclose(found, weights, atol=1e-7)
+    found = es.prepare(es.initial(), rows([5, 5, 4, 7], [3, -1, 1, 2]))
+    np.testing.assert_allclose(found.values, [weights], atol=1e-7)
 
 
 def test_without_mirroring_each_job_is_its_own_direction() -> None:
@@ -219,7 +263,7 @@ def test_a_sphere_is_climbed(shaping: str, mirrored: bool) -> None:
     optimizer = optimizers.Options(kind="adam", learning_rate=0.05)
     keywords: dict[str, Any] = {"fitness_shaping": shaping, "mirrored_sampling": mirrored, "optimizer": optimizer}
     es = strategy(np.array([1, -2, 0.5], np.float32), population_size=40, chunk_size=40, **keywords)
-    state = es.initial()
+    state = start(es)
     for _ in range(100):
         state, _ = told(es, rows_of(es, state), state=state)
     assert state.generation == 100
@@ -243,7 +287,7 @@ def test_a_failed_pair_is_dropped_whole(shaping: str, failing: int) -> None:
     returns[2 + failing] = np.nan
     three = strategy(noise=Given([[1, 0], [7, 7], [0, 1]]), population_size=6, fitness_shaping=shaping)
     two = strategy(noise=Given(UNITS), population_size=4, fitness_shaping=shaping)
-    assert three.weights(rows(returns))[1] == 4
+    assert three.prepare(three.initial(), rows(returns)).count == 4
     assert np.array_equal(moved(three, rows(returns)), moved(two, rows([3, 1, 8, -1])))
 
 
@@ -264,24 +308,27 @@ def test_nothing_to_learn_from_raises(returns: list[float]) -> None:
 
 def test_a_round_has_population_size_jobs_two_a_pair() -> None:  # T48
     es = strategy(population_size=500, chunk_size=16)
-    chunks = es.ask(es.initial(), 0, 0)
+    chunks = asked(es)
     assert [chunk.jobs for chunk in chunks] == [16] * 31 + [4]
     assert [job for chunk in chunks for job in chunk.job_numbers] == list(range(500))
-    assert len(es.weights(rows([0.0] * 500))[0]) == 250
+    assert es.prepare(es.initial(), rows([0.0] * 500)).values.shape == (1, 250)
 
 
 def test_further_rounds_go_on_with_the_numbers() -> None:
-    es = strategy(population_size=10, chunk_size=4)
-    state = es.initial()
-    first, second = es.ask(state, 0, 0), es.ask(state, 1, 3)
-    assert [chunk.index for chunk in first + second] == [0, 1, 2, 3, 4, 5]
+    es = strategy(population_size=10, chunk_size=4, min_timesteps_per_generation=100)
+    first, second = asked(es), asked(es, round=1, before=rows([0.0] * 10))
+    assert [chunk.jobs for chunk in first + second] == [4, 4, 2, 4, 4, 2]
     assert [job for chunk in first + second for job in chunk.job_numbers] == list(range(20))
 
 
-@pytest.mark.parametrize(("minimum", "lengths", "enough"), [(0, 0, True), (100, 24, False), (100, 25, True)])
+@pytest.mark.parametrize(
+    ("minimum", "lengths", "enough"), [(0, 0, True), (100, 24, False), (100, 25, True), (100, 0, True)]
+)
 def test_a_generation_needs_both_minima(minimum: int, lengths: int, enough: bool) -> None:  # T48
+    """Of 4 episodes; where not one has made a step no round would ever be enough."""
     es = strategy(population_size=4, min_timesteps_per_generation=minimum)
-    assert es.enough(rows([0.0] * 4, lengths=lengths)) is enough
+    assert (asked(es, round=1, before=rows([0.0] * 4, lengths=lengths)) == []) is enough
+    assert len(asked(es)) == 1
 
 
 def test_an_odd_population_of_pairs_is_a_mistake() -> None:
@@ -296,7 +343,7 @@ def evaluated(chunk: Chunk, generation: int = 0, keys: Keys | None = None, **opt
     """The actor and batch that the task is given."""
     task = Function(sphere, episodes_per_job=2)
     es = strategy(task=task, keys=keys, population_size=8, **options)
-    state = es.initial()
+    state = start(es)
     es.evaluate(State(generation, state.shared, state.master), chunk, nothing)
     return task.actors[0], task.batches[0]
 
@@ -352,7 +399,7 @@ def test_action_noise_is_each_jobs_own_and_the_policys() -> None:
 
 
 def test_evaluation_is_of_theta_itself_with_seeds_of_its_own() -> None:
-    actor, batch = evaluated(Chunk(0, 0, 6, training=False))
+    actor, batch = evaluated(Chunk(0, 0, 6, "evaluate"))
     _, training = evaluated(Chunk(0, 0, 8))
     assert np.array_equal(actor.stack, np.tile(THETA, (6, 1)))
     assert not batch.training
@@ -372,27 +419,25 @@ def test_without_normalisation_there_is_none() -> None:
 @pytest.mark.parametrize(("probability", "share"), [(0.0, 0), (1.0, 1)])
 def test_probabilities_0_and_1(probability: float, share: int) -> None:
     normalization = ObservationNormalization(enabled=True, probability=probability)
-    _, batch = evaluated(Chunk(0, 0, 8), observation_normalization=normalization)
+    _, batch = evaluated(Chunk(0, 0, 8), normalization=normalization)
     assert batch.observe.tolist() == [bool(share)] * 8
 
 
 def test_the_share_of_pairs_observed_and_both_halves_of_each() -> None:
     """2000 pairs at 0.3: 600, within 5 standard deviations of 20.5."""
     normalization = ObservationNormalization(enabled=True, probability=0.3)
-    _, batch = evaluated(Chunk(0, 0, 4000), observation_normalization=normalization)
+    _, batch = evaluated(Chunk(0, 0, 4000), normalization=normalization)
     assert np.array_equal(batch.observe[0::2], batch.observe[1::2])
     assert abs(batch.observe[0::2].sum() - 600) < 103
 
 
 def test_all_jobs_of_a_generation_see_the_same_normaliser() -> None:
     task = Function(sphere)
-    es = strategy(
-        task=task, population_size=8, observation_normalization=ObservationNormalization(enabled=True, clip=4.0)
-    )
-    state = es.initial()
-    for chunk in (*es.ask(state, 0, 0), Chunk(2, 0, 3, training=False)):
+    es = strategy(task=task, population_size=8, normalization=ObservationNormalization(enabled=True, clip=4.0))
+    state = start(es)
+    for chunk in (*asked(es), Chunk(2, 0, 3, "evaluate"), Chunk(3, 0, 2, "probe")):
         es.evaluate(state, chunk, nothing)
-    assert len(task.actors) == 3
+    assert len(task.actors) == 4
     for actor in task.actors:
         mean, deviation, clip = actor.normaliser
         assert (mean.tolist(), deviation.tolist(), clip) == ([0, 0, 0], [1, 1, 1], 4)
@@ -406,10 +451,8 @@ def sums(samples: Array) -> dict[str, Array]:
     }
 
 
-def test_observations_of_all_chunks_are_merged_over_generations() -> None:
-    es = strategy(
-        noise=Given(UNITS), population_size=4, observation_normalization=ObservationNormalization(enabled=True)
-    )
+def test_observations_of_all_units_are_merged_over_generations() -> None:
+    es = strategy(noise=Given(UNITS), population_size=4, normalization=ObservationNormalization(enabled=True))
     samples = np.random.default_rng(0).normal(2, 3, (30, 3))
     parts = np.split(samples, [5, 20])
     state, first = told(es, rows([1, 2, 3, 4]), [sums(parts[0]), {}, sums(parts[1])])
@@ -421,18 +464,25 @@ def test_observations_of_all_chunks_are_merged_over_generations() -> None:
 
 
 def test_a_generation_with_episodes_counts_what_its_policies_saw() -> None:
-    """Survival's observations at probability 1, from the lifetimes of the batch's seeds."""
-    task = episodes("Survival")
+    """Survival's observations at probability 1, from the lifetimes of the seeds that the task is given."""
+    task, seeds = episodes("Survival"), list[int]()
     policy = mlp.build(mlp.Options(hidden_dims=(4,)), task.spaces)
+    play = task.evaluate
+
+    def noted(actor: Any, batch: Batch, poll: Any) -> Outcome:
+        seeds.extend(batch.seeds[:, 0].tolist())
+        return play(actor, batch, poll)
+
+    task.evaluate = noted  # type: ignore[method-assign]
     normalization = ObservationNormalization(enabled=True, probability=1.0)
-    options = Options(population_size=8, observation_normalization=normalization)
-    es = EvolutionStrategy(options, task, policy, CounterNoise(Keys(1), policy.size), Keys(1), 4)
-    state = es.initial()
-    outcomes = [es.evaluate(state, chunk, nothing) for chunk in es.ask(state, 0, 0)]
+    problem = PolicyProblem(task, policy, Keys(1), normalization, unit=2)
+    es = EvolutionStrategy(Options(population_size=8), problem, CounterNoise(Keys(1), policy.size), Keys(1), 4)
+    state = start(es)
+    outcomes = [es.evaluate(state, chunk, nothing) for chunk in asked(es)]
     everything = np.concatenate([outcome.rows for outcome in outcomes])
-    lives = [lifetime(int(seed)) for chunk in es.ask(state, 0, 0) for seed in es._batch(state, chunk).seeds[:, 0]]
-    assert everything["length"].tolist() == lives
-    state, metrics = told(es, everything, [outcome.arrays for outcome in outcomes], state)
+    lives = list(map(lifetime, seeds))
+    assert everything["length"].tolist() == lives and len(lives) == 8
+    state, metrics = told(es, everything, [unit for outcome in outcomes for unit in outcome.learned], state)
     assert metrics["observation_count"] == pytest.approx(sum(lives) + INITIAL_COUNT)
     seen = np.array([[t, life, 1] for life in lives for t in range(life)], np.float64)
     expected = seen.sum(axis=0) / (len(seen) + INITIAL_COUNT)
@@ -447,20 +497,22 @@ def test_blocks_cover_all_parameters_once(size: int) -> None:
     """Against the whole sum at once; each direction scaled by its weight."""
     es = strategy(np.zeros(size, np.float32), population_size=6, fitness_shaping="none")
     returns, state = rows([3, 1, 0, 0, -2, 5]), es.initial()
-    assert es.blocks() == -(-size // BLOCK)
+    prepared = es.prepare(state, returns)
+    assert es.blocks(state) == -(-size // BLOCK)
     whole = sum(
         weight * es.noise.direction(0, pair, 0, size).astype(np.float64) for pair, weight in enumerate([2, 0, -7])
     )
-    parts = np.concatenate([es.contribute(state, returns, block) for block in range(es.blocks())])
+    parts = np.concatenate([es.contribute(state, prepared, block)["sum"] for block in range(es.blocks(state))])
     np.testing.assert_allclose(parts, whole, rtol=1e-5, atol=1e-5)
     assert parts.dtype == np.float32
 
 
 def test_blocks_may_be_computed_in_any_order() -> None:
     es = strategy(np.zeros(2 * BLOCK + 3, np.float32), population_size=6)
-    returns, state = rows([3, 1, 0, 0, -2, 5]), es.initial()
-    forwards = [es.contribute(state, returns, block) for block in range(3)]
-    backwards = [es.contribute(state, returns, block) for block in (2, 1, 0)][::-1]
+    state = es.initial()
+    prepared = es.prepare(state, rows([3, 1, 0, 0, -2, 5]))
+    forwards = [es.contribute(state, prepared, block)["sum"] for block in range(3)]
+    backwards = [es.contribute(state, prepared, block)["sum"] for block in (2, 1, 0)][::-1]
     assert all(np.array_equal(a, b) for a, b in zip(forwards, backwards, strict=True))
 
 
@@ -468,4 +520,58 @@ def test_the_contribution_is_that_of_the_states_generation() -> None:
     es = strategy(population_size=2)
     state = es.initial()
     later = State(1, state.shared, state.master)
-    assert not np.array_equal(es.contribute(state, rows([1, 0]), 0), es.contribute(later, rows([1, 0]), 0))
+    prepared = es.prepare(state, rows([1, 0]))
+    now, then = (es.contribute(each, prepared, 0)["sum"] for each in (state, later))
+    assert not np.array_equal(now, then)
+
+
+# Functions of float64, without rewards to take signs of.
+
+
+class Coordinates(ProblemDefaults):
+    """-|x - 1|^2 of two float64 coordinates; a difference of 1e-9 is lost in float32."""
+
+    size, dtype = 2, np.dtype(np.float64)
+    layout: Mapping[str, tuple[int, ...]] = {"x": (2,)}
+
+    def __init__(self) -> None:
+        self.seen: list[Array] = []
+
+    def initial(self, rng: np.random.Generator) -> Array:
+        return np.array([1 + 1e-9, 3.0])
+
+    def evaluate(self, candidates: Candidates, jobs: Jobs, carried: Carried, poll: Any) -> Outcome:
+        stack = candidates.stacked()
+        self.seen.append(stack)
+        made = np.zeros(len(jobs), row_dtype())
+        made["return_"], made["length"] = -np.square(stack - 1).sum(axis=1), 1
+        return Outcome(made)
+
+
+def test_a_problem_of_float64_is_searched_in_float64() -> None:
+    """F(theta +- 0.1 e) differ by -4e-10 of the first unit vector and by -0.8 of the second; g = w / 4."""
+    problem = Coordinates()
+    es = EvolutionStrategy(
+        Options(population_size=4, sigma=0.1, fitness_shaping="none", optimizer=PLAIN),
+        problem,
+        Given(UNITS),
+        Keys(1),
+        4,
+    )
+    state = es.initial()
+    (outcome,) = [es.evaluate(state, chunk, nothing) for chunk in asked(es)]
+    np.testing.assert_allclose(problem.seen[0][0], [1 + 1e-9 + 0.1, 3], rtol=1e-15)
+    prepared = es.prepare(state, outcome.rows)
+    np.testing.assert_allclose(prepared.values, [[-4e-10, -0.8]], rtol=1e-5)
+    after, _ = told(es, outcome.rows)
+    np.testing.assert_allclose(after.theta, [1 + 0.9e-9, 2.8], rtol=1e-13)
+    arrays = [problem.seen[0], prepared.values, after.theta, es.contribute(state, prepared, 0)["sum"]]
+    assert {array.dtype for array in arrays} == {np.dtype(np.float64)}
+
+
+@pytest.mark.parametrize("shaping", ["sign", "centered_sign_rank", "centered_rank", "none"])
+def test_signs_are_for_problems_with_rewards(shaping: Any) -> None:
+    options = Options(fitness_shaping=shaping)
+    assert not list(misfits(options, strategy().problem))
+    expected = ["algorithm.fitness_shaping"] if "sign" in shaping else []
+    assert [key for key, _ in misfits(options, Coordinates())] == expected

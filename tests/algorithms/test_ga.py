@@ -9,39 +9,42 @@ import numpy as np
 import pytest
 
 from hpc_es.algorithms import ga
-from hpc_es.config import validate
-from hpc_es.errors import ConfigError
-from hpc_es.interfaces import ROW, Results, State
-from hpc_es.keys import Keys
+from hpc_es.config.loading import validate
+from hpc_es.core.data import CORRECT, Jobs, Outcome, Results, State, row_dtype
+from hpc_es.core.errors import ConfigError
+from hpc_es.core.keys import Keys
+from hpc_es.tasks.problem_defaults import ProblemDefaults
 from tests.toys import nothing
 
+ROW = row_dtype((CORRECT,))
+NO_ROWS = np.zeros(0, ROW)
 
-class Letters:
-    """A task with two letters: what a program is worth, a function says."""
 
-    spaces, episodes_per_job, alphabet = None, 1, "ab"
+class Letters(ProblemDefaults):
+    """A problem with two letters: what a program is worth, a function says."""
+
+    fields, alphabet = (CORRECT,), "ab"
 
     def __init__(self, length: int, worth: Callable[[str], float]) -> None:
-        self.max_code_length, self.worth = length, worth
+        self.length, self.worth = length, worth
         self.executed: list[str] = []
 
-    def evaluate(self, programs: Sequence[str], batch: Any, poll: Any) -> Any:
-        from hpc_es.interfaces import Outcome
-
+    def evaluate(self, programs: Sequence[str], jobs: Jobs, poll: Any) -> Outcome:
+        assert len(jobs) == len(programs)
         rows = np.zeros(len(programs), ROW)
         rows["return_"] = [self.worth(program) for program in programs]
-        rows["sign_return"] = rows["return_"] >= 1.0
+        rows["correct"] = rows["return_"] >= 1.0
         self.executed += programs
         return Outcome(rows)
 
 
-def algorithm(task: Letters, seed: int = 1, **settings: Any) -> ga.GeneticAlgorithm:
-    return ga.build(ga.Options(**{"population_size": 10, **settings}), task, None, None, Keys(seed), 4)
+def algorithm(problem: Letters, seed: int = 1, **settings: Any) -> ga.GeneticAlgorithm:
+    return ga.build(ga.Options(**{"population_size": 10, **settings}), problem, None, Keys(seed), 4)
 
 
 def generation(made: ga.GeneticAlgorithm, state: State) -> tuple[State, Any]:
-    outcomes = [made.evaluate(state, chunk, nothing) for chunk in made.ask(state, 0, 0)]
-    rows = np.concatenate([np.zeros(0, ROW), *(outcome.rows for outcome in outcomes)])
+    outcomes = [made.evaluate(state, chunk, nothing) for chunk in made.ask(state, 0, NO_ROWS)]
+    rows = np.concatenate([NO_ROWS, *(outcome.rows for outcome in outcomes)])
     return made.tell(state, Results(rows, [], []))
 
 
@@ -54,7 +57,7 @@ def test_generation_0_executes_the_random_programs_each_once() -> None:
     state = made.initial()
     assert int(state.master["children_count"]) == 10
     generation(made, state)
-    assert sorted(made.task.executed) == ["aa", "ab", "ba", "bb"]
+    assert sorted(made.problem.executed) == ["aa", "ab", "ba", "bb"]
 
 
 def test_the_hall_of_fame_has_the_best_of_all_each_once_and_joins_the_population() -> None:
@@ -92,11 +95,11 @@ def test_rewards_of_copies_come_from_what_is_known() -> None:
     """Nothing is new without crossover and mutation; the mean reward is that of the copies."""
     made = algorithm(Letters(6, share_of_b), crossover_rate=0.0, mutation_rate=0.0)
     state, _ = generation(made, made.initial())
-    assert made.ask(state, 0, 0) == []
+    assert made.ask(state, 0, NO_ROWS) == []
     state, metrics = generation(made, state)
     parents = state.master["parents"][:10]
     assert metrics["population_reward_mean"] == pytest.approx((parents == 1).mean())
-    assert int(state.master["executed"]) == len(set(made.task.executed))
+    assert int(state.master["executed"]) == len(set(made.problem.executed))
 
 
 def test_it_climbs() -> None:
@@ -110,15 +113,49 @@ def test_it_climbs() -> None:
     assert best == sorted(best) and best[1] < 1.0
     summary = made.summary(state)
     assert (summary["success"], summary["code_solution"], summary["best_reward"]) == (True, "b" * 12, 1.0)
-    assert summary["npe"] == made.task.executed.index("b" * 12) + 1
+    assert summary["npe"] == made.problem.executed.index("b" * 12) + 1
     assert summary["original_npe"] == (state.generation - 1) * 30
 
 
 def test_success_ends_the_search_only_where_asked() -> None:
-    made = algorithm(Letters(1, share_of_b), stop_on_success=False)
+    made = algorithm(Letters(2, share_of_b), stop_on_success=False)
     state, metrics = generation(made, made.initial())
     assert metrics["solved"] == 1.0
     assert made.finished(state) is None
+
+
+@pytest.mark.parametrize(
+    ("length", "settings", "why"),
+    [
+        (6, {"mutation_rate": 0.0, "crossover_rate": 0.0}, "neither mutation nor crossover changes any"),
+        (6, {"mutation_rate": 0.0, "hall_of_fame_size": 1}, "crossover of the population gives what it has already"),
+        (1, {}, "crossover of the population gives what it has already"),
+        (6, {"population_size": 3}, "beside the hall of fame there is no pair of parents"),
+    ],
+)
+def test_it_ends_where_no_new_program_can_be_made(length: int, settings: dict[str, Any], why: str) -> None:
+    """However long it would go on: what is executed after that is nothing but what was lost and is there again."""
+    made = algorithm(Letters(length, lambda program: 0.5), **settings)
+    state = made.initial()
+    while (reason := made.finished(state)) is None:
+        state, _ = generation(made, state)
+        assert state.generation < 200
+    assert reason.startswith("no new programs: ") and why in reason
+    known = set(made.problem.executed)
+    for _ in range(20):
+        state, _ = generation(made, state)
+    assert set(made.problem.executed) == known
+
+
+def test_it_does_not_end_where_chance_may_make_a_new_program() -> None:
+    """Two places in a hundred are mutated: most pairs of children are copies, and after them new ones come."""
+    made = algorithm(Letters(6, lambda program: 0.5), population_size=4, mutation_rate=0.02, crossover_rate=0.0)
+    state, fresh = made.initial(), []
+    for _ in range(200):
+        assert made.finished(state) is None
+        fresh.append(int(state.shared["count"]))
+        state, _ = generation(made, state)
+    assert 0 in fresh and any(fresh[fresh.index(0) :])
 
 
 @pytest.mark.parametrize(

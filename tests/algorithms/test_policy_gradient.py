@@ -8,18 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.policy_gradient import Options, PolicyGradient, build
-from hpc_es.algorithms.program_lessons import baseline_after, imitated, queue_after, queue_nothing
-from hpc_es.common.gradient import GRADIENT, norm
-from hpc_es.common.returns import targets
-from hpc_es.interfaces import Array, Outcome, Results, State
-from hpc_es.keys import Keys
-from hpc_es.policies.token_lstm import lengths
-from hpc_es.tasks import programs
+from hpc_es.algorithms.parts.gradient import GRADIENT, norm
+from hpc_es.algorithms.parts.returns import targets
+from hpc_es.algorithms.policy_gradient.algorithm import PolicyGradient, build
+from hpc_es.algorithms.policy_gradient.loss import baseline_after, imitated, queue_after, queue_nothing
+from hpc_es.algorithms.policy_gradient.options import Options
+from hpc_es.algorithms.policy_gradient.token_lstm import lengths
+from hpc_es.core.data import CORRECT, Array, Outcome, Results, State, row_dtype
+from hpc_es.core.keys import Keys
+from hpc_es.tasks.programs import task as programs
 from tests.toys import nothing
 
-pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.tensorflow
 
+NO_ROWS = np.zeros(0, row_dtype((CORRECT,)))
 SMALL: dict[str, Any] = {"batch_size": 8, "policy_lstm_sizes": (5,), "value_lstm_sizes": (4,)}
 
 
@@ -30,14 +32,13 @@ def made(chunk_size: int = 4, seed: int = 1, length: int = 4, task: str = "rever
     settings = given(**{**SMALL, **options}, optimizer=given.__dataclass_fields__["optimizer"].default_factory())
     settings = replace(settings, optimizer=replace(settings.optimizer, **optimizer))
     coding: Any = programs.Options
-    return build(
-        settings, programs.build(coding(name=task, max_code_length=length)), None, None, Keys(seed), chunk_size
-    )
+    problem = programs.build(coding(name=task, max_code_length=length))
+    return build(settings, problem, None, Keys(seed), chunk_size)
 
 
 def generation(algorithm: PolicyGradient, state: State) -> tuple[list[Outcome], Results]:
     """Its outcomes in chunk order."""
-    outcomes = [algorithm.evaluate(state, chunk, nothing) for chunk in algorithm.ask(state, 0, 0)]
+    outcomes = [algorithm.evaluate(state, chunk, nothing) for chunk in algorithm.ask(state, 0, NO_ROWS)]
     rows = np.concatenate([outcome.rows for outcome in outcomes])
     return outcomes, Results(rows, [outcome.arrays for outcome in outcomes], [])
 
@@ -89,8 +90,8 @@ def test_chunks_share_the_gradient_of_the_batch(options: dict[str, Any]) -> None
 
 def test_asynchronous_updates_have_one_chunk_of_the_whole_batch() -> None:
     algorithm = made(updates="asynchronous", chunk_size=3)
-    assert [chunk.jobs for chunk in algorithm.ask(algorithm.initial(), 0, 0)] == [8]
-    assert [chunk.jobs for chunk in made(chunk_size=3).ask(algorithm.initial(), 0, 0)] == [3, 3, 2]
+    assert [chunk.jobs for chunk in algorithm.ask(algorithm.initial(), 0, NO_ROWS)] == [8]
+    assert [chunk.jobs for chunk in made(chunk_size=3).ask(algorithm.initial(), 0, NO_ROWS)] == [3, 3, 2]
 
 
 def test_the_loss_is_a_mean_over_the_batch_times_that_of_the_paper() -> None:
@@ -127,11 +128,11 @@ def test_programs_belong_to_their_jobs_and_not_to_chunks() -> None:
 def test_rows_are_the_scores_of_the_programs() -> None:
     algorithm = made(eos_token=True, length=12)
     for outcome in generation(algorithm, algorithm.initial())[0]:
-        table = "_" + algorithm.task.alphabet
+        table = "_" + algorithm.problem.alphabet
         for tokens, row in zip(outcome.arrays["tokens"], outcome.rows, strict=True):
             text = "".join(table[token] for token in tokens[: lengths(tokens[np.newaxis])[0]])
-            score = algorithm.task.coding.score(text)
-            assert (row["return_"], bool(row["sign_return"]), row["length"]) == (score.reward, score.correct, len(text))
+            score = algorithm.problem.coding.score(text)
+            assert (row["return_"], bool(row["correct"]), row["length"]) == (score.reward, score.correct, len(text))
             assert ("_" in text) == (text.endswith("_")) and text.count("_") <= 1
 
 
@@ -250,7 +251,7 @@ def test_without_replays_a_batch_is_executed_whole_and_its_policy_gradient_waits
     assert sum(len(outcome.rows) for outcome in outcomes) == 8
     assert not whole(algorithm, state).any()
     after, _ = algorithm.tell(state, results)
-    assert [chunk.jobs for chunk in algorithm.ask(after, 0, 0)] == [4]
+    assert [chunk.jobs for chunk in algorithm.ask(after, 0, NO_ROWS)] == [4]
     assert whole(algorithm, after).any()
 
 
@@ -275,10 +276,10 @@ def test_weights_with_and_without_normalisation_by_hand() -> None:
 
 def odds_of(algorithm: PolicyGradient, state: State, tokens: Array) -> Array:
     """The policy's probability of each program."""
-    from hpc_es.policies.token_lstm import Batch, differentiator
+    from hpc_es.algorithms.policy_gradient.token_lstm import ProgramBatch, differentiator
 
     ones = np.ones(len(tokens))
-    batch = Batch(tokens.astype(np.int32), lengths(tokens), 0.0 * tokens, ones, ones, ones, ones)
+    batch = ProgramBatch(tokens.astype(np.int32), lengths(tokens), 0.0 * tokens, ones, ones, ones, ones)
     probability: Array = np.exp(differentiator(algorithm.network, dtype="float64")(state.theta, batch).log_probability)
     return probability
 
@@ -328,7 +329,7 @@ def test_rewards_rise_and_a_correct_program_ends_the_search(options: dict[str, A
         optimizer={"kind": "rmsprop", "learning_rate": 0.01},
         **options,
     )
-    algorithm = replace(algorithm, task=programs.build(programs_options(fixed_string=(1, 2), max_code_length=5)))
+    algorithm = replace(algorithm, problem=programs.build(programs_options(fixed_string=(1, 2), max_code_length=5)))
     state, solved = algorithm.initial(), None
     for _ in range(150):
         state, _ = algorithm.tell(state, generation(algorithm, state)[1])
@@ -337,7 +338,7 @@ def test_rewards_rise_and_a_correct_program_ends_the_search(options: dict[str, A
             break
     assert solved == "a correct program"
     summary = algorithm.summary(state)
-    assert algorithm.task.coding.score(summary["code_solution"]).correct
+    assert algorithm.problem.coding.score(summary["code_solution"]).correct
     assert summary["success"] and summary["updates"] == state.generation and summary["best_reward"] == 1.0
     assert not replace(algorithm, options=replace(algorithm.options, stop_on_success=False)).finished(state)
 

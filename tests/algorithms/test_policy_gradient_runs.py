@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hpc_es.storage import programs_log
+from hpc_es.tasks.programs.task import Options, build
 from tests import runs
 from tests.harness import ROOT, Finished, Job, mpiexec, script, start
 
-pytest.importorskip("tensorflow")
+pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
 
 TINY = """
 seed: 1
@@ -23,17 +26,22 @@ stop: {generations: 4}
 report: {plot_interval_seconds: 0}
 """
 FAST = "algorithm.optimizer.learning_rate=0.05"
+EASY = "task={kind: programs, name: print, base: 27, fixed_string: [0], max_code_length: 3}"
 VARIANTS = {
     "queue": ["algorithm.topk=3", "algorithm.topk_loss_hparam=2.0", "algorithm.topk_batch_size=2"],
     "values, ends": ["algorithm.ema_baseline_decay=0", "algorithm.eos_token=true", "algorithm.regularizer=0.01"],
+    "correct ones": [EASY, "algorithm.eos_token=true", "algorithm.stop_on_success=false"],
     "replay": ["algorithm.alpha=0.5", "algorithm.replay_capacity=20", "algorithm.optimizer.kind=adam"],
 }
-RANKS = (1, 2, 3)
+ASYNCHRONOUS = {
+    "asynchronous": [FAST, *VARIANTS["queue"], "algorithm.updates=asynchronous", "stop.generations=20"],
+}
+RANKS = (2, 3)  # of jobs; the reference is of this process alone
 ALL = """
     import json, sys
     from pathlib import Path
     import hpc_es
-    from hpc_es.config import load
+    from hpc_es.config.loading import load
 
     config, directory, variants = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
     for name, overrides in variants.items():
@@ -45,21 +53,31 @@ LONG_SECONDS = 300.0  # graphs are compiled on each rank
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with RANKS/VARIANT, all trained."""
+    """A directory with RANKS/VARIANT and 1/VARIANT, all trained, and 3/asynchronous."""
     directory = tmp_path_factory.mktemp("policy_gradient")
-    config = str(runs.tiny(directory, TINY))
-    variants = json.dumps({name: [FAST, *overrides] for name, overrides in VARIANTS.items()})
+    config = runs.tiny(directory, TINY)
+    variants = {name: [FAST, *overrides] for name, overrides in VARIANTS.items()}
+    for name, overrides in variants.items():
+        runs.here(config, directory / "1" / name, overrides)
     for ranks in RANKS:
-        arguments = [*script(ALL), config, str(directory / str(ranks)), variants]
+        jobs = {**variants, **(ASYNCHRONOUS if ranks == 3 else {})}
+        arguments = [*script(ALL), str(config), str(directory / str(ranks)), json.dumps(jobs)]
         job = mpiexec(ranks, arguments, LONG_SECONDS, cwd=ROOT)
         assert job.status == 0, str(job)
     return directory
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("ranks", RANKS[1:])
+@pytest.mark.parametrize("ranks", RANKS)
 def test_any_number_of_ranks_gives_the_same_bits(done: Path, ranks: int, variant: str) -> None:
     runs.assert_same(done / str(ranks) / variant, done / "1" / variant)
+    listed = list(programs_log.read_programs(done / str(ranks) / variant))
+    assert listed == list(programs_log.read_programs(done / "1" / variant))
+    if variant == "correct ones":  # the first of them is the one that the checkpoint counts
+        state = runs.newest(done / "1" / variant).state
+        assert (listed[0]["npe"], len(listed) > 1) == (int(state.master["solution_npe"]), True)
+        coding: Any = build(Options(name="print", base=27, fixed_string=(0,), max_code_length=3)).coding
+        assert all(coding.score(found["program"]).correct for found in listed)
 
 
 def test_the_variants_are_what_they_say(done: Path) -> None:
@@ -89,16 +107,15 @@ def finished(ranks: int, run: Path, *overrides: str) -> Finished:
         return job.wait(LONG_SECONDS)
 
 
-def test_a_killed_run_comes_to_the_same_bits_on_another_number_of_ranks(done: Path, tmp_path: Path) -> None:
+def test_a_killed_run_comes_to_the_same_bits_on_another_number_of_ranks(tmp_path: Path) -> None:
     run, everything = tmp_path / "run", [each for name in ("queue", "replay") for each in VARIANTS[name]]
-    whole = finished(1, tmp_path / "whole", *everything, "stop.generations=60")
-    assert whole.status == 0, str(whole)
     with begun(2, run, *everything, "stop.generations=100000") as job:
         runs.wait_for(lambda: runs.generation(run) > 2, LONG_SECONDS)
         job.signal(0, 9)
         assert job.wait().status != 0
     generation = runs.newest(run).state.generation
-    assert generation < 58, "killed too late for the reference"
+    whole = [FAST, *everything, f"stop.generations={generation + 3}"]
+    runs.here(runs.tiny(tmp_path, TINY), tmp_path / "whole", whole)
     again = finished(3, run, *everything, f"stop.generations={generation + 2}")
     assert again.status == 0 and f"from generation {generation}" in again.stdout, str(again)
     runs.assert_same(run, tmp_path / "whole")
@@ -135,9 +152,9 @@ def test_a_correct_program_ends_the_run_and_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_told_before_the_run(overrides: list[str], key: str, text: str, tmp_path: Path) -> None:
-    from hpc_es.config import load
-    from hpc_es.errors import ConfigError
-    from hpc_es.experiment.build import task_and_policy
+    from hpc_es.config.loading import load
+    from hpc_es.core.errors import ConfigError
+    from hpc_es.training.build import task_and_policy
 
     with pytest.raises(ConfigError) as told:
         task_and_policy(load(runs.tiny(tmp_path, TINY), overrides))
@@ -148,16 +165,14 @@ def test_what_is_wrong_is_told_before_the_run(overrides: list[str], key: str, te
 def test_asynchronous_updates_of_one_rank_are_those_of_whole_batches(tmp_path: Path) -> None:
     everything = [each for name in ("queue", "replay") for each in VARIANTS[name]]
     for name, override in (("batches", "mpi.chunk_size=12"), ("run", "algorithm.updates=asynchronous")):
-        job = finished(1, tmp_path / name, *everything, override)
-        assert job.status == 0, str(job)
+        runs.here(runs.tiny(tmp_path, TINY), tmp_path / name, [FAST, *everything, override])
     assert runs.digests(tmp_path / "run") == runs.digests(tmp_path / "batches")
 
 
-def test_asynchronous_updates_of_several_ranks_come_to_their_end(tmp_path: Path) -> None:
-    job = finished(3, tmp_path / "run", *VARIANTS["queue"], "algorithm.updates=asynchronous", "stop.generations=20")
-    assert job.status == 0, str(job)
-    rows = runs.rows(tmp_path / "run")
+def test_asynchronous_updates_of_several_ranks_come_to_their_end(done: Path) -> None:
+    run = done / "3" / "asynchronous"
+    rows = runs.rows(run)
     assert [row["episodes_this_generation"] for row in rows] == [12] * 20
     assert max(row["staleness"] for row in rows) >= 1
-    thetas = [runs.load(path).state.theta for path in runs.Store(tmp_path / "run" / "checkpoints").paths()]
+    thetas = [runs.load(path).state.theta for path in runs.Store(run / "checkpoints").paths()]
     assert len({theta.tobytes() for theta in thetas}) == len(thetas) > 2

@@ -7,16 +7,16 @@ from collections import Counter
 import pytest
 
 from hpc_es.algorithms import random_search
-from hpc_es.config import validate
-from hpc_es.errors import ConfigError
-from hpc_es.experiment.build import task_and_policy
-from hpc_es.keys import Keys
-from hpc_es.tasks.programs import Options, build
+from hpc_es.config.loading import validate
+from hpc_es.core.errors import ConfigError
+from hpc_es.core.keys import Keys
+from hpc_es.tasks.programs.task import Options, build
+from hpc_es.training.build import task_and_policy
 
 
 def search(length: int = 10) -> random_search.RandomSearch:
     task = build(Options(name="reverse", max_code_length=length))
-    return random_search.build(random_search.Options(), task, None, None, Keys(3), 16)
+    return random_search.build(random_search.Options(), task, None, Keys(3), 16)
 
 
 def test_a_program_depends_on_its_job_alone() -> None:

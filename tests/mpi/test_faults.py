@@ -11,9 +11,10 @@ from tests.ulfm import HANG_SECONDS, needs_ulfm, start
 HEAD = """
 import dataclasses, os, signal, sys, time
 import numpy as np
-from hpc_es.mpi import faults, mapped
+from hpc_es.mpi import faults, mapped_memory as mapped
 from hpc_es.mpi.connect import connect
-from hpc_es.mpi.faults import Meeting, place
+from hpc_es.mpi.faults import outlive_ranks, place
+from hpc_es.mpi.losses import Meeting
 from hpc_es.mpi.guard import guarded
 
 def die(number):
@@ -32,7 +33,7 @@ BODY = """
 def body():
     global world, rank
     world = connect()
-    world.outlive_ranks()
+    outlive_ranks(world)
     rank = world.rank
 """
 
@@ -146,8 +147,8 @@ def test_shared_arrays_are_mapped_files_without_a_name() -> None:
         names = [line.split()[5:] for line in open("/proc/self/maps") if "hpc_es" in line and "/memfd" in line]
         assert names == [["/memfd:hpc_es", "(deleted)"]], names
 
-        world._links.memory.leaders = [0, 1, 0]  # as if rank 1 were on a node of its own
-        world.relink(dataclasses.replace(world._links, place=place([0, 1, 0], rank)))
+        world.links.memory.leaders = [0, 1, 0]  # as if rank 1 were on a node of its own
+        world.relink(dataclasses.replace(world.links, place=place([0, 1, 0], rank)))
         apart = world.shared_array("apart", 10)
         assert world.filling(apart) == [(0, 2), (0, 1), (1, 2)][rank]
         apart[:] = -1

@@ -14,7 +14,7 @@ from tests.harness import mpiexec, python, script, start
 
 HEAD = """
 import os, sys, time
-from hpc_es.errors import RunError, UserError
+from hpc_es.core.errors import RunError, UserError
 from hpc_es.mpi.guard import guarded
 from hpc_es.mpi.connect import connect
 
@@ -217,6 +217,14 @@ def test_signals_are_counted_and_handlers_restored(monkeypatch: pytest.MonkeyPat
     finally:
         signals.restore()
     assert {each: signal.getsignal(each) for each in Signals.HANDLED} == before
+
+
+def test_a_test_that_fails_leaves_no_process() -> None:
+    with pytest.raises(ZeroDivisionError), start(2, guarded("connect(); time.sleep(100); return 0")) as job:
+        while len(job.pids()) < 2:
+            time.sleep(0.01)
+        raise ZeroDivisionError
+    assert job.pids() == {} and job.process.poll() is not None
 
 
 def test_the_harness_ends_what_hangs() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_es.errors import LaunchError
+from hpc_es.core.errors import LaunchError
 from hpc_es.mpi.plugin import choose
 from tests.harness import python
 

@@ -11,7 +11,7 @@ from tests.harness import mpiexec, script
 HEAD = """
 import json, time
 import numpy as np
-from hpc_es.interfaces import ROW, Chunk, Outcome
+from hpc_es.core.data import ROW, Chunk, Outcome
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import guarded
 from hpc_es.mpi.work import Work
@@ -24,9 +24,9 @@ def body():
         while time.perf_counter() < end:
             poll()
             time.sleep(0.5e-3)
-        return Outcome(np.zeros(chunk.jobs, ROW), {{}}, [], {{}})
+        return Outcome(np.zeros(chunk.jobs, ROW))
     for round in range({rounds}):
-        mine = work.evaluate([Chunk(index, index, 1, training=True) for index in range({chunks})], evaluate)
+        mine = work.evaluate([Chunk(index, index, 1) for index in range({chunks})], evaluate)
         told = world.allgather(np.array(sorted(mine), np.uint8))
         if world.rank == 0:
             print(json.dumps([part.tolist() for part in told]), flush=True)
@@ -59,5 +59,5 @@ def test_the_last_chunks_are_not_handed_out_ahead() -> None:
 
 
 def test_a_faster_rank_evaluates_more() -> None:
-    """In the 0.4 s of a chunk on rank 0, rank 1 does 4: of 10 chunks rank 0 gets 2."""
-    assert [[len(mine) for mine in round] for round in shares([0.4, 0.1], 10)] == [[2, 8]] * 3
+    """In the 0.4 s of a chunk on rank 0, rank 1 does 4, or 3 on a busy machine: of 9 chunks rank 0 gets 2."""
+    assert [[len(mine) for mine in round] for round in shares([0.4, 0.1], 9)] == [[2, 7]] * 3

@@ -17,7 +17,7 @@ BOTH = pytest.mark.parametrize("ranks", [1, 2, 3])
 HEAD = """
 import os, sys, time
 import numpy as np
-from hpc_es.mpi import shared
+from hpc_es.mpi import shared_memory as shared
 from hpc_es.mpi.guard import guarded
 from hpc_es.mpi.connect import connect
 """
@@ -142,6 +142,7 @@ def test_a_waiting_rank_leaves_the_core_alone_counts_and_polls() -> None:
         2,
         """
         polls = []
+        world.barrier()
         world.poll = lambda: polls.append(1)
         if rank == 0:
             time.sleep(2)
@@ -151,7 +152,7 @@ def test_a_waiting_rank_leaves_the_core_alone_counts_and_polls() -> None:
         if rank == 1:
             cpu = time.process_time() - cpu
             assert cpu < 0.3, cpu
-            assert 1.5 < world.waited < 4, world.waited
+            assert 1.5 < world.waited < 10, world.waited
             assert len(polls) > 100
         """,
     )
@@ -233,7 +234,7 @@ def test_one_of_several_lonely_tasks_is_refused(variable: str, hide: str) -> Non
     assert "Traceback" not in done.stderr
     for remedy in ("srun --mpi=pmi2", "srun --mpi=list", "mpiexec -n RANKS", f"env -u {variable}"):
         assert remedy in done.stderr
-    assert ("there is no MPI library" in done.stderr) == bool(hide)
+    assert ("there is no MPI library" in done.stderr) == ("pip install 'hpc_es[mpi]'" in done.stderr) == bool(hide)
 
 
 def test_of_several_lonely_tasks_one_speaks() -> None:

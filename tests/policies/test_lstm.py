@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hpc_es.common.lstm import InPlace, NumPyOps, gates
-from hpc_es.config import validate
-from hpc_es.errors import ConfigError
-from hpc_es.interfaces import Array, Box, Discrete, Float32, Perturbed, Spaces
-from hpc_es.policies import lstm
-from hpc_es.policies.lstm import LSTM, NumpyActor, Options
-from hpc_es.policies.mlp import Normaliser
+from hpc_es.config.loading import validate
+from hpc_es.core.data import Array, Box, Discrete, Float32, Normaliser, Perturbed, Spaces
+from hpc_es.core.errors import ConfigError
+from hpc_es.policies.lstm import policy as lstm
+from hpc_es.policies.lstm.numpy_actor import NumpyActor
+from hpc_es.policies.lstm.policy import LSTM, Options
+from hpc_es.policies.networks.lstm import InPlace, NumPyOps, gates
 from tests.trained import HEADS, NORMALISER, WIDTH
 
 ROWS, STEPS = 6, 5
@@ -122,21 +123,21 @@ def test_initial_parameters() -> None:  # T11, T9
 
 
 @pytest.mark.parametrize("normaliser", [None, NORMALISER], ids=["raw", "normalised"])
-def test_episodes_abreast_are_those_one_after_the_other(normaliser: Normaliser | None) -> None:
+def test_episodes_at_once_are_those_one_after_the_other(normaliser: Normaliser | None) -> None:
     """Row job * 3 + episode has the job's parameters and a memory of its own."""
     network, seen = headed("box", (8, 4)), observations(3 * ROWS)
     actor = network.bind(perturbed(network.size), normaliser)
-    together = acted(actor.abreast(3), seen)  # type: ignore[attr-defined]
+    together = acted(actor.with_episodes(3), seen)  # type: ignore[attr-defined]
     for episode in range(3):
         apart = acted(network.bind(perturbed(network.size), normaliser), seen[:, episode::3])
         np.testing.assert_allclose(together[:, episode::3], apart, atol=1e-6)
 
 
-def test_abreast_begins_anew_and_restarts_one_row() -> None:
+def test_with_episodes_begins_anew_and_restarts_one_row() -> None:
     network, seen = headed("box", (8,)), observations(3 * ROWS)
     actor = network.bind(perturbed(network.size), None)
     acted(actor, observations())
-    wide = actor.abreast(3)  # type: ignore[attr-defined]
+    wide = actor.with_episodes(3)  # type: ignore[attr-defined]
     first = acted(wide, seen)
     wide.restart(7)
     second = acted(wide, seen)
@@ -144,14 +145,14 @@ def test_abreast_begins_anew_and_restarts_one_row() -> None:
     assert (second[:, [6, 8]] != first[:, [6, 8]]).any(axis=(0, 2)).all()
 
 
-def test_a_job_abreast_does_not_depend_on_the_stack() -> None:
+def test_a_job_with_episodes_does_not_depend_on_the_stack() -> None:
     network, seen = headed("box", (17,)), observations(4 * ROWS)
     whole = perturbed(network.size)
-    together = acted(network.bind(whole, None).abreast(4), seen)  # type: ignore[attr-defined]
+    together = acted(network.bind(whole, None).with_episodes(4), seen)  # type: ignore[attr-defined]
     part = Perturbed(whole.theta, whole.directions, whole.rows[2:3], whole.scales[2:3])
-    single = acted(network.bind(part, None).abreast(4), seen[:, 8:12])  # type: ignore[attr-defined]
+    single = acted(network.bind(part, None).with_episodes(4), seen[:, 8:12])  # type: ignore[attr-defined]
     assert single.tobytes() == together[:, 8:12].tobytes()
-    kept = network.bind(whole, None).abreast(4)  # type: ignore[attr-defined]
+    kept = network.bind(whole, None).with_episodes(4)  # type: ignore[attr-defined]
     begun = acted(kept, seen[:2])
     kept.keep(np.arange(8, 12))
     rest = acted(kept, seen[2:, 8:12])
@@ -165,11 +166,11 @@ def test_observations_are_left_as_they_are() -> None:
     assert np.array_equal(seen, before)
 
 
+@pytest.mark.tensorflow
 @pytest.mark.parametrize("normaliser", [None, NORMALISER], ids=["raw", "normalised"])
 @pytest.mark.parametrize("hidden", [(8,), (7, 3)])
 @pytest.mark.parametrize("head", HEADS)
 def test_tensorflow_equals_numpy(head: str, hidden: tuple[int, ...], normaliser: Normaliser | None) -> None:
-    pytest.importorskip("tensorflow")
     ours, theirs = headed(head, hidden, "tensorflow"), headed(head, hidden)
     actor, expected = (each.bind(perturbed(each.size), normaliser) for each in (ours, theirs))
     assert not isinstance(actor, NumpyActor)
@@ -181,8 +182,8 @@ def test_tensorflow_equals_numpy(head: str, hidden: tuple[int, ...], normaliser:
     np.testing.assert_allclose(acted(actor, seen[2:, :3]), acted(expected, seen[2:, :3]), atol=1e-5)
 
 
+@pytest.mark.tensorflow
 def test_a_restarted_row_of_tensorflow_forgets_what_was_not_a_number() -> None:
-    pytest.importorskip("tensorflow")
     network = headed("box", (4,), "tensorflow")
     actor, seen = network.bind(perturbed(network.size), None), observations()
     first = acted(actor, seen)
@@ -193,12 +194,14 @@ def test_a_restarted_row_of_tensorflow_forgets_what_was_not_a_number() -> None:
     assert acted(actor, seen)[:, 2].tobytes() == first[:, 2].tobytes()
 
 
+@pytest.mark.tensorflow
 @pytest.mark.parametrize("normaliser", [None, NORMALISER], ids=["raw", "normalised"])
 @pytest.mark.parametrize("head", HEADS)
 def test_the_exported_model_equals_numpy(head: str, normaliser: Normaliser | None, tmp_path: Path) -> None:
     """A whole sequence, then one step more with the memory that came out."""
-    keras: Any = pytest.importorskip("keras")
-    from hpc_es.policies import lstm_keras
+    import keras
+
+    from hpc_es.policies.lstm import keras_model as lstm_keras
 
     network, seen = headed(head, (7, 3)), observations(steps=STEPS + 1)
     theta = np.random.default_rng(7).standard_normal(network.size).astype(np.float32)
@@ -224,9 +227,9 @@ def test_a_policy_without_layers_is_refused() -> None:
 
 
 def test_without_tensorflow_the_key_is_named(monkeypatch: Any) -> None:
-    from hpc_es.policies import mlp_tensorflow
+    from hpc_es.policies.mlp import tensorflow_actor as mlp_tensorflow
 
-    monkeypatch.setattr(mlp_tensorflow.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     mlp_tensorflow.tensorflow.cache_clear()
     with pytest.raises(ConfigError, match=r"policy\.backend.*pip install 'hpc_es\[tensorflow\]'"):
         headed("box", (4,), "tensorflow").bind(perturbed(lstm.layout(WIDTH, (4,), 2).size), None)

@@ -7,8 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.interfaces import Box, Discrete, Float32, Perturbed, Spaces
-from hpc_es.policies.mlp import ACTIVATIONS, MLP, Layout, Options, normalise
+from hpc_es.core.data import Box, Discrete, Float32, Perturbed, Spaces
+from hpc_es.policies.mlp.network import Layout
+from hpc_es.policies.mlp.policy import MLP, Options
+from hpc_es.policies.networks.activations import ACTIVATIONS
+from hpc_es.policies.networks.dense import dense
+from hpc_es.policies.networks.inputs import normalise
 
 
 def policy(observations: int, actions: int, hidden: tuple[int, ...] = (), **options: Any) -> MLP:
@@ -175,3 +179,16 @@ def test_a_discrete_policy_takes_the_highest_output() -> None:
     spaces = Spaces(2, Discrete(2, start=3))
     actor = MLP(Options(hidden_dims=()), spaces).bind(alone(np.array([1, 0, 0, 1, 0, 0], np.float32)), None)
     assert [actor.act(np.array([o], np.float32))[0] for o in ([2, 1], [1, 2])] == [3, 4]
+
+
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+def test_the_actor_computes_what_the_layers_say(activation: str) -> None:
+    """One float32 rounding apart, as biases are summed within the product."""
+    network = policy(7, 3, (16, 16), activation=activation)
+    parameters = perturbed(network.initial(np.random.default_rng(0)) * 3, 6)
+    seen = np.random.default_rng(1).standard_normal((6, 7)).astype(np.float32)
+    layers = list(network.layout.layers(parameters.stacked()))
+    outputs, features = dense(np.matmul, ACTIVATIONS[activation], layers, seen[:, np.newaxis])
+    assert (outputs.shape, features.shape) == ((6, 1, 3), (6, 1, 16))
+    np.testing.assert_allclose(network.bind(parameters, None).act(seen), np.clip(outputs[:, 0], -1, 1), atol=1e-6)
+    assert np.abs(outputs).min() < 1

@@ -10,14 +10,14 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from hpc_es.errors import ConfigError
-from hpc_es.interfaces import Float32, Perturbed, Spaces
-from hpc_es.policies import mlp_tensorflow
-from hpc_es.policies.mlp import MLP, Normaliser, Options
+from hpc_es.core.data import Float32, Normaliser, Perturbed, Spaces
+from hpc_es.core.errors import ConfigError
+from hpc_es.policies.mlp import tensorflow_actor as mlp_tensorflow
+from hpc_es.policies.mlp.policy import MLP, Options
 from tests.harness import python, script
 from tests.trained import HEADS, NORMALISER, WIDTH
 
-pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.tensorflow
 
 ROWS = 7
 OWN = {"TF_NUM_INTRAOP_THREADS": "3", "TF_NUM_INTEROP_THREADS": "2", "TF_DETERMINISTIC_OPS": "0"}
@@ -85,7 +85,7 @@ def test_one_trace_serves_all_stacks() -> None:
 def test_one_thread_and_deterministic() -> None:
     done = python(
         script("""
-        from hpc_es.policies.mlp_tensorflow import tensorflow
+        from hpc_es.policies.networks.tensorflow_setup import tensorflow
         tf = tensorflow()
         from tensorflow.python.framework import config
         print(tf.config.threading.get_intra_op_parallelism_threads(),
@@ -117,8 +117,8 @@ def test_the_numpy_path_imports_no_tensorflow() -> None:
     done = python(
         script("""
         import sys, numpy as np
-        from hpc_es import kinds
-        from hpc_es.interfaces import Discrete, Perturbed, Spaces
+        from hpc_es.config import kinds
+        from hpc_es.core.data import Discrete, Perturbed, Spaces
         from hpc_es.policies import mlp
         kinds.kinds("policies")  # imports every file of the folder
         p = mlp.build(mlp.Options(), Spaces(2, Discrete(2)))

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import yaml
 
-from hpc_es.errors import RunError, UserError
+from hpc_es.core.errors import RunError, UserError
 from hpc_es.report.curves import average, evaluation, grouped, load, population
-from hpc_es.report.metrics import MetricsLog, Number
 from hpc_es.report.plot import figure, plot
+from hpc_es.storage.metrics_log import MetricsLog, Number
 
 
 def make(path: Path, returns: Sequence[float | None], evaluate_every: int = 0, steps: int = 10, **config: Any) -> Path:

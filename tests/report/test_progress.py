@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hpc_es.config import Stop
+from hpc_es.config.sections import Stop
 from hpc_es.report import progress as module
-from hpc_es.report.metrics import Number
 from hpc_es.report.progress import Progress, clock, number, on_terminal, seconds_left, split
+from hpc_es.storage.metrics_log import Number
 
 
 class Terminal(io.StringIO):
@@ -192,7 +192,7 @@ def test_rich_is_imported_only_for_the_display(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from types import SimpleNamespace as N\n"
         "from hpc_es.report.progress import Progress\n"
-        f"p = Progress(Path({str(tmp_path)!r}), N(generations=1, timesteps=None, seconds=None))\n"
+        f"p = Progress(Path({str(tmp_path)!r}), N(generations=1, timesteps=None, episodes=None, seconds=None))\n"
         "p.start({'name': 'x'}); p.update({'generation': 0}); p.finish('')\n"
         "sys.exit(any(name.split('.')[0] in ('rich', 'matplotlib', 'pydantic') for name in sys.modules))"
     )
@@ -237,3 +237,26 @@ def test_number(value: Number, text: str) -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(0.9, "0:00"), (59.0, "0:59"), (61.0, "1:01"), (3723.0, "1:02:03")])
 def test_clock(seconds: float, text: str) -> None:
     assert clock(seconds) == text
+
+
+def test_a_search_for_programs_shows_its_best_reward_and_npe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """100 programs in 2 s; 1,000 - 200 are left, 50 a second."""
+    progress = Progress(tmp_path, Stop(generations=None, timesteps=None, episodes=1000, seconds=None))
+    numbers = {"episodes_this_generation": 100, "episodes_total": 200, "best_reward": 0.9777777, "solved": 0.0}
+    progress.update(row(1, **numbers))
+    progress.update(row(2, **{**numbers, "solved": 1.0, "return_mean": None}))
+    progress.finish("finished")
+    first, last, _ = capsys.readouterr().out.splitlines()
+    assert first == "generation 2  best reward 0.9778  NPE 200  programs/s 50  elapsed 0:04  left 0:16"
+    assert last.startswith("generation 3  best reward 0.9778  correct program found  NPE 200")
+
+
+def test_the_nearest_limit_counts_and_episodes_are_one() -> None:
+    """Per generation of 2 s: 100 timesteps, 10 episodes; 60 episodes are 12 s away, 1,000 timesteps 18 s."""
+    newest = row(0, episodes_this_generation=10, episodes_total=0)
+    limited = Stop(generations=None, timesteps=1000, episodes=60, seconds=None)
+    assert seconds_left(limited, [newest]) == 12.0
+    nothing_new = {**newest, "episodes_this_generation": 0}
+    assert seconds_left(Stop(generations=None, timesteps=None, episodes=60, seconds=None), [nothing_new]) is None

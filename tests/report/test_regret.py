@@ -14,13 +14,13 @@ import pytest
 
 import hpc_es
 from hpc_es import cli
-from hpc_es.errors import UserError
-from hpc_es.keys import Keys, Purpose
-from hpc_es.load import Stored, stored
+from hpc_es.config.yaml_text import override
+from hpc_es.core.errors import UserError
+from hpc_es.core.keys import Keys, Purpose
 from hpc_es.report import regret, regret_plot
-from hpc_es.schema.yaml_text import override
-from hpc_es.tasks.bandit_setting import setting
-from hpc_es.tasks.bandits import optimal_regret
+from hpc_es.report.saved_policy import Stored, stored
+from hpc_es.tasks.bandits.setting import setting
+from hpc_es.tasks.bandits.task import optimal_regret
 
 CONFIG: dict[str, Any] = {
     "name": "tiny",
@@ -71,7 +71,7 @@ def test_a_stubborn_agent_by_hand() -> None:
     assert score.regret[1] == pytest.approx(16 * np.sqrt(p * (1 - p) * 70 / 69) / np.sqrt(70), rel=1e-5)
     assert score.suboptimal_pulls == pytest.approx(20 * p)
     chances = drawn.arms.chances[:, 0, 0]
-    assert score.reward == pytest.approx((drawn.luck < chances[:, np.newaxis]).sum() / 70)
+    assert score.reward == pytest.approx((drawn.uniforms < chances[:, np.newaxis]).sum() / 70)
     assert found.oracle_reward == pytest.approx(18, rel=1e-6)
     assert found.exact == pytest.approx(optimal_regret("easy", 20))
 
@@ -160,7 +160,7 @@ def test_every_reference_has_a_colour() -> None:
     ("arguments", "text"),
     [
         (["--test-distribution", "eleven"], "was trained with 2 arms, eleven bandits have 11"),
-        (["--test-distribution", "esay"], "the test distribution cannot be had: .*expected one of 'independent'"),
+        (["--test-distribution", "esay"], "there is no such test distribution: .*expected one of 'independent'"),
         (["--episodes", "0"], "--episodes is 0: expected a whole number of at least 1"),
         (["--num-trials", "-1"], "num_trials: expected a whole number of at least 1, found -1"),
         (["-o", "x.bmp"], "the suffix is '.bmp', expected one of .png"),

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hpc_es.errors import RunError, UserError
-from hpc_es.report.tensorboard import EventWriter, require, tag
+from hpc_es.report.loggers.contract import LoggedRun, Started
+from hpc_es.report.loggers.tensorboard import TensorBoard
 
 
 def scalars(run_dir: Path, name: str) -> list[tuple[int, float]]:
@@ -21,81 +21,67 @@ def scalars(run_dir: Path, name: str) -> list[tuple[int, float]]:
     return [(event.step, float(tensors.make_ndarray(event.tensor_proto))) for event in accumulator.Tensors(name)]
 
 
-@pytest.mark.parametrize(
-    ("key", "expected"),
-    [
-        ("return_mean", "return/mean"),
-        ("evaluation_return_mean", "evaluation/return_mean"),
-        ("time_idle_worst", "time/idle_worst"),
-        ("timesteps_total", "timesteps/total"),
-        ("gradient_norm", "train/gradient_norm"),
-        ("ranks", "train/ranks"),
-    ],
-)
-def test_tags(key: str, expected: str) -> None:
-    assert tag(key) == expected
-
-
-def test_missing_package_has_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("tensorboard")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(UserError, match=r"pip install tensorboard, or set report\.tensorboard to false"):
-        EventWriter(tmp_path, 0)
-    with pytest.raises(UserError):
-        require()
-    assert list(tmp_path.iterdir()) == []
+def started(run_dir: Path, first: int) -> TensorBoard:
+    logger = TensorBoard()
+    logger.start(LoggedRun(run_dir, "a", {}), None, first)
+    return logger
 
 
 def test_scalars_over_generations(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    writer = EventWriter(tmp_path, 0)
+    writer = started(tmp_path, 0)
     writer.write({"generation": 0, "return_mean": 1.5, "return_std": None, "theta_norm": math.nan})
     writer.write({"generation": 1, "return_mean": 2.5, "return_std": 0.5})
     assert scalars(tmp_path, "return/mean") == [(0, 1.5), (1, 2.5)]  # readable before it is closed
     assert scalars(tmp_path, "return/std") == [(1, 0.5)]
     with pytest.raises(KeyError):
         scalars(tmp_path, "train/theta_norm")
-    writer.close()
+    writer.close("finished")
 
 
 def test_resume_supersedes_later_steps(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    first = EventWriter(tmp_path, 0)
+    first = started(tmp_path, 0)
     for generation in range(4):
         first.write({"generation": generation, "return_mean": 1.0})
-    first.close()
-    second = EventWriter(tmp_path, 2)  # resumed from the checkpoint of generations 0 and 1
+    first.close("interrupted")
+    second = started(tmp_path, 2)  # resumed from the checkpoint of generations 0 and 1
     assert scalars(tmp_path, "return/mean") == [(0, 1.0), (1, 1.0)]
     second.write({"generation": 2, "return_mean": 9.0})
     assert scalars(tmp_path, "return/mean") == [(0, 1.0), (1, 1.0), (2, 9.0)]
-    second.close()
+    second.close("finished")
 
 
 def test_file_cut_by_a_kill_is_read_up_to_there(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    first = EventWriter(tmp_path, 0)
+    first = started(tmp_path, 0)
     first.write({"generation": 0, "return_mean": 1.0})
-    first.close()
+    first.close("interrupted")
     (path,) = tmp_path.iterdir()
     path.open("ab").write(b"\x20\0\0")
-    second = EventWriter(tmp_path, 1)
+    second = started(tmp_path, 1)
     second.write({"generation": 1, "return_mean": 2.0})
     assert scalars(tmp_path, "return/mean") == [(0, 1.0), (1, 2.0)]
-    second.close()
+    second.close("finished")
+
+
+def test_a_new_directory_lacks_all_rows_and_a_used_one_those_to_come(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    run = LoggedRun(tmp_path, "a", {})
+    assert TensorBoard().start(run, None, 3) == Started(None, 0)
+    assert TensorBoard().start(run, None, 3) == Started(None, 3)
 
 
 def test_tensorflow_is_not_imported(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     program = (
-        "import sys; from pathlib import Path; from hpc_es.report.tensorboard import EventWriter\n"
-        f"EventWriter(Path({str(tmp_path)!r}), 0).write({{'generation': 0, 'return_mean': 1.0}})\n"
+        "import sys; from pathlib import Path\n"
+        "from hpc_es.report.loggers.contract import LoggedRun\n"
+        "from hpc_es.report.loggers.tensorboard import TensorBoard\n"
+        "logger = TensorBoard()\n"
+        f"logger.start(LoggedRun(Path({str(tmp_path)!r}), 'a', {{}}), None, 0)\n"
+        "logger.write({'generation': 0, 'return_mean': 1.0})\n"
         "sys.exit('tensorflow' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
-
-
-def test_unwritable_directory_names_the_file(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    with pytest.raises(RunError, match=r"nowhere/events.* could not be written"):
-        EventWriter(tmp_path / "nowhere", 0)
+    assert scalars(tmp_path, "return/mean") == [(0, 1.0)]

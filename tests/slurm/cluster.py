@@ -59,6 +59,7 @@ PreemptMode=REQUEUE
 NodeName=n1 NodeHostname={names[0]} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4 RealMemory=4000
 NodeName=n2 NodeHostname={names[1]} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4 RealMemory=4000
 PartitionName=low Nodes=n1,n2 Default=YES MaxTime=INFINITE PriorityTier=1 GraceTime=30
+PartitionName=cut Nodes=n1,n2 MaxTime=INFINITE PriorityTier=1 GraceTime=30 PreemptMode=CANCEL
 PartitionName=high Nodes=n1,n2 MaxTime=INFINITE PriorityTier=2 PreemptMode=OFF
 """
 

@@ -33,7 +33,8 @@ def test_a_killed_rank_ends_the_job_and_the_table_says_which_it_was(
     assert done.status not in {0, 75} and not done.timed_out and seconds < END_SECONDS, str(done)
     node = "n2" if rank == 3 else "n1"
     assert re.search(rf"{node}: tasks? [\d,-]*{rank}: Killed", done.stderr), done.stderr
-    table = dict(entry.split("=") for entry in done.stdout.splitlines()[0].split()[1:])
+    line = next(line for line in done.stdout.splitlines() if line.startswith("rank=host:pid"))
+    table = dict(entry.split("=") for entry in line.split()[1:])
     assert table[str(rank)].endswith(f":{pids[rank]}") and (table[str(rank)].startswith(node) or not cluster.apart)
     assert not job.pids()
     runs.finished(2, run, "evaluation.interval=0", f"stop.generations={runs.newest(run).state.generation + 2}")
@@ -72,10 +73,13 @@ def test_a_signal_stops_all_ranks_with_a_checkpoint_and_75(
 
 FAULTS = {
     "import": ("sys.modules['gymnasium'] = None", "ModuleNotFoundError: import of gymnasium halted"),
-    "import before MPI": ("sys.modules['hpc_es.experiment.command'] = None", "ModuleNotFoundError: import of hpc_es."),
+    "import before MPI": ("sys.modules['hpc_es.jobs.command'] = None", "ModuleNotFoundError: import of hpc_es."),
     "MPI library": ("sys.modules['mpi4py'] = None", "there is no MPI library here"),
     "environment": ("import tests.trouble; tests.trouble.Rough.reset = fail", "ValueError: trouble on purpose"),
-    "policy": ("import hpc_es.policies.mlp; hpc_es.policies.mlp.MLP.bind = fail", "ValueError: trouble on purpose"),
+    "policy": (
+        "import hpc_es.policies.mlp.policy; hpc_es.policies.mlp.policy.MLP.bind = fail",
+        "ValueError: trouble on purpose",
+    ),
 }
 FAULTY = """
 import os, sys

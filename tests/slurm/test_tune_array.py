@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hpc_es.tuning.report import read
+from hpc_es.tuning.report import read_report
 from tests import runs
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import Batch
@@ -46,7 +46,7 @@ def test_each_trial_of_a_study_by_an_array_is_its_config_by_mpiexec(
 ) -> None:
     """Which trials a study has depends on the order in which they end, and so is outside of the promise."""
     output = tuned(cluster, shared, OPTUNA)
-    found, rows = outcome(output), read(output).rows
+    found, rows = outcome(output), read_report(output).rows
     assert len(rows) == 4 and {row["state"] for row in rows} <= {"complete", "pruned"}
     complete = [row for row in rows if row["state"] == "complete"]
     assert complete

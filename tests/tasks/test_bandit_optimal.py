@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.errors import ConfigError, UserError
-from hpc_es.tasks.bandit_optimal import (
+from hpc_es.core.errors import ConfigError, UserError
+from hpc_es.tasks.bandits.optimal import (
     choices_of_two_arms,
     optimal_regret,
     optimal_reward,

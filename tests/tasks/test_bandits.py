@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from hpc_es.config import validate
-from hpc_es.errors import ConfigError
-from hpc_es.interfaces import Array, Discrete
-from hpc_es.keys import Keys, Purpose
-from hpc_es.tasks import bandits
-from hpc_es.tasks.bandit_families import FAMILIES, Arms, family
-from hpc_es.tasks.bandit_setting import Inputs, Lockstep, generators, setting, slots
+from hpc_es.config.loading import validate
+from hpc_es.core.data import Array, Discrete
+from hpc_es.core.errors import ConfigError
+from hpc_es.core.keys import Keys, Purpose
+from hpc_es.tasks.bandits import task as bandits
+from hpc_es.tasks.bandits.families import FAMILIES, Arms, family
+from hpc_es.tasks.bandits.setting import Inputs, Lockstep, generators, setting, slots
 from tests.toys import batch, nothing
 
 EPISODES = 4000
@@ -140,20 +140,20 @@ def test_restless_arms_of_a_gaussian_walk() -> None:
 
 def test_rewards_have_the_moments_of_their_arms() -> None:
     rng, pulls = np.random.default_rng(1), np.zeros(EPISODES, np.int64)
-    luck, normal = rng.random((2, EPISODES), np.float32), rng.standard_normal(EPISODES, np.float32)
-    paid = arms("fixed", chances=[0.3], values=[5]).rewards(0, pulls, luck[0])
+    uniforms, normal = rng.random((2, EPISODES), np.float32), rng.standard_normal(EPISODES, np.float32)
+    paid = arms("fixed", chances=[0.3], values=[5]).rewards(0, pulls, uniforms[0])
     assert set(paid.tolist()) == {0, 5}
     assert (paid > 0).mean() == pytest.approx(0.3, abs=4 * np.sqrt(0.21 / EPISODES))
     noisy = Arms(*(np.full((EPISODES, 1, 1), value, np.float32) for value in (1, 2, 0.5)))
-    paid = noisy.rewards(0, pulls, luck[1], normal)
+    paid = noisy.rewards(0, pulls, uniforms[1], normal)
     assert paid.mean() == pytest.approx(2, abs=4 * 0.5 / np.sqrt(EPISODES))
     assert paid.std() == pytest.approx(0.5, rel=0.05)
 
 
 def test_chances_of_0_and_1_are_certain() -> None:
-    luck = np.array([0, np.nextafter(np.float32(1), np.float32(0))], np.float32)
-    assert arms("deterministic", 2).rewards(0, np.array([0, 0]), luck).tolist() == [1, 1]
-    assert arms("deterministic", 2).rewards(0, np.array([1, 1]), luck).tolist() == [0, 0]
+    uniforms = np.array([0, np.nextafter(np.float32(1), np.float32(0))], np.float32)
+    assert arms("deterministic", 2).rewards(0, np.array([0, 0]), uniforms).tolist() == [1, 1]
+    assert arms("deterministic", 2).rewards(0, np.array([1, 1]), uniforms).tolist() == [0, 0]
 
 
 # What the agent sees.
@@ -254,7 +254,7 @@ def test_the_global_generator_has_no_part() -> None:
     first = setting("gaussian", 5).of_seeds([4])
     np.random.seed(2)
     second = setting("gaussian", 5).of_seeds([4])
-    assert first.luck.tobytes() == second.luck.tobytes()
+    assert first.uniforms.tobytes() == second.uniforms.tobytes()
     assert first.arms.values.tobytes() == second.arms.values.tobytes()
 
 
@@ -262,13 +262,13 @@ def test_the_global_generator_has_no_part() -> None:
 
 
 def test_several_episodes_a_job_are_averaged() -> None:
-    """The same, whether they are played abreast or one after the other."""
+    """The same, whether they are played at once or one after the other."""
     task = bandits.build(bandits.Options(num_trials=4, episodes_per_job=3))
     seeds = np.arange(6).reshape(2, 3)
     pulls = scripted(4, 6, 2)
 
     class Wide(Script):
-        def abreast(self, episodes: int) -> Any:
+        def with_episodes(self, episodes: int) -> Any:
             assert episodes == 3
             return self
 
@@ -280,8 +280,8 @@ def test_several_episodes_a_job_are_averaged() -> None:
     assert wide.rows.tobytes() == narrow.rows.tobytes()
     assert wide.rows["length"].tolist() == [12, 12]
     for name in ("observation_sum", "observation_squares", "observation_count"):
-        np.testing.assert_allclose(wide.arrays[name], narrow.arrays[name], rtol=1e-12)
-    assert wide.arrays["observation_count"] == 12
+        np.testing.assert_allclose(wide.learned[0][name], narrow.learned[0][name], rtol=1e-12)
+    assert len(wide.learned) == 1 and wide.learned[0]["observation_count"] == 12
     single = bandits.build(bandits.Options(num_trials=4)).evaluate(Script(pulls), batch(seeds.ravel()), nothing)
     np.testing.assert_allclose(wide.rows["return_"], single.rows["return_"].reshape(2, 3).mean(axis=1))
 

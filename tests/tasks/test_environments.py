@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.errors import ConfigError
-from hpc_es.interfaces import Box, Discrete
-from hpc_es.tasks import environments
+from hpc_es.core.data import Box, Discrete
+from hpc_es.core.errors import ConfigError
+from hpc_es.tasks.episodes import environments
 from tests.toys import episodes, lifetime, played
 
 TOYS = "tests.toys:"

@@ -9,11 +9,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from hpc_es.errors import ConfigError, RunError
-from hpc_es.interfaces import Box, Outcome, Perturbed, Spaces
-from hpc_es.policies import mlp
-from hpc_es.tasks.action_noise import NOISE_STEPS
-from hpc_es.tasks.episodes import Episodes, Options, build
+from hpc_es.core.data import Box, Outcome, Perturbed, Spaces
+from hpc_es.core.errors import ConfigError, RunError
+from hpc_es.policies.mlp import policy as mlp
+from hpc_es.tasks.episodes.action_noise import NOISE_STEPS
+from hpc_es.tasks.episodes.task import Episodes, Options, build
 from tests import toys
 from tests.toys import Faulty, Still, batch, episodes, lifetime, nothing, played
 
@@ -367,7 +367,7 @@ def recomputed(lives: list[int]) -> tuple[np.ndarray, np.ndarray, int]:
 @pytest.mark.parametrize("name", ["Survival", "IntegerSurvival", "DoubleSurvival"])
 def test_observation_sums_equal_a_plain_recomputation(name: str) -> None:
     observe = [True, False, True, True, False, True, False, True]
-    arrays = played(episodes(name), SEEDS, observe=observe).arrays
+    (arrays,) = played(episodes(name), SEEDS, observe=observe).learned
     total, squares, count = recomputed([50, 1, 21, 8, 13])
     assert arrays["observation_sum"].tolist() == total.tolist()
     assert arrays["observation_squares"].tolist() == squares.tolist()
@@ -376,20 +376,35 @@ def test_observation_sums_equal_a_plain_recomputation(name: str) -> None:
 
 
 def test_sums_cover_all_episodes_of_a_job() -> None:
-    arrays = played(episodes("Survival", episodes_per_job=2), [[3, 9], [0, 0]], observe=[True, False]).arrays
+    (arrays,) = played(episodes("Survival", episodes_per_job=2), [[3, 9], [0, 0]], observe=[True, False]).learned
     total, _, count = recomputed([4, 10])
     assert (arrays["observation_sum"].tolist(), arrays["observation_count"]) == (total.tolist(), count)
 
 
 def test_no_job_observed_sends_nothing() -> None:
-    assert played(episodes("Survival"), SEEDS).arrays == {}
+    assert list(played(episodes("Survival"), SEEDS).learned) == [{}]
 
 
 def test_failed_jobs_are_not_observed() -> None:
-    arrays = played(episodes("Faulty"), [7, 3], observe=[True, True]).arrays
+    (arrays,) = played(episodes("Faulty"), [7, 3], observe=[True, True]).learned
     total, _, count = recomputed([4])
     assert (arrays["observation_sum"].tolist(), arrays["observation_count"]) == (total.tolist(), count)
-    assert played(episodes("Faulty"), [7, 3], observe=[True, False]).arrays["observation_count"] == 0
+    (none,) = played(episodes("Faulty"), [7, 3], observe=[True, False]).learned
+    assert none["observation_count"] == 0
+
+
+def test_units_of_jobs_are_summed_apart() -> None:
+    """Five jobs in units of two, whose lifetimes are 4, 10, 8, 3 and 6; of the second unit none is observed."""
+    observe = [True, True, False, False, True]
+    whole, units = (
+        played(episodes("Survival"), [3, 9, 7, 2, 5], observe=observe, unit=unit).learned for unit in (None, 2)
+    )
+    assert len(whole) == 1 and len(units) == 3 and units[1] == {}
+    for arrays, lives in ((whole[0], [4, 10, 6]), (units[0], [4, 10]), (units[2], [6])):
+        total, squares, count = recomputed(lives)
+        assert arrays["observation_sum"].tolist() == total.tolist()
+        assert arrays["observation_squares"].tolist() == squares.tolist()
+        assert arrays["observation_count"] == count
 
 
 # The task.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gymnasium
 import pytest
 
-from hpc_es.errors import ConfigError
+from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.last_step import LastStep
 from tests.toys import episodes
 

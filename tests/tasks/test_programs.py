@@ -6,15 +6,16 @@ import hashlib
 import json
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
-from hpc_es.errors import UserError
-from hpc_es.tasks import rewards
-from hpc_es.tasks.brainfuck import CHARACTERS
-from hpc_es.tasks.coding_cases import TASKS
-from hpc_es.tasks.known_programs import KNOWN
-from hpc_es.tasks.programs import PAPER, make_task
+from hpc_es.core.errors import UserError
+from hpc_es.tasks.programs import rewards
+from hpc_es.tasks.programs.brainfuck import CHARACTERS
+from hpc_es.tasks.programs.coding_cases import TASKS
+from hpc_es.tasks.programs.known_programs import KNOWN
+from hpc_es.tasks.programs.task import PAPER, make_task
 
 FINGERPRINTS = {
     "reverse": "f8680bc3d012",
@@ -129,10 +130,12 @@ def test_failures() -> None:
 
 
 @pytest.mark.parametrize("name", ["reverse", "print-hello", "substring", "bool-logic"])
-@pytest.mark.parametrize("simplify", [True, False])
-def test_the_compiled_score_has_the_bits_of_the_reference(name: str, simplify: bool) -> None:
+@pytest.mark.parametrize(
+    ("simplify", "reward"), [(True, "distance"), (False, "distance"), (True, "mod_distance"), (False, "log_distance")]
+)
+def test_the_compiled_score_has_the_bits_of_the_reference(name: str, simplify: bool, reward: str) -> None:
     rng = random.Random(7)
-    task = make_task(name, do_code_simplification=simplify, max_steps=300)
+    task = make_task(name, do_code_simplification=simplify, max_steps=300, reward=f"absolute_{reward}_reward")
     programs = ["".join(rng.choices(CHARACTERS, k=rng.randrange(101))) for _ in range(300)]
     programs += [padded(HELLO), ",[>,]+[,<.]", ""]
     found, correct = task.score_many(programs)
@@ -140,6 +143,60 @@ def test_the_compiled_score_has_the_bits_of_the_reference(name: str, simplify: b
     assert found.tolist() == [score.reward for score in expected]
     assert correct.tolist() == [score.correct for score in expected]
     assert correct.any() == (name in ("reverse", "print-hello"))
+
+
+def test_the_rewards_of_the_original_by_hand() -> None:
+    """26 for a wanted 0 in base 27 is 26 away, or 1 on the circle; the factor of logarithms is ln(27 // 2 + 2)."""
+    expected = {"distance": 1 / 27, "mod_distance": 26 / 27, "log_distance": 1 - math.log(2) / math.log(15)}
+    for name, reward in expected.items():
+        task = make_task("print", fixed_string=[0], base=27, reward=f"absolute_{name}_reward")
+        assert task.score("-.").reward == pytest.approx(reward / 4)
+        assert task.score_many(["-."])[0].tolist() == [task.score("-.").reward]
+        assert task.score(".").reward == 1.0
+
+
+def test_an_output_that_is_equal_on_the_circle_alone_is_not_correct() -> None:
+    """Inputs are stored as they are: 27 is echoed, and 0 away from 0 in base 27."""
+    task = replace(make_task("print", base=27, reward="absolute_mod_distance_reward"), cases=(((27,), (0,)),))
+    assert (task.score(",.").reward, task.score(",.").correct) == (0.25, False)
+    assert [array.tolist() for array in task.score_many([",."])] == [[0.25], [False]]
+
+
+@pytest.mark.parametrize("name", ["reverse", "remove-char", "sort3", "count-char", "echo-twice", "divmod", "multiply"])
+def test_fewer_and_more_cases_are_drawn_from_the_same_stream(name: str) -> None:
+    default = make_task(name).cases
+    assert make_task(name, chosen={"case_count": 7}).cases == default[:7]
+    more = make_task(name, chosen={"case_count": len(default) + 2}).cases
+    assert (len(more), more[:-2]) == (len(default) + 2, default)
+
+
+def test_lengths_of_inputs() -> None:
+    for name in ("reverse", "remove-char"):
+        cases = make_task(name, chosen={"min_length": 8, "max_length": 9}).cases
+        assert {len(given) for given, _ in cases} == {8, 9}
+    assert {len(given) for given, _ in make_task("echo", chosen={"max_length": 2}).cases} == {2, 3}  # a 0 behind them
+    assert {len(given) for given, _ in make_task("sort3", chosen={"max_length": 5}).cases} == {5}
+    assert max(len(given) for given, _ in make_task("circle-route", chosen={"max_length": 4}).cases) == 5
+
+
+def test_sums_beyond_those_that_are_always_there() -> None:
+    *first, last = make_task("add", chosen={"case_count": 10}).cases
+    assert tuple(first) == make_task("add").cases
+    assert last[1] == (sum(last[0]) % 256, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen", "text"),
+    [
+        ("add", {"case_count": 8}, "case_count is 8: 9 cases of this task are always there"),
+        ("count-char", {"case_count": 4}, "case_count is 4: 5 cases of this task are always there"),
+        ("count-char", {"max_length": 1}, "max_length is 1: the inputs of count-char have at least 2"),
+        ("reverse", {"min_length": 7}, "min_length is 7: expected at most max_length, which is 6"),
+    ],
+)
+def test_cases_that_cannot_be_made(name: str, chosen: dict[str, int], text: str) -> None:
+    with pytest.raises(UserError, match=text):
+        make_task(name, chosen=chosen)
 
 
 def test_mistakes() -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from hpc_es.config import validate
-from hpc_es.errors import ConfigError
-from hpc_es.tasks import programs
-from hpc_es.tasks.brainfuck import CHARACTERS
-from hpc_es.tasks.programs import NAMES, Options, build
+from hpc_es.config.loading import load, validate
+from hpc_es.core.errors import ConfigError
+from hpc_es.tasks.programs import task as programs
+from hpc_es.tasks.programs.brainfuck import CHARACTERS
+from hpc_es.tasks.programs.task import NAMES, PAPER, Options, build
+from tests.harness import ROOT
 from tests.toys import nothing
 
 HELLO = "++++++++.---.+++++++..+++."  # prints 8 5 12 12 15
@@ -30,7 +31,7 @@ def test_a_row_a_program() -> None:
     made = task(name="print-hello", simplify=True)
     rows = made.evaluate([HELLO, HELLO[:-1], "+[]"], None, lambda: polls.append(1)).rows
     assert rows["return_"].tolist() == pytest.approx([0.935, 0.8 / 4, -2 / 4])
-    assert rows["sign_return"].tolist() == [1, 0, 0]
+    assert rows["correct"].tolist() == [True, False, False]
     assert rows["length"].tolist() == [26, 25, 3]
     assert polls
     assert made.evaluate([], None, nothing).rows.shape == (0,)
@@ -43,7 +44,7 @@ def test_without_numba_the_rows_are_the_same_and_it_is_said_once(
     some = ["".join(rng.choices(CHARACTERS, k=40)) for _ in range(70)]
     made = task(name="reverse")
     fast = made.evaluate(some, None, nothing).rows
-    monkeypatch.setitem(sys.modules, "hpc_es.tasks.compiled.programs", None)
+    monkeypatch.setitem(sys.modules, "hpc_es.tasks.programs.compiled_scores", None)
     programs.has_numba.cache_clear()
     try:
         with caplog.at_level(logging.WARNING):
@@ -67,7 +68,7 @@ def test_a_cycle_goes_round() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_task_can_be_made(name: str) -> None:
     made = task(name=name, max_code_length=5)
-    assert (made.name, made.max_code_length, made.spaces) == (name, 5, None)
+    assert (made.name, made.length, made.spaces) == (name, 5, None)
     assert made.evaluate([",.", ""], None, nothing).rows["length"].tolist() == [2, 0]
 
 
@@ -92,6 +93,15 @@ def test_hill_climb_is_scored_by_tokens() -> None:
         ({"name": "print", "fixed_string": [-1]}, r"task.fixed_string\[0\]: expected .*at least 0, found -1"),
         ({"name": "add", "max_steps": 0}, "task.max_steps: expected a whole number of at least 1, found 0"),
         ({"name": "add", "correct_bonus": -1.0}, "task.correct_bonus: expected a number of at least 0"),
+        (
+            {"name": "fib", "case_count": 3},
+            "task.case_count: is for the tasks remove-char, reverse.*, not for fib: remove",
+        ),
+        ({"cycle": ["reverse", "add"], "max_length": 3}, "task.max_length: is for the tasks echo, .*, not for add"),
+        ({"name": "add", "case_count": 3}, "task: case_count is 3: 9 cases of this task are always there"),
+        ({"name": "test-hill-climb", "case_count": 3}, "task.case_count: is for .*, not for test-hill-climb"),
+        ({"name": "test-hill-climb", "reward": "absolute_log_distance_reward"}, "task.reward: is for coding tasks"),
+        ({"name": "add", "reward": "absolute"}, "task.reward: expected .*absolute_distance_reward.*, found 'absolute'"),
         ({"name": "add", "taskname": 1}, "unknown key 'task.taskname'"),
     ],
 )
@@ -115,7 +125,12 @@ def test_every_option_reaches_the_scores() -> None:
         require_correct_syntax=True,
         max_steps=11,
         max_code_length=13,
+        reward="absolute_log_distance_reward",
+        min_length=3,
+        max_length=4,
     ).coding
+    assert coding.reward == "absolute_log_distance_reward"
+    assert {len(given) for given, _ in coding.cases} == {4, 5}  # a 0 is behind each
     found = (coding.correct_bonus, coding.code_length_bonus, coding.failure_reward, coding.require_correct_syntax)
     assert (*found, coding.max_steps, coding.max_code_length) == (5.0, 7.0, -9.0, True, 11, 13)
 
@@ -126,3 +141,9 @@ def test_the_bonus_ends_at_the_longest_program() -> None:
     texts = [HELLO, HELLO.ljust(30, "["), HELLO.ljust(90, "[")]
     assert coding.score_many(texts)[0].tolist() == pytest.approx([(3 + 4 / 30) / 4, 0.75, 0.75])
     assert coding.score_many(texts)[0].tolist() == [coding.score(each).reward for each in texts]
+
+
+def test_the_config_of_all_tasks_has_those_of_the_paper_in_equal_shares() -> None:
+    config = load(ROOT / "configs" / "all_tasks_ga.yaml")
+    assert config.task.cycle == PAPER
+    assert config.repetitions == 25 * len(PAPER)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpc_es.tuning.objective import fraction, limits, objective
+from hpc_es.tuning.objective import fraction, limits, measures, objective
 
 
 def row(success: bool | None, timesteps: int = 0, final: float | None = None, **budget: Any) -> dict[str, Any]:
@@ -53,3 +53,14 @@ def test_a_search_for_programs_has_used_those_until_the_first_correct_one() -> N
     budget = {"episodes": 1000, "target_return": None}
     rows = [{**row(True), "budget": budget, "episodes": 300, "npe": 200}, {**row(False), "budget": budget, "npe": 900}]
     assert objective(rows, {"success_rate_weight": 0.5}) == 0.5 * 0.5 + 0.5 * (1 - (0.2 + 1) / 2)
+
+
+def test_what_a_trial_says_besides_its_objective() -> None:
+    """Success in 2 of 4, after 200 of 1,000 programs and beyond the limit, in the last generation: (0.2 + 3) / 4."""
+    budget = {"episodes": 1000, "target_return": None}
+    found = [(True, 200), (False, 1000), (True, 1040), (False, 300)]
+    rows = [{**row(success), "budget": budget, "npe": npe} for success, npe in found]
+    assert measures(rows) == {"success_rate": 0.5, "programs_seen_fraction": 0.8}
+    assert measures([row(True, 250), row(False, 100)]) == {"success_rate": 0.5}
+    assert measures([{**rows[0], "budget": {"episodes": None}}]) == {"success_rate": 1.0}
+    assert measures([row(None, final=1.0)]) == measures([]) == {}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_es.errors import ConfigError
+from hpc_es.core.errors import ConfigError
 from hpc_es.tuning.check import check
 from hpc_es.tuning.plan import Plan, load
 from tests.runs import TINY
@@ -33,6 +33,11 @@ def test_a_grid_needs_only_base_and_space(tmp_path: Path) -> None:
     assert plan.table() == [{"algorithm.sigma": 0.1}, {"algorithm.sigma": 0.2}]
     config = plan.config(plan.table()[1], 1)
     assert (config.algorithm.sigma, config.name, config.seed, config.repetitions) == (0.2, "trial_0001", 1, 1)
+
+
+def test_a_trial_looks_for_files_where_its_base_config_lies(tmp_path: Path) -> None:
+    assert load(written(tmp_path, GRID)).config({}).directory == str(tmp_path)
+    assert load(written(tmp_path, GRID, TINY + "directory: /data\n")).config({}).directory == "/data"
 
 
 def test_a_fixed_value_replaces_those_of_the_space_or_is_added(tmp_path: Path) -> None:
@@ -179,3 +184,13 @@ def test_the_identity_is_all_that_results_depend_on(tmp_path: Path) -> None:
     identities = [repr(plan.identity()) for plan in plans]
     assert len(set(identities)) == len(plans)
     assert repr(load(written(tmp_path, "# a remark\n" + GRID)).identity()) == identities[0]
+
+
+def test_the_base_may_be_a_config_string(tmp_path: Path) -> None:
+    path = tmp_path / "tune.yaml"
+    path.write_text("""
+base: 'env=c(task="add"),agent=c(algorithm="ga",crossover_rate=0.5)'
+space: {algorithm.mutation_rate: [0.1, 0.2]}
+""")
+    config = load(path).config({"algorithm.mutation_rate": 0.2})
+    assert (config.task.name, config.algorithm.crossover_rate, config.algorithm.mutation_rate) == ("add", 0.5, 0.2)

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from hpc_es import cli
-from hpc_es.config import load
-from hpc_es.errors import UserError
+from hpc_es.config.loading import load
+from hpc_es.core.errors import UserError
 from hpc_es.tuning.picture import figure
-from hpc_es.tuning.report import read
+from hpc_es.tuning.report import read_report
 from hpc_es.tuning.table import freeze
 from hpc_es.tuning.trial import Trial
 from tests.runs import TINY
@@ -77,7 +77,7 @@ def test_the_text_has_a_line_a_trial_and_names_what_failed(tmp_path: Path, capsy
 
 
 def test_of_a_study_the_trials_tell_their_hyperparameters(tmp_path: Path) -> None:
-    report = read(tuning(tmp_path, "optuna"))
+    report = read_report(tuning(tmp_path, "optuna"))
     assert [row["trial"] for row in report.rows] == [4, 2, 1, 0, 3, 5]
     assert report.rows[0]["hyperparameters"] == TRIALS[4]
     assert report.rows[5]["hyperparameters"] == {}
@@ -111,7 +111,7 @@ def _file(directory: Path, text: str) -> Path:
 
 @pytest.mark.parametrize(("search", "scale"), [("grid", "log"), ("optuna", "log")])
 def test_the_picture_has_a_panel_a_hyperparameter(search: str, scale: str, tmp_path: Path) -> None:
-    left, right = figure(read(tuning(tmp_path, search))).axes
+    left, right = figure(read_report(tuning(tmp_path, search))).axes
     assert (left.get_xlabel(), right.get_xlabel()) == tuple(SPACE)
     assert (left.get_xscale(), right.get_xscale()) == (scale, "linear")
     dots = left.get_lines()[0]
@@ -125,7 +125,7 @@ def test_a_narrow_list_has_a_linear_axis(tmp_path: Path) -> None:
     identity = {"base": {}, "space": {"a": [1, 2]}, "search": "grid", "trials": 2, "objective": "final_return"}
     freeze(tmp_path, identity, [{"a": 1}, {"a": 2}])
     Trial(tmp_path, 1).end({"a": 2}, "complete", 1.0)
-    assert figure(read(tmp_path)).axes[0].get_xscale() == "linear"
+    assert figure(read_report(tmp_path)).axes[0].get_xscale() == "linear"
 
 
 def test_before_a_trial_is_complete_there_is_a_table_only(tmp_path: Path, capsys: Any) -> None:
@@ -138,3 +138,20 @@ def test_before_a_trial_is_complete_there_is_a_table_only(tmp_path: Path, capsys
 def test_another_directory_is_no_tuning(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is not the output of a tuning: it has no trials\.json"):
         cli.run(["tune-report", str(tmp_path)])
+
+
+def test_trials_tell_how_often_and_how_fast_they_succeed(tmp_path: Path, capsys: Any) -> None:
+    """A trial of an older version does not; no column where none does."""
+    more = {"success_rate": 0.5, "programs_seen_fraction": 0.625}
+    Trial(tuning(tmp_path), 4).end(TRIALS[4], "complete", 7.25, **more)
+    cli.run(["tune-report", str(tmp_path)])
+    head, best, second, *_ = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert head[:5] == ["trial", "state", "objective", "success_rate", "programs_seen_fraction"]
+    assert best[:6] == ["4", "complete", "7.25", "0.5", "0.625", "0.01"]
+    assert second[:4] == ["2", "complete", "5", "0.1"]
+    lines = list(csv.DictReader((tmp_path / "trials.csv").open()))
+    assert [(line["success_rate"], line["programs_seen_fraction"]) for line in lines[:2]] == [
+        ("0.5", "0.625"),
+        ("", ""),
+    ]
+    assert read_report(tmp_path).rows[0].items() >= more.items()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpc_es.experiment.shard import Shard
+from hpc_es.storage.shard import Shard
 from hpc_es.tuning.sampling import digits, grid, grid_size, random, table
 from hpc_es.tuning.space import parse_space
 

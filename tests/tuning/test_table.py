@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpc_es.errors import RunError, UserError
+from hpc_es.core.errors import RunError, UserError
 from hpc_es.tuning import table
 from hpc_es.tuning.table import NAME, freeze, known
 

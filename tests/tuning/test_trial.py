@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_es.errors import InUseError, UserError
+from hpc_es.core.errors import InUseError, UserError
 from hpc_es.tuning.trial import Trial, begun
 
 VALUES = {"algorithm.sigma": 0.1}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hpc_es.tuning.plan import load
-from hpc_es.tuning.report import read
+from hpc_es.tuning.report import read_report
 from hpc_es.tuning.study import Study
 from hpc_es.tuning.table import freeze
 from hpc_es.tuning.trial import Trial
@@ -70,7 +70,7 @@ def in_the_middle(output: Path, number: int) -> None:
 def outcome(output: Path) -> dict[int, Any]:
     """State, objective and digest of theta of each trial."""
     found = {}
-    for row in read(output).rows:
+    for row in read_report(output).rows:
         path = output / f"trial_{row['trial']:04d}" / "result.json"
         theta = json.loads(path.read_text())["theta_sha256"] if path.exists() else None
         found[row["trial"]] = (row["state"], row["objective"], theta)
@@ -122,6 +122,7 @@ def test_a_trial_is_the_run_that_its_config_makes(undisturbed: Path, tmp_path: P
     assert outcome(undisturbed)[5][1] == final
 
 
+@pytest.mark.long
 def test_killed_in_the_middle_only_the_missing_is_run_to_the_same_bits(undisturbed: Path, tmp_path: Path) -> None:
     output, (base, pause) = tmp_path / "grid", paused(tmp_path)
     pause.unlink()
@@ -170,7 +171,7 @@ def test_a_failing_trial_leaves_the_others_alone_and_is_listed(tmp_path: Path) -
     assert "3 trials: 1 complete, 2 failed" in said
     states = {number: state for number, (state, _, _) in outcome(tmp_path / "grid").items()}
     assert states == {0: "complete", 1: "failed", 2: "failed"}
-    reasons = [row["reason"] for row in read(tmp_path / "grid").rows if row["state"] == "failed"]
+    reasons = [row["reason"] for row in read_report(tmp_path / "grid").rows if row["state"] == "failed"]
     assert "has a failed episode: nothing to learn from" in reasons[0]
     assert status(tmp_path / "grid")["status"] == "finished"
     tune(2, tmp_path / "grid", space)
@@ -244,6 +245,7 @@ trials: 8
 space: {algorithm.sigma: {log_uniform: [0.01, 1]}, policy.hidden_dims: [[8], [4, 4]]}"""
 
 
+@pytest.mark.long
 def test_two_tasks_drive_one_study_at_once(tmp_path: Path) -> None:
     output, (base, pause) = tmp_path / "study", paused(tmp_path)
     with ExitStack() as stack:
@@ -259,17 +261,18 @@ def test_two_tasks_drive_one_study_at_once(tmp_path: Path) -> None:
     assert all("complete: objective" in text for text in said), "both had some"
     trials = Study(output, {}, 8, 1)._study.trials
     assert {min(trial.intermediate_values) for trial in trials} == {10}, "the untrained theta tells nothing"
-    sigmas = {row["hyperparameters"]["algorithm.sigma"] for row in read(output).rows}
+    sigmas = {row["hyperparameters"]["algorithm.sigma"] for row in read_report(output).rows}
     assert len(sigmas) == 8
     tune(1, output, OPTUNA, base=base)
     assert outcome(output) == found
 
 
+@pytest.mark.long
 def test_a_killed_task_of_a_study_loses_nothing(tmp_path: Path) -> None:
     output, (base, pause) = tmp_path / "study", paused(tmp_path)
     with begin(0, output, OPTUNA, base=base) as job:
         in_the_middle(output, 0)
-        values = read(output).rows[0]["hyperparameters"]
+        values = read_report(output).rows[0]["hyperparameters"]
         os.kill(job.process.pid, signal.SIGKILL)
         job.wait(60)
     pause.unlink()
@@ -278,11 +281,12 @@ def test_a_killed_task_of_a_study_loses_nothing(tmp_path: Path) -> None:
     assert sorted(found) == list(range(8))
     assert {state for state, _, _ in found.values()} <= {"complete", "pruned"}
     assert [begun(output, number) for number in range(8)] == [2, 1, 1, 1, 1, 1, 1, 1]
-    rows = {row["trial"]: row for row in read(output).rows}
+    rows = {row["trial"]: row for row in read_report(output).rows}
     assert rows[0]["hyperparameters"] == values
     assert [row["generation"] for row in metrics(output / "trial_0000")] == list(range(6))
 
 
+@pytest.mark.long
 def test_hopeless_trials_of_a_study_are_pruned_in_all_groups_of_ranks(tmp_path: Path) -> None:
     """Five trials of the study were better by far than any trial can be."""
     output = tmp_path / "study"
@@ -299,4 +303,4 @@ def test_hopeless_trials_of_a_study_are_pruned_in_all_groups_of_ranks(tmp_path: 
         rows = [_lines(path) for path in (output / f"trial_{number:04d}").glob("repetition_*/metrics.jsonl")]
         assert len(rows) == 2
         assert max(map(len, rows)) < 100, "both groups have ended early"
-    assert "is below the median" in read(output).rows[5]["reason"]
+    assert "is below the median" in read_report(output).rows[5]["reason"]

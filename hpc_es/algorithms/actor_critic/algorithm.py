@@ -1,0 +1,271 @@
+"""Advantage actor-critic with memory (Mnih et al. 2016, arXiv:1602.01783; Wang et al. 2016, arXiv:1611.05763).
+
+An update takes a batch of whole episodes and one step down the gradient of the mean over their steps of
+
+    -log pi(a_t) A_t + value_weight (V_t - R_t)^2 - beta H(pi_t)
+
+R are discounted returns, A advantages (`common/returns.py`); an episode that a time limit ends is worth the value of
+its last state. The value V is linear in what the policy's output layer sees. Episodes of bandits run inside one
+compiled TensorFlow graph with the gradient; those of Gymnasium are played in lockstep and differentiated afterwards.
+
+With `update_every` an update takes so many steps of each environment of a rank, and episodes go on with the next one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hpc_es.algorithms.actor_critic.episodes import Recorder, Sampled, payouts
+from hpc_es.algorithms.actor_critic.options import Options
+from hpc_es.algorithms.actor_critic.segments import Worker
+from hpc_es.algorithms.parts import gradient, optimizers
+from hpc_es.algorithms.parts.strategy import Strategy
+from hpc_es.core.data import (
+    EPISODE_LENGTH,
+    ROW,
+    Array,
+    Arrays,
+    Chunk,
+    Float32,
+    Outcome,
+    Poll,
+    Results,
+    Rows,
+    State,
+    cut,
+    of_episodes,
+    unperturbed,
+    with_episode_lengths,
+)
+from hpc_es.core.errors import RunError
+from hpc_es.core.interfaces import Actor, Batch, Needs, Policy, TrajectoryProblem
+from hpc_es.core.keys import Purpose
+from hpc_es.tasks.bandits.setting import Setting
+
+NEEDS = Needs(
+    searches="trajectories",
+    policy="lstm",
+    tensorflow=True,
+    fields=(EPISODE_LENGTH,),
+    stochastic=True,
+)
+
+GROUP = 16  # jobs that share a generator, which costs more to make than to use
+EPISODES = "episodes"  # of all updates so far, among the shared arrays where updates do not take whole episodes
+SUMS = "sums"  # of policy loss, value loss and entropy, float64[3], among a chunk's arrays
+
+
+@dataclass(frozen=True)
+class ActorCritic(Strategy):
+    """The algorithm; every method is a pure function of its arguments, the options and the seed.
+
+    But with `update_every`: there a rank keeps its environments from one `evaluate` of training to the next.
+    """
+
+    options: Options
+    problem: TrajectoryProblem
+
+    @property
+    def policy(self) -> Policy:
+        """What is trained."""
+        return self.problem.policy
+
+    def initial(self) -> State:
+        """theta from the policy; the value's column has length 1, its bias is 0."""
+        from hpc_es.policies.networks.initial import normalised_columns
+
+        theta = self.policy.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS))
+        rng = self.keys.generator(Purpose.INITIAL_PARAMETERS, index=1)
+        column = normalised_columns(rng, (self._network().features, 1), 1.0)[:, 0]
+        value = np.append(column, np.float32(0))
+        slots = optimizers.initial_slots(self.options.optimizer, len(theta) + len(value))
+        return State(0, {"theta": theta, "value": value, **self._counted(0)}, slots)
+
+    def _counted(self, episodes: int) -> Arrays:
+        is_counted = self.options.update_every is not None
+        return {EPISODES: np.asarray(episodes, np.int64)} if is_counted else {}
+
+    def _network(self) -> Any:
+        from hpc_es.policies.differentiable import Network
+
+        network = Network.of(self.policy)
+        assert network
+        return network
+
+    def ask(self, state: State, round: int, rows: Rows) -> Sequence[Chunk]:
+        """Return a batch in chunks of `chunk_size`; of asynchronous updates, in one chunk."""
+        batch = self.options.batch_size
+        size = self.chunk_size if self.options.updates == "synchronous" else batch
+        return [] if round else cut(batch, size)
+
+    def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
+        """Play a chunk's episodes, and of training differentiate the sum of the losses of their steps."""
+        if chunk.purpose == "train" and self.options.update_every is not None:
+            return self._segments(self.options.update_every, state, chunk, poll)
+        outcome = self._whole(state, chunk, poll)
+        return replace(outcome, rows=with_episode_lengths(outcome.rows, outcome.rows["length"]))
+
+    def _whole(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
+        if chunk.purpose != "train":
+            return self.problem.play(self._evaluated(state, chunk), self._batch(state, chunk), poll)
+        if self.problem.compiled is not None:
+            return self._bandits(self.problem.compiled, state, chunk, poll)
+        return self._episodes(state, chunk, poll)
+
+    def _bandits(self, setting: Setting, state: State, chunk: Chunk, poll: Poll) -> Outcome:
+        from hpc_es.algorithms.actor_critic.graph import bandits_graph
+
+        poll()
+        since = time.perf_counter()
+        drawn = setting.of_seeds(self._seeds(state, chunk)[:, 0])
+        trials = setting.num_trials
+        uniforms = self._drawn(
+            Purpose.POLICY_SAMPLING, state, chunk, lambda rng: rng.random((GROUP, trials), np.float32)
+        )
+        environment = time.perf_counter() - since
+        graph = bandits_graph(self._network(), self._loss(), setting.inputs)
+        slope, sums, _, rewards = graph(*self._parameters(state), payouts(drawn), uniforms.T)
+        rows = np.zeros(chunk.jobs, ROW)
+        got = rewards.numpy().astype(np.float64)
+        rows["return_"], rows["sign_return"] = got.sum(axis=0), np.sign(got).sum(axis=0)
+        rows["length"] = trials
+        policy = time.perf_counter() - since - environment
+        seconds = {"environment": environment, "policy": policy, "policy_calls": float(trials)}
+        return Outcome(rows, self._arrays(slope, sums), seconds)
+
+    def _episodes(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
+        from hpc_es.algorithms.actor_critic.graph import episodes_graph
+
+        actor = Sampled(self.policy, state.theta, self._uniforms(state, chunk))
+        recorder = Recorder(actor, chunk.jobs, self.problem.spaces.actions.start)  # type: ignore[union-attr]
+        outcome = self.problem.play(recorder, self._batch(state, chunk, recorder.on_step), poll)
+        if recorder.is_empty:
+            return replace(outcome, arrays=self._no_arrays(state))
+        recorded = recorder.trajectories(np.isnan(outcome.rows["return_"]))
+        slope, sums = episodes_graph(self._network(), self._loss())(*self._parameters(state), *recorded.arrays())
+        return Outcome(outcome.rows, self._arrays(slope, sums), outcome.seconds, outcome.failures)
+
+    def _segments(self, steps: int, state: State, chunk: Chunk, poll: Poll) -> Outcome:
+        from hpc_es.algorithms.actor_critic.graph import segments_graph
+
+        actor = Sampled(self.policy, state.theta, self._uniforms(state, chunk))
+        recorder = Recorder(actor, chunk.jobs, self.problem.spaces.actions.start)  # type: ignore[union-attr]
+        memory = self._worker.memory
+        outcome = self._worker.play(actor, recorder, self._batch(state, chunk, recorder.on_step), steps, poll)
+        if recorder.is_empty:
+            return replace(outcome, arrays=self._no_arrays(state))
+        recorded = recorder.trajectories(np.isnan(outcome.rows["return_"]), steps)
+        graph = segments_graph(self._network(), self._loss())
+        slope, sums = graph(*self._parameters(state), memory, *recorded.arrays())
+        return replace(outcome, arrays=self._arrays(slope, sums))
+
+    @cached_property
+    def _worker(self) -> Worker:
+        network = self._network()
+        assert self.problem.segments
+        return Worker(self.problem.segments(), network.memory_shapes(self.options.batch_size))
+
+    def _evaluated(self, state: State, chunk: Chunk) -> Actor:
+        if self.options.evaluation_actions == "greedy":
+            return self.policy.bind(unperturbed(state.theta, chunk.jobs), None)
+        return Sampled(self.policy, state.theta, self._uniforms(state, chunk))
+
+    def _parameters(self, state: State) -> tuple[Float32, Float32, np.float32]:
+        return state.theta, state.shared["value"], np.float32(self.beta(state))
+
+    def beta(self, state: State) -> float:
+        """Return the weight of the entropy in an update."""
+        entropy = self.options.entropy
+        if entropy.episodes is None:
+            return entropy.start
+        done = int(state.shared.get(EPISODES, state.generation * self.options.batch_size))
+        return annealed(entropy.start, entropy.end, done, entropy.episodes)
+
+    def _loss(self) -> Any:
+        from hpc_es.algorithms.actor_critic.graph import Loss
+
+        o = self.options
+        return Loss(o.discount, o.gae_lambda, o.value_weight, o.reward_clip, o.unroll)
+
+    def _arrays(self, slope: Any, sums: Any) -> Mapping[str, Array]:
+        return {gradient.GRADIENT: slope.numpy(), SUMS: sums.numpy().astype(np.float64)}
+
+    def _no_arrays(self, state: State) -> Mapping[str, Array]:
+        size = len(state.theta) + len(state.shared["value"])
+        return {gradient.GRADIENT: np.zeros(size, np.float32), SUMS: np.zeros(3)}
+
+    def _seeds(self, state: State, chunk: Chunk) -> Array:
+        purpose = Purpose.ENVIRONMENT if chunk.purpose == "train" else Purpose.EVALUATION
+        return self._drawn(purpose, state, chunk, lambda rng: rng.integers(2**31, size=(GROUP, 1)))
+
+    def _drawn(
+        self, purpose: Purpose, state: State, chunk: Chunk, draw: Callable[[np.random.Generator], Array]
+    ) -> Array:
+        """The numbers of the chunk's jobs, [jobs, ...]; whatever the chunks, GROUP jobs in a row share a generator."""
+        first, last = chunk.first_job // GROUP, (chunk.first_job + chunk.jobs - 1) // GROUP
+        groups = [draw(self.keys.generator(purpose, state.generation, n)) for n in range(first, last + 1)]
+        start = chunk.first_job - first * GROUP
+        return np.concatenate(groups)[start : start + chunk.jobs]
+
+    def _uniforms(self, state: State, chunk: Chunk) -> list[np.random.Generator]:
+        """Return what chooses the actions of each job."""
+        block = 0 if chunk.purpose == "train" else 1
+        return [self.keys.generator(Purpose.POLICY_SAMPLING, state.generation, job, block) for job in chunk.job_numbers]
+
+    def _batch(self, state: State, chunk: Chunk, on_step: Any = None) -> Batch:
+        return Batch(
+            seeds=self._seeds(state, chunk),
+            training=chunk.purpose == "train",
+            observe=np.zeros(chunk.jobs, np.bool_),
+            action_noise_std=0.0,
+            action_noise=np.random.default_rng,  # never asked for
+            on_step=on_step,
+        )
+
+    def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
+        """Follow the mean gradient of the steps of all episodes that did not fail."""
+        fine = ~np.isnan(results.rows["return_"])
+        steps = int(results.rows["length"][fine].sum())
+        counted = self._counted(int(state.shared.get(EPISODES, 0)) + len(of_episodes(results.rows)))
+        if not steps and counted:  # the ranks go on: `Worker` ends a run in which nothing else happens
+            return State(state.generation + 1, {**state.shared, **counted}, state.master), {}
+        if not steps:
+            raise RunError(f"every episode of generation {state.generation} has failed: nothing to learn from")
+        mean = [{gradient.GRADIENT: arrays[gradient.GRADIENT] / np.float32(steps)} for arrays in results.chunk_arrays]
+        both = np.concatenate([state.theta, state.shared["value"]])
+        descent = gradient.descend(self.options.optimizer, both, state.master, mean, self.options.gradient_clip)
+        theta, value = np.split(descent.theta, [self.policy.size])
+        sums = np.zeros(3)
+        for arrays in results.chunk_arrays:
+            sums += arrays[SUMS]
+        policy_loss, value_loss, entropy = (sums / steps).tolist()
+        metrics = {
+            **descent.metrics,
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "entropy_weight": self.beta(state),
+        }
+        return State(state.generation + 1, {"theta": theta, "value": value, **counted}, descent.slots), metrics
+
+    def finished(self, state: State) -> str | None:
+        """Never: a return can always be better."""
+        return None
+
+    def summary(self, state: State) -> Mapping[str, Any]:
+        """Return how far the entropy is annealed."""
+        return {"entropy_weight": self.beta(state)}
+
+
+def annealed(start: float, end: float, done: int, total: int) -> float:
+    """On the straight line from start, at 0, to end, at total and ever after."""
+    return start + (end - start) * min(done / total, 1.0)
+
+
+build = ActorCritic

@@ -1,0 +1,1 @@
+"""Parts that several algorithms share: rankings, optimizers, genetics, queues."""

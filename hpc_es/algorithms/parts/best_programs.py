@@ -1,0 +1,112 @@
+"""What a search for programs has found: the best program, the first correct one, how many were executed.
+
+All of it is arrays of fixed form, a part of the master's state. Programs are ASCII text, zeros behind it. The number of
+programs executed (NPE) until the first correct one counts in the order of jobs, so that it does not depend on ranks nor
+on how many programs a generation has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpc_es.core.data import Array, Arrays, Rows, State
+
+
+def nothing(length: int) -> dict[str, Array]:
+    """Before the first program; none is longer than `length`."""
+    return {
+        "executed": np.array(0, np.int64),
+        "best_program": np.zeros(length, np.uint8),
+        "best_reward": np.array(-np.inf, np.float64),
+        "best_correct": np.array(False),
+        "solution": np.zeros(length, np.uint8),
+        "solution_npe": np.array(0, np.int64),  # 0: none is found yet
+    }
+
+
+def is_in(arrays: Arrays) -> bool:
+    """Return whether these arrays are of a search for programs."""
+    return nothing(0).keys() <= arrays.keys()
+
+
+def updated(found: Arrays, rows: Rows, program: Callable[[int], str]) -> dict[str, Array]:
+    """After some more programs, rows of which have `correct`; `program` gives the text of one of them.
+
+    A program is the best if its reward is larger than any before it. NaN is no reward.
+    """
+    after = {name: found[name] for name in nothing(0)}
+    if not len(rows):
+        return after
+    rewards = np.where(np.isnan(rows["return_"]), -np.inf, rows["return_"])
+    correct = rows["correct"]
+    best = int(rewards.argmax())
+    if rewards[best] > after["best_reward"]:
+        after["best_program"] = as_bytes(program(best), len(after["best_program"]))
+        after["best_reward"], after["best_correct"] = np.array(rewards[best]), np.array(correct[best])
+    if correct.any() and not after["solution_npe"]:
+        first = int(correct.argmax())
+        after["solution"] = as_bytes(program(first), len(after["solution"]))
+        after["solution_npe"] = after["executed"] + np.int64(first + 1)
+    after["executed"] = after["executed"] + np.int64(len(rows))
+    return {name: np.asarray(array) for name, array in after.items()}
+
+
+def discoveries(before: State, rows: Rows, program: Callable[[int], str]) -> Sequence[dict[str, Any]]:
+    """Return the correct programs of a generation in job order, each with its NPE; `before` is the state it began with.
+
+    A job that has failed is no correct program, whatever its row says of that.
+    """
+    correct = np.flatnonzero(rows["correct"] & ~np.isnan(rows["return_"])).tolist()
+    executed = int(before.master["executed"])
+    return [
+        {
+            "generation": before.generation,
+            "npe": executed + job + 1,
+            "reward": float(rows["return_"][job]),
+            "length": int(rows["length"][job]),
+            "program": program(job),
+        }
+        for job in correct
+    ]
+
+
+def is_solved(found: Arrays) -> bool:
+    """Return whether a correct program is known."""
+    return bool(found["solution_npe"])
+
+
+def finished(found: Arrays, stop_on_success: bool) -> str | None:
+    """Return why the search is over, if it is."""
+    return "a correct program" if stop_on_success and is_solved(found) else None
+
+
+def metrics(found: Arrays) -> dict[str, float]:
+    """For the row of a generation that has executed a program."""
+    reward = float(found["best_reward"])
+    return {"best_reward": reward if np.isfinite(reward) else 0.0, "solved": float(is_solved(found))}
+
+
+def summary(found: Arrays) -> dict[str, Any]:
+    """For result.json: `npe` is that of the first correct program, or of all where there is none."""
+    executed = int(found["executed"])
+    return {
+        "success": is_solved(found),
+        "npe": int(found["solution_npe"]) or executed,
+        "code_solution": as_text(found["solution"]),
+        "best_reward": float(found["best_reward"]) if executed else None,
+        "best_correct": bool(found["best_correct"]),
+        "best_program": as_text(found["best_program"]),
+    }
+
+
+def as_bytes(text: str, length: int) -> Array:
+    """Text as uint8[length]."""
+    return np.frombuffer(text.encode("ascii").ljust(length, b"\0"), np.uint8)
+
+
+def as_text(array: Array) -> str:
+    """Return what `as_bytes` was made of."""
+    return array.tobytes().rstrip(b"\0").decode("ascii")

@@ -1,0 +1,94 @@
+"""Optimizers on flat vectors, float32 or float64: pure functions from (slots, gradient) to (slots, step)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc_es.config.options import Count, Fraction, Positive, option, options
+from hpc_es.config.warnings import unused_of_kinds
+from hpc_es.core.data import Array, Arrays
+
+
+@options
+class Options:
+    """`algorithm.optimizer:`."""
+
+    kind: Literal["adam", "rmsprop", "sgd", "none"] = option(
+        "none: theta moves by learning_rate times the gradient", "adam"
+    )
+    learning_rate: Positive = option("step size", 0.01)
+    beta1: Fraction = option("decay of Adam's first moment", 0.9)
+    beta2: Fraction = option("decay of Adam's second moment", 0.999)
+    epsilon: Positive = option("added to the root of Adam's second moment", 1e-8)
+    momentum: Fraction = option("decay of SGD's velocity", 0.9)
+    rmsprop_decay: Fraction = option("decay of RMSProp's mean square, which starts at 1", 0.99)
+    rmsprop_epsilon: Positive = option("added to RMSProp's mean square, inside of the root", 1e-10)
+    anneal_updates: Count | None = option(
+        "updates in which the learning rate falls to 0 in a straight line, and stays there; null: it never falls", None
+    )
+
+    def warnings(self) -> Iterator[tuple[str, str]]:
+        """Options of another kind of optimizer: (key, text)."""
+        return unused_of_kinds(self, OWN)
+
+
+OWN = {  # options that one kind alone has
+    "adam": ("beta1", "beta2", "epsilon"),
+    "rmsprop": ("rmsprop_decay", "rmsprop_epsilon"),
+    "sgd": ("momentum",),
+}
+
+
+SLOTS = ("optimizer_steps", "adam_m", "adam_v", "rmsprop_square", "sgd_velocity")  # of all kinds
+
+
+def initial_slots(options: Options, size: int, dtype: npt.DTypeLike = np.float32) -> Arrays:
+    """Return what the optimizer remembers, before the first step."""
+    steps = np.zeros((), np.int64)
+    if options.kind == "adam":
+        moments = {"adam_m": np.zeros(size, dtype), "adam_v": np.zeros(size, dtype)}
+        return {"optimizer_steps": steps, **moments}
+    if options.kind == "rmsprop":
+        return {"optimizer_steps": steps, "rmsprop_square": np.ones(size, dtype)}
+    if options.kind == "sgd":
+        return {"optimizer_steps": steps, "sgd_velocity": np.zeros(size, dtype)}
+    return {"optimizer_steps": steps}
+
+
+def step(options: Options, slots: Arrays, gradient: Array) -> tuple[Arrays, Array]:
+    """Return the new slots and the step to add to theta, [size] in the gradient's dtype; it goes downhill."""
+    count = int(slots["optimizer_steps"]) + 1
+    steps = np.asarray(count, np.int64)
+    rate, number = learning_rate(options, count - 1), gradient.dtype.type
+    if options.kind == "adam":  # Kingma & Ba 2015, with epsilon outside of the bias correction
+        m = lerp(slots["adam_m"], gradient, options.beta1)
+        v = lerp(slots["adam_v"], np.square(gradient), options.beta2)
+        scale = rate * (1 - options.beta2**count) ** 0.5 / (1 - options.beta1**count)
+        move = -number(scale) * m / (np.sqrt(v) + number(options.epsilon))
+        return {"optimizer_steps": steps, "adam_m": m, "adam_v": v}, move
+    if options.kind == "rmsprop":  # as TensorFlow 1 had it
+        square = lerp(slots["rmsprop_square"], np.square(gradient), options.rmsprop_decay)
+        move = -number(rate) * gradient / np.sqrt(square + number(options.rmsprop_epsilon))
+        return {"optimizer_steps": steps, "rmsprop_square": square}, move
+    if options.kind == "sgd":
+        velocity = lerp(slots["sgd_velocity"], gradient, options.momentum)
+        return {"optimizer_steps": steps, "sgd_velocity": velocity}, -number(rate) * velocity
+    return {"optimizer_steps": steps}, -number(rate) * gradient
+
+
+def learning_rate(options: Options, done: int) -> float:
+    """Return the learning rate after so many updates (annealed as in Mnih et al. 2016, arXiv:1602.01783)."""
+    if options.anneal_updates is None:
+        return options.learning_rate
+    return options.learning_rate * max(1 - done / options.anneal_updates, 0.0)
+
+
+def lerp(old: Array, new: Array, decay: float) -> Array:
+    """Return decay * old + (1 - decay) * new, in their dtype."""
+    number = new.dtype.type
+    mixed: Array = number(decay) * old + number(1 - decay) * new
+    return mixed

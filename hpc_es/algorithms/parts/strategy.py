@@ -1,0 +1,83 @@
+"""What algorithms share: the methods of `interfaces.Algorithm` that most do not need to write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpc_es.core.data import Array, Arrays, Candidates, Chunk, Jobs, Outcome, Poll, Results, Rows, State, unperturbed
+from hpc_es.core.keys import Keys
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """The parts that every algorithm is built of, and defaults; its methods are pure functions of their arguments.
+
+    A strategy on vectors writes `initial`, `ask`, `candidates`, `prepare` and `tell`, and where jobs share their seeds
+    `group`. A search for programs writes `evaluate` instead of `candidates`.
+    """
+
+    options: Any
+    problem: Any
+    noise: Any  # None where NEEDS.noise is false
+    keys: Keys
+    chunk_size: int
+
+    def candidates(self, state: State, chunk: Chunk) -> Candidates:
+        """Return the parameters of a chunk of training jobs."""
+        raise AssertionError(f"{type(self).__name__} has neither `candidates` nor an `evaluate` of its own")
+
+    def centre(self, state: State, parent: int) -> Array:
+        """Return the vector that evaluations and probes measure."""
+        return state.theta
+
+    def group(self, job: int) -> int:
+        """Return the group of a training job: jobs of one group share their seeds."""
+        return job
+
+    def jobs(self, state: State, chunk: Chunk) -> Jobs:
+        """Return the jobs of a chunk."""
+        numbers = chunk.job_numbers
+        groups = [self.group(job) for job in numbers] if chunk.purpose == "train" else list(numbers)
+        return Jobs(state.generation, numbers, groups, chunk.purpose, chunk.parent)
+
+    def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
+        """Evaluate the strategy's candidates, or the centre without noise."""
+        if chunk.purpose == "train":
+            candidates = self.candidates(state, chunk)
+        else:
+            candidates = unperturbed(self.centre(state, chunk.parent), chunk.jobs)
+        carried = self.problem.carried().found_in(state)
+        outcome: Outcome = self.problem.evaluate(candidates, self.jobs(state, chunk), carried, poll)
+        return outcome
+
+    def prepare(self, state: State, rows: Rows) -> Any:
+        """Return nothing: the update needs no blocks."""
+        return None
+
+    def blocks(self, state: State) -> int:
+        """Return the number of blocks of the noise; 0 without noise."""
+        return 0 if self.noise is None else -(-self.problem.size // self.noise.block)
+
+    def weighted_sums(self, state: State, weights: Array, powers: tuple[int, ...], block: int) -> Array:
+        """Return sum_i weights[k, i] * eps_i ** powers[k] of one block, [k, block]."""
+        start, stop = block * self.noise.block, min((block + 1) * self.noise.block, self.problem.size)
+        sums: Array = self.noise.weighted_sums(state.generation, weights, powers, start, stop, self.problem.dtype)
+        return sums
+
+    def contribute(self, state: State, prepared: Any, block: int) -> Arrays:
+        """Return a block of the update."""
+        raise AssertionError(f"{type(self).__name__} has blocks but no `contribute`")
+
+    def discoveries(self, state: State, results: Results) -> Sequence[Mapping[str, Any]]:
+        """Return nothing: only searches for programs have something to keep besides the state."""
+        return ()
+
+    def finished(self, state: State) -> str | None:
+        """Return None: there is always something left to search for."""
+        return None
+
+    def summary(self, state: State) -> Mapping[str, Any]:
+        """Return nothing besides theta."""
+        return {}

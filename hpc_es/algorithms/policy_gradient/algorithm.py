@@ -1,0 +1,166 @@
+"""Policy gradient (REINFORCE) and priority queue training for programs (Abolafia et al. 2018, arXiv:1801.03526).
+
+An LSTM writes programs token by token (`policies/token_lstm.py`). With B programs of a batch, tokens a_t and reward R
+
+    loss = - pi_loss_hparam   64 / B sum_b sum_t (R - baseline_t) ln p(a_t)     the policy gradient
+           - entropy_beta     64 / B sum_b sum_t H_t
+           + vf_loss_hparam   64 / B sum_b sum_t (value_t - R)^2                if the baseline is a learned value
+           - topk_loss_hparam 1 / K sum_k sum_t ln p(a_t)                       K programs drawn from the best `topk`
+           + regularizer      sum of w^2 / 2 without the embedding
+
+The baseline of each position is a running mean of the rewards, or a second network (advantage actor-critic). 64 is the
+batch size of the paper, which sums where here means are taken. With pi_loss_hparam 0 the best programs alone teach.
+With alpha > 0 a share of the batch is replayed and weighed by importance (`common/replay.py`).
+
+Where it differs from the original: the queue teaches nothing until there is something in it, the replay buffer is
+bounded, and of a batch with replays only those programs are written that are executed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hpc_es.algorithms.parts import best_programs, optimizers
+from hpc_es.algorithms.parts.gradient import descend
+from hpc_es.algorithms.parts.strategy import Strategy
+from hpc_es.algorithms.policy_gradient.loss import ProgramLoss, baseline_after, imitated, queue_after, queue_nothing
+from hpc_es.algorithms.policy_gradient.options import Options
+from hpc_es.algorithms.policy_gradient.token_lstm import TokenLSTM, lengths, sampler
+from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Results, Rows, State, cut
+from hpc_es.core.interfaces import Needs, ProgramProblem
+from hpc_es.core.keys import Purpose
+
+NEEDS = Needs(searches="programs", tensorflow=True)
+QUEUE_DRAW, REPLAY_DRAW = 0, 1  # indices of the keys of a generation
+
+
+@dataclass(frozen=True)
+class PolicyGradient(Strategy):
+    """The algorithm; every method is a pure function of its arguments, the options and the seed."""
+
+    options: Options
+    problem: ProgramProblem
+
+    @cached_property
+    def network(self) -> TokenLSTM:
+        """The form of the network."""
+        values = self.options.value_lstm_sizes if self.options.learns_values else ()
+        size, length = self.options.obs_embedding_size, self.problem.length
+        return TokenLSTM(self.options.policy_lstm_sizes, values, size, length, self.options.eos_token)
+
+    @cached_property
+    def lessons(self) -> ProgramLoss:
+        """What a chunk's programs teach."""
+        return ProgramLoss(self.options, self.network)
+
+    def initial(self) -> State:
+        """Random weights; the baseline is 0, the queue and the buffer are empty."""
+        options, length = self.options, self.problem.length
+        theta = self.network.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS), self.options.param_init_factor)
+        master = {**optimizers.initial_slots(options.optimizer.full(), theta.size), **best_programs.nothing(length)}
+        if options.imitates:
+            master |= queue_nothing(options.topk, length)
+        if options.alpha:
+            master |= self.lessons.replay.nothing()
+        return self._state(0, theta, np.zeros(length), master)
+
+    def _state(self, generation: int, theta: Array, baseline: Array, master: Arrays) -> State:
+        """With what this generation's chunks take from the queue and the buffer."""
+        shared: dict[str, Array] = {"theta": theta}
+        if not self.options.learns_values:
+            shared["baseline"] = baseline
+        if self.options.imitates:
+            rng = self.keys.generator(Purpose.REPLAY, generation, QUEUE_DRAW)
+            shared |= imitated(master, self.options.topk_batch_size, rng)
+        if self.options.alpha:
+            rng = self.keys.generator(Purpose.REPLAY, generation, REPLAY_DRAW)
+            shared |= self.lessons.replayed(master, rng)
+        return State(generation, shared, master)
+
+    def ask(self, state: State, round: int, rows: Rows) -> Sequence[Chunk]:
+        """Return the programs of a batch that are to be written; a generation has one round."""
+        jobs, size = self._cut(state)
+        return [] if round else cut(jobs, size)
+
+    def _cut(self, state: State) -> tuple[int, int]:
+        """Return how many programs are to be written, and how many of them a chunk has at most."""
+        batch = self.options.batch_size
+        jobs = batch - (self.options.replays if self.lessons.replays(state.shared) else 0)
+        chunks = 1 if self.options.updates == "asynchronous" else -(-batch // self.chunk_size)
+        return jobs, -(-jobs // chunks)
+
+    def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
+        """Write programs, execute them, and differentiate this chunk's share of the loss."""
+        since = time.perf_counter()
+        tokens = self.written(state, chunk)
+        seconds = {"policy": time.perf_counter() - since}
+        outcome = self.problem.evaluate(list(map(self._text, tokens)), self.jobs(state, chunk), poll)
+        jobs, size = self._cut(state)
+        place, chunks = chunk.first_job % jobs // size, -(-jobs // size)
+        arrays = self.lessons.learned(state.shared, tokens, outcome.rows["return_"], place, chunks)
+        return Outcome(outcome.rows, {"tokens": tokens, **arrays}, {**outcome.seconds, **seconds})
+
+    def written(self, state: State, chunk: Chunk) -> Array:
+        """uint8[jobs, length]; a program's random numbers belong to its job."""
+        numbers = [
+            self.keys.generator(Purpose.POLICY_SAMPLING, state.generation, job).random(self.network.length)
+            for job in chunk.job_numbers
+        ]
+        return sampler(self.network, self.options.softmax_tr)(state.theta, np.stack(numbers))
+
+    def _text(self, tokens: Array) -> str:
+        """Return the program, with a `_` for the token that ends it."""
+        table = np.frombuffer(f"_{self.problem.alphabet}".encode("ascii"), np.uint8)
+        return table[tokens[: lengths(tokens[np.newaxis])[0]]].tobytes().decode("ascii")
+
+    def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
+        """Return a step along the gradient; then baseline, queue and buffer take this batch in."""
+        chunks, rewards = results.chunk_arrays, results.rows["return_"].astype(np.float64)
+        tokens = np.concatenate([arrays["tokens"] for arrays in chunks])
+        so_far = best_programs.updated(state.master, results.rows, lambda job: self._text(tokens[job]))
+        gradients, losses = self.lessons.gradients(state.theta, chunks)
+        descent = descend(
+            self.options.optimizer.full(), state.theta, state.master, gradients, self.options.grad_clip_threshold
+        )
+        master = {**state.master, **so_far, **descent.slots}
+        if self.options.imitates:
+            best = int(rewards.argmax())
+            master |= queue_after(master, tokens[best], float(rewards[best]))
+        if self.options.alpha:
+            master |= self.lessons.replay.added(master, tokens, rewards)
+        following = self._state(
+            state.generation + 1, descent.theta, self._baseline(state, chunks, rewards, tokens), master
+        )
+        return following, {**descent.metrics, **losses, **best_programs.metrics(so_far)}
+
+    def discoveries(self, state: State, results: Results) -> Sequence[Mapping[str, Any]]:
+        """Return the correct programs of the batch."""
+        tokens = np.concatenate([arrays["tokens"] for arrays in results.chunk_arrays])
+        return best_programs.discoveries(state, results.rows, lambda job: self._text(tokens[job]))
+
+    def _baseline(self, state: State, chunks: Sequence[Arrays], rewards: Array, tokens: Array) -> Array:
+        """After the replays and this batch's programs, in this order."""
+        if self.options.learns_values:
+            return np.zeros(0)
+        reached = lengths(tokens)
+        if self.options.alpha:
+            rewards = np.concatenate([*(arrays["replayed_rewards"] for arrays in chunks), rewards])
+            reached = np.concatenate([*(arrays["replayed_lengths"] for arrays in chunks), reached])
+        return baseline_after(state.shared["baseline"], rewards, reached, self.options.ema_baseline_decay)
+
+    def finished(self, state: State) -> str | None:
+        """Return a correct program, where that is enough."""
+        return best_programs.finished(state.master, self.options.stop_on_success)
+
+    def summary(self, state: State) -> Mapping[str, Any]:
+        """Return the programs found, and how many updates were made."""
+        return {**best_programs.summary(state.master), "updates": state.generation}
+
+
+build = PolicyGradient

@@ -1,0 +1,1 @@
+"""Configs: sections, kinds, validation, and the texts they come from."""

@@ -1,0 +1,103 @@
+"""Kinds of the user's own: `kind: my_package.my_module`, or `kind: my_file:Name`.
+
+The first is a module, the second an object in a module, such as a class that is never instantiated. Either has what a
+kind of ours has (see `core/interfaces.py`): `Options`, made with `hpc_es.config.options.options`, whose field `kind`
+may have any type and default; `build`; and NEEDS (an algorithm) or OFFERS (a task).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import re
+import sys
+import traceback
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+from hpc_es.config import import_paths
+from hpc_es.core.errors import ConfigError
+
+REQUIRED = {"algorithms": ("Options", "build", "NEEDS"), "tasks": ("Options", "build", "OFFERS")}
+ALWAYS = ("Options", "build")
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*)?", re.ASCII)
+
+
+def is_foreign(kind: Any) -> bool:
+    """Return whether this names a kind of the user's own, be it there or not: it has a dot or a colon."""
+    if not isinstance(kind, str) or not _NAME.fullmatch(kind) or not {".", ":"} & set(kind):
+        return False
+    return re.split("[.:]", kind)[0] != "hpc_es"
+
+
+def load(package: str, kind: str) -> Any:
+    """Import a foreign kind; ConfigError says what was looked for, and where."""
+    module, _, name = kind.partition(":")
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:  # around a module that is not ours
+        text = f"expected a module to import, found {module!r}: {_last_line(error)}"
+        raise ConfigError([("kind", f"{text}; looked in {import_paths.described()}")]) from error
+    if name and not hasattr(found, name):
+        text = f"expected {name} in the module {module!r} ({getattr(found, '__file__', '')}), found no such name"
+        raise ConfigError([("kind", text)])
+    found = getattr(found, name) if name else found
+    missing = [each for each in REQUIRED.get(package, ALWAYS) if not hasattr(found, each)]
+    if missing:
+        text = f"expected {', '.join(REQUIRED.get(package, ALWAYS))} in {kind!r}, found no {' and no '.join(missing)}"
+        raise ConfigError([("kind", text)])
+    fields = dataclasses.fields(found.Options) if dataclasses.is_dataclass(found.Options) else ()
+    if "kind" not in {field.name for field in fields}:
+        text = "made with @options of hpc_es.config.options, with a field kind"
+        raise ConfigError([("kind", f"expected Options of {kind!r} to be {text}, found {found.Options!r}")])
+    return found
+
+
+def _last_line(error: Exception) -> str:
+    """Return the error as Python's last line has it, and where it was raised, if that is not in the import itself."""
+    text = traceback.format_exception_only(error)[-1].strip()
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return text if "importlib" in place.filename else f"{text} ({place.filename}, line {place.lineno})"
+
+
+def files(kind: str) -> dict[str, Path]:
+    """Return the source files of a foreign kind by name: its module, or all .py files of its package; {} if not there.
+
+    Nothing of it is imported.
+    """
+    locations = None
+    parts = kind.partition(":")[0].split(".")
+    for count in range(1, len(parts) + 1):
+        spec = _spec(".".join(parts[:count]), locations)
+        if spec is None:
+            return {}
+        if spec.origin is None or not spec.has_location:  # a folder without __init__.py
+            locations = list(spec.submodule_search_locations or [])
+            continue
+        origin = Path(spec.origin)
+        if spec.submodule_search_locations is None:
+            return {origin.name: origin}
+        return {path.relative_to(origin.parent).as_posix(): path for path in origin.parent.rglob("*.py")}
+    return {}
+
+
+def _spec(name: str, locations: list[str] | None) -> ModuleSpec | None:
+    for finder in sys.meta_path:
+        spec = finder.find_spec(name, locations)
+        if spec is not None:
+            return spec
+    return None
+
+
+def source_hash(kind: str) -> str:
+    """Return the SHA-256 of the source, in hexadecimal; "" where there is none.
+
+    Of a module as sha256sum has it; of a package that of the lines "<sha256>  <path>" of its files, sorted by path.
+    """
+    hashes = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files(kind).items()}
+    if len(hashes) <= 1:
+        return "".join(hashes.values())
+    lines = "".join(f"{hashes[name]}  {name}\n" for name in sorted(hashes))
+    return hashlib.sha256(lines.encode()).hexdigest()

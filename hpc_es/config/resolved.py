@@ -1,0 +1,134 @@
+"""A whole config as plain data and back: for workers, checkpoints and comparisons.
+
+config = parse_resolved(dump(config))           rebuilt, not validated; no pydantic
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, get_origin
+
+import yaml
+
+from hpc_es.config import kinds
+from hpc_es.config.hints import LISTS, MAPPINGS, field_hints, item_hint, kinds_mark, options_class, union_members
+from hpc_es.config.moved import moved
+from hpc_es.config.sections import Config
+from hpc_es.config.sources import foreign_kinds
+from hpc_es.config.yaml_text import Dumper, parse
+from hpc_es.core.errors import ConfigError
+
+
+def resolved(config: Config) -> dict[str, Any]:
+    """Everything in the config, defaults too, as dicts, lists and scalars in the order of the fields."""
+    plain: dict[str, Any] = _plain(config, lambda _: True)
+    return plain
+
+
+def _plain(value: Any, keep: Callable[[dataclasses.Field[Any]], bool]) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {
+            field.name: _plain(getattr(value, field.name), keep) for field in dataclasses.fields(value) if keep(field)
+        }
+    if isinstance(value, Mapping):
+        return {name: _plain(item, keep) for name, item in value.items()}
+    return [_plain(item, keep) for item in value] if isinstance(value, tuple | list) else value
+
+
+def dump(config: Config) -> str:
+    """`resolved` as YAML text, the same for equal configs."""
+    return yaml.dump(resolved(config), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def dump_json(config: Config) -> str:
+    """`resolved` as JSON text, which parses faster: for sending."""
+    return json.dumps(resolved(config))
+
+
+def plain_data(text: str) -> dict[str, Any]:
+    """Return the data of a text that `dump` or `dump_json` wrote, without importing what it names; ConfigError."""
+    try:
+        data = json.loads(text) if text.startswith("{") else parse(text)
+        if not isinstance(data, dict):
+            raise TypeError(f"expected a mapping, found {type(data).__name__}")
+        return data
+    except (TypeError, ValueError) as error:
+        raise _damaged(error) from error
+
+
+def parse_resolved(text: str) -> Config:
+    """Return the config that `dump` or `dump_json` wrote: rebuilt without pydantic and without checking ranges."""
+    data = plain_data(text)
+    try:
+        return rebuilt(data)
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        raise _damaged(error) from error
+
+
+def _damaged(error: Exception) -> ConfigError:
+    came = f"{type(error).__name__}: {error} (it is damaged, or written by another version of hpc_es)"
+    return ConfigError([("", f"expected the text of a resolved config, found one that gives {came}")])
+
+
+def rebuilt(data: Mapping[str, Any]) -> Config:
+    """Return the config of resolved data, perhaps of an earlier version: what it lacks has its default, moves are made.
+
+    Raises TypeError, ValueError, AttributeError, KeyError or ConfigError where it is none.
+    """
+    return Config(**_build_fields(Config, moved(Config, data)[0]))
+
+
+def _build_fields(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    hints = field_hints(cls)
+    return {name: _build(hints.get(name, Any), value) for name, value in data.items()}
+
+
+def _build(hint: Any, value: Any) -> Any:
+    """`value` as its type hint says: dataclasses for mappings, tuples for lists."""
+    kind, cls, member = kinds_mark(hint), options_class(hint), union_members(hint)[0]
+    if value is None:
+        return None
+    if kind:
+        cls = kinds.module(kind.package, value["kind"]).Options
+    if cls:
+        return cls(**_build_fields(cls, value))
+    if isinstance(value, dict) and get_origin(member) in MAPPINGS:
+        return {name: _build(item_hint(hint), item) for name, item in value.items()}
+    if isinstance(value, list) and get_origin(member) in LISTS:
+        items = (_build(item_hint(hint, place), item) for place, item in enumerate(value))
+        return tuple(items) if get_origin(member) is tuple else list(items)
+    return value
+
+
+def identity(config: Config) -> dict[str, Any]:
+    """Return the part of `resolved` that a resumed run must share: all but the fields marked `may_change`."""
+    plain: dict[str, Any] = _plain(config, lambda field: not field.metadata.get("may_change", False))
+    return plain
+
+
+def completed(old: Mapping[str, Any], may_import: Collection[str] = ()) -> dict[str, Any]:
+    """Return an identity, or a resolved config, of an earlier version as this one writes identities.
+
+    What it lacks has its default, and what has moved is at its new place. What is not of the config (threads, the
+    number of a repetition) stays. Where that cannot be, or it names a foreign kind that is not in `may_import`, it is
+    the old one.
+    """
+    fields = {field.name: field for field in dataclasses.fields(Config)}
+    plain = {name: value for name, value in old.items() if name in fields}
+    rest = {name: value for name, value in old.items() if name not in fields}
+    try:
+        if foreign_kinds(plain) <= set(may_import):
+            return {**identity(rebuilt(plain)), **rest}
+    except (TypeError, ValueError, AttributeError, KeyError, ConfigError):
+        pass
+    kept = {name: value for name, value in plain.items() if not fields[name].metadata.get("may_change", False)}
+    return {**kept, **rest}
+
+
+def config_hash(config: Config) -> str:
+    """SHA-256 of the identity as canonical JSON, in hexadecimal."""
+    text = json.dumps(identity(config), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

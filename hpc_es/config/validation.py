@@ -1,0 +1,202 @@
+"""Validation: all mistakes at once, each with its key, what was expected, what came, and the nearest valid name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+from hpc_es.config import foreign, kinds
+from hpc_es.config.hints import (
+    MAPPINGS,
+    Kinds,
+    describe,
+    field_hints,
+    item_hint,
+    kinds_mark,
+    options_class,
+    required,
+    union_members,
+)
+from hpc_es.config.reference import rows
+from hpc_es.config.words import found_text, join, nearest
+from hpc_es.config.yaml_text import Problem, parse
+from hpc_es.core.errors import ConfigError
+
+_WRONG: Any = object()  # in place of a value that has been reported
+NOTHING: Mapping[str, Any] = types.MappingProxyType({})
+
+
+C = TypeVar("C")
+
+
+class Problems(list[Problem]):
+    """The mistakes found so far; `root` is the class of the whole config, where a misplaced key may belong."""
+
+    def __init__(self, root: type[Any]) -> None:
+        super().__init__()
+        self.root = root
+
+
+def validate(cls: type[C], data: Mapping[str, Any]) -> C:
+    """Return the instance of the options class `cls` that `data` describes; ConfigError lists every mistake."""
+    problems = Problems(cls)
+    config = _section(cls, data, "", problems)
+    if problems:
+        raise ConfigError(problems)
+    assert isinstance(config, cls)
+    return config
+
+
+def _section(cls: type[Any], data: Any, key: str, problems: Problems, known: Mapping[str, Any] = NOTHING) -> Any:
+    """Return an instance of the options class `cls`, or _WRONG; mistakes are appended to `problems`.
+
+    What is `known` is taken as it is.
+    """
+    fields, hints = {field.name: field for field in dataclasses.fields(cls)}, field_hints(cls)
+    if not isinstance(data, Mapping):
+        remedy = (
+            f"; leave {key!r} out to have its defaults"
+            if data is None and not any(map(required, fields.values()))
+            else ""
+        )
+        names = f"a mapping with keys such as {next(iter(fields))!r}"
+        problems.append((key, f"expected {names}, found {found_text(data)}{remedy}"))
+        return _WRONG
+    problems += [
+        (join(key, name), _unknown(join(key, name), list(fields), problems.root)) for name in data if name not in fields
+    ]
+    asked = {name: field for name, field in fields.items() if name not in known}
+    values = {name: _field(hints[name], field, data, join(key, name), problems) for name, field in asked.items()}
+    values |= known
+    good = {name: value for name, value in values.items() if value is not _WRONG}
+    whole = cls(**good) if len(good) == len(values) else _WRONG
+    problems += [(join(key, name), text) for name, text in _cross_field(cls, whole, good)]
+    return whole
+
+
+def _field(hint: Any, field: dataclasses.Field[Any], data: Mapping[str, Any], key: str, problems: Problems) -> Any:
+    kind = kinds_mark(hint)
+    if kind:
+        return _kind_section(kind, data.get(field.name, {}), key, problems, kind.chosen(data))
+    if field.name in data:
+        return _value(hint, data[field.name], key, problems)
+    if required(field):
+        problems.append((key, f"expected {describe(hint)} ({field.metadata['help']}), but the key is missing"))
+        return _WRONG
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def _kind_section(kind: Kinds, data: Any, key: str, problems: Problems, default: str | None) -> Any:
+    if default is None and not data:
+        return None
+    name = data.get("kind", default or kind.default) if isinstance(data, Mapping) else default
+    known = kinds.kinds(kind.package)
+    if isinstance(data, str) and data in known:
+        problems.append((key, f"expected a mapping with keys such as 'kind', found {data!r}; write {key}.kind: {data}"))
+        return _WRONG
+    if name is not None and foreign.is_foreign(name):
+        return _foreign_section(kind, name, data, key, problems)
+    if name not in known:
+        problems.append((join(key, "kind"), _expected(Literal[known], name)))
+        return _WRONG
+    return _section(kinds.module(kind.package, name).Options, data, key, problems)
+
+
+def _foreign_section(kind: Kinds, name: str, data: Any, key: str, problems: Problems) -> Any:
+    """Return the options of a foreign kind, whose `kind` is the text that names it."""
+    try:
+        cls = kinds.module(kind.package, name).Options
+    except ConfigError as error:
+        problems += [(join(key, place), text) for place, text in error.problems]
+        return _WRONG
+    return _section(cls, data, key, problems, {"kind": name})
+
+
+def _cross_field(cls: type[Any], whole: Any, good: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what `problems()` finds; where a field is wrong, what it finds without asking for that field."""
+    if not hasattr(cls, "problems"):
+        return
+    if whole is not _WRONG:
+        yield from whole.problems()
+        return
+    try:
+        yield from cls.problems(types.SimpleNamespace(**good))
+    except AttributeError:
+        return
+
+
+def _value(hint: Any, value: Any, key: str, problems: Problems) -> Any:
+    cls = options_class(hint)
+    if cls and not (value is None and type(None) in get_args(hint)):
+        return _section(cls, value, key, problems)
+    named = _named_sections(hint) if isinstance(value, Mapping) else None
+    if named:
+        return {name: _section(named, each, join(key, name), problems) for name, each in value.items()}
+    from pydantic import ConfigDict, TypeAdapter, ValidationError  # rank 0 only
+
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(hint, config=ConfigDict(strict=True, allow_inf_nan=False))
+        return adapter.validate_json(json.dumps(value))
+    except ValidationError as error:
+        places = (_place(hint, value, key, item["loc"]) for item in error.errors())
+        problems += dict.fromkeys((where, _expected(inner, found)) for inner, found, where in places)
+        return _WRONG
+
+
+def _named_sections(hint: Any) -> type[Any] | None:
+    """Return the options class of the items of a mapping by names of the user's own."""
+    member = union_members(hint)[0]
+    return options_class(get_args(member)[1]) if get_origin(member) in MAPPINGS else None
+
+
+def _place(hint: Any, value: Any, key: str, location: Sequence[int | str]) -> tuple[Any, Any, str]:
+    """The hint, value and key that pydantic's location points to; a union is one place, whatever its branches say."""
+    for part in location:
+        inner = item_hint(hint, part)
+        if inner is None or not (part in value if isinstance(value, Mapping) else part in range(len(value))):
+            break
+        hint, value, key = inner, value[part], f"{key}[{part}]" if isinstance(part, int) else join(key, part)
+    return hint, value, key
+
+
+# The wording of errors.
+
+
+def _expected(hint: Any, found: Any) -> str:
+    """Return what was expected and what came, with the nearest valid text if there is one."""
+    texts = [text for text in _choices(hint) if isinstance(text, str)] if isinstance(found, str) else []
+    remedy = nearest(str(found), texts)
+    if isinstance(found, str) and not remedy and _is_quoted_value(found):
+        remedy = "; write it without quotes"
+    if isinstance(found, float) and not math.isfinite(found):
+        remedy = "; a number must be finite"
+    return f"expected {describe(hint)}, found {found_text(found)}{remedy}"
+
+
+def _choices(hint: Any) -> Iterator[Any]:
+    for member in union_members(hint):
+        if get_origin(member) is Literal:
+            yield from get_args(member)
+
+
+def _is_quoted_value(text: str) -> bool:
+    try:
+        return isinstance(parse(text), int | float)
+    except ValueError:
+        return False
+
+
+def _unknown(key: str, valid: Sequence[str], root: type[Any]) -> str:
+    """Return an unknown key, with the nearest valid name, or where the name belongs, or all valid names."""
+    name = key.rpartition(".")[2]
+    near = nearest(name, valid)
+    homes = [row for row in rows(root) if row.key.rpartition(".")[2] == name and name != "kind"]
+    if any(row.key == key for row in homes):
+        near = f"; it belongs to kind {', or '.join(repr(row.kind) for row in homes if row.key == key)}"
+    elif homes and not near:
+        near = f"; did you mean {' or '.join(sorted({repr(row.key) for row in homes}))}?"
+    return f"unknown key {key!r}" + (near or f"; valid keys are {', '.join(map(repr, valid))}")

@@ -1,0 +1,134 @@
+"""Reading: YAML, whose plain words mean what they seem to, and key=value overrides."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hpc_es.config.words import found_text, nearest
+from hpc_es.core.errors import ConfigError
+
+Problem = tuple[str, str]  # dotted key, text
+
+
+class Loader(yaml.SafeLoader):
+    """YAML 1.2's plain scalars: 1e-3 is a number; yes, on, 2026-01-31 and 1:30 are text. No key twice, no objects."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Refuse duplicate keys and keys that are not text, where the line is still known."""
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if key.tag not in {TAG + "str", TAG + "merge"}:
+                text = f"expected text as a key, found {getattr(key, 'value', None)!r} (try quotes)"
+                raise yaml.composer.ComposerError(None, None, text, key.start_mark)
+            if key.value in seen:
+                raise yaml.composer.ComposerError(None, None, f"the key {key.value!r} stands twice", key.start_mark)
+            seen.add(key.value)
+        return node
+
+    def construct_whole(self, node: yaml.ScalarNode) -> int:
+        """Decimal, 0x, 0o or 0b, underscores allowed."""
+        return int(node.value, 0)
+
+
+class Dumper(yaml.SafeDumper):
+    """Quotes every text that YAML 1.1 or `Loader` would take for something else; short lists stay on one line."""
+
+    def represent_flat(self, data: list[Any]) -> yaml.Node:
+        """On one line where all items are scalars."""
+        flat = not any(isinstance(item, list | dict) for item in data)
+        return self.represent_sequence(TAG + "seq", data, flow_style=flat)
+
+
+TAG = "tag:yaml.org,2002:"
+_PLAIN = {
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    "int": (r"[-+]?(0|[1-9](_?[0-9])*|0x[0-9a-fA-F]+|0o[0-7]+|0b[01]+)", list("-+0123456789")),
+    "float": (
+        r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+    "merge": (r"<<", ["<"]),
+}
+Loader.yaml_implicit_resolvers, Loader.yaml_constructors = {}, {}  # nothing but what is added here
+for _name, (_pattern, _first) in _PLAIN.items():
+    for _class in (Loader, Dumper):
+        _class.add_implicit_resolver(TAG + _name, re.compile(f"^(?:{_pattern})$"), _first)
+for _name in ("null", "bool", "float", "str", "seq", "map"):
+    Loader.yaml_constructors[TAG + _name] = getattr(Loader, f"construct_yaml_{_name}")
+Loader.yaml_constructors |= {TAG + "int": Loader.construct_whole, None: Loader.construct_undefined}
+Dumper.add_representer(list, Dumper.represent_flat)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the mapping in a YAML file; ConfigError where there is none."""
+    try:
+        data = parse(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        near = nearest(path.name, [file.name for file in path.parent.glob("*.y*ml")])
+        raise ConfigError([(str(path), f"expected a YAML file, found no such file{near}")]) from None
+    except IsADirectoryError:
+        raise ConfigError([(str(path), "expected a YAML file, found a directory")]) from None
+    except OSError as error:
+        raise ConfigError([(str(path), f"expected a YAML file, which cannot be read: {error.strerror}")]) from None
+    except ValueError as error:
+        raise ConfigError([(str(path), f"does not parse as YAML: {error}")]) from None
+    if not isinstance(data, dict):
+        came = "nothing: the file is empty" if data is None else found_text(data)
+        raise ConfigError([(str(path), f"expected a mapping of keys, such as 'task:', found {came}")])
+    return data
+
+
+def parse(text: str) -> Any:
+    """Return the value of a YAML text; ValueError names the line."""
+    try:
+        data = Loader(text).get_single_data()
+        json.dumps(data)  # an alias to itself is the one thing that is not JSON by now
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ValueError(f"{where}{error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(str(error).partition("\n")[0]) from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    return data
+
+
+def override(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """Return a copy of `data` with each "a.b=value" put in; values are YAML, and "a.b=" is null."""
+    changed = copy.deepcopy(dict(data))
+    problems: list[Problem] = []
+    for item in overrides:
+        try:
+            _put(changed, item)
+        except ValueError as error:
+            problems.append((item.partition("=")[0], str(error)))
+    if problems:
+        raise ConfigError(problems)
+    return changed
+
+
+def _put(data: dict[str, Any], item: str) -> None:
+    key, equals, text = item.partition("=")
+    if not equals:
+        raise ValueError(f"expected key=value, found {item!r}")
+    *sections, last = key.split(".")
+    if not all([*sections, last]):
+        raise ValueError(f"expected key=value with a key such as algorithm.sigma, found an empty key in {item!r}")
+    for place, name in enumerate(sections, start=1):
+        data = data.setdefault(name, {})
+        if not isinstance(data, dict):
+            raise ValueError(f"expected {'.'.join(sections[:place])!r} to be a mapping, found {found_text(data)}")
+    try:
+        data[last] = parse(text)
+    except ValueError as error:
+        raise ValueError(f"the value {text!r} does not parse as YAML: {error} (try quotes)") from None

@@ -1,0 +1,1 @@
+"""The ground that everything stands on: interfaces, keys, errors. It imports nothing of ours but itself."""

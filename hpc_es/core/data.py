@@ -1,0 +1,268 @@
+"""What travels through a generation: chunks of jobs, their parameters, their rows, and the state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+Arrays = Mapping[str, Array]
+Normaliser = tuple[Float32, Float32, float]  # mean, standard deviation and clip of the observations
+Poll = Callable[[], None]
+
+
+# Rows: what every rank gets of every job.
+
+
+@dataclass(frozen=True)
+class Field:
+    """A number, or several, that a job's row has besides its return and its length."""
+
+    name: str
+    dtype: str  # as NumPy names it, such as "<f4"
+    shape: tuple[int, ...] = ()
+
+
+SIGN_RETURN = Field("sign_return", "<f4")  # the sum of the signs of an episode's rewards
+CORRECT = Field("correct", "?")  # whether a program is
+EPISODE_LENGTH = Field(
+    "episode_length", "<i4"
+)  # steps of the episode that ended in this job; 0: it goes on in a later one
+
+Rows = npt.NDArray[np.void]  # row_dtype(fields)[jobs]; a failed job has the return NaN
+
+
+def row_dtype(fields: Sequence[Field] = ()) -> np.dtype[np.void]:
+    """Return the dtype of a row: `return_`, `length` (in steps or characters) and these fields."""
+    further = [(each.name, each.dtype, each.shape) for each in fields]
+    return np.dtype([("return_", "<f8"), ("length", "<i4"), *further])
+
+
+ROW = row_dtype((SIGN_RETURN,))  # of an episode
+
+
+def with_episode_lengths(rows: Rows, lengths: Array) -> Rows:
+    """Return the rows with this further field, int[jobs]."""
+    extended = np.zeros(len(rows), [*rows.dtype.descr, (EPISODE_LENGTH.name, EPISODE_LENGTH.dtype)])
+    for name in rows.dtype.names or ():
+        extended[name] = rows[name]
+    extended[EPISODE_LENGTH.name] = lengths
+    return extended
+
+
+def of_episodes(rows: Rows) -> Rows:
+    """Return the rows of the jobs in which an episode ended or failed, with the lengths of whole episodes.
+
+    Those are all jobs but of strategies that update in the middle of an episode: there a job is a few steps of one,
+    its `length` is the number of these steps, and its `return_` that of the episode so far.
+    """
+    if EPISODE_LENGTH.name not in (rows.dtype.names or ()):
+        return rows
+    ended: Rows = rows[np.isnan(rows["return_"]) | (rows[EPISODE_LENGTH.name] > 0)].copy()
+    ended["length"] = ended[EPISODE_LENGTH.name]
+    return ended
+
+
+# Jobs.
+
+Purpose = Literal["train", "probe", "evaluate"]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A fixed run of consecutive jobs, evaluated together by one rank.
+
+    Jobs of training are numbered through all rounds of a generation, as are its probes, which evaluate the centre
+    without noise for the update to use; evaluation jobs have numbers of their own, and no update depends on them.
+    """
+
+    index: int  # place in the generation's list
+    first_job: int
+    jobs: int
+    purpose: Purpose = "train"
+    parent: int = 0  # of a strategy with several centres: which of them
+
+    @property
+    def job_numbers(self) -> range:
+        """The jobs of this chunk."""
+        return range(self.first_job, self.first_job + self.jobs)
+
+
+def cut(jobs: int, size: int, first_job: int = 0, purpose: Purpose = "train", parent: int = 0) -> list[Chunk]:
+    """Cut so many jobs into consecutive chunks, the last perhaps shorter; the loop gives them their places."""
+    return [
+        Chunk(number, first_job + start, min(size, jobs - start), purpose, parent)
+        for number, start in enumerate(range(0, jobs, size))
+    ]
+
+
+def numbered(chunks: Sequence[Chunk], first_index: int) -> list[Chunk]:
+    """Return the chunks with their places in the generation's list."""
+    return [replace(chunk, index=first_index + place) for place, chunk in enumerate(chunks)]
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """The jobs of a chunk, as a problem needs them."""
+
+    generation: int
+    numbers: range
+    groups: Sequence[int]  # of each job: jobs of one group share their seeds, such as both halves of a mirrored pair
+    purpose: Purpose = "train"
+    parent: int = 0
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+# Parameters.
+
+
+class Candidates(Protocol):
+    """The parameters of a chunk's jobs; a problem that can share work between them looks for the form it knows."""
+
+    def __len__(self) -> int: ...
+
+    def stacked(self) -> Array:
+        """Return all parameters, [jobs, size], in the problem's dtype."""
+        ...
+
+
+@dataclass(frozen=True)
+class Perturbed:
+    """A centre and directions, theta + scale * direction, kept apart so that a policy may share the work on theta."""
+
+    theta: Array  # [params], in the problem's dtype
+    directions: Float32  # float32[directions, params]
+    rows: npt.NDArray[np.intp]  # intp[jobs], the direction of each job
+    scales: Array  # [jobs], in the problem's dtype, such as +sigma and -sigma; 0 is theta itself
+
+    def __len__(self) -> int:
+        return len(self.scales)
+
+    def stacked(self) -> Array:
+        """Return the parameters of all jobs, [jobs, params]."""
+        if not len(self.directions):
+            return np.repeat(self.theta[np.newaxis], len(self.scales), axis=0)
+        stack = self.directions[self.rows].astype(self.theta.dtype, copy=False)
+        stack *= self.scales[:, np.newaxis]
+        stack += self.theta
+        return stack
+
+
+def unperturbed(theta: Array, jobs: int) -> Perturbed:
+    """Return theta itself for so many jobs."""
+    none = np.empty((0, len(theta)), np.float32)
+    return Perturbed(theta, none, np.zeros(jobs, np.intp), np.zeros(jobs, theta.dtype))
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Ready-made parameters."""
+
+    values: Array  # [jobs, params]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def stacked(self) -> Array:
+        """Return the parameters of all jobs, [jobs, params]."""
+        return self.values
+
+
+# Results.
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a chunk's evaluation gives."""
+
+    rows: Rows  # [jobs]; every rank gets them
+    arrays: Arrays = field(default_factory=dict)  # only rank 0 gets them; shapes do not depend on ranks
+    seconds: Mapping[str, float] = field(default_factory=dict)  # where the time went: "environment", "policy"
+    failures: Sequence[str] = ()  # why jobs failed, for the log of the rank
+    learned: Sequence[Arrays] = ()  # what the problem learned, by units of jobs; rank 0 merges units in their order
+
+
+@dataclass(frozen=True)
+class State:
+    """All that is carried from one generation to the next: named arrays, so it is saved without knowing it.
+
+    `shared` is broadcast to every rank at the start of a generation; `master` stays on rank 0 (optimizer slots, sums,
+    queues). Names and dtypes are those of the initial state for ever, and shapes too unless the algorithm is declared
+    as growing; text is uint8, a number is a 0-d array. The arrays of the algorithm come first, then what the problem
+    itself carries.
+    """
+
+    generation: int  # finished generations, which is the number of the next one
+    shared: Arrays
+    master: Arrays
+
+    @property
+    def theta(self) -> Array:
+        """The parameters, [params]; none where what is learned is no vector."""
+        return self.shared.get("theta", NO_PARAMETERS)
+
+
+NO_PARAMETERS: Float32 = np.zeros(0, np.float32)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What a problem itself learns from its evaluations, such as observation statistics, as a part of the state."""
+
+    shared: Arrays = field(default_factory=dict)
+    master: Arrays = field(default_factory=dict)
+
+    def added_to(self, state: State) -> State:
+        """Return the state with these arrays behind the algorithm's."""
+        return replace(state, shared={**state.shared, **self.shared}, master={**state.master, **self.master})
+
+    def found_in(self, state: State) -> Carried:
+        """Return the arrays of these names in a state."""
+        shared = {name: state.shared[name] for name in self.shared}
+        return Carried(shared, {name: state.master[name] for name in self.master})
+
+
+@dataclass(frozen=True)
+class Results:
+    """What rank 0 knows at the end of a generation."""
+
+    rows: Rows  # of all training jobs, in job order, of all rounds
+    chunk_arrays: Sequence[Arrays]  # of each training chunk, in chunk order
+    blocks: Sequence[Arrays] = ()  # what `contribute` gave, in block order
+    prepared: Any = None  # what `prepare` made of the rows
+    probes: Rows = field(default_factory=lambda: np.zeros(0, row_dtype()))  # of the probe jobs, in job order
+
+
+# What a policy sees and does.
+
+
+@dataclass(frozen=True)
+class Box:
+    """Continuous actions between `low` and `high`."""
+
+    low: Float32  # float32[actions]
+    high: Float32  # float32[actions]
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """Actions start .. start + n - 1."""
+
+    n: int
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """What a policy sees and does."""
+
+    observations: int  # width of the flat observation
+    actions: Box | Discrete

@@ -1,0 +1,336 @@
+"""The contracts: what an Algorithm, a Problem, a Task, a Policy and a Noise offer each other.
+
+One generation (`training/generation.py`):
+
+    state    = world.broadcast(state)                        rank 0 is the master: it owns the state
+    chunks   = algorithm.ask(state, round, rows)             the same list on every rank; [] ends the generation
+    mine     = work.evaluate(algorithm, state, chunks)       chunks are handed out on demand
+    rows     = world.allgather(mine)                         one row a job, in job order, on every rank
+    prepared = algorithm.prepare(state, rows)                on every rank, once
+    blocks   = algorithm.contribute(state, prepared, block)  each rank computes its share of the blocks
+    state    = algorithm.tell(state, results)                on rank 0
+    state    = problem.merge(carried, units)                 on rank 0: what the problem itself has learned
+
+An algorithm searches one kind of problem: vectors, programs, or trajectories of a policy. It says which in `NEEDS`; a
+task says in `OFFERS` which kinds it can be, and makes the problem. An algorithm sees the problem alone, never the task.
+
+A kind is a module or package in its folder, or the user's own, that has `Options` (of `hpc_es.config.options`) and
+`build`; that of an algorithm also has `NEEDS` and may have `misfits`, that of a task has `OFFERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc_es.core.data import (
+    Array,
+    Arrays,
+    Candidates,
+    Carried,
+    Chunk,
+    Field,
+    Float32,
+    Float64,
+    Jobs,
+    Normaliser,
+    Outcome,
+    Poll,
+    Results,
+    Rows,
+    Spaces,
+    State,
+)
+from hpc_es.core.keys import Keys
+from hpc_es.core.places import RunPlace
+
+Searched = Literal["vectors", "programs", "trajectories"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What an algorithm needs: declared once, as `NEEDS` of its module."""
+
+    searches: Searched
+    policy: str = "mlp"  # the kind of policy where a policy acts and the config names none
+    noise: bool = False  # whether it perturbs parameters by a Noise
+    tensorflow: bool = False  # whether it computes with TensorFlow itself
+    fields: tuple[Field, ...] = ()  # further fields of a row, which its `evaluate` fills
+    presets: Mapping[str, Any] = field(default_factory=dict)  # defaults of other sections, by dotted key
+    growing: bool = False  # whether arrays of its state change their shapes, such as an archive
+    stochastic: bool = False  # whether its policies give probabilities, from which actions can be drawn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offers:
+    """What a task offers: declared once, as `OFFERS` of its module."""
+
+    problems: tuple[Searched, ...]  # the kinds of problem that it can be
+    policy: bool = False  # whether a policy acts in it
+    values: bool = False  # whether its jobs have values, which `stop.target_value` is of
+
+
+Evaluation = tuple[int, float, Sequence[float]]  # a job (-1: the centre), its value, its vector as it was evaluated
+
+
+class Problem(Protocol):
+    """What is common to the three kinds of problem."""
+
+    fields: tuple[Field, ...]  # of a row, besides `return_` and `length`
+    episodes_per_job: int
+    chunk_size: int | None  # jobs of a chunk where that is not the user's choice; None: mpi.chunk_size
+    evaluation_episodes: int | None  # of an evaluation of the centre; None: evaluation.episodes; 0: there is none
+
+    def carried(self) -> Carried:
+        """Return what the problem has learned before the first generation; nothing, for most."""
+        ...
+
+    def merge(self, carried: Carried, units: Sequence[Arrays]) -> Carried:
+        """Return what it has learned after some more units, merged in their order; on rank 0 only."""
+        ...
+
+    def metrics(self, carried: Carried) -> Mapping[str, float]:
+        """Return numbers for the metrics of a generation; on rank 0 only."""
+        ...
+
+    def measured(self, state: State, evaluation: Rows) -> Sequence[Arrays]:
+        """Return what an evaluation of the centre says, as units to merge after the others; on rank 0 only."""
+        ...
+
+    def is_reached(self, carried: Carried, target: float) -> bool:
+        """Return whether the best value is as good as `stop.target_value`; on rank 0 only."""
+        ...
+
+    def summary(self, carried: Carried) -> Mapping[str, Any]:
+        """Return what result.json tells of what it has learned: plain numbers and text; on rank 0 only."""
+        ...
+
+    def open(self, place: RunPlace) -> None:
+        """Get to know the run directory, before the first generation; every rank calls this."""
+        ...
+
+    def saved(self, generation: int) -> None:
+        """A checkpoint holds the generations before this one; on rank 0 only."""
+        ...
+
+    columns: tuple[str, ...]  # of evaluations.csv, the names of the coordinates; none: it is not written
+
+    def evaluations(self, state: State, results: Results, evaluation: Rows) -> Iterator[Evaluation]:
+        """Yield what a generation has evaluated, in job order; on rank 0 only."""
+        ...
+
+
+class VectorProblem(Problem, Protocol):
+    """A function of a vector: a policy's parameters, or coordinates of one's own."""
+
+    size: int
+    dtype: np.dtype[Any]  # of candidates, sums and state: float32 of policies, float64 of functions
+    layout: Mapping[str, tuple[int, ...]]  # the named parts of the vector, in their order
+
+    def initial(self, rng: np.random.Generator) -> Array:
+        """Return the vector to begin with, [size]."""
+        ...
+
+    def evaluate(self, candidates: Candidates, jobs: Jobs, carried: Carried, poll: Poll) -> Outcome:
+        """Evaluate a chunk; `poll` is called between steps, so that rank 0 can answer other ranks.
+
+        Of `carried` only the shared arrays are those of this generation.
+        """
+        ...
+
+
+class ProgramProblem(Problem, Protocol):
+    """Programs, texts over an alphabet, and what they are worth."""
+
+    alphabet: str
+    length: int  # characters of the longest program
+
+    def evaluate(self, programs: Sequence[str], jobs: Jobs, poll: Poll) -> Outcome:
+        """Score the programs of a chunk, each alone."""
+        ...
+
+
+class TrajectoryProblem(Problem, Protocol):
+    """Episodes of a policy whose steps an algorithm wants to see, to differentiate them."""
+
+    policy: Policy
+    name: str
+    spaces: Spaces
+    time_limit: int | None  # in steps, where it is known
+    compiled: Any  # what a graph needs to play whole episodes itself, such as a bandits' Setting; None: nothing can
+    segments: Callable[[], Segments] | None  # what makes episodes that go on from batch to batch; None: nothing can
+
+    def play(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
+        """Run every job's episodes."""
+        ...
+
+
+class Segments(Protocol):
+    """One worker's environments, one a job, whose episodes go on from batch to batch."""
+
+    def play(self, actor: Actor, batch: Batch, steps: int, poll: Poll) -> Outcome:
+        """Run every job's episode on for so many steps, or to its end; a job without one begins one, with its seed.
+
+        Rows have EPISODE_LENGTH too. `batch.on_step` is told of an episode that goes on as of one that is cut off. The
+        actor's rows are the jobs to the end.
+        """
+        ...
+
+
+class Task(Protocol):
+    """What is optimised, as the config names it."""
+
+    name: str  # for people: the environment's id, the program to find
+    spaces: Spaces | None  # what a policy must fit; None where none acts
+
+    def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> Any:
+        """Return the problem of this kind, one of OFFERS.problems.
+
+        `unit` is the number of jobs whose learned arrays are merged as one; chunks are whole units.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds, such as environments."""
+        ...
+
+
+class Actor(Protocol):
+    """A policy with the parameters of some jobs: it acts for all of them at once."""
+
+    def act(self, observations: Float32) -> Array:
+        """Return the actions of all rows, from float32[rows, observations].
+
+        float32[rows, actions], or int64[rows] if the actions are Discrete.
+        """
+        ...
+
+    def keep(self, rows: npt.NDArray[np.intp]) -> None:
+        """Forget the rows not named; what remains acts exactly as before."""
+        ...
+
+    def restart(self, row: int) -> None:
+        """Forget what a recurrent policy remembers of this row: a new episode begins."""
+        ...
+
+
+class Policy(Protocol):
+    """A function from observations to actions with `size` parameters in one flat float32 vector."""
+
+    size: int
+    action_noise_std: float  # of training episodes
+
+    def initial(self, rng: np.random.Generator) -> Float32:
+        """Return initial parameters, float32[size]."""
+        ...
+
+    def bind(self, parameters: Candidates, normaliser: Normaliser | None) -> Actor:
+        """Return an actor for a chunk; `normaliser` is (mean, standard deviation, clip) of the observations."""
+        ...
+
+
+class OnStep(Protocol):
+    """What is called after every step of a chunk's episodes, by tasks that can, to learn from it."""
+
+    def __call__(
+        self, jobs: Sequence[int], live: Sequence[int], observations: Float32, rewards: Float64, cut: Sequence[int]
+    ) -> None:
+        """Take in a step of the rows `live`: what came of it, and the rows whose episode its time limit cut off.
+
+        `jobs` names the job (its place in the batch) of each row, observations are float32[rows, observations] and
+        rewards float64[rows]. The arrays are those that the task goes on with: copy what is to be kept.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The jobs of one chunk, as a task that plays episodes needs them."""
+
+    seeds: npt.NDArray[np.int64]  # int64[jobs, episodes_per_job], 0 .. 2**31 - 1; both halves of a pair share theirs
+    training: bool
+    observe: npt.NDArray[np.bool_]  # bool[jobs]: whose observations are to be summed
+    action_noise_std: float
+    action_noise: Callable[[int], np.random.Generator]  # the generator of a job (its place in the batch)
+    on_step: OnStep | None = None
+    unit: int | None = None  # jobs whose observations are summed as one, from the first job on; None: all of them
+
+
+class Noise(Protocol):
+    """Standard normal perturbations, computed from (generation, pair) on any rank."""
+
+    block: int  # parameters that are summed as one
+
+    def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:
+        """Return the elements start .. stop - 1 of a pair's direction, float32; `start` is a block's edge."""
+        ...
+
+    def weighted_sums(
+        self, generation: int, weights: Array, powers: Sequence[int], start: int, stop: int, dtype: np.dtype[Any]
+    ) -> Array:
+        """Return sum_i weights[k, i] * direction_i ** powers[k] of one block, [k, stop - start], in this dtype.
+
+        weights are [k, pairs]; pairs are added in their order, those that weigh 0 left out. Powers are 1 or 2.
+        """
+        ...
+
+
+class Algorithm(Protocol):
+    """How the search goes on. Its methods are pure functions of their arguments, and of options and seed.
+
+    `algorithms/parts/strategy.py` has the base classes that give the methods most do not need.
+    """
+
+    def initial(self) -> State:
+        """Return the state before generation 0, without what the problem carries; the same on every rank."""
+        ...
+
+    def ask(self, state: State, round: int, rows: Rows) -> Sequence[Chunk]:
+        """Return the chunks of a round, the same on every rank; none where the generation is complete.
+
+        `rows` are those of the training jobs of the rounds before, in job order.
+        """
+        ...
+
+    def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
+        """Evaluate a chunk, whatever its purpose."""
+        ...
+
+    def prepare(self, state: State, rows: Rows) -> Any:
+        """Return what `contribute` needs of the rows of all training jobs; on every rank, once a generation."""
+        ...
+
+    def blocks(self, state: State) -> int:
+        """Return how many blocks `contribute` computes; 0 if the update needs none."""
+        ...
+
+    def contribute(self, state: State, prepared: Any, block: int) -> Arrays:
+        """Return one block of the update, computed whole by one rank."""
+        ...
+
+    def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
+        """Return the next state, without what the problem carries, and numbers for the metrics; on rank 0 only."""
+        ...
+
+    def discoveries(self, state: State, results: Results) -> Sequence[Mapping[str, Any]]:
+        """Return what a generation has found that is to be kept, such as correct programs; on rank 0 only.
+
+        `state` is the one that `tell` got. Each is one JSON line of programs.jsonl: plain numbers and text, among them
+        `program` (the text) and `reward`.
+        """
+        ...
+
+    def finished(self, state: State) -> str | None:
+        """Return why there is nothing left to search for, such as "a correct program"; on rank 0 only."""
+        ...
+
+    def summary(self, state: State) -> Mapping[str, Any]:
+        """Return what result.json and `hpc-es inspect` tell of the state besides theta: plain numbers and text."""
+        ...
+
+
+Misfits = Callable[[Any, Any], Iterator[tuple[str, str]]]  # (options, problem) -> (key, text) of what does not fit

@@ -1,0 +1,52 @@
+"""Keys, not streams: every random number is computed from what it is for.
+
+A Philox generator (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") is a function from a 128-bit key
+and a 256-bit counter to random bits. The key holds (seed, purpose, repetition), the upper counter words hold
+(generation, index, block); the lowest word is left to the generator, which counts it up as numbers are drawn. So two
+different uses never share a number, any rank can draw any of them, and no generator lives across generations.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import numpy as np
+
+
+class Purpose(enum.IntEnum):
+    """What the random numbers are for; the values are part of the checkpoint contract and never change."""
+
+    INITIAL_PARAMETERS = 1
+    NOISE_TABLE = 2
+    PERTURBATION = 3
+    ENVIRONMENT = 4
+    ACTION_NOISE = 5
+    OBSERVATION_SAMPLING = 6
+    EVALUATION = 7
+    PROBE = 8
+    REPETITION = 9
+    TUNING = 10
+    PROGRAMS = 11
+    GENETICS = 12
+    POLICY_SAMPLING = 13
+    REPLAY = 14
+    BANDITS = 15
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The randomness of one repetition of an experiment."""
+
+    seed: int  # 0 .. 2**64 - 1
+    repetition: int = 0  # 0 .. 2**32 - 1
+
+    def generator(self, purpose: Purpose, generation: int = 0, index: int = 0, block: int = 0) -> np.random.Generator:
+        """Return the generator of one use; equal arguments give equal numbers on every rank."""
+        key = np.array([self.seed, (int(purpose) << 32) | self.repetition], dtype=np.uint64)
+        counter = np.array([0, block, index, generation], dtype=np.uint64)
+        return np.random.Generator(np.random.Philox(key=key, counter=counter))
+
+    def seed31(self, purpose: Purpose, generation: int = 0, index: int = 0, block: int = 0) -> int:
+        """One integer in 0 .. 2**31 - 1, which every environment and legacy generator takes as its seed."""
+        return int(self.generator(purpose, generation, index, block).integers(2**31))

@@ -1,0 +1,1 @@
+"""Many runs: the command line of training, repetitions, requeueing, the library call."""

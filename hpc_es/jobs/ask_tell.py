@@ -1,0 +1,287 @@
+"""Ask and tell: the strategies of the batch job for programs that evaluate themselves.
+
+    es = hpc_es.Strategy("es", x0=np.ones(10), sigma0=0.3, learning_rate=0.1)
+    while not es.stop():
+        x = es.ask()                          float64[k, size]
+        es.tell([cost(each) for each in x])   small values are good
+    print(es.best.x, es.best.f)
+
+These are the same algorithm objects: equal options and seeds give the vectors of `task: {kind: function}`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc_es.config.kinds import module
+from hpc_es.config.loading import validate
+from hpc_es.config.resolved import config_hash, dump, identity, parse_resolved
+from hpc_es.config.sections import Config
+from hpc_es.core.data import Carried, Chunk, Float64, Outcome, Purpose, Results, Rows, State, numbered, row_dtype
+from hpc_es.core.errors import CheckpointError, ConfigError
+from hpc_es.core.keys import Keys
+from hpc_es.core.places import RunPlace
+from hpc_es.core.version import __version__
+from hpc_es.tasks.function import VectorTask
+from hpc_es.tasks.functions.best import BestVector
+from hpc_es.tasks.functions.evaluator import Measured, measured
+from hpc_es.training.failing import require_finite
+from hpc_es.training.misfits import needs
+
+OUTSIDE = "the_caller:evaluates"  # in place of a function
+ALL = 1 << 30  # jobs of a chunk: a round is asked for in one
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best vector so far and its value."""
+
+    x: Float64  # float64[size]
+    f: float
+
+
+class Strategy:
+    """A strategy that asks for the values of vectors; small ones are good.
+
+    `algorithm` is a kind that searches vectors, `x0` the first centre, float64[size], and `sigma0` its step size.
+    Further keywords are options of the algorithm, and with the prefix `optimizer_` or a plain name of those of its
+    optimizer (`learning_rate`). `bounds` is (low, high), each a number, a list or None, kept as `keep` says. Raises
+    ConfigError, which lists every mistake.
+    """
+
+    def __init__(
+        self,
+        algorithm: str = "es",
+        *,
+        x0: npt.ArrayLike,
+        sigma0: float | None = None,
+        seed: int = 0,
+        bounds: tuple[Any, Any] | None = None,
+        keep: str = "reflect",
+        noise: str = "counter",
+        max_evaluations: int | None = None,
+        target: float | None = None,
+        **options: Any,
+    ) -> None:
+        task = {"kind": "function", "function": OUTSIDE, **vector_options(x0, bounds, keep)}
+        stop = {"episodes": max_evaluations, "target_value": target}
+        self._start(
+            validate(
+                {
+                    "seed": seed,
+                    "task": task,
+                    "algorithm": algorithm_options(algorithm, sigma0, options),
+                    "noise": {"kind": noise},
+                    "stop": stop,
+                }
+            )
+        )
+
+    def _start(self, config: Config) -> None:
+        if needs(config).searches != "vectors":
+            text = f"is {config.algorithm.kind!r}, which searches {needs(config).searches}: expected one of vectors"
+            raise ConfigError([("algorithm", text)])
+        self.config, self._values = config, Given()
+        keys, task = Keys(config.seed), VectorTask("", config.task, self._values)
+        self._problem = task.problem("vectors", None, keys, ALL)
+        kind, size = module("noise", config.noise.kind), self._problem.size
+        self._noise = kind.build(config.noise, keys, size, None) if needs(config).noise else None
+        build = module("algorithms", config.algorithm.kind).build
+        self._algorithm = build(config.algorithm, self._problem, self._noise, keys, ALL)
+        self._row = row_dtype((*self._problem.fields, *needs(config).fields))
+        self._evaluations = 0
+        self._begin(self._problem.carried().added_to(self._algorithm.initial()))
+
+    def _begin(self, state: State) -> None:
+        """Begin a generation."""
+        self._state = state
+        self._told: list[tuple[Chunk, Outcome]] = []  # of the rounds so far
+        self._round_values: list[list[float]] = []
+        self._chunks = numbered(self._algorithm.ask(state, 0, np.zeros(0, self._row)), 0)
+
+    # What a caller sees.
+
+    @property
+    def theta(self) -> Float64:
+        """The centre of the search, float64[size]."""
+        return np.array(self._state.theta)
+
+    @property
+    def generation(self) -> int:
+        """Finished generations."""
+        return self._state.generation
+
+    @property
+    def evaluations(self) -> int:
+        """How many values were told."""
+        return self._evaluations
+
+    @property
+    def best(self) -> Best | None:
+        """The best vector told so far; None before the first value."""
+        found = BestVector.of(self._carried().master)
+        return None if np.isnan(found.value) else Best(found.x.copy(), found.value)
+
+    def ask(self) -> Float64:
+        """Return the vectors whose values are wanted next, float64[k, size]; the same ones until they are told."""
+        seen = [self._problem.seen(self._candidates(chunk)) for chunk in self._chunks]
+        return np.concatenate(seen)
+
+    def tell(self, values: Sequence[float] | npt.ArrayLike) -> None:
+        """Take the values of the vectors that `ask` gave, in their order; NaN is a failed evaluation.
+
+        Raises ValueError for another number of values, RunError where none of a generation is a number.
+        """
+        given = np.asarray(values, np.float64)
+        wanted = sum(chunk.jobs for chunk in self._chunks)
+        if given.shape != (wanted,):
+            raise ValueError(f"expected {wanted} values, one for each vector of ask(), found shape {given.shape}")
+        start, told = 0, list(self._told)
+        for chunk in self._chunks:
+            self._values.next = given[start : start + chunk.jobs].tolist()
+            told.append((chunk, self._algorithm.evaluate(self._state, chunk, _no_poll)))
+            start += chunk.jobs
+        rows, round = self._rows(told, "train"), len(self._round_values) + 1
+        more = numbered(self._algorithm.ask(self._state, round, rows), len(told))
+        following = None if more else self._updated(told, rows)
+        self._evaluations += wanted
+        if following is not None:
+            self._begin(following)
+        else:
+            self._told, self._chunks = told, more
+            self._round_values.append(given.tolist())
+
+    def stop(self) -> str | None:
+        """Return why the search is over, or None; `tell` may be called all the same."""
+        stop, best = self.config.stop, self.best
+        if stop.target_value is not None and best is not None and best.f <= stop.target_value:
+            return f"target: {stop.target_value:g}"
+        if stop.episodes is not None and self._evaluations >= stop.episodes:
+            return f"max_evaluations: {stop.episodes}"
+        reason: str | None = self._algorithm.finished(self._state)
+        return reason
+
+    def save(self, path: str | Path) -> None:
+        """Write all of it into a checkpoint, whole or not at all; RunError where that cannot be."""
+        from hpc_es.storage.checkpoint import Snapshot, save
+
+        counters = {"episodes": self._evaluations, "rounds": self._round_values}
+        given = (dump(self.config), config_hash(self.config), identity(self.config))
+        save(Path(path), Snapshot(self._state, counters, None, {}, *given, {}, {"versions": {"hpc_es": __version__}}))  # type: ignore[arg-type]
+
+    @staticmethod
+    def load(path: str | Path) -> Strategy:
+        """Return what `save` wrote; it goes on to the same vectors. CheckpointError."""
+        from hpc_es.storage.checkpoint import load
+        from hpc_es.storage.compare import verify_restored
+
+        snapshot = load(Path(path))
+        config = parse_resolved(snapshot.config_text)
+        if getattr(config.task, "function", None) != OUTSIDE:
+            raise CheckpointError(f"{path}: expected what Strategy.save wrote, found the checkpoint of a run")
+        strategy = Strategy.__new__(Strategy)
+        strategy._start(config)
+        verify_restored(strategy._state, snapshot.state)
+        strategy._begin(snapshot.state)
+        rounds: Any = snapshot.counters["rounds"]
+        for values in rounds:
+            strategy.tell(values)
+        strategy._evaluations = int(snapshot.counters["episodes"])
+        return strategy
+
+    # The generation.
+
+    def _candidates(self, chunk: Chunk) -> Any:
+        from hpc_es.core.data import unperturbed
+
+        if chunk.purpose == "train":
+            return self._algorithm.candidates(self._state, chunk)
+        return unperturbed(self._algorithm.centre(self._state, chunk.parent), chunk.jobs)
+
+    def _carried(self) -> Carried:
+        now = self._problem.carried().found_in(self._state)
+        return self._problem.merge(now, [unit for _, outcome in self._told for unit in outcome.learned])
+
+    def _rows(self, told: Sequence[tuple[Chunk, Outcome]], purpose: Purpose) -> Rows:
+        parts = [outcome.rows for chunk, outcome in told if chunk.purpose == purpose]
+        return np.concatenate([np.zeros(0, self._row), *parts])
+
+    def _updated(self, told: Sequence[tuple[Chunk, Outcome]], rows: Rows) -> State:
+        """Return the state after the generation's update."""
+        algorithm, state = self._algorithm, self._state
+        prepared = algorithm.prepare(state, rows)
+        blocks = [algorithm.contribute(state, prepared, block) for block in range(algorithm.blocks(state))]
+        arrays = [outcome.arrays for chunk, outcome in told if chunk.purpose == "train"]
+        after, _ = algorithm.tell(state, Results(rows, arrays, blocks, prepared, self._rows(told, "probe")))
+        require_finite(after)
+        learned = [unit for _, outcome in told for unit in outcome.learned]
+        return self._problem.merge(self._problem.carried().found_in(state), learned).added_to(after)
+
+
+class Given:
+    """An evaluator whose values come from outside."""
+
+    identity = ""
+
+    def __init__(self) -> None:
+        self.next: list[float] = []
+
+    def open(self, place: RunPlace) -> None:
+        """There is no run."""
+
+    def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Any) -> list[Measured]:
+        """Return what was given."""
+        assert len(self.next) == len(vectors)
+        return [measured(value, 0.0) for value in self.next]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _no_poll() -> None:
+    pass
+
+
+def vector_options(x0: npt.ArrayLike, bounds: tuple[Any, Any] | None, keep: str) -> dict[str, Any]:
+    """Return the options of a task that begins with this vector; ConfigError."""
+    first = np.asarray(x0, np.float64)
+    if first.ndim != 1 or not first.size:
+        raise ConfigError([("x0", f"expected a vector of numbers, found an array of shape {first.shape}")])
+    low, high = bounds or (None, None)
+    limits = {"low": _listed(low), "high": _listed(high), "keep": keep}
+    return {
+        "dimension": first.size,
+        "initial": first.tolist(),
+        "bounds": limits,
+        "record_evaluations": False,
+        "journal": False,
+    }
+
+
+def _listed(side: Any) -> Any:
+    return side.tolist() if isinstance(side, np.ndarray) else list(side) if isinstance(side, tuple) else side
+
+
+def algorithm_options(kind: str, sigma0: float | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the algorithm's section; plain names that only its optimizer has go there."""
+    fields = {each.name: each for each in dataclasses.fields(module("algorithms", kind).Options)}
+    section: dict[str, Any] = {"kind": kind}
+    if sigma0 is not None:
+        section["sigma"] = float(sigma0)
+    optimizer = {}
+    for name, value in options.items():
+        inner = name.removeprefix("optimizer_")
+        if name not in fields and "optimizer" in fields:
+            optimizer[inner] = value
+        else:
+            section[name] = value
+    if optimizer:
+        section["optimizer"] = {**dict(section.get("optimizer", {})), **optimizer}
+    return section

@@ -1,0 +1,145 @@
+"""`hpc_es.minimize(f, x0, sigma0)`: a function of the caller's, evaluated by all ranks of the job."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc_es.config.kinds import module
+from hpc_es.config.loading import validate
+from hpc_es.config.resolved import dump_json, parse_resolved
+from hpc_es.config.sections import Config
+from hpc_es.core.data import Float64, row_dtype
+from hpc_es.core.keys import Keys
+from hpc_es.jobs.ask_tell import OUTSIDE, algorithm_options, vector_options
+from hpc_es.mpi.connect import connect
+from hpc_es.mpi.guard import Signals, stand_by
+from hpc_es.mpi.world import World
+from hpc_es.tasks.function import VectorTask
+from hpc_es.tasks.functions.best import BestVector
+from hpc_es.tasks.functions.calls import Calls
+from hpc_es.tasks.functions.resolve import objective
+from hpc_es.training.build import Parts
+from hpc_es.training.loop import Training
+from hpc_es.training.metrics_row import Row
+from hpc_es.training.misfits import needs
+from hpc_es.training.on_rank_0 import Ended, on_rank_0
+
+EVALUATIONS = 10_000  # at most, where the caller names no limit
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """What a search has found; the same on every rank."""
+
+    x: Float64  # float64[size], the best vector that was evaluated
+    f: float  # its value; NaN if every evaluation failed
+    evaluations: int
+    generations: int
+    reason: str  # why the search ended
+
+
+def minimize(
+    f: Callable[..., Any],
+    x0: npt.ArrayLike,
+    sigma0: float | None = None,
+    *,
+    algorithm: str = "es",
+    max_evaluations: int = EVALUATIONS,
+    target: float | None = None,
+    bounds: tuple[Any, Any] | None = None,
+    keep: str = "reflect",
+    arguments: Mapping[str, Any] | None = None,
+    batch: int = 0,
+    timeout_seconds: float | None = None,
+    seed: int = 0,
+    noise: str = "counter",
+    callback: Callable[[Row], object] | None = None,
+    **options: Any,
+) -> Minimum:
+    """Minimise f(x), x float64[size], from `x0`; with `batch: K` f(X) of float64[<= K, size] gives float64[<= K].
+
+    Under MPI every rank calls this with the same arguments; the evaluations are shared out, and every rank returns the
+    same result, whatever their number. It ends after `max_evaluations` (at a generation's end), at a value of at most
+    `target`, or on SIGINT and the like. An exception, NaN or time-out in f is a failed evaluation, which the update
+    goes on without. `callback` gets the metrics of each generation on rank 0; `options` are the algorithm's, as in
+    `Strategy`. Raises ConfigError (on rank 0; the others raise SystemExit) for wrong arguments. Nothing is written: a
+    run that carries on after a kill is `task: {kind: function}`.
+    """
+    world = connect()
+    stand_by()
+
+    def checked() -> Config:
+        called = objective(f, arguments or {})  # raises where f does not take the call
+        del called
+        task = {"kind": "function", "function": OUTSIDE, **vector_options(x0, bounds, keep)}
+        task |= {"batch": batch, "timeout_seconds": timeout_seconds, "arguments": dict(arguments or {})}
+        return validate(
+            {
+                "seed": seed,
+                "task": task,
+                "algorithm": algorithm_options(algorithm, sigma0, options),
+                "noise": {"kind": noise},
+                "evaluation": {"interval": 0},
+                "stop": {"episodes": max_evaluations, "target_value": target},
+            }
+        )
+
+    try:
+        _, told = on_rank_0(world, checked, lambda config: {"config": dump_json(config)})
+    except Ended as ended:
+        raise (ended.__cause__ or SystemExit(ended.reason.status)) from None
+    config = parse_resolved(told["config"])
+    signals = Signals()
+    try:
+        return _found(world, signals, config, _parts(config, f), callback)
+    finally:
+        signals.restore()
+        world.poll = None
+
+
+def _parts(config: Config, f: Callable[..., Any]) -> Parts:
+    """Return the parts of a run on this rank, with the function itself in place of a name."""
+    calls = Calls(objective(f, config.task.arguments), config.task.batch > 0, config.task.timeout_seconds)
+    task: Any = VectorTask(getattr(f, "__name__", "f"), config.task, calls, config.task.batch)
+    keys = Keys(config.seed)
+    problem: Any = task.problem("vectors", None, keys, config.mpi.chunk_size)
+    noise = None
+    if needs(config).noise:
+        noise = module("noise", config.noise.kind).build(config.noise, keys, problem.size, None)
+    build = module("algorithms", config.algorithm.kind).build
+    algorithm = build(config.algorithm, problem, noise, keys, problem.chunk_size)
+    return Parts(task, None, problem, noise, algorithm, row_dtype((*problem.fields, *needs(config).fields)))
+
+
+def _found(
+    world: World, signals: Signals, config: Config, made: Parts, callback: Callable[[Row], object] | None
+) -> Minimum:
+    from hpc_es.training.memory_writer import MemoryWriter
+
+    def on_row(row: Row) -> None:
+        if callback is not None:
+            callback(row)
+
+    def log(text: str) -> None:
+        sys.stderr.write(f"[rank {world.rank}] {text}\n")
+
+    state = made.initial()
+    writer = MemoryWriter(config, made.problem, state, on_row) if world.rank == 0 else None
+    training = Training(config, world, made, lambda: signals.count, writer, state, log)
+    for _ in training.run():
+        pass
+
+    def found() -> dict[str, Any]:
+        assert writer is not None
+        best = BestVector.of(made.problem.carried().found_in(training.state).master)
+        count = {"evaluations": int(writer.counters["episodes"]), "generations": training.state.generation}
+        return {"x": best.x.tolist(), "f": best.value, **count, "reason": writer.reason}
+
+    _, told = on_rank_0(world, found, dict)
+    return Minimum(**{**told, "x": np.array(told["x"])})

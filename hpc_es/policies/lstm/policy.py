@@ -1,0 +1,89 @@
+"""A recurrent network: LSTM layers (`networks/lstm.py`) and a linear output.
+
+Each layer's parameters lie as kernel [inputs + units, 4 * units], then bias [4 * units]; the output's follow. The
+memory, h and c of each layer, begins at 0 and is 0 again after `restart`. LSTM kernels begin uniform as Glorot and
+Bengio (2010) have it, output columns normal and scaled to length 0.01, biases 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Ge, MinLen
+
+from hpc_es.config.options import Count, NonNegative, option, options
+from hpc_es.config.warnings import unused
+from hpc_es.core.data import Float32, Normaliser, Perturbed, Spaces
+from hpc_es.core.interfaces import Actor
+from hpc_es.policies.lstm.network import Network, layout
+from hpc_es.policies.lstm.numpy_actor import NumpyActor
+from hpc_es.policies.networks.heads import ActionHead, Head
+from hpc_es.policies.networks.initial import glorot_uniform, normalised_columns
+
+OUTPUT_LENGTH = 0.01  # of the columns of the output kernel
+
+
+@options
+class Options:
+    """`policy:` with `kind: lstm`."""
+
+    kind: Literal["lstm"] = option("the policy's module in hpc_es/policies", "lstm")
+    hidden_dims: Annotated[tuple[Count, ...], MinLen(1)] = option("units of the LSTM layers, one on the other", (48,))
+    action_noise_std: NonNegative = option("normal noise added to Box actions, in training episodes only", 0.0)
+    action_bins: Annotated[int, Ge(2)] | None = option("uniform bins per action dimension; null: continuous", None)
+    backend: Literal["numpy", "tensorflow"] = option("what computes the actions", "numpy")
+    init_from: str | None = option("a run directory or checkpoint whose theta is the start", None, may_change=True)
+    init_optimizer: bool = option("also start with the optimizer's state of init_from", False, may_change=True)
+
+    def warnings(self) -> Iterator[tuple[str, str]]:
+        """Yield what has no effect: (key, text)."""
+        if self.init_from is None:
+            yield from unused(self, ("init_optimizer",), "init_from is null")
+
+
+class LSTM:
+    """The policy: normalise, LSTM layers, output layer, action head."""
+
+    def __init__(self, options: Options, spaces: Spaces) -> None:
+        self.options = options
+        self.observations = spaces.observations
+        self.hidden_dims = options.hidden_dims
+        head = Head.of(spaces.actions, options.action_bins)
+        self.layout = layout(spaces.observations, options.hidden_dims, head.outputs)
+        self.network = Network(spaces.observations, options.hidden_dims, head.outputs, self.layout, head)
+        self.head = head
+        self.size = self.layout.size
+        self.action_noise_std = options.action_noise_std
+
+    def initial(self, rng: np.random.Generator) -> Float32:
+        """float32[size]."""
+        arrays: dict[str, Float32] = {}
+        for name, shape in self.layout.shapes.items():
+            if len(shape) == 1:
+                arrays[name] = np.zeros(shape, np.float32)
+            elif name == "output_kernel":
+                arrays[name] = normalised_columns(rng, (shape[0], shape[1]), OUTPUT_LENGTH)
+            else:
+                arrays[name] = glorot_uniform(rng, (shape[0], shape[1]))
+        return self.layout.joined(arrays)
+
+    def bind(self, parameters: Perturbed, normaliser: Normaliser | None) -> Actor:
+        """Return an actor for the jobs of a chunk, which begin an episode."""
+        return self.bind_with(self.head, parameters, normaliser)
+
+    def bind_with(self, head: ActionHead, parameters: Perturbed, normaliser: Normaliser | None) -> Actor:
+        """As `bind`, with another head, such as one that samples."""
+        network = replace(self.network, head=head)
+        if self.options.backend == "tensorflow":
+            from hpc_es.policies.lstm.tensorflow_actor import TensorFlowActor
+
+            return TensorFlowActor(network, parameters.stacked(), normaliser)
+        return NumpyActor(network, parameters.stacked(), normaliser)
+
+
+def build(options: Any, spaces: Spaces) -> LSTM:
+    """Return the policy of `policy: {kind: lstm}`."""
+    return LSTM(options, spaces)

@@ -1,0 +1,83 @@
+"""A feed-forward network, all jobs of a chunk in one stacked matrix product.
+
+Parameters lie layer by layer: weights [inputs, outputs] in row order, then biases [outputs]. Initial weights are
+"normalised columns": normal columns scaled to length 1 (hidden layers) or 0.01 (output), biases 0, as in OpenAI's ES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Ge
+
+from hpc_es.config.options import Count, NonNegative, option, options
+from hpc_es.config.warnings import unused
+from hpc_es.core.data import Float32, Normaliser, Perturbed, Spaces
+from hpc_es.core.interfaces import Actor
+from hpc_es.policies.mlp.network import Layout, Network
+from hpc_es.policies.mlp.numpy_actor import NumpyActor
+from hpc_es.policies.networks.activations import Activation
+from hpc_es.policies.networks.heads import ActionHead, Head
+from hpc_es.policies.networks.initial import normalised_columns
+
+
+@options
+class Options:
+    """`policy:` with `kind: mlp`."""
+
+    kind: Literal["mlp"] = option("the policy's module in hpc_es/policies", "mlp")
+    hidden_dims: tuple[Count, ...] = option("widths of the hidden layers; [] is a linear policy", (64, 64))
+    activation: Activation = option("between the layers", "tanh")
+    action_noise_std: NonNegative = option("normal noise added to Box actions, in training episodes only", 0.0)
+    action_bins: Annotated[int, Ge(2)] | None = option("uniform bins per action dimension; null: continuous", None)
+    backend: Literal["numpy", "tensorflow"] = option("what computes the actions", "numpy")
+    init_from: str | None = option("a run directory or checkpoint whose theta is the start", None, may_change=True)
+    init_optimizer: bool = option("also start with the optimizer's state of init_from", False, may_change=True)
+
+    def warnings(self) -> Iterator[tuple[str, str]]:
+        """Yield what has no effect: (key, text)."""
+        if self.init_from is None:
+            yield from unused(self, ("init_optimizer",), "init_from is null")
+
+
+class MLP:
+    """The policy: normalise, hidden layers, output layer, action head."""
+
+    def __init__(self, options: Options, spaces: Spaces) -> None:
+        self.options = options
+        head = Head.of(spaces.actions, options.action_bins)
+        self.layout = Layout((spaces.observations, *options.hidden_dims, head.outputs))
+        self.network = Network(self.layout, options.activation, head)
+        self.head = head
+        self.size = self.layout.size
+        self.action_noise_std = options.action_noise_std
+
+    def initial(self, rng: np.random.Generator) -> Float32:
+        """Return normalised columns and biases of 0, float32[size]."""
+        parameters = np.zeros(self.size, np.float32)
+        layers = list(self.layout.layers(parameters))
+        for number, (weights, _) in enumerate(layers):
+            length = 0.01 if number == len(layers) - 1 else 1.0
+            weights[:] = normalised_columns(rng, (weights.shape[0], weights.shape[1]), length)
+        return parameters
+
+    def bind(self, parameters: Perturbed, normaliser: Normaliser | None) -> Actor:
+        """Return an actor for the jobs of a chunk."""
+        return self.bind_with(self.head, parameters, normaliser)
+
+    def bind_with(self, head: ActionHead, parameters: Perturbed, normaliser: Normaliser | None) -> Actor:
+        """As `bind`, with another head, such as one that samples."""
+        network = replace(self.network, head=head)
+        if self.options.backend == "tensorflow":
+            from hpc_es.policies.mlp.tensorflow_actor import TensorFlowActor
+
+            return TensorFlowActor(network, parameters.stacked(), normaliser)
+        return NumpyActor(network, parameters.stacked(), normaliser)
+
+
+def build(options: Any, spaces: Spaces) -> MLP:
+    """Return the policy of `policy: {kind: mlp}`."""
+    return MLP(options, spaces)

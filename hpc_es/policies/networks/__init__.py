@@ -1,0 +1,1 @@
+"""What networks are made of: layouts, recurrent cells, action heads."""

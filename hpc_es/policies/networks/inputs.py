@@ -1,0 +1,23 @@
+"""What a network does to its observations first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpc_es.core.data import Float32, Normaliser
+
+
+def normalise(observations: Float32, normaliser: Normaliser) -> Float32:
+    """clip((observations - mean) / standard deviation, -clip, clip), in place."""
+    mean, deviation, clip = normaliser
+    observations -= mean
+    observations /= deviation
+    return np.clip(observations, -clip, clip, out=observations)
+
+
+def normalise_in_tensorflow(tf: Any, observations: Any, normaliser: tuple[Any, Any, Any]) -> Any:
+    """Return the same of tensors."""
+    mean, deviation, clip = normaliser
+    return tf.clip_by_value((observations - mean) / deviation, -clip, clip)

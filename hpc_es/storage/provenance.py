@@ -1,0 +1,59 @@
+"""What ran: the versions of everything, the machine, the threads."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from typing import Any
+
+from hpc_es.core.version import __version__
+
+PACKAGES = (
+    "numpy",
+    "gymnasium",
+    "mpi4py",
+    "h5py",
+    "mujoco",
+    "box2d",
+    "tensorflow",
+    "PyYAML",
+    "pydantic",
+    "shimmy",
+    "gym",
+)
+
+
+def versions() -> dict[str, str]:
+    """Name to version of Python, hpc_es and every package that is installed and could matter."""
+    found = {"hpc_es": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """Host, processor and operating system."""
+    return {"host": platform.node(), "processor": _processor(), "system": platform.platform()}
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123
+            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def of(mpi: str, ranks: int) -> dict[str, Any]:
+    """Return all that a checkpoint tells of where and with what it was made; `mpi` is the MPI library."""
+    return {"versions": versions(), **machine(), "mpi": mpi, "ranks": ranks, "blas_threads": blas_threads()}
+
+
+def blas_threads() -> int:
+    """Threads of the linear algebra library, which are part of the result's bits."""
+    from threadpoolctl import threadpool_info
+
+    return max((int(pool["num_threads"]) for pool in threadpool_info() if pool["user_api"] == "blas"), default=1)

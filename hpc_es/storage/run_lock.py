@@ -1,0 +1,196 @@
+"""One writer a run directory: a POSIX record lock that dies with its process.
+
+`fcntl.lockf` locks belong to the process: a killed owner holds nothing, so the next run takes over at once, and a
+forked child (an environment's worker) does not inherit the lock and cannot keep it alive. They also work over NFS.
+Their two traps: a process never conflicts with itself, so this module remembers what it holds; and closing any
+descriptor of the file releases the lock, so nothing else in the process that holds it may open `lock` (copying the run
+directory would).
+
+Some file systems have no locks (Lustre without `-o flock`). Then the owner written in the file decides: a live process
+on this host, or any on another host, is respected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from hpc_es.core.errors import InUseError, RunError
+
+_NAME = "lock"
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_SETTLE_SECONDS = 0.2  # long enough for a rival that read the empty file before us to have written itself into it
+_log = logging.getLogger(__name__)
+_dead: set[tuple[str, int]] = set()  # (host, process id) of those that are known to have died
+_held: dict[Path, int] = {}  # the process that holds it: a forked child finds its parent here
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who holds, or held, a run directory; JSON in the lock file."""
+
+    host: str
+    pid: int
+    job: str | None  # SLURM_JOB_ID
+    since: str  # ISO 8601, UTC
+
+    @classmethod
+    def this_process(cls) -> Owner:
+        """Return the owner that this process is."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        return cls(socket.gethostname(), os.getpid(), os.environ.get("SLURM_JOB_ID"), now)
+
+    def __str__(self) -> str:
+        job = f" (SLURM job {self.job})" if self.job else ""
+        return f"process {self.pid} on host {self.host}{job} since {self.since}"
+
+    def remedy(self) -> str:
+        """Return how to end it."""
+        return f"scancel {self.job}" if self.job else f"kill {self.pid} on {self.host}"
+
+    def may_live(self) -> bool:
+        """Whether it could still be running; a process of our own number that is not we has left us its number."""
+        if (self.host, self.pid) in _dead:
+            return False
+        return self.host != socket.gethostname() or (self.pid != os.getpid() and _alive(self.pid))
+
+
+def died(host: str, pid: int) -> None:
+    """Tell of a process that has died, perhaps on another host."""
+    _dead.add((host, pid))
+
+
+class RunLock:
+    """The right to write in a run directory: `with RunLock(directory): ...`, or `acquire()` for the process's life."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory.resolve() / _NAME
+        self._descriptor: int | None = None
+        self._pid = 0
+
+    def acquire(self) -> RunLock:
+        """Take the lock, also from an owner that has died.
+
+        Raises UserError if another run, or another RunLock of this process, holds it; RunError if the directory is
+        missing or not writable.
+        """
+        # Before `open`, since closing a second descriptor would release the lock.
+        if _held.get(self.path) == os.getpid():
+            raise InUseError(f"{self.path.parent} is already in use by this process ({os.getpid()})")
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise _run_error(self.path, error) from error
+        try:
+            self._take(descriptor)
+        except BaseException as error:
+            os.close(descriptor)
+            if isinstance(error, OSError):
+                raise _run_error(self.path, error) from error
+            raise
+        self._descriptor, self._pid = descriptor, os.getpid()
+        _held[self.path] = self._pid
+        return self
+
+    def release(self) -> None:
+        """Give the directory back; without effect if not held, and in a forked child, which holds nothing."""
+        if self._descriptor is None or self._pid != os.getpid():
+            return
+        with contextlib.suppress(OSError):  # a record that stays says only who was here
+            os.ftruncate(self._descriptor, 0)
+        os.close(self._descriptor)  # which unlocks
+        self._descriptor = None
+        del _held[self.path]
+
+    def __enter__(self) -> RunLock:
+        return self if self._descriptor is not None else self.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
+
+    def _take(self, descriptor: int) -> None:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                raise _in_use(self.path, _read_owner(descriptor)) from None
+            if error.errno not in _NO_LOCKS:
+                raise
+            self._take_by_record(descriptor)
+            return
+        former = _read_owner(descriptor)
+        if former is not None:
+            _log.info("%s: taking over from %s, which ended without giving it back", self.path, former)
+        _write_owner(descriptor, Owner.this_process())
+
+    def _take_by_record(self, descriptor: int) -> None:
+        _log.warning("%s: this file system has no locks; trusting the owner that the file names", self.path)
+        former = _read_owner(descriptor)
+        if former is not None and former.may_live():
+            raise _in_use(self.path, former, by_record=True)
+        me = Owner.this_process()
+        _write_owner(descriptor, me)
+        time.sleep(_SETTLE_SECONDS)
+        winner = _read_owner(descriptor)
+        if winner != me:  # two took over at once: the last one written has it
+            raise _in_use(self.path, winner, by_record=True)
+
+
+def _read_owner(descriptor: int) -> Owner | None:
+    """Return the record in the file; None if it is empty, half written, or something else."""
+    try:
+        record: Mapping[str, Any] = json.loads(os.pread(descriptor, 4096, 0))
+        job = record["job"]
+        return Owner(str(record["host"]), int(record["pid"]), None if job is None else str(job), str(record["since"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _write_owner(descriptor: int, owner: Owner) -> None:
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, json.dumps(asdict(owner)).encode() + b"\n", 0)
+    os.fsync(descriptor)
+
+
+def _alive(pid: int) -> bool:
+    if pid <= 0:  # kill would take it for a process group
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # somebody else's process
+        return True
+    return True
+
+
+def _in_use(path: Path, owner: Owner | None, by_record: bool = False) -> InUseError:
+    who = "another process (which has not written who it is)" if owner is None else str(owner)
+    end = "end it" if owner is None else f"end it ({owner.remedy()})"
+    stale = ""
+    if by_record:
+        stale = f"; this file system has no locks, so if you are sure that it is dead, remove {path}"
+    return InUseError(f"{path.parent} is in use by {who}: wait for it, {end}, or choose another output{stale}")
+
+
+def _run_error(path: Path, error: OSError) -> RunError:
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return RunError(f"{path.parent}: expected a directory to write the run in, found none: create it")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        remedy = "make the directory writable, or choose another output"
+    elif error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        remedy = "free space or raise the quota"
+    else:
+        remedy = "check the file system"
+    return RunError(f"{path}: cannot be locked: {error.strerror}; {remedy}")

@@ -1,0 +1,157 @@
+"""Making Gymnasium environments from options, and saying clearly why one cannot be made."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import gymnasium
+import numpy as np
+
+from hpc_es.core import extras
+from hpc_es.core.data import Array, Box, Discrete, Float32, Spaces
+from hpc_es.core.errors import ConfigError
+
+Environment: TypeAlias = gymnasium.Env[Any, Any]
+Wrapper = str | Mapping[str, Mapping[str, Any]]
+
+
+def make(
+    env_id: str,
+    env_kwargs: Mapping[str, Any],
+    max_episode_steps: int | None = None,
+    wrappers: tuple[Wrapper, ...] = (),
+    render_mode: str | None = None,
+) -> Environment:
+    """Return a new environment with its wrappers.
+
+    Raises ConfigError naming `task.env_id`, `task.env_kwargs` or `task.wrappers` where it cannot be made. `env_id` is a
+    Gymnasium id, `module:Env-v0`, or an id of the old gym, taken in through shimmy.
+    """
+    keywords = dict(env_kwargs)
+    if max_episode_steps is not None:
+        keywords["max_episode_steps"] = max_episode_steps
+    if render_mode is not None:
+        keywords["render_mode"] = render_mode
+    environment = _registered(env_id, keywords)
+    for number, wrapper in enumerate(wrappers):
+        environment = _wrap(environment, wrapper, number)
+    return environment
+
+
+def _registered(env_id: str, keywords: dict[str, Any]) -> Environment:
+    try:
+        return gymnasium.make(env_id, disable_env_checker=True, **keywords)
+    except gymnasium.error.DependencyNotInstalled as error:
+        package = extras.missing_one(error)
+        wanted = extras.lacking(package) if package else f"a package that is not installed: {error}"
+        raise ConfigError([("task.env_id", f"{env_id} needs {wanted}")]) from error
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.Error, ModuleNotFoundError) as error:
+        if (legacy := _legacy(env_id, keywords)) is not None:
+            return legacy
+        raise ConfigError([("task.env_id", _unknown(env_id, error))]) from error
+    except TypeError as error:
+        raise ConfigError([("task.env_kwargs", f"{env_id} does not take these keywords: {error}")]) from error
+    except Exception as error:
+        text = f"{env_id} cannot be made: {type(error).__name__}: {error}"
+        raise ConfigError([("task.env_id", text)]) from error
+
+
+def _unknown(env_id: str, error: Exception) -> str:
+    module, _, name = env_id.rpartition(":")
+    if isinstance(error, ModuleNotFoundError):
+        missing = error.name or getattr(error.__cause__, "name", None) or module  # Gymnasium raises it anew, unnamed
+        package = extras.missing_one(error)
+        remedy = f": {extras.remedy(package)}" if package else ""
+        return f"expected an environment, found {env_id!r}, but module {missing!r} cannot be imported{remedy}"
+    near = nearest(name, [key for key in gymnasium.registry if ":" not in key])
+    hint = f"; did you mean {near!r}?" if near and not module else ""
+    return f"expected a registered Gymnasium id, found {env_id!r}{hint} ({str(error).strip()})"
+
+
+def nearest(name: str, known: list[str]) -> str | None:
+    """Return the known name most like `name`, if any is near."""
+    import difflib
+
+    lower = {key.lower(): key for key in sorted(known)}
+    found = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
+    return lower[found[0]] if found else None
+
+
+def _legacy(env_id: str, keywords: dict[str, Any]) -> Environment | None:
+    """Return an environment of the old gym, if it is installed (extra `gym`) and knows the id."""
+    if importlib.util.find_spec("gym") is None or importlib.util.find_spec("shimmy") is None:
+        return None
+    import gym
+    import shimmy
+
+    module, _, name = env_id.rpartition(":")
+    try:
+        if module:
+            importlib.import_module(module)
+        gym.spec(name)
+    except Exception:  # the old gym's own errors: whatever they say, it does not know this id
+        return None
+    limit = keywords.pop("max_episode_steps", None)
+    made = gym.make(name, disable_env_checker=True, **keywords)  # its checker fails on NumPy 2
+    wrapped: Environment = shimmy.GymV26CompatibilityV0(env=made)
+    return gymnasium.wrappers.TimeLimit(wrapped, limit) if limit is not None else wrapped
+
+
+def _wrap(environment: Environment, wrapper: Wrapper, number: int) -> Environment:
+    key = f"task.wrappers[{number}]"
+    if isinstance(wrapper, str):
+        path, keywords = wrapper, dict[str, Any]()
+    elif len(wrapper) == 1:
+        path, keywords = next((path, dict(values or {})) for path, values in wrapper.items())
+    else:
+        raise ConfigError(
+            [(key, f"expected 'module:Class' or one {{'module:Class': {{keyword: value}}}}, found {wrapper!r}")]
+        )
+    try:
+        cls = _import(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            [(key, f"expected 'module:Class', found {path!r}, which cannot be imported: {error}")]
+        ) from error
+    try:
+        wrapped: Environment = cls(environment, **keywords)
+    except Exception as error:
+        raise ConfigError([(key, f"{path} cannot be applied: {type(error).__name__}: {error}")]) from error
+    return wrapped
+
+
+def _import(path: str) -> Callable[..., Any]:
+    module, colon, name = path.partition(":")
+    if not colon:
+        raise ValueError("there is no ':' in it")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def _inside(bounds: Array, inwards: float) -> Float32:
+    """The bounds as float32, rounded inwards: a float64 environment may refuse an action that is an ulp outside."""
+    with np.errstate(over="ignore"):  # float64 bounds beyond float32 are infinite first
+        nearest_ones = bounds.astype(np.float32)
+    is_outside = nearest_ones < bounds if inwards > 0 else nearest_ones > bounds
+    return np.where(is_outside, np.nextafter(nearest_ones, np.float32(inwards)), nearest_ones)
+
+
+def spaces(environment: Environment) -> Spaces:
+    """Return what a policy sees and does in this environment; ConfigError where it is not flat, with the remedy."""
+    observations, actions = environment.observation_space, environment.action_space
+    if not isinstance(observations, gymnasium.spaces.Box) or len(observations.shape) != 1:
+        text = (
+            f"expected flat observations (a Box of one dimension), found {observations}: "
+            "add 'gymnasium.wrappers:FlattenObservation' to task.wrappers"
+        )
+        raise ConfigError([("task.env_id", text)])
+    width = int(observations.shape[0])
+    if isinstance(actions, gymnasium.spaces.Discrete):
+        return Spaces(width, Discrete(int(actions.n), int(actions.start)))
+    if isinstance(actions, gymnasium.spaces.Box) and len(actions.shape) == 1 and actions.dtype.kind == "f":
+        return Spaces(width, Box(_inside(actions.low, np.inf), _inside(actions.high, -np.inf)))
+    text = f"expected Discrete actions or a Box of floats in one dimension, found {actions}: use an action wrapper"
+    raise ConfigError([("task.env_id", text)])

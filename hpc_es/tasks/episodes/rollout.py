@@ -1,0 +1,233 @@
+"""A chunk's episodes in lockstep: all its environments take a step, then all its jobs choose the next action.
+
+All actions of a step come from one stacked matrix product, so that the time goes into the simulator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpc_es.core.data import ROW, Box, Outcome, Poll, Spaces
+from hpc_es.core.errors import RunError
+from hpc_es.core.interfaces import Actor, Batch
+from hpc_es.core.quiet import quiet_stderr
+from hpc_es.tasks.episodes.action_noise import ActionNoise
+from hpc_es.tasks.episodes.environments import Environment
+from hpc_es.tasks.observation_sums import Sums
+from hpc_es.tasks.timeouts import EpisodeTimeout, Watch
+
+
+class Played(Protocol):
+    """What a rollout needs of its task."""
+
+    options: Any
+    spaces: Spaces
+    episodes_per_job: int
+
+    def environment(self) -> Environment:
+        """Return a new environment."""
+        ...
+
+    def fill(self, pool: list[Environment], jobs: int) -> None:
+        """Add environments until each job has one."""
+        ...
+
+    def watch(self) -> AbstractContextManager[Watch | None]:
+        """Return what ends episodes that take too long, where there is a limit."""
+        ...
+
+
+class Rollout:
+    """One chunk in lockstep. Rows are places in the actor's stack; `self._live` are those still running.
+
+    A finished row stays in the stack, computed and unused, until a quarter of the stack is idle; then it is compacted.
+    """
+
+    def __init__(self, task: Played, pool: list[Environment], actor: Actor, batch: Batch, watch: Watch | None) -> None:
+        self._task, self._pool, self._actor, self._batch, self._watch = task, pool, actor, batch, watch
+        self._offset = task.options.reward_offset if batch.training else 0.0
+        self._discrete = not isinstance(task.spaces.actions, Box)
+        jobs, width = len(batch.seeds), task.spaces.observations
+        self._jobs: list[int] = list(range(jobs))  # the job in each row
+        self._live: list[int] = list(range(jobs))
+        self._episode = [0] * jobs  # of each job
+        self._steps: list[Callable[[Any], Any]] = [_no_step] * jobs  # of each row
+        self._observations = np.zeros((jobs, width), np.float32)
+        self._rewards = np.zeros(jobs)
+        self._episode_return, self._episode_signs = np.zeros(jobs), np.zeros(jobs)  # of each row
+        self._began = [0] * jobs  # the step at which the episode in each row began
+        self._taken = 0  # steps in all
+        self._cut: list[int] = []  # the rows that a time limit ended in this step
+        self._total_return, self._total_signs = np.zeros(jobs), np.zeros(jobs)  # of each job
+        self._total_length = np.zeros(jobs, np.int64)
+        self._sums = Sums(batch.observe, width)
+        self._noise = ActionNoise(batch, task.spaces.actions)
+        self._failures: list[str] = []
+        self._seconds = {"environment": 0.0, "policy": 0.0}
+
+    def run(self, poll: Poll) -> Outcome:
+        """Step all live rows until every job has finished its episodes."""
+        started = time.perf_counter()
+        for row in range(len(self._jobs)):
+            self._begin(row)
+        self._settle()
+        self._seconds["environment"] += time.perf_counter() - started
+        while self._live:
+            self._step()
+            poll()
+        return self._outcome()
+
+    def _step(self) -> None:
+        t0 = time.perf_counter()
+        self._sums.add(self._observations, self._jobs, self._live)
+        actions = self._actor.act(self._observations)
+        actions = self._noise.added(actions, self._jobs, self._live, self._taken)
+        listed = actions.tolist() if self._discrete else list(actions)
+        t1 = time.perf_counter()
+        failures = len(self._failures)
+        ended = self._advance(listed)
+        self._count()
+        for row in ended:
+            self._end(row)
+        if ended or len(self._failures) > failures:
+            self._settle()
+        t2 = time.perf_counter()
+        self._seconds["policy"] += t1 - t0
+        self._seconds["environment"] += t2 - t1
+
+    def _advance(self, actions: list[Any]) -> list[int]:
+        """Step the environment of every live row; the rows whose episode ended."""
+        steps, observations, rewards = self._steps, self._observations, self._rewards
+        ended, failed, self._cut = [], [], []
+        for row in self._live:
+            try:
+                observations[row], rewards[row], terminated, truncated, _ = steps[row](actions[row])
+            except (Exception, EpisodeTimeout) as error:
+                failed.append((row, error))
+                continue
+            if terminated or truncated:
+                ended.append(row)
+                if not terminated:
+                    self._cut.append(row)
+        for row, reason in failed:
+            self._fail(row, reason)
+        return ended
+
+    def _count(self) -> None:
+        """Add the step's rewards and tell of it; a NaN observation fails the episode before the policy sees it."""
+        self._taken += 1
+        rewards = self._rewards
+        if self._offset:
+            rewards = rewards + self._offset
+        self._episode_return += rewards
+        self._episode_signs += np.sign(rewards)
+        flat = self._observations.ravel()
+        if math.isnan(flat.dot(flat)):  # a quick look at all of them
+            for row in [row for row in self._live if np.isnan(self._observations[row]).any()]:
+                self._fail(row, ValueError(f"the observation is NaN at step {self._taken - self._began[row]}"))
+        if self._batch.on_step is not None:
+            self._batch.on_step(self._jobs, self._live, self._observations, rewards, self._cut)
+
+    def _begin(self, row: int) -> None:
+        """Reset the environment of a row for its job's next episode."""
+        job = self._jobs[row]
+        seed = int(self._batch.seeds[job, self._episode[job]])
+        random.seed(seed)
+        np.random.seed(seed)  # for environments that draw from the global generator
+        self._episode_return[row] = self._episode_signs[row] = self._rewards[row] = 0.0
+        self._began[row] = self._taken
+        try:
+            if self._task.options.fresh_environment and self._episode[job] == 0:
+                self._renew(job)
+            reset, step = self._pool[job].reset, self._pool[job].step
+            if self._watch is not None:
+                self._watch.restart(job)
+                reset, step = self._watch.timed(job, reset), self._watch.timed(job, step)
+            self._observations[row], _ = reset(seed=seed)
+            self._steps[row] = step
+            if np.isnan(self._observations[row]).any():
+                raise ValueError("the observation is NaN after reset")
+        except (Exception, EpisodeTimeout) as error:
+            self._fail(row, error)
+
+    def _end(self, row: int) -> None:
+        """Book a finished episode, and begin the next one of its job or retire the row."""
+        job = self._jobs[row]
+        if not np.isfinite(self._episode_return[row]):
+            self._fail(row, ValueError(f"the return is {self._episode_return[row]}"))
+        if np.isnan(self._total_return[job]):
+            return
+        self._total_return[job] += self._episode_return[row]
+        self._total_signs[job] += self._episode_signs[row]
+        self._total_length[job] += self._taken - self._began[row]
+        self._episode[job] += 1
+        if self._episode[job] < self._task.episodes_per_job:
+            self._actor.restart(row)
+            self._begin(row)
+
+    def _fail(self, row: int, error: BaseException) -> None:
+        """A job whose episode failed counts as NaN; its environment is made anew, for what it may have left behind."""
+        job = self._jobs[row]
+        if np.isnan(self._total_return[job]):  # told already, such as a NaN observation with a NaN reward
+            return
+        where = traceback.extract_tb(error.__traceback__)
+        place = f" ({where[-1].filename}:{where[-1].lineno})" if where else ""
+        self._failures.append(f"job {job} of the chunk: {type(error).__name__}: {error}{place}")
+        if self._task.options.on_failed_episode == "abort":
+            text = f"an episode failed and task.on_failed_episode is abort: {self._failures[-1]}"
+            raise RunError(text) from error
+        self._total_return[job] = np.nan
+        self._total_length[job] += self._taken - self._began[row]
+        self._renew(job)
+
+    def _renew(self, job: int) -> None:
+        close = self._pool[job].close
+        if self._watch is not None:  # what hung in `step` may hang again
+            self._watch.restart(job)
+            close = self._watch.timed(job, close)
+        with contextlib.suppress(Exception, EpisodeTimeout):
+            close()
+        with quiet_stderr():
+            self._pool[job] = self._task.environment()
+
+    def _settle(self) -> None:
+        """Drop the rows of finished jobs from the live ones; compact the stack once a quarter of it is idle."""
+        episodes = self._task.episodes_per_job
+        done = [self._episode[job] >= episodes or np.isnan(self._total_return[job]) for job in self._jobs]
+        self._live = [row for row in self._live if not done[row]]
+        self._observations[[row for row, is_done in enumerate(done) if is_done]] = 0.0
+        if self._live and 4 * len(self._live) <= 3 * len(self._jobs):
+            self._compact()
+
+    def _compact(self) -> None:
+        keep = np.array(self._live, np.intp)
+        self._actor.keep(keep)
+        self._jobs = [self._jobs[row] for row in self._live]
+        self._steps = [self._steps[row] for row in self._live]
+        self._observations, self._rewards = self._observations[keep], self._rewards[keep]
+        self._episode_return, self._episode_signs = self._episode_return[keep], self._episode_signs[keep]
+        self._began = [self._began[row] for row in self._live]
+        self._live = list(range(len(keep)))
+
+    def _outcome(self) -> Outcome:
+        episodes = self._task.episodes_per_job
+        rows = np.zeros(len(self._total_return), ROW)
+        rows["return_"] = self._total_return / episodes
+        rows["sign_return"] = self._total_signs / episodes
+        rows["length"] = self._total_length
+        failed = np.isnan(rows["return_"])
+        seconds = {**self._seconds, "policy_calls": float(self._taken)}
+        return Outcome(rows, {}, seconds, self._failures, self._sums.units(failed, self._batch.unit))
+
+
+def _no_step(action: Any) -> Any:
+    raise AssertionError("a row that never began was stepped")

@@ -1,0 +1,184 @@
+"""Evaluates vectors with an external program: parameters in a file, the result in another, no shell between.
+
+Each job has a scratch directory of its own, in which the program runs. It is removed where all went well; of failures
+the first KEPT directories of a run stay, as failed_0 ... failed_9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from hpc_es.core.data import Float64, Poll
+from hpc_es.core.places import RunPlace
+from hpc_es.tasks.functions.environment import cleaned
+from hpc_es.tasks.functions.evaluator import Measured, measured
+from hpc_es.tasks.functions.keeper import STDERR
+from hpc_es.tasks.functions.programs import Ended, Programs
+
+Format = Literal["json", "text"]
+
+SCRATCH = "scratch"  # in the run directory
+KEPT = 10
+LARGEST_RESULT_BYTES = 1_000_000
+LAST_LINES, LAST_BYTES = 5, 1000  # of stderr, in the log
+PARAMETERS, RESULT, SEED, CONFIG = "{parameters}", "{result}", "{seed}", "{config}"
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is run, and how it is told its parameters."""
+
+    words: tuple[str, ...]  # the first is the program, an absolute path
+    config_directory: Path  # what {config} stands for
+    names: tuple[str, ...] = ()  # of the parameters; empty: the parameters are a list
+    format: Format = "json"
+    timeout_seconds: float = math.inf
+    environment: Mapping[str, str] = field(default_factory=dict)  # put into the program's
+
+    def arguments(self, parameters: Path, result: Path, seed: int) -> list[str]:
+        """Return the words with the paths and the seed in place of their marks."""
+        marks = {PARAMETERS: str(parameters), RESULT: str(result), SEED: str(seed), CONFIG: str(self.config_directory)}
+        return [_replaced(word, marks) for word in self.words]
+
+    def written(self, values: Sequence[float]) -> str:
+        """Return the parameters as the program reads them; numbers have all their digits."""
+        if self.format == "text":
+            return "".join(f"{value!r}\n" for value in values)
+        return json.dumps(dict(zip(self.names, values, strict=True)) if self.names else list(values)) + "\n"
+
+
+def _replaced(word: str, marks: Mapping[str, str]) -> str:
+    """Return the word with all marks replaced at once: what is put in is not looked at again."""
+    for mark, text in marks.items():
+        if mark in word:
+            return text.join(_replaced(part, marks) for part in word.split(mark))
+    return word
+
+
+class External:
+    """Evaluates vectors with a program; see `Evaluator`."""
+
+    def __init__(self, command: Command, identity: str = "") -> None:
+        self._command, self.identity = command, identity
+        self._programs = Programs()
+        self._root: Path | None = None
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._place, self._number = f"{os.getpid()}", 0
+
+    def open(self, place: RunPlace) -> None:
+        """Have the scratch directories in the run directory, and remove those of a killed run."""
+        self._root, self._place = place.directory / SCRATCH, f"rank_{place.rank}_{os.getpid()}"
+        for left in self._root.glob("rank_*"):
+            of = left.name.split("_")[1]
+            if of == str(place.rank) or (place.rank == 0 and of.isdigit() and int(of) >= place.ranks):
+                shutil.rmtree(left, ignore_errors=True)
+
+    def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Poll) -> list[Measured]:
+        """Run the program for each vector, one after the other."""
+        return [self._one(values, seed, poll) for values, seed in zip(vectors.tolist(), seeds, strict=True)]
+
+    def _one(self, values: Sequence[float], seed: int, poll: Poll) -> Measured:
+        scratch = self._scratch()
+        since = time.monotonic()
+        parameters, result = scratch / "parameters", scratch / "result"
+        parameters.write_text(self._command.written(values))
+        words = self._command.arguments(parameters, result, seed)
+        environment = cleaned(os.environ, self._command.environment)
+        ended = self._programs.run(words, scratch, environment, self._command.timeout_seconds, poll)
+        try:
+            self._check(ended)
+            found = measured(_read(result), time.monotonic() - since)
+        except (OSError, ValueError) as error:
+            found = Measured(math.nan, str(error), time.monotonic() - since)
+        if found.failure is None:
+            shutil.rmtree(scratch, ignore_errors=True)
+            return found
+        said = _last_lines(scratch / STDERR)
+        where = self._kept(scratch)
+        return Measured(math.nan, "; ".join(filter(None, [found.failure, said, where])), found.seconds)
+
+    def _check(self, ended: Ended) -> None:
+        """ValueError where the program did not end well."""
+        program = self._command.words[0]
+        if ended.error is not None:
+            raise ValueError(f"{program} could not be started: {ended.error}")
+        if ended.timed_out:
+            limit = self._command.timeout_seconds
+            raise ValueError(f"{program} took longer than task.timeout_seconds: {limit:g}")
+        if ended.status:
+            how = f"signal {-ended.status}" if ended.status < 0 else f"status {ended.status}"
+            raise ValueError(f"{program} ended with {how}")
+
+    def _scratch(self) -> Path:
+        if self._root is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="hpc_es_")
+            self._root = Path(self._temporary.name)
+        scratch = self._root / f"{self._place}_{self._number}"
+        self._number += 1
+        scratch.mkdir(parents=True)
+        return scratch
+
+    def _kept(self, scratch: Path) -> str:
+        """Keep the directory of a failure under a free name, or remove it; returns what to say of it."""
+        assert self._root
+        for number in range(KEPT):
+            place = self._root / f"failed_{number}"
+            if not place.exists():
+                with contextlib.suppress(OSError):  # another rank took the name in this instant
+                    scratch.rename(place)
+                    return f"kept in {place}"
+        shutil.rmtree(scratch, ignore_errors=True)
+        return f"not kept: {self._root} has {KEPT} already"
+
+    def close(self) -> None:
+        """End the program that runs, if one does."""
+        self._programs.close()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+
+def _read(path: Path) -> float:
+    """Return the number that a program wrote; ValueError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_RESULT_BYTES + 1)
+    except FileNotFoundError:
+        raise ValueError("no result was written: expected a number or JSON in the file {result}") from None
+    if len(content) > LARGEST_RESULT_BYTES:
+        raise ValueError(f"the result is larger than {LARGEST_RESULT_BYTES:,} bytes: expected a number or JSON")
+    text = content.decode(errors="replace").strip()
+    with contextlib.suppress(ValueError):
+        return float(text)
+    with contextlib.suppress(ValueError, RecursionError):
+        told = json.loads(text)
+        value = told.get("value") if isinstance(told, dict) else told
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+    raise ValueError(f'the result is {escaped(text[:60])!s}: expected a number, or JSON such as {{"value": 1.5}}')
+
+
+def _last_lines(path: Path) -> str:
+    """Return what a program said last, in one line; nothing where it said nothing."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - LAST_BYTES, 0))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    said = [escaped(line.strip()) for line in lines if line.strip()][-LAST_LINES:]
+    return f"stderr: {' | '.join(said)}" if said else ""
+
+
+def escaped(text: str) -> str:
+    """Return the text with what a terminal would obey (escape sequences, line ends) as backslash codes."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

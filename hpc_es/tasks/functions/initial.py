@@ -1,0 +1,72 @@
+"""The vector that a search begins with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hpc_es.core.data import Float64
+from hpc_es.core.errors import ConfigError
+from hpc_es.tasks.functions.coordinates import Coordinates
+
+KEY = "task.initial"
+RANDOM = "random"
+SUFFIXES = (".npy", ".json", ".txt")
+
+
+def initial_values(
+    initial: float | Sequence[float] | str | None, coordinates: Coordinates, directory: Path
+) -> Float64 | None:
+    """Return what the objective sees first, float64[size], or None: a random vector; ConfigError."""
+    if initial == RANDOM:
+        bounds = coordinates.bounds
+        if bounds is None or not (np.isfinite(bounds.low) & np.isfinite(bounds.high)).all():
+            raise _error("is random, but not every coordinate has a lower and an upper bound: set task.bounds")
+        return None
+    if isinstance(initial, str):
+        values = _read(directory / initial)
+    elif initial is None:
+        values = np.zeros(coordinates.size) if coordinates.bounds is None else coordinates.bounds.middle()
+        seen: Float64 = coordinates.seen(values[np.newaxis])[0][0]
+        return seen
+    else:
+        values = np.array(initial, np.float64)
+        values = np.full(coordinates.size, values) if values.shape == () else values
+    if values.shape != (coordinates.size,):
+        raise _error(f"expected {coordinates.size} numbers, found an array of the shape {list(values.shape)}")
+    if not np.isfinite(values).all():
+        raise _error(f"expected finite numbers, found {values[~np.isfinite(values)][0]}")
+    bounds = None if coordinates.ranges else coordinates.bounds
+    if bounds is not None and (bounds.clipped(values) != values).any():
+        index = int((bounds.clipped(values) != values).argmax())
+        low, high = bounds.low[index], bounds.high[index]
+        raise _error(f"is {values[index]:g} in coordinate {index}: expected a number from {low:g} to {high:g}")
+    return values
+
+
+def _read(path: Path) -> Float64:
+    try:
+        match path.suffix:
+            case ".npy":
+                found = np.load(path, allow_pickle=False)
+            case ".json":
+                found = np.array(json.loads(path.read_text()))
+            case ".txt":
+                found = np.loadtxt(path, ndmin=1)
+            case _:
+                text = f"expected a number, a list, {RANDOM!r} or a file ({', '.join(SUFFIXES)}), found {path.name!r}"
+                raise _error(text)
+        if found.dtype.kind not in "iuf":
+            raise ValueError(f"it holds {found.dtype}, no numbers")
+        numbers: Float64 = found.astype(np.float64)
+        return numbers
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise _error(f"expected a file of numbers, but {path} cannot be read: {reason}") from error
+
+
+def _error(text: str) -> ConfigError:
+    return ConfigError([(KEY, text)])

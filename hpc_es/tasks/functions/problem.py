@@ -1,0 +1,199 @@
+"""An objective as a VectorProblem: a job is one evaluation, an episode of length 1 with the return +value or -value.
+
+A job fails where its evaluation fails. What it gives depends on its vector and seed alone; the seed is that of its
+group, so that both halves of a mirrored pair have the same one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpc_es.core.data import (
+    Arrays,
+    Candidates,
+    Carried,
+    Field,
+    Float64,
+    Jobs,
+    Outcome,
+    Poll,
+    Results,
+    Rows,
+    State,
+    row_dtype,
+)
+from hpc_es.core.errors import RunError
+from hpc_es.core.interfaces import Evaluation
+from hpc_es.core.keys import Keys, Purpose
+from hpc_es.core.places import RunPlace
+from hpc_es.tasks.functions.best import CENTRE, BestVector, best_report
+from hpc_es.tasks.functions.coordinates import Coordinates
+from hpc_es.tasks.functions.evaluator import Evaluator, Measured
+from hpc_es.tasks.functions.journal import Journal, remove_finished
+from hpc_es.tasks.functions.options import Search
+from hpc_es.tasks.problem_defaults import ProblemDefaults
+
+VALUE = Field("value", "<f8")  # as the objective gave it, without sign and penalty
+SEEN = "seen"  # what was evaluated, float64[jobs, size]
+PROBE_BLOCK = 3  # of evaluation's keys, as episodes have it
+
+
+class ObjectiveProblem(ProblemDefaults):
+    """The search for the vector with the best value."""
+
+    fields: tuple[Field, ...] = (VALUE,)
+    dtype = np.dtype(np.float64)
+    evaluation_episodes: int | None = 1
+
+    def __init__(
+        self,
+        search: Search,
+        coordinates: Coordinates,
+        first: Float64 | None,
+        evaluator: Evaluator,
+        keys: Keys,
+        batch: int = 0,
+    ) -> None:
+        self._search, self._coordinates, self._first = search, coordinates, first
+        self._evaluator, self._keys = evaluator, keys
+        self._journal = Journal(search.journal, evaluator.identity)
+        self._place: RunPlace | None = None
+        self.size = coordinates.size
+        self.layout: Mapping[str, tuple[int, ...]] = {"x": (coordinates.size,)}
+        self.chunk_size = batch or 1
+        self._at_once = batch > 0
+        self.columns = coordinates.names if search.record_evaluations else ()
+
+    def initial(self, rng: np.random.Generator) -> Float64:
+        """Return the search vector to begin with, float64[size]."""
+        if self._first is not None:
+            return np.array(self._coordinates.searched(self._first), np.float64)
+        bounds = self._coordinates.bounds
+        assert bounds is not None, "a random vector needs bounds"
+        drawn: Float64 = rng.uniform(bounds.low, bounds.high)
+        return drawn
+
+    def open(self, place: RunPlace) -> None:
+        """Read what a killed run has evaluated already."""
+        self._place = place
+        self._evaluator.open(place)
+        self._journal.open(place.directory, place.from_rank_0)
+
+    def saved(self, generation: int) -> None:
+        """Remove the journal of the generations that a checkpoint holds now; on rank 0 only."""
+        if self._place is not None:
+            remove_finished(self._place.directory, generation)
+
+    def seen(self, candidates: Candidates) -> Float64:
+        """Return what the objective sees of some candidates, float64[jobs, size]."""
+        return self._coordinates.seen(candidates.stacked())[0]
+
+    def evaluate(self, candidates: Candidates, jobs: Jobs, carried: Carried, poll: Poll) -> Outcome:
+        """Evaluate a chunk."""
+        seen, penalties = self._coordinates.seen(candidates.stacked())
+        found = self._measured(seen, jobs, poll)
+        rows = np.zeros(len(jobs), row_dtype(self.fields))
+        rows["value"] = [each.value for each in found]
+        rows["return_"] = self._search.sign * rows["value"] - penalties
+        rows["length"] = 1
+        arrays = {SEEN: seen} if jobs.purpose == "train" and self._search.record_evaluations else {}
+        seconds = {"environment": sum(each.seconds for each in found)}
+        return Outcome(rows, arrays, seconds, self._failures(jobs, found), self._units(seen, rows, jobs))
+
+    def _measured(self, seen: Float64, jobs: Jobs, poll: Poll) -> list[Measured]:
+        seeds = {group: self._seed(jobs, group) for group in dict.fromkeys(jobs.groups)}
+        of_jobs = [seeds[group] for group in jobs.groups]
+        numbered = zip(jobs.numbers, seen, of_jobs, strict=True)
+        keys = [self._journal.key(f"{jobs.purpose} {number}", x, seed) for number, x, seed in numbered]
+        known = self._journal.known(jobs.generation, keys)
+        if known is not None:
+            return known
+        found = self._tried(seen, of_jobs, poll)
+        self._journal.add(jobs.generation, keys, found)
+        return found
+
+    def _tried(self, seen: Float64, seeds: Sequence[int], poll: Poll) -> list[Measured]:
+        """Evaluate, and again what failed: of a batch the whole, since its values may depend on each other."""
+        found = self._evaluator.evaluate(seen, seeds, poll)
+        for _ in range(self._search.retries):
+            failed = [row for row, each in enumerate(found) if each.failure is not None]
+            if not failed:
+                break
+            again = list(range(len(found))) if self._at_once else failed
+            new = self._evaluator.evaluate(seen[again], [seeds[row] for row in again], poll)
+            for row, each in zip(again, new, strict=True):
+                found[row] = Measured(each.value, each.failure, found[row].seconds + each.seconds)
+        return found
+
+    def _seed(self, jobs: Jobs, group: int) -> int:
+        purpose = Purpose.ENVIRONMENT if jobs.purpose == "train" else Purpose.EVALUATION
+        block = PROBE_BLOCK if jobs.purpose == "probe" else 0
+        return self._keys.seed31(purpose, jobs.generation, group, block)
+
+    def _failures(self, jobs: Jobs, found: Sequence[Measured]) -> list[str]:
+        told = [
+            f"job {number}: {each.failure}" for number, each in zip(jobs.numbers, found, strict=True) if each.failure
+        ]
+        if told and self._search.on_failed_evaluation == "abort":
+            raise RunError(f"an evaluation failed and task.on_failed_evaluation is abort: {told[0]}")
+        return told
+
+    def _units(self, seen: Float64, rows: Rows, jobs: Jobs) -> list[Arrays]:
+        """Return the best of a chunk, where one did not fail."""
+        each = (
+            BestVector(x, float(value), jobs.generation, number)
+            for x, value, number in zip(seen, rows["value"], jobs.numbers, strict=True)
+        )
+        best = BestVector(np.zeros(0)).better(each, self._search.sign)
+        return [] if math.isnan(best.value) else [best.arrays()]
+
+    def carried(self) -> Carried:
+        """Return that nothing was evaluated yet."""
+        return Carried({}, BestVector(np.full(self.size, np.nan)).arrays())
+
+    def merge(self, carried: Carried, units: Sequence[Arrays]) -> Carried:
+        """Return the best vector so far."""
+        best = BestVector.of(carried.master)
+        return Carried({}, best.better(map(BestVector.of, units), self._search.sign).arrays())
+
+    def metrics(self, carried: Carried) -> Mapping[str, float]:
+        """Return the best value so far."""
+        return {"best_value": BestVector.of(carried.master).value}
+
+    def is_reached(self, carried: Carried, target: float) -> bool:
+        """Return whether the best value is at least as good as the target."""
+        sign = self._search.sign
+        return sign * BestVector.of(carried.master).value >= sign * target
+
+    def summary(self, carried: Carried) -> Mapping[str, Any]:
+        """Return the best vector so far."""
+        return {"best": best_report(carried.master, tuple(self._search.parameters or ()))}
+
+    def measured(self, state: State, evaluation: Rows) -> Sequence[Arrays]:
+        """Return the evaluation of the centre as units to merge."""
+        values = [float(value) for value in evaluation["value"] if not math.isnan(value)]
+        seen = self._coordinates.seen(state.theta[np.newaxis])[0][0]
+        return [BestVector(seen, value, state.generation, CENTRE).arrays() for value in values]
+
+    def evaluations(self, state: State, results: Results, evaluation: Rows) -> Iterator[Evaluation]:
+        """Yield what a generation has evaluated, for evaluations.csv: the jobs, then the centre as job -1."""
+        job = 0
+        for arrays in results.chunk_arrays:
+            for x in arrays[SEEN].tolist():
+                yield job, float(results.rows["value"][job]), x
+                job += 1
+        if len(evaluation):
+            seen = self._coordinates.seen(state.theta[np.newaxis])[0][0].tolist()
+            yield from ((CENTRE, float(value), seen) for value in evaluation["value"])
+
+
+def first_values(search: Search, values: Float64 | None, coordinates: Coordinates) -> Float64 | None:
+    """Return the initial values with those that named parameters have of their own put in."""
+    if values is None or not search.parameters:
+        return values
+    given = [each.initial for each in search.parameters.values()]
+    return np.array([old if new is None else new for old, new in zip(values.tolist(), given, strict=True)])

@@ -1,0 +1,175 @@
+"""The problems that a policy and the episodes of a task make: its parameters as a vector, or its trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpc_es.config.options import Positive, Probability, option, options
+from hpc_es.config.warnings import unused
+from hpc_es.core.data import (
+    SIGN_RETURN,
+    Arrays,
+    Candidates,
+    Carried,
+    Field,
+    Float32,
+    Jobs,
+    Normaliser,
+    Outcome,
+    Poll,
+    Spaces,
+)
+from hpc_es.core.errors import ConfigError
+from hpc_es.core.interfaces import Actor, Batch, Policy, Segments
+from hpc_es.core.keys import Keys, Purpose
+from hpc_es.tasks.observation_moments import Moments
+from hpc_es.tasks.problem_defaults import ProblemDefaults
+
+PROBE_BLOCK = 3  # of evaluation's keys: training's evaluations have 0, `hpc-es eval` 1, `hpc-es bandit-report` 2
+
+
+@options
+class ObservationNormalization:
+    """`task.observation_normalization:`, running mean and standard deviation of the observations."""
+
+    enabled: bool = option("normalise what the policy sees", False)
+    probability: Probability = option("share of pairs whose observations are added to the statistics", 0.01)
+    clip: Positive = option("normalised observations are clipped to [-clip, clip]", 5.0)
+
+    def warnings(self) -> Iterator[tuple[str, str]]:
+        """Yield what has no effect: (key, text)."""
+        if not self.enabled:
+            yield from unused(self, ("probability", "clip"), "enabled is false")
+        elif not self.probability:
+            yield "probability", "is 0: nothing is ever observed, so mean and deviation stay 0 and 1 (try 0.01)"
+
+
+class Episodic(Protocol):
+    """A task that plays episodes with an actor."""
+
+    name: str
+    spaces: Spaces
+    episodes_per_job: int
+
+    def evaluate(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
+        """Run every job's episodes."""
+        ...
+
+
+def refuse_normalization(normalization: ObservationNormalization) -> None:
+    """Raise ConfigError where observations are to be normalised by an algorithm that learns from trajectories."""
+    if normalization.enabled:
+        text = "is true, but an algorithm that differentiates trajectories sees observations as they are"
+        raise ConfigError(
+            [("task.observation_normalization.enabled", f"{text}: expected false, or algorithm.kind: es")]
+        )
+
+
+class PolicyProblem(ProblemDefaults):
+    """A policy's parameters, evaluated by episodes; what it learns is the observations' mean and deviation."""
+
+    fields: tuple[Field, ...] = (SIGN_RETURN,)
+    dtype = np.dtype(np.float32)
+
+    def __init__(
+        self, task: Episodic, policy: Policy, keys: Keys, normalization: ObservationNormalization, unit: int
+    ) -> None:
+        self._task, self._policy, self._keys, self._normalization, self._unit = task, policy, keys, normalization, unit
+        self.episodes_per_job = task.episodes_per_job
+        self.size = policy.size
+        self.layout = getattr(policy, "shapes", {"theta": (policy.size,)})
+
+    def initial(self, rng: np.random.Generator) -> Float32:
+        """Return the policy's initial parameters, float32[size]."""
+        return self._policy.initial(rng)
+
+    def evaluate(self, candidates: Candidates, jobs: Jobs, carried: Carried, poll: Poll) -> Outcome:
+        """Play every job's episodes with its own parameters."""
+        actor = self._policy.bind(candidates, self._normaliser(carried))
+        return self._task.evaluate(actor, self._batch(jobs), poll)
+
+    def _normaliser(self, carried: Carried) -> Normaliser | None:
+        if not self._normalization.enabled:
+            return None
+        return carried.shared["observation_mean"], carried.shared["observation_std"], self._normalization.clip
+
+    def _batch(self, jobs: Jobs) -> Batch:
+        """Seeds by group, so that both halves of a pair meet the same episodes; evaluation has seeds of its own."""
+        training = jobs.purpose == "train"
+        seeds = {group: self._seeds(jobs, group) for group in dict.fromkeys(jobs.groups)}
+        return Batch(
+            seeds=np.stack([seeds[group] for group in jobs.groups]),
+            training=training,
+            observe=np.array([training and self._observed(jobs.generation, group) for group in jobs.groups]),
+            action_noise_std=self._policy.action_noise_std,
+            action_noise=partial(self._action_noise, jobs.generation, jobs.numbers.start),
+            unit=self._unit,
+        )
+
+    def _seeds(self, jobs: Jobs, group: int) -> Any:
+        purpose = Purpose.ENVIRONMENT if jobs.purpose == "train" else Purpose.EVALUATION
+        block = PROBE_BLOCK if jobs.purpose == "probe" else 0
+        generator = self._keys.generator(purpose, jobs.generation, group, block)
+        return generator.integers(2**31, size=self.episodes_per_job)
+
+    def _observed(self, generation: int, group: int) -> bool:
+        if not self._normalization.enabled:
+            return False
+        drawn = self._keys.generator(Purpose.OBSERVATION_SAMPLING, generation, group).random()
+        return bool(drawn < self._normalization.probability)
+
+    def _action_noise(self, generation: int, first_job: int, place: int) -> np.random.Generator:
+        return self._keys.generator(Purpose.ACTION_NOISE, generation, first_job + place)
+
+    def carried(self) -> Carried:
+        """Return mean 0 and standard deviation 1, where observations are normalised."""
+        return _as_carried(self._nothing_seen()) if self._normalization.enabled else Carried()
+
+    def _nothing_seen(self) -> Moments:
+        return Moments.initial(self._task.spaces.observations)
+
+    def merge(self, carried: Carried, units: Sequence[Arrays]) -> Carried:
+        """Return the statistics with those of more observations, added in the order of the units."""
+        if not self._normalization.enabled:
+            return carried
+        moments = Moments.of(carried.master)
+        for arrays in units:
+            moments = moments.plus(Moments.of(arrays)) if arrays else moments
+        return _as_carried(moments)
+
+    def metrics(self, carried: Carried) -> Mapping[str, float]:
+        """Return how many observations the statistics are of."""
+        moments = Moments.of(carried.master) if self._normalization.enabled else self._nothing_seen()
+        return {"observation_count": moments.count}
+
+
+def _as_carried(moments: Moments) -> Carried:
+    return Carried({"observation_mean": moments.mean(), "observation_std": moments.deviation()}, dict(moments.arrays()))
+
+
+class PolicyTrajectories(ProblemDefaults):
+    """The episodes of a policy, for algorithms that see every step."""
+
+    fields: tuple[Field, ...] = (SIGN_RETURN,)
+
+    def __init__(
+        self,
+        task: Episodic,
+        policy: Policy,
+        time_limit: int | None,
+        compiled: Any = None,
+        segments: Callable[[], Segments] | None = None,
+    ) -> None:
+        self._task, self.policy = task, policy
+        self.name, self.spaces, self.episodes_per_job = task.name, task.spaces, task.episodes_per_job
+        self.time_limit = time_limit  # in steps
+        self.compiled = compiled  # what a graph needs to play whole episodes itself; None: nothing can
+        self.segments = segments  # what makes episodes that go on from batch to batch; None: nothing does
+
+    def play(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
+        """Run every job's episodes."""
+        return self._task.evaluate(actor, batch, poll)

@@ -1,0 +1,54 @@
+"""What most problems do not need to say: they learn nothing themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hpc_es.core.data import Arrays, Carried, Field, Results, Rows, State
+from hpc_es.core.interfaces import Evaluation
+from hpc_es.core.places import RunPlace
+
+
+class ProblemDefaults:
+    """A problem that learns nothing, with the chunks and evaluations of the config."""
+
+    fields: tuple[Field, ...] = ()
+    episodes_per_job = 1
+    chunk_size: int | None = None
+    evaluation_episodes: int | None = None
+    columns: tuple[str, ...] = ()
+
+    def carried(self) -> Carried:
+        """Return nothing."""
+        return Carried()
+
+    def merge(self, carried: Carried, units: Sequence[Arrays]) -> Carried:
+        """Return nothing."""
+        return carried
+
+    def metrics(self, carried: Carried) -> Mapping[str, float]:
+        """Return nothing."""
+        return {}
+
+    def measured(self, state: State, evaluation: Rows) -> Sequence[Arrays]:
+        """Return nothing: an evaluation of the centre teaches nothing."""
+        return ()
+
+    def is_reached(self, carried: Carried, target: float) -> bool:
+        """Return False: there are no values."""
+        return False
+
+    def summary(self, carried: Carried) -> Mapping[str, Any]:
+        """Return nothing."""
+        return {}
+
+    def open(self, place: RunPlace) -> None:
+        """Most problems need no place in the run directory."""
+
+    def saved(self, generation: int) -> None:
+        """Most problems keep nothing until a checkpoint."""
+
+    def evaluations(self, state: State, results: Results, evaluation: Rows) -> Iterator[Evaluation]:
+        """Return nothing: there is no evaluations.csv."""
+        return iter(())

@@ -1,0 +1,1 @@
+"""One run: from its directory through the loop to its end."""

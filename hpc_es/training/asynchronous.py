@@ -1,0 +1,103 @@
+"""Asynchronous updates: rank 0 serves the parameters and follows each gradient as it comes (Mnih et al. 2016).
+
+A worker takes the shared arrays, evaluates one chunk, sends what that gives and takes the next; nobody waits for
+another worker. When an update arrives rank 0 has mostly made others since the worker took its theta: the number of
+those is the update's staleness. Which gradient comes first depends on the machine, so the bits are not reproducible.
+A job of one rank does both parts, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc_es.core.data import Arrays, Results, Rows, State
+from hpc_es.mpi.serialize import decode, encode, from_words, to_words
+from hpc_es.mpi.work import Work
+from hpc_es.mpi.world import World
+from hpc_es.training.generation import HEADER, Evaluated, Generation
+
+TASK, RESULT = 4, 5  # tags beside those of Work
+END = -1
+ARRAY = "array/"
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one chunk gave."""
+
+    evaluated: Evaluated
+    staleness: int  # updates that were made since its theta was taken
+
+
+class Asynchronous:
+    """One phase of asynchronous updates; rank 0 calls `updates`, every other rank `serve_worker`."""
+
+    def __init__(self, world: World, work: Work, generation: Generation, row: np.dtype[np.void]) -> None:
+        self._world, self._work, self._generation, self._row = world, work, generation, row
+        self._workers = list(range(1, world.size))
+
+    def updates(self, current: Callable[[], State], go_on: Callable[[], bool]) -> Generator[Update]:
+        """Yield what comes; the caller makes the update, so that `current` is the new state, before the next.
+
+        While `go_on` holds each worker gets a new chunk; then what is on its way still comes. Closed early, that is
+        lost. Chunks have numbers of their own as the generation that their random numbers belong to.
+        """
+        number = current().generation
+        if not self._workers:
+            while go_on():
+                yield Update(self._evaluated(*self._generation.one_chunk(current())), 0)
+            return
+        versions: dict[int, int] = {}
+        try:
+            for worker in self._workers:
+                versions[worker] = self._hand_out(worker, number, current())
+                number += 1
+            while versions:
+                worker, evaluated = self._arrived()
+                yield Update(evaluated, current().generation - versions.pop(worker))
+                if go_on():
+                    versions[worker] = self._hand_out(worker, number, current())
+                    number += 1
+        except GeneratorExit:  # not where a rank has given up: nobody would answer
+            self._end(len(versions))
+            raise
+        self._end(0)
+
+    def _end(self, on_their_way: int) -> None:
+        for _ in range(on_their_way):
+            self._arrived()
+        for worker in self._workers:
+            self._world.send(worker, TASK, [END])
+
+    def _hand_out(self, worker: int, number: int, state: State) -> int:
+        self._world.send(worker, TASK, to_words(encode({"number": np.array(number), **state.shared})))
+        return state.generation
+
+    def _arrived(self) -> tuple[int, Evaluated]:
+        self._world.wait_until(lambda: bool(self._work.arrived))
+        worker, words = self._work.arrived.popleft()
+        told = decode(from_words(words))
+        rows = np.frombuffer(told.pop("rows").tobytes(), self._row)
+        header = np.frombuffer(told.pop("header").tobytes(), HEADER)
+        return worker, self._evaluated(rows, {name.removeprefix(ARRAY): told[name] for name in told}, header)
+
+    def _evaluated(self, rows: Rows, arrays: Arrays, header: npt.NDArray[np.void]) -> Evaluated:
+        return Evaluated(header, Results(rows, [arrays]), np.zeros(0, self._row))
+
+    def serve_worker(self, state: State) -> None:
+        """Evaluate chunk after chunk until rank 0 ends the phase."""
+        while True:
+            words = self._world.receive(0, TASK)
+            self._generation.clock.idled()
+            if words[0] == END:
+                return
+            shared = decode(from_words(words))
+            number = int(shared.pop("number"))
+            rows, arrays, header = self._generation.one_chunk(replace(state, generation=number, shared=shared))
+            message = {"rows": rows.view(np.uint8), "header": header.view(np.uint8)}
+            message |= {ARRAY + name: array for name, array in arrays.items()}
+            self._world.send(0, RESULT, to_words(encode(message)))

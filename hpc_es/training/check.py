@@ -1,0 +1,55 @@
+"""`--check`: everything that can be known without training, in seconds on a login node."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from hpc_es.config.kinds import module
+from hpc_es.config.sections import Config
+from hpc_es.config.warnings import warnings_of
+from hpc_es.core.data import Box
+from hpc_es.core.interfaces import Task
+from hpc_es.tasks.episodes.probe import differences
+from hpc_es.tasks.episodes.task import Episodes
+from hpc_es.training.build import problem_of, task_and_policy
+from hpc_es.training.misfits import needs
+
+PROBE_STEPS = 200
+
+
+def check(config: Config) -> int:
+    """Make the environment and the policy, look for hidden state, print what would run; ConfigError or status 0."""
+    task, policy = task_and_policy(config)
+    sys.stdout.write(f"config is valid: {config.name}\n")
+    if task.spaces is not None:
+        actions = task.spaces.actions
+        kind = f"Box of {len(actions.low)}" if isinstance(actions, Box) else f"Discrete({actions.n})"
+        size = f", parameters {policy.size:,}" if policy else ""
+        sys.stdout.write(f"  observations {task.spaces.observations}, actions {kind}{size}\n")
+    elif module("tasks", config.task.kind).OFFERS.values:
+        sys.stdout.write(f"  objective {task.name}, of {problem_of(config, task, policy).size:,} numbers\n")
+    if needs(config).noise and config.noise.kind == "table":
+        megabytes = config.noise.table_size * np.dtype(np.float32).itemsize / 1e6
+        sys.stdout.write(f"  noise table {megabytes:,.0f} MB a node\n")
+    for warning in (*warnings_of(config), *warnings(task)):
+        sys.stdout.write(f"WARNING: {warning}\n")
+    return 0
+
+
+def warnings(task: Task) -> list[str]:
+    """Return what need not stop a run, but should be known before it."""
+    if not isinstance(task, Episodes) or task.options.fresh_environment:
+        return []
+    try:
+        found = differences(task.environment, PROBE_STEPS)
+    except Exception as error:  # around episodes of a foreign environment
+        return [f"{task.options.env_id} fails under random actions: {type(error).__name__}: {error}"]
+    if not found:
+        return []
+    return [
+        f"{task.options.env_id} gives other episodes when it is reused than when it is new ({found}): it keeps state "
+        "that reset does not clear, so results would depend on which rank ran which episode. "
+        "Set task.fresh_environment: true"
+    ]

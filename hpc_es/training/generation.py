@@ -1,0 +1,258 @@
+"""One generation on all ranks: chunks are evaluated, rows exchanged, blocks and chunk arrays brought to rank 0."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Purpose, Results, Rows, State, numbered
+from hpc_es.core.interfaces import Algorithm
+from hpc_es.mpi.serialize import decode, encode
+from hpc_es.mpi.work import Work
+from hpc_es.mpi.world import World
+from hpc_es.training.kept_outcomes import KeptOutcomes
+
+# What each rank tells of its generation, in the header of its rows.
+TIMES = ("environment", "policy", "update", "messages", "idle")
+HEADER = np.dtype([("signals", "<i8"), ("policy_calls", "<f8"), *((name, "<f8") for name in TIMES), ("chunks", "<i8")])
+FAILURES_TOLD = 3  # by a rank in a round: a thousand jobs may fail alike
+EVALUATION_CHUNK = 16  # episodes; as array shapes must not depend on ranks
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A generation as rank 0 sees it before `tell`."""
+
+    headers: npt.NDArray[np.void]  # HEADER[ranks]
+    results: Results  # of training jobs
+    evaluation: Rows  # [evaluation jobs], empty if there was no evaluation
+    learned: Sequence[Arrays] = ()  # what the problem learned in training, by units in their order
+
+
+class Clock:
+    """Seconds of this rank by what they were spent on.
+
+    They travel with the rows, so what comes after the rows (the update) is told with the next generation's.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.taken()
+
+    def taken(self) -> dict[str, float]:
+        """Return the seconds since the last call of this."""
+        seconds = getattr(self, "seconds", {})
+        self.seconds = dict.fromkeys((*TIMES, "policy_calls"), 0.0)
+        return seconds
+
+    def idled(self) -> None:
+        """Book the time waited since the last booking."""
+        self.seconds["idle"] += self._world.waited
+        self._world.waited = 0.0
+
+    def timed(self, name: str, since: float) -> None:
+        """Book the time since then; what was spent waiting in it is idle time."""
+        elapsed = time.perf_counter() - since
+        waited = min(self._world.waited, elapsed)
+        self._world.waited = 0.0
+        self.seconds["idle"] += waited
+        self.seconds[name] += elapsed - waited
+
+    def outcome(self, outcome: Outcome, since: float) -> None:
+        """Book a chunk: environment and policy as measured, the rest (noise) as update."""
+        elapsed = time.perf_counter() - since
+        for name, seconds in outcome.seconds.items():
+            self.seconds[name] += seconds
+        inside = outcome.seconds.get("environment", 0.0) + outcome.seconds.get("policy", 0.0)
+        self.seconds["update"] += max(elapsed - inside, 0.0)
+
+
+def evaluation_chunks(episodes: int, first_index: int) -> list[Chunk]:
+    """Return the chunks of an evaluation of the unperturbed theta."""
+    return [
+        Chunk(first_index + number, start, min(EVALUATION_CHUNK, episodes - start), "evaluate")
+        for number, start in enumerate(range(0, episodes, EVALUATION_CHUNK))
+    ]
+
+
+class Generation:
+    """Runs the chunks of a generation; every rank calls the same methods in the same order."""
+
+    def __init__(
+        self,
+        world: World,
+        work: Work,
+        algorithm: Algorithm,
+        row: np.dtype[np.void],
+        signals: Callable[[], int],
+        log: Callable[[str], None],
+    ) -> None:
+        self._world, self._work, self._algorithm, self._row = world, work, algorithm, row
+        self._signals, self._log = signals, log
+        self.clock = Clock(world)
+        self._held = KeptOutcomes(world)
+
+    def go_on(self, work: Work) -> None:
+        """Ranks were lost: those that are left share the work anew, and keep what they have of this generation."""
+        self._work = work
+        self._held.to_tell = True
+
+    def run(self, state: State, evaluation_episodes: int, train: bool = True) -> Evaluated:
+        """Evaluate rounds until the algorithm asks for none, and the evaluation episodes with the first round."""
+        self._held.begin(state.generation, train)
+        outcomes: dict[int, Outcome] = {}
+        chunks: list[Chunk] = []
+        by_chunk: dict[int, Rows] = {}
+        rows, headers = np.zeros(0, self._row), np.zeros(self._world.size, HEADER)
+        round = 0
+        while True:
+            new = numbered(self._algorithm.ask(state, round, rows), len(chunks)) if train else []
+            if round == 0:
+                new += evaluation_chunks(evaluation_episodes, len(new))
+            elif not new:
+                break
+            mine = self._evaluate(state, new)
+            outcomes |= mine
+            chunks += new
+            headers = summed(headers, self._exchange(new, mine, by_chunk))
+            rows = self._joined(by_chunk, chunks, "train")
+            round += 1
+            if not train:
+                break
+        evaluation = self._joined(by_chunk, chunks, "evaluate")
+        if not train:
+            return Evaluated(headers, Results(rows, []), evaluation)
+        prepared = self._prepared(state, rows)
+        gathered = self._gather(state, prepared, chunks, outcomes)
+        probes = self._joined(by_chunk, chunks, "probe")
+        results = Results(rows, gathered.chunk_arrays, gathered.blocks, prepared, probes)
+        return Evaluated(headers, results, evaluation, gathered.learned)
+
+    def _joined(self, by_chunk: dict[int, Rows], chunks: Sequence[Chunk], purpose: Purpose) -> Rows:
+        """Return the rows of the chunks of one purpose, in job order."""
+        parts = [by_chunk[chunk.index] for chunk in chunks if chunk.purpose == purpose]
+        return np.concatenate(parts) if parts else np.zeros(0, self._row)
+
+    def _prepared(self, state: State, rows: Rows) -> Any:
+        since = time.perf_counter()
+        prepared = self._algorithm.prepare(state, rows)
+        self.clock.timed("update", since)
+        return prepared
+
+    def _evaluate(self, state: State, chunks: Sequence[Chunk]) -> dict[int, Outcome]:
+        held, left = self._held.shared_out(chunks)
+        new = self._work.evaluate(left, lambda chunk, poll: self._held.kept(chunk, self._timed(state, chunk, poll)))
+        self.clock.idled()
+        self._tell_failures(state, [failure for outcome in new.values() for failure in outcome.failures])
+        return held | new
+
+    def _timed(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
+        since = time.perf_counter()
+        outcome = self._algorithm.evaluate(state, chunk, poll)
+        self.clock.outcome(outcome, since)
+        return outcome
+
+    def _tell_failures(self, state: State, failures: Sequence[str]) -> None:
+        for failure in failures[:FAILURES_TOLD]:
+            self._log(f"generation {state.generation}: {failure}")
+        if len(failures) > FAILURES_TOLD:
+            self._log(f"generation {state.generation}: {len(failures) - FAILURES_TOLD} more failures of this rank")
+
+    def one_chunk(self, state: State) -> tuple[Rows, Arrays, npt.NDArray[np.void]]:
+        """Return a generation of one chunk, evaluated by this rank alone: its rows, its arrays, HEADER[1]."""
+        (chunk,) = self._algorithm.ask(state, 0, np.zeros(0, self._row))
+        outcome = self._timed(state, chunk, self._work.poll)
+        self._tell_failures(state, outcome.failures)
+        return outcome.rows, outcome.arrays, self._header(1)
+
+    def _header(self, chunks: int) -> npt.NDArray[np.void]:
+        header = np.zeros(1, HEADER)
+        for name, value in self.clock.taken().items():
+            header[name] = value
+        header["signals"], header["chunks"] = self._signals(), chunks
+        return header
+
+    def _exchange(
+        self, chunks: Sequence[Chunk], mine: dict[int, Outcome], by_chunk: dict[int, Rows]
+    ) -> npt.NDArray[np.void]:
+        """Give every rank the rows of all chunks (into `by_chunk`), and return what the ranks say of their time."""
+        since = time.perf_counter()
+        header = self._header(len(mine))
+        # Not the clock's, which may have told already what was done before ranks were lost.
+        header["policy_calls"] = sum(outcome.seconds.get("policy_calls", 0.0) for outcome in mine.values())
+        indices = np.array(sorted(mine), np.int64)
+        message = b"".join([header.tobytes(), indices.tobytes(), *(mine[i].rows.tobytes() for i in indices)])
+        jobs = {chunk.index: chunk.jobs for chunk in chunks}
+        headers = np.zeros(self._world.size, HEADER)
+        for rank, received in enumerate(self._world.allgather(np.frombuffer(message, np.uint8))):
+            memory = received.tobytes()
+            headers[rank : rank + 1] = np.frombuffer(memory, HEADER, 1)
+            start = HEADER.itemsize
+            told = np.frombuffer(memory, np.int64, int(headers[rank]["chunks"]), start)
+            start += told.nbytes
+            for index in told.tolist():
+                by_chunk[index] = np.frombuffer(memory, self._row, jobs[index], start)
+                start += by_chunk[index].nbytes
+        self.clock.timed("messages", since)
+        return headers
+
+    def _gather(self, state: State, prepared: Any, chunks: Sequence[Chunk], outcomes: dict[int, Outcome]) -> Gathered:
+        """Compute this rank's blocks; bring all blocks and what the chunks gave to rank 0, in order."""
+        since = time.perf_counter()
+        rank, size, count = self._world.rank, self._world.size, self._algorithm.blocks(state)
+        packed: dict[str, Array] = {}
+        for block in range(rank, count, size):
+            _pack(packed, f"block/{block}", self._algorithm.contribute(state, prepared, block))
+        trained = [chunk.index for chunk in chunks if chunk.purpose == "train"]
+        for index in trained:
+            if index in outcomes:
+                _pack(packed, f"chunk/{index}", outcomes[index].arrays)
+                for unit, arrays in enumerate(outcomes[index].learned):
+                    _pack(packed, f"unit/{index}.{unit}", arrays)
+        self.clock.timed("update", since)
+        since = time.perf_counter()
+        received = self._world.gather(encode(packed))
+        self.clock.timed("messages", since)
+        return Gathered([], [], []) if received is None else _unpacked(received, count, trained)
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What rank 0 gets of a generation besides its rows."""
+
+    blocks: Sequence[Arrays]
+    chunk_arrays: Sequence[Arrays]
+    learned: Sequence[Arrays]
+
+
+def _pack(packed: dict[str, Array], where: str, arrays: Arrays) -> None:
+    for name, array in arrays.items():
+        packed[f"{where}/{name}"] = array
+
+
+def _unpacked(received: Sequence[Array], blocks: int, chunks: Sequence[int]) -> Gathered:
+    """Return what `_pack` has packed on all ranks."""
+    groups: dict[str, dict[str, dict[str, Array]]] = {"block": {}, "chunk": {}, "unit": {}}
+    for part in received:
+        for where, array in decode(part).items():
+            group, place, name = where.split("/", 2)
+            groups[group].setdefault(place, {})[name] = array
+    units = sorted(groups["unit"], key=lambda place: tuple(map(int, place.split("."))))
+    return Gathered(
+        [groups["block"][str(block)] for block in range(blocks)],
+        [groups["chunk"].get(str(index), {}) for index in chunks],
+        [groups["unit"][place] for place in units],
+    )
+
+
+def summed(headers: npt.NDArray[np.void], more: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """Return the headers of several rounds as one; signals are counts since the start."""
+    total: npt.NDArray[np.void] = more.copy()
+    for name in ("policy_calls", *TIMES, "chunks"):
+        total[name] = headers[name] + more[name]
+    return total

@@ -1,0 +1,66 @@
+"""In place of a RunWriter where nothing is to be written: what the loop asks of rank 0, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hpc_es.config.sections import Config
+from hpc_es.core.data import Arrays, Results, Rows, State
+from hpc_es.core.interfaces import Problem
+from hpc_es.storage.checkpoint import Best
+from hpc_es.training.limits import stop_reason
+from hpc_es.training.metrics_row import Row
+
+
+class Silence:
+    """A progress display that shows nothing."""
+
+    def message(self, text: str) -> None:
+        """Say nothing."""
+
+    def finish(self, text: str) -> None:
+        """Say nothing."""
+
+
+class MemoryWriter:
+    """Counts what a run has used, and knows when it is over; `on_row` gets each generation's metrics."""
+
+    def __init__(self, config: Config, problem: Problem, state: State, on_row: Callable[[Row], None]) -> None:
+        self._config, self._problem, self._state, self._on_row = config, problem, state, on_row
+        self.counters: dict[str, float | int] = {"episodes": 0, "timesteps": 0, "seconds": 0.0}
+        self.best: Best | None = None
+        self.measured: Mapping[str, float] = {}
+        self.progress = Silence()
+        self.reason = ""
+
+    def evaluated(self, state: State, results: Results, evaluation: Rows) -> None:
+        """Write nothing."""
+
+    def add(self, state: State, row: Row, evaluated: Arrays | None, found: Sequence[Mapping[str, Any]]) -> None:
+        """Count a finished generation."""
+        for name in self.counters:
+            self.counters[name] = row[f"{name}_total"] or 0
+        self._state = state
+        self._on_row(row)
+
+    def stop_reason(self) -> str | None:
+        """Return the first limit of `stop:` that is reached, or None."""
+        used = {**self.counters, "generations": self._state.generation}
+        return stop_reason(self._config.stop, used, None, self._is_reached)
+
+    def _is_reached(self, target: float) -> bool:
+        return self._problem.is_reached(self._problem.carried().found_in(self._state), target)
+
+    def finish_triggers(self) -> None:
+        """There are none."""
+
+    def save(self) -> None:
+        """Save nothing."""
+
+    def status(self, state: str, **more: object) -> None:
+        """Remember why the run has ended."""
+        self.reason = str(more.get("reason", ""))
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,81 @@
+"""The row of numbers that a generation leaves in the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from hpc_es.core.data import Array, Rows, of_episodes
+from hpc_es.training.generation import TIMES, Evaluated
+
+Row = dict[str, float | int | None]
+
+
+def row(
+    generation: int,
+    evaluated: Evaluated,
+    episodes_per_job: int,
+    ranks: tuple[int, int],
+    learned: Mapping[str, float],
+    seconds: float,
+    before: Mapping[str, float | int],
+) -> Row:
+    """Return all metrics of a generation.
+
+    `ranks` are all and those that evaluate, `before` the totals so far (episodes, timesteps, seconds). Returns and
+    lengths are None where no episode ended.
+    """
+    rows, episode_rows = evaluated.results.rows, of_episodes(evaluated.results.rows)
+    timesteps, episodes = int(rows["length"].sum()), len(episode_rows) * episodes_per_job
+    return {
+        "generation": generation,
+        **_statistics("", episode_rows),
+        **_statistics("evaluation_", evaluated.evaluation),
+        "evaluation_episodes": len(evaluated.evaluation) * episodes_per_job,
+        "episodes_this_generation": episodes,
+        "episodes_total": int(before["episodes"]) + episodes,
+        "timesteps_this_generation": timesteps,
+        "timesteps_total": int(before["timesteps"]) + timesteps,
+        "failed_episodes": int(np.isnan(rows["return_"]).sum()) * episodes_per_job,  # with one, a job's are all dropped
+        "ranks": ranks[0],
+        "evaluating_ranks": ranks[1],
+        **learned,
+        "seconds_this_generation": seconds,
+        "seconds_total": before["seconds"] + seconds,
+        "steps_per_second": timesteps / max(seconds, 1e-9),
+        **_times(evaluated.headers, timesteps),
+    }
+
+
+def _statistics(prefix: str, rows: Rows) -> Row:
+    returns: Array = rows["return_"][~np.isnan(rows["return_"])]
+    lengths = rows["length"][~np.isnan(rows["return_"])]
+    if not len(returns):
+        names = ("return_mean", "return_std", "return_min", "return_max", "length_mean")
+        return {prefix + name: None for name in names}
+    return {
+        prefix + "return_mean": float(returns.mean()),
+        prefix + "return_std": float(returns.std()),
+        prefix + "return_min": float(returns.min()),
+        prefix + "return_max": float(returns.max()),
+        prefix + "length_mean": float(lengths.mean()),
+    }
+
+
+def _times(headers: Array, timesteps: int) -> Row:
+    """How rank time was spent, mean and worst rank, and the time of one policy call (a whole stack of observations)."""
+    times: Row = {}
+    for name in TIMES:
+        times[f"time_{name}_mean"] = float(headers[name].mean())
+        times[f"time_{name}_worst"] = float(headers[name].max())
+    calls, seconds = headers["policy_calls"], headers["policy"]
+    mean = 1e6 * seconds[calls > 0] / calls[calls > 0]
+    any_calls = len(mean) > 0
+    return {
+        **times,
+        "predict_microseconds_min": float(mean.min()) if any_calls else None,
+        "predict_microseconds_max": float(mean.max()) if any_calls else None,
+        "predict_microseconds_mean": float(1e6 * seconds.sum() / calls.sum()) if any_calls else None,
+        "predict_microseconds_count": int(calls.sum()),
+    }

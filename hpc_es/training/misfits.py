@@ -1,0 +1,73 @@
+"""What no part of a run can say alone: kinds that do not go together, options that ask for what the others lack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hpc_es.config.kinds import kinds, module
+from hpc_es.config.sections import Config
+from hpc_es.config.yaml_text import Problem as Misfit
+from hpc_es.core.data import Discrete
+from hpc_es.core.interfaces import Needs, Offers, Policy, Problem, Task
+from hpc_es.report.export import is_exportable, is_installed
+
+
+def needs(config: Config) -> Needs:
+    """Return what the algorithm needs."""
+    found: Needs = module("algorithms", config.algorithm.kind).NEEDS
+    return found
+
+
+def of_kinds(config: Config) -> Iterator[Misfit]:
+    """Yield (key, text) of kinds that do not go together, before any of them is built."""
+    offers: Offers = module("tasks", config.task.kind).OFFERS
+    searched, task, algorithm = needs(config).searches, config.task.kind, config.algorithm.kind
+    if searched not in offers.problems:
+        others = [kind for kind in kinds("tasks") if searched in module("tasks", kind).OFFERS.problems]
+        fitting = [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.searches in offers.problems]
+        yield (
+            "task.kind",
+            f"is {task!r}, but the algorithm {algorithm!r} searches {searched}: expected {_either(others)}, or "
+            f"algorithm.kind: {_either(fitting)}",
+        )
+    if offers.policy and config.policy is None:
+        yield "policy", f"is null, but a policy acts in the task {task!r}: expected one such as {{kind: mlp}}"
+    if not offers.policy and config.policy is not None:
+        yield "policy", f"nothing acts in the task {task!r}: expected null, or no such key"
+    if not offers.policy and config.stop.target_return is not None:
+        yield "stop.target_return", f"is a return of evaluation episodes, which the task {task!r} has not"
+    if not offers.values and config.stop.target_value is not None:
+        text = f"is a value of an objective, which the task {task!r} has not: try stop.target_return"
+        yield "stop.target_value", text
+
+
+def _either(names: Sequence[str]) -> str:
+    return " or ".join(map(repr, names))
+
+
+def of_parts(config: Config, task: Task, policy: Policy | None, problem: Problem) -> Iterator[Misfit]:
+    """Yield (key, text) of each option that this task, policy or problem cannot follow."""
+    algorithm = module("algorithms", config.algorithm.kind)
+    if hasattr(algorithm, "misfits"):
+        yield from algorithm.misfits(config.algorithm, problem)
+    yield from _action_noise(policy, task)
+    yield from _export(config, policy)
+
+
+def _action_noise(policy: Policy | None, task: Task) -> Iterator[Misfit]:
+    if policy is None or task.spaces is None or not policy.action_noise_std:
+        return
+    if isinstance(task.spaces.actions, Discrete):
+        text = f"is {policy.action_noise_std:g}, but the actions are Discrete({task.spaces.actions.n})"
+        yield "policy.action_noise_std", f"{text}, to which no noise can be added: leave it out"
+
+
+def _export(config: Config, policy: Policy | None) -> Iterator[Misfit]:
+    interval = config.report.export_interval
+    if not interval or not is_installed():  # `lacking_packages` has told of that
+        return
+    key, is_on = "report.export_interval", f"is {interval}, but"
+    if policy is None:
+        yield key, f"{is_on} the task {config.task.kind} has no policy to export: expected 0"
+    elif not is_exportable(config.policy.kind):
+        yield key, f"{is_on} a policy of kind {config.policy.kind!r} cannot be exported: expected 0"

@@ -1,0 +1,246 @@
+"""One run on every rank, as a straight list: open the directory, build, restore, loop, close.
+
+Only rank 0 imports what reads and writes the run directory (h5py among it).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from hpc_es.config.sections import Config
+from hpc_es.core.data import Array, State
+from hpc_es.core.errors import RunFailedError
+from hpc_es.core.interfaces import Policy, Task
+from hpc_es.core.places import RunPlace
+from hpc_es.core.quiet import quiet_stderr
+from hpc_es.mpi.guard import Signals
+from hpc_es.mpi.world import World
+from hpc_es.storage.compare import verify_restored
+from hpc_es.training import recovery
+from hpc_es.training.build import Parts, parts, task_and_policy, uses_tensorflow
+from hpc_es.training.failing import told_in_status
+from hpc_es.training.init_from import source_of, started_from, with_optimizer
+from hpc_es.training.loop import Training
+from hpc_es.training.metrics_row import Row
+from hpc_es.training.on_rank_0 import Ended, ExitReason, on_rank_0
+from hpc_es.training.triggers import IntervalTrigger
+
+if TYPE_CHECKING:
+    from hpc_es.training.run_directory import Opened, Resume
+    from hpc_es.training.run_writer import RunWriter
+
+OnRow = Callable[[int, Row], bool]
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What one run of an experiment is started with, besides its config."""
+
+    directory: Path
+    resume: Resume = "auto"
+    repetition: int = 0
+    shared_noise: Any = None  # what the noise shares, such as its table, where it is there already
+    on_row: OnRow | None = None  # called on rank 0 with each generation's metrics; False ends the run early
+    show_progress: bool = True  # whether rank 0 shows its progress on the console
+    triggers: Sequence[IntervalTrigger] = ()  # of the caller; on rank 0
+
+
+def run_once(world: World, signals: Signals, config: Config, request: RunRequest) -> tuple[ExitReason, Result | None]:
+    """Run from the directory to the end, on every rank; return how it ended, and on rank 0 the result if finished."""
+    try:
+        run = start(world, signals, config, request)
+    except Ended as ended:
+        return ended.reason, None
+    with run:
+        rows = run.rows()
+        try:
+            for row in rows:
+                if request.on_row is not None and not request.on_row(request.repetition, row):
+                    rows.close()
+                    break
+        except RunFailedError as error:
+            return ExitReason(error.status, str(error)), None
+        run.close()
+        status = run.training.exit_status
+        return (ExitReason(status, "a signal"), None) if status else (ExitReason(0), run.result())
+
+
+def start(world: World, signals: Signals, config: Config, request: RunRequest) -> Run:
+    """Do all that comes before the first generation, on every rank; Ended where something stands against it."""
+    prepared, _ = on_rank_0(world, lambda: prepare(config, request))
+    try:
+        made = build(world, config, request, prepared)
+        made.problem.open(place(world, prepared))
+        state = restored(made, prepared)
+        writer = writer_of(world, config, request, prepared, made, state)
+        return Run(world, signals, config, request, made, state, writer)
+    except BaseException:
+        if prepared is not None:
+            prepared.opened.lock.release()  # where ranks were lost on the way, this one may try again
+        raise
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What rank 0 has before the others begin."""
+
+    task: Task
+    policy: Policy | None
+    opened: Opened
+    source: State | None  # what a new run begins with: `policy.init_from`
+    init_optimizer: bool  # with its optimizer's slots too
+
+
+def prepare(config: Config, request: RunRequest) -> Prepared:
+    """Open the directory, on rank 0: all that can go wrong before the start goes wrong here; UserError."""
+    from hpc_es.training.run_directory import open_run
+
+    task, policy = task_and_policy(config, request.repetition)
+    opened = open_run(request.directory, config, request.resume, request.repetition)
+    init_from = getattr(config.policy, "init_from", None)
+    try:
+        source = source_of(init_from, policy.size) if policy and init_from and opened.snapshot is None else None
+    except BaseException:
+        opened.lock.release()
+        raise
+    return Prepared(task, policy, opened, source, getattr(config.policy, "init_optimizer", False))
+
+
+def build(world: World, config: Config, request: RunRequest, prepared: Prepared | None) -> Parts:
+    """Make the parts, on every rank; rank 0 has task and policy already."""
+    with quiet_stderr(prepared is None):  # rank 0 has shown what there is
+        if prepared is not None:
+            task, policy = prepared.task, prepared.policy
+        else:
+            task, policy = task_and_policy(config, request.repetition)
+    if uses_tensorflow(config):
+        from hpc_es.mpi.devices import bind_device
+
+        if devices := bind_device(world):  # before the policy computes
+            world.notes.append(devices)
+    return parts(config, world, task, policy, request.repetition, request.shared_noise)
+
+
+def place(world: World, prepared: Prepared | None) -> RunPlace:
+    """Return where the run is, on every rank."""
+
+    def from_rank_0(make: Callable[[], str]) -> str:
+        return world.broadcast_text(make() if world.rank == 0 else None)
+
+    directory = from_rank_0(lambda: str(prepared.opened.directory.resolve()) if prepared else "")
+    return RunPlace(Path(directory), world.rank, world.size, from_rank_0)
+
+
+def restored(made: Parts, prepared: Prepared | None) -> State:
+    """Return where training begins or goes on; CheckpointError if the checkpoint does not fit. Workers begin anew."""
+    initial = made.initial()
+    if prepared is None:
+        return initial
+    snapshot = prepared.opened.snapshot
+    if snapshot is not None:
+        verify_restored(initial, snapshot.state, made.growing)
+        return snapshot.state
+    if prepared.source is None:
+        return initial
+    state = started_from(initial, prepared.source, made.problem.carried())
+    return with_optimizer(state, prepared.source) if prepared.init_optimizer else state
+
+
+def writer_of(
+    world: World, config: Config, request: RunRequest, prepared: Prepared | None, made: Parts, state: State
+) -> RunWriter | None:
+    """Return what writes the run directory, on rank 0, with the first state on disk."""
+    if prepared is None:
+        return None
+    from hpc_es.training.run_writer import RunWriter
+
+    writer = RunWriter(prepared.opened, config, made.problem, world, request.triggers, request.show_progress)
+    with told_in_status(world, writer):
+        writer.started(state, made.task.name, request.repetition)
+    return writer
+
+
+class Run:
+    """A run on one rank. On ranks other than 0 it has the same theta, and writes nothing."""
+
+    def __init__(
+        self,
+        world: World,
+        signals: Signals,
+        config: Config,
+        request: RunRequest,
+        made: Parts,
+        state: State,
+        writer: RunWriter | None,
+    ) -> None:
+        self.world, self.config, self._request, self._parts, self._writer = world, config, request, made, writer
+        self.training = Training(config, world, made, lambda: signals.count, writer, state, self._log)
+        self._is_open = True
+
+    @property
+    def state(self) -> State:
+        """The state after the last finished generation; on ranks other than 0 its shared arrays are right."""
+        return self.training.state
+
+    @property
+    def theta(self) -> Array:
+        """The parameters after the last finished generation, [params]."""
+        return self.state.theta
+
+    @property
+    def directory(self) -> Path:
+        """The run directory."""
+        return self._request.directory
+
+    def rows(self) -> Generator[Row]:
+        """Train: yield the metrics of each generation on rank 0, nothing on the others."""
+        if self.config.mpi.fault_tolerance:
+            return recovery.rows(self.world, self.training)
+        return self.training.run()
+
+    def stop(self) -> None:
+        """End the run after the generation in progress, as finished by the caller; on rank 0."""
+        self.training.stop()
+
+    def checkpoint(self) -> Path | None:
+        """Put the last finished generation on disk now; return the file, None on ranks other than 0. RunError."""
+        return None if self._writer is None else self._writer.save()
+
+    def result(self) -> Result | None:
+        """Return what is to be known of the finished run, on rank 0, and write it to result.json."""
+        if self._writer is None:
+            return None
+        with told_in_status(self.world, self._writer):
+            summary = self._parts.algorithm.summary(self.state)
+            return self._writer.result(self._parts.task.name, self._request.repetition, self.training.final, summary)
+
+    def _log(self, text: str) -> None:
+        line = f"[rank {self.world.rank}] {text}"
+        if self._writer is not None:
+            self._writer.progress.message(line)
+        else:
+            sys.stderr.write(line + "\n")
+
+    def close(self) -> None:
+        """Close the files, give the directory and the environments back; a second call does nothing."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        if self._writer is not None:
+            self._writer.close()
+        self._parts.task.close()
+        self.world.poll = None
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,273 @@
+"""Rank 0's side of a run: what is written into its directory and told to the user."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from hpc_es.config import import_paths
+from hpc_es.config.resolved import config_hash, dump, resolved
+from hpc_es.config.sections import Config
+from hpc_es.config.sources import sources, with_history
+from hpc_es.config.warnings import warnings_of
+from hpc_es.core.data import Arrays, Results, Rows, State
+from hpc_es.core.errors import UserError
+from hpc_es.core.interfaces import Problem
+from hpc_es.core.slurm import this_run
+from hpc_es.mpi.world import World
+from hpc_es.report.loggers.contract import LoggedRun, Status, flat
+from hpc_es.report.loggers.loggers import Loggers
+from hpc_es.report.progress import Progress
+from hpc_es.storage import provenance, results
+from hpc_es.storage.checkpoint import Best, Snapshot
+from hpc_es.storage.files import remove_leftovers, write_json, write_text
+from hpc_es.training.limits import stop_reason
+from hpc_es.training.metrics_row import Row
+from hpc_es.training.run_directory import CONFIG, Opened
+from hpc_es.training.run_logs import RunLogs
+from hpc_es.training.triggers import IntervalTrigger, TriggerList, Unit
+
+STATUS = "status.json"
+Counters = dict[str, float | int]
+
+
+class RunWriter:
+    """Everything that rank 0 writes. What a run has used and reached lives here too: counters, best, triggers."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        config: Config,
+        problem: Problem,
+        world: World,
+        triggers: Sequence[IntervalTrigger] = (),
+        show_progress: bool = True,
+    ) -> None:
+        self.config, self.directory, self._problem, self._world = config, opened.directory, problem, world
+        old = opened.snapshot
+        self._opened, self._provenance = opened, _provenance(config, world, old)
+        self.counters: Counters = dict(old.counters) if old else {"episodes": 0, "timesteps": 0, "seconds": 0.0}
+        self.best: Best | None = old.best if old else None
+        self.measured = _measured(self.directory / STATUS, old)
+        self._state: State | None = old.state if old else None
+        self._saved_generation = old.state.generation if old else -1
+        self._triggers = TriggerList([*triggers, *self._own_triggers()])
+        if old:
+            self._triggers.restore(old.triggers)
+        for name in (CONFIG, STATUS):
+            remove_leftovers(self.directory / name)
+        write_text(self.directory / CONFIG, dump(config) + _comment(self._provenance))
+        self.progress = Progress(self.directory, config.stop, show_progress)
+        lengths, generation = (old.file_lengths, old.state.generation) if old else ({}, 0)
+        run_ids = old.provenance.get("loggers", {}) if old else {}
+        self._loggers = Loggers(config.report, _logged(config, self.directory), run_ids, self._warn)
+        self._logs = RunLogs(self.directory, config.report, problem, lengths, generation, self._loggers, self._warn)
+        if self._loggers.run_ids != run_ids:
+            self._saved_generation = -1  # the checkpoint is written again, with them
+        self._ended: Status = "interrupted"
+        for warning in (*opened.warnings, *warnings_of(config)):
+            self._warn(warning)
+
+    def _own_triggers(self) -> list[IntervalTrigger]:
+        """Plot, export and checkpoints, which come last: they save the state of the others."""
+        report, checkpoint = self.config.report, self.config.checkpoint
+        return [
+            IntervalTrigger(self.draw, report.plot_interval_seconds, unit=Unit.SECONDS, name="plot"),
+            IntervalTrigger(self.export, report.export_interval, name="export"),
+            IntervalTrigger(self.save, checkpoint.interval, name="checkpoint"),
+            IntervalTrigger(self.save, checkpoint.interval_seconds, unit=Unit.SECONDS, name="checkpoint_seconds"),
+        ]
+
+    def _warn(self, text: str) -> None:
+        self.progress.message(f"WARNING: {text}")
+
+    def started(self, state: State, task: str, repetition: int) -> None:
+        """Say that the run begins, or goes on, and put the first state on disk."""
+        self._state = state
+        for note in self._world.notes:
+            self.progress.message(note)
+        table = "  ".join(f"{rank}={host}:{pid}" for rank, host, pid in self._world.table())
+        self.progress.message(f"rank=host:pid  {table}")
+        self.progress.start(self._info(state, task, repetition))
+        if self._saved_generation < 0:
+            self.save()
+        else:
+            self.status("running")
+
+    def _info(self, state: State, task: str, repetition: int) -> Mapping[str, object]:
+        is_one_of_several = self.config.repetitions > 1
+        return {
+            "name": self.config.name,
+            "repetition": f"{repetition} of {self.config.repetitions}" if is_one_of_several else None,
+            "task": task,
+            "params": state.theta.size or None,
+            "ranks": self._world.size,
+            "mpi": self._world.library,
+            "output": str(self.directory),
+            "resumed": f"from generation {state.generation}" if self._opened.snapshot else None,
+            "best_evaluation": self.best.return_ if self.best else None,
+        }
+
+    def evaluated(self, state: State, results: Results, evaluation: Rows) -> None:
+        """Write down what a generation has evaluated, before it is booked."""
+        self._logs.add_evaluations(state, results, evaluation)
+
+    def add(self, state: State, row: Row, evaluated: Arrays | None, found: Sequence[Mapping[str, Any]]) -> None:
+        """Book a finished generation; `evaluated` are the shared arrays that its evaluation (if any) measured.
+
+        `found` are the correct programs of the generation.
+        """
+        self.counters.update(
+            episodes=int(row["episodes_total"] or 0),
+            timesteps=int(row["timesteps_total"] or 0),
+            seconds=float(row["seconds_total"] or 0),
+        )
+        self._state = state
+        self._logs.add(row, evaluated is not None, found)
+        self.progress.update(row)
+        mean = row["evaluation_return_mean"]
+        if evaluated is not None and mean is not None and (self.best is None or mean > self.best.return_):
+            generation = int(row["generation"] or 0)
+            self.best = Best(float(mean), generation, {name: array.copy() for name, array in evaluated.items()})
+            self._opened.store.save_best(self._snapshot())
+        self._triggers(self._values())
+
+    def _values(self) -> dict[Unit, float]:
+        assert self._state
+        return {
+            Unit.GENERATION: self._state.generation,
+            Unit.TIMESTEPS: self.counters["timesteps"],
+            Unit.SECONDS: self.counters["seconds"],
+        }
+
+    def _snapshot(self) -> Snapshot:
+        assert self._state
+        return Snapshot(
+            state=self._state,
+            counters=self.counters,
+            best=self.best,
+            triggers=self._triggers.state(),
+            config_text=dump(self.config),
+            config_hash=config_hash(self.config),
+            identity=self._opened.identity,
+            file_lengths=self._logs.lengths(),
+            provenance=self._provenance | ({"loggers": self._loggers.run_ids} if self._loggers.run_ids else {}),
+        )
+
+    def save(self) -> Path:
+        """Write a checkpoint of the last finished generation, unless it is on disk already; return its file."""
+        assert self._state
+        if self._state.generation != self._saved_generation:
+            self._opened.store.save(self._snapshot())
+            self._saved_generation = self._state.generation
+            self._problem.saved(self._saved_generation)
+            self.status("running")
+        return self._opened.store.path(self._saved_generation)
+
+    def draw(self) -> None:
+        """Refresh curve.png; a picture that cannot be drawn ends no run."""
+        from hpc_es.report.plot import plot
+
+        try:
+            plot([self.directory], self.directory / "curve.png")
+        except UserError as error:
+            self._warn(f"no learning curve: {error}")
+
+    def export(self) -> None:
+        """Refresh policy.keras from the newest checkpoint, made now."""
+        from hpc_es.report.export import export
+
+        self.save()
+        export(self.directory, self.directory / "policy.keras", "last", trust=True)
+
+    def finish_triggers(self) -> None:
+        """Write the last row and force all triggers, at the end and on a signal."""
+        self._logs.end()
+        self._triggers(self._values(), force=True)
+        self.save()
+
+    def stop_reason(self) -> str | None:
+        """Return why the run is over, or None: the first limit of `stop:` that is reached."""
+        assert self._state
+        used = {**self.counters, "generations": self._state.generation}
+        return stop_reason(self.config.stop, used, self.best.return_ if self.best else None, self.is_reached)
+
+    def is_reached(self, target: float) -> bool:
+        """Return whether the best value is as good as this."""
+        assert self._state
+        return self._problem.is_reached(self._problem.carried().found_in(self._state), target)
+
+    def status(self, state: str, **more: object) -> None:
+        """Replace status.json, which scripts read: running, finished, interrupted or failed."""
+        assert self._state
+        if state in get_args(Status):
+            self._ended = cast(Status, state)
+        values = {"status": state, "generation": self._state.generation, **self.counters, **more}
+        values |= this_run(os.environ)
+        if self.best is not None:
+            values["best_return"] = self.best.return_
+        write_json(self.directory / STATUS, values)
+
+    def result(
+        self, task: str, repetition: int, final: Mapping[str, float], summary: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return what is to be known of the finished run, and write it to result.json."""
+        assert self._state
+        target, carried = self.config.stop.target_value, self._problem.carried().found_in(self._state)
+        success = {} if target is None else {"success": self.is_reached(target)}
+        found = results.result(
+            self.config,
+            repetition,
+            task,
+            self._state,
+            self.counters,
+            self.best.return_ if self.best else None,
+            final,
+            {**success, **self._problem.summary(carried), **summary},
+        )
+        write_json(self.directory / results.ALONE, found)
+        return found
+
+    def close(self) -> None:
+        """Close the files and give the directory back."""
+        self._logs.close(self._ended)
+        self.progress.close()
+        self._opened.lock.release()
+
+
+def _provenance(config: Config, world: World, old: Snapshot | None) -> dict[str, Any]:
+    """Return where and with what the run goes on; sources that have changed since it began keep their hashes."""
+    now = {
+        **provenance.of(world.library, world.size),
+        "import_paths": list(import_paths.used()),
+        "sources": sources(resolved(config)),
+    }
+    return with_history(now, old.provenance if old else {})
+
+
+def _logged(config: Config, directory: Path) -> LoggedRun:
+    """Return the run as loggers show it: a repetition by its number too."""
+    name = config.name or directory.name
+    return LoggedRun(directory, f"{name}/{directory.name}" if config.repetitions > 1 else name, flat(resolved(config)))
+
+
+def _measured(path: Path, old: Snapshot | None) -> dict[str, float]:
+    """Return the final evaluation of a run that was finished already."""
+    try:
+        status = json.loads(path.read_text())
+        names = [name for name in status if name.startswith("final_")]
+        known = old is not None and status["generation"] == old.state.generation
+        return {name: float(status[name]) for name in names} if known else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _comment(provenance: Mapping[str, Any]) -> str:
+    """Return where and with what the run was made, as YAML comments below the config."""
+    plain = json.loads(json.dumps(provenance, default=dataclasses.asdict))
+    flat = {**plain.pop("versions", {}), **plain}
+    return "\n# made with:\n" + "".join(f"#   {name}: {value}\n" for name, value in flat.items())

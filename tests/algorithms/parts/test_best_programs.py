@@ -1,0 +1,86 @@
+"""What a search has found: the best, the first correct one, and the count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from hpc_es.algorithms.parts import best_programs
+from hpc_es.core.data import CORRECT, Rows, State, row_dtype
+
+
+def rows(*jobs: tuple[float, bool]) -> Rows:
+    made = np.zeros(len(jobs), row_dtype((CORRECT,)))
+    made["return_"], made["correct"] = [reward for reward, _ in jobs], [correct for _, correct in jobs]
+    return made
+
+
+def names(*programs: str) -> Callable[[int], str]:
+    return programs.__getitem__
+
+
+def test_nothing_is_found_before_the_first_program() -> None:
+    assert best_programs.summary(best_programs.nothing(4)) == {
+        "success": False,
+        "npe": 0,
+        "code_solution": "",
+        "best_reward": None,
+        "best_correct": False,
+        "best_program": "",
+    }
+    assert best_programs.finished(best_programs.nothing(4), True) is None
+    assert best_programs.metrics(best_programs.nothing(4)) == {"best_reward": 0.0, "solved": 0.0}
+
+
+def test_the_first_correct_program_counts_those_before_it() -> None:
+    """Three in the first generation, then the second of three: five; of two correct ones it is the first."""
+    so_far = best_programs.updated(
+        best_programs.nothing(4), rows((0.1, False), (0.3, False), (0.3, False)), names("a", "b", "c")
+    )
+    assert not best_programs.is_solved(so_far)
+    assert best_programs.summary(so_far)["npe"] == 3
+    after = best_programs.updated(so_far, rows((-1.0, False), (0.75, True), (1.0, True)), names("d", "e", "fgh_"))
+    assert best_programs.summary(after) == {
+        "success": True,
+        "npe": 5,
+        "code_solution": "e",
+        "best_reward": 1.0,
+        "best_correct": True,
+        "best_program": "fgh_",
+    }
+    assert int(after["executed"]) == 6
+    assert best_programs.finished(after, True) == "a correct program"
+    assert best_programs.finished(after, False) is None
+    later = best_programs.updated(after, rows((1.0, True)), names("x"))
+    assert best_programs.as_text(later["solution"]) == "e" and int(later["solution_npe"]) == 5
+    assert best_programs.as_text(later["best_program"]) == "fgh_", "an equal reward is not better"
+
+
+def test_nan_is_never_the_best() -> None:
+    so_far = best_programs.updated(best_programs.nothing(1), rows((np.nan, False), (-3.0, False)), names("a", "b"))
+    assert best_programs.summary(so_far)["best_reward"] == -3.0
+    assert best_programs.summary(so_far)["best_program"] == "b"
+
+
+def test_the_form_never_changes() -> None:
+    before = best_programs.nothing(4)
+    for more in (rows(), rows((0.5, True))):
+        after = best_programs.updated(before, more, names("+"))
+        assert {name: (a.shape, a.dtype) for name, a in after.items()} == {
+            name: (a.shape, a.dtype) for name, a in before.items()
+        }
+
+
+def test_the_correct_programs_of_a_generation() -> None:
+    """With three executed before, the second and the fourth are NPE 5 and 7; what has failed is not correct."""
+    so_far = best_programs.updated(
+        best_programs.nothing(4), rows((0.1, False), (0.3, False), (0.3, False)), names("a", "b", "c")
+    )
+    some = rows((0.5, False), (0.75, True), (np.nan, True), (1.0, True))
+    some["length"] = [1, 1, 1, 2]
+    listed = best_programs.discoveries(State(6, {}, so_far), some, names("d", "e", "f", "gh"))
+    assert listed == [
+        {"generation": 6, "npe": 5, "reward": 0.75, "length": 1, "program": "e"},
+        {"generation": 6, "npe": 7, "reward": 1.0, "length": 2, "program": "gh"},
+    ]

@@ -1,0 +1,122 @@
+"""Optimizers as pure functions."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from hpc_es.algorithms.parts.optimizers import Options, initial_slots, step
+from hpc_es.algorithms.policy_gradient import options as policy_gradient
+from hpc_es.core.data import Arrays, Float32
+
+GRADIENT = np.array([1, -2, 0.5], np.float32)
+Kind = Literal["adam", "rmsprop", "sgd", "none"]
+KINDS: tuple[Kind, ...] = ("adam", "rmsprop", "sgd", "none")
+
+
+def steps(options: Options, *gradients: Float32) -> list[Float32]:
+    slots: Arrays = initial_slots(options, 3)
+    moves = []
+    for gradient in gradients:
+        slots, move = step(options, slots, gradient)
+        moves.append(move)
+    return moves
+
+
+def test_adam_by_hand() -> None:  # T38
+    first, second = steps(Options(kind="adam", learning_rate=0.01), GRADIENT, GRADIENT / 2)
+    np.testing.assert_allclose(first, [-0.01, 0.01, -0.01], rtol=1e-5)
+    np.testing.assert_allclose(second, [-0.00932179, 0.0093218, -0.00932179], rtol=1e-5)
+
+
+def test_adam_against_the_paper_in_float64() -> None:
+    """Kingma & Ba 2015, end of section 2: alpha_t = alpha sqrt(1 - b2^t) / (1 - b1^t), then m / (sqrt(v) + eps)."""
+    rng = np.random.default_rng(0)
+    gradients = rng.standard_normal((20, 3)).astype(np.float32)
+    options = Options(kind="adam", learning_rate=0.3, beta1=0.8, beta2=0.95, epsilon=1e-3)
+    m = v = np.zeros(3)
+    expected = []
+    for t, g in enumerate(gradients.astype(np.float64), start=1):
+        m, v = 0.8 * m + 0.2 * g, 0.95 * v + 0.05 * g * g
+        expected.append(-0.3 * np.sqrt(1 - 0.95**t) / (1 - 0.8**t) * m / (np.sqrt(v) + 1e-3))
+    np.testing.assert_allclose(steps(options, *gradients), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_sgd_by_hand() -> None:  # T39
+    first, second = steps(Options(kind="sgd", learning_rate=0.01, momentum=0.9), GRADIENT, GRADIENT)
+    np.testing.assert_allclose(first, [-0.001, 0.002, -0.0005], rtol=1e-5)
+    np.testing.assert_allclose(second, [-0.0019, 0.0038, -0.00095], rtol=1e-5)
+
+
+def test_rmsprop_by_hand() -> None:
+    """ms = 0.99 ms + 0.01 g^2 from 1, then -rate g / sqrt(ms + 1e-10)."""
+    first, second = steps(Options(kind="rmsprop", learning_rate=0.01), GRADIENT, GRADIENT)
+    np.testing.assert_allclose(first, [-0.01, 0.02 / 1.03**0.5, -0.005 / 0.9925**0.5], rtol=1e-5)
+    np.testing.assert_allclose(second, [-0.01, 0.02 / 1.0597**0.5, -0.005 / 0.985075**0.5], rtol=1e-5)
+
+
+def test_the_epsilon_of_rmsprop_is_inside_of_the_root() -> None:
+    options, slots = Options(kind="rmsprop", learning_rate=1.0), initial_slots(Options(kind="rmsprop"), 1)
+    _, move = step(options, {**slots, "rmsprop_square": np.zeros(1, np.float32)}, np.array([1e-5], np.float32))
+    np.testing.assert_allclose(move, -1e-5 / np.sqrt(0.01 * 1e-10 + 1e-10), rtol=1e-4)
+
+
+def test_decay_and_epsilon_of_rmsprop_are_options() -> None:
+    """ms = 0.5 * 1 + 0.5 * 4 = 2.5, and -1 * 2 / sqrt(2.5 + 1.5) = -1."""
+    for options in (
+        Options(kind="rmsprop", learning_rate=1.0, rmsprop_decay=0.5, rmsprop_epsilon=1.5),
+        policy_gradient.Optimizer(kind="rmsprop", learning_rate=1.0, rmsprop_decay=0.5, rmsprop_epsilon=1.5).full(),
+    ):
+        _, move = step(options, initial_slots(options, 1), np.array([2], np.float32))
+        np.testing.assert_allclose(move, [-1.0])
+
+
+def test_no_optimizer_is_the_rate_times_the_gradient() -> None:
+    np.testing.assert_allclose(steps(Options(kind="none", learning_rate=0.1), GRADIENT)[0], [-0.1, 0.2, -0.05])
+
+
+@pytest.mark.parametrize("kind", ["none", "sgd", "rmsprop", "adam"])
+def test_the_learning_rate_falls_to_0_in_a_straight_line(kind: Kind) -> None:
+    """Each step is that of the constant rate times 1, 3/4, 1/2, 1/4, 0, 0."""
+    gradients = [GRADIENT, 2 * GRADIENT, GRADIENT, GRADIENT, -GRADIENT, GRADIENT]
+    constant = steps(Options(kind=kind, learning_rate=0.1), *gradients)
+    annealed = steps(Options(kind=kind, learning_rate=0.1, anneal_updates=4), *gradients)
+    for share, before, after in zip([1, 0.75, 0.5, 0.25, 0, 0], constant, annealed, strict=True):
+        assert (before != 0).all()
+        np.testing.assert_allclose(after, share * before, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_slots_keep_names_shapes_and_dtypes_and_count_steps(kind: Kind) -> None:
+    options = Options(kind=kind)
+    slots = before = initial_slots(options, 3)
+    for _ in range(3):
+        slots, move = step(options, slots, GRADIENT)
+        assert move.dtype == np.float32
+    kept = {name: (np.shape(array), array.dtype) for name, array in before.items()}
+    assert {name: (np.shape(array), array.dtype) for name, array in slots.items()} == kept
+    assert (int(before["optimizer_steps"]), int(slots["optimizer_steps"])) == (0, 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_changes_none_of_its_arguments(kind: Kind) -> None:
+    options = Options(kind=kind)
+    slots, _ = step(options, initial_slots(options, 3), GRADIENT)
+    copies, gradient = {name: array.copy() for name, array in slots.items()}, GRADIENT.copy()
+    _, first = step(options, slots, gradient)
+    _, second = step(options, slots, gradient)
+    assert np.array_equal(first, second)
+    assert np.array_equal(gradient, GRADIENT)
+    assert all(np.array_equal(slots[name], copies[name]) for name in copies)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_optimizer_descends_a_quadratic(kind: Kind) -> None:
+    options = Options(kind=kind, learning_rate=0.05)
+    x, slots = np.array([1, -2, 3], np.float32), initial_slots(options, 3)
+    for _ in range(300):
+        slots, move = step(options, slots, 2 * x)
+        x = x + move
+    assert np.abs(x).max() < 0.05

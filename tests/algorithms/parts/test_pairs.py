@@ -1,0 +1,57 @@
+"""Mirrored pairs: who shares a direction, and what becomes of it, by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc_es.algorithms.parts.pairs import Pairs
+from hpc_es.core.data import row_dtype
+
+
+class Ramp:
+    """The direction of pair p is (p + 1, 10 (p + 1))."""
+
+    def direction(self, generation: int, pair: int, start: int, stop: int) -> Any:
+        return np.array([pair + 1, 10 * (pair + 1)], np.float32)[start:stop]
+
+
+THETA = np.array([0.5, 0], np.float32)
+
+
+def test_two_jobs_in_a_row_are_a_pair_where_pairs_are_mirrored() -> None:
+    assert [Pairs(True).of(job) for job in range(5)] == [0, 0, 1, 1, 2]
+    assert [Pairs(False).of(job) for job in range(3)] == [0, 1, 2]
+    assert (Pairs(True).size, Pairs(False).size) == (2, 1)
+
+
+def test_even_jobs_go_along_their_direction_and_odd_ones_against_it() -> None:
+    """Also where the chunk begins with the second half of pair 1, (2, 20)."""
+    made = Pairs(True).perturbed(THETA, Ramp(), 0, range(3, 6), 0.5)  # type: ignore[arg-type]
+    assert made.stacked().tolist() == [[-0.5, -10], [2, 15], [-1, -15]]
+    assert len(made.directions) == 2, "halves share theirs"
+    alone = Pairs(False).perturbed(THETA, Ramp(), 0, range(3, 5), 0.5)  # type: ignore[arg-type]
+    assert alone.stacked().tolist() == [[2.5, 20], [3, 25]]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_candidates_have_the_dtype_of_theta(dtype: type[np.floating]) -> None:
+    theta = np.array([1, 1], dtype)
+    made = Pairs(True).perturbed(theta, Ramp(), 0, range(2), 0.1)  # type: ignore[arg-type]
+    assert made.stacked().dtype == made.scales.dtype == dtype
+    assert made.stacked()[0, 0] == dtype(1) + dtype(0.1)
+
+
+def test_a_pair_is_whole_where_no_half_has_failed() -> None:
+    rows = np.zeros(6, row_dtype())
+    rows["return_"] = [1, 2, np.nan, 3, 4, np.nan]
+    assert Pairs(True).whole(rows).tolist() == [True, False, False]
+    assert Pairs(False).whole(rows).tolist() == [True, True, False, True, True, False]
+
+
+def test_differences_are_of_the_halves() -> None:
+    values = np.array([5.0, 3, -1, 4])
+    assert Pairs(True).differences(Pairs(True).in_pairs(values)).tolist() == [2, -5]
+    assert Pairs(False).differences(Pairs(False).in_pairs(values)).tolist() == [5, 3, -1, 4]

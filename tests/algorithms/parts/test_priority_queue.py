@@ -1,0 +1,57 @@
+"""The queue of the best few."""
+
+from __future__ import annotations
+
+from hpc_es.algorithms.parts.priority_queue import MaxUniquePriorityQueue
+
+
+def filled(capacity: int, *pairs: tuple[float, str]) -> MaxUniquePriorityQueue:
+    queue = MaxUniquePriorityQueue(capacity)
+    for score, item in pairs:
+        queue.push(score, item)
+    return queue
+
+
+def items(queue: MaxUniquePriorityQueue) -> list[object]:
+    return [item for _, item, _ in queue]
+
+
+def test_the_largest_stay() -> None:
+    assert items(filled(2, (1, "a"), (3, "b"), (2, "c"))) == ["b", "c"]
+
+
+def test_an_item_counts_once_whatever_its_score() -> None:
+    queue = filled(3, (1, "a"), (2, "b"))
+    assert not queue.push(9, "a")
+    assert [(score, item) for score, item, _ in queue] == [(2, "b"), (1, "a")]
+
+
+def test_of_equal_scores_the_older_stays() -> None:
+    queue = filled(2, (1, "a"), (1, "b"))
+    assert not queue.push(1, "c")
+    assert items(queue) == ["a", "b"]
+    assert queue.largest() == (1, "a", None)
+
+
+def test_what_was_dropped_may_come_again() -> None:
+    queue = filled(1, (1, "a"), (2, "b"))
+    assert "a" not in queue
+    assert queue.push(3, "a")
+    assert items(queue) == ["a"]
+
+
+def test_pop_and_smallest_and_extra() -> None:
+    queue = MaxUniquePriorityQueue(3)
+    queue.push(2.0, "b", [1])
+    queue.push(1.0, "a", [2])
+    assert queue.smallest() == (1.0, "a", [2])
+    assert queue.pop() == (1.0, "a", [2])
+    assert queue.pop() == (2.0, "b", [1])
+    assert (queue.pop(), queue.smallest(), queue.largest(), len(queue)) == (None, None, None, 0)
+
+
+def test_extras_are_never_compared() -> None:
+    queue = MaxUniquePriorityQueue(2)
+    queue.push(1.0, "a", {})
+    queue.push(1.0, "b", {})
+    assert queue.in_order() == [(1.0, "a", {}), (1.0, "b", {})]

@@ -1,0 +1,319 @@
+"""The network that writes programs: its form, what it writes, and the gradient of its loss."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc_es.algorithms.policy_gradient.token_lstm import (
+    TOKENS,
+    ProgramBatch,
+    TokenLSTM,
+    differentiator,
+    even,
+    lengths,
+    sampler,
+)
+from hpc_es.core.data import Array
+
+pytestmark = pytest.mark.tensorflow
+
+SMALL = TokenLSTM((5,), (), 3, 2, ends=True)
+RNG = np.random.default_rng
+
+
+def theta_of(network: TokenLSTM, seed: int = 1, spread: float = 2.0) -> Array:
+    """Parameters far from even odds."""
+    return spread * network.initial(RNG(seed)).astype(np.float64)
+
+
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def stack(arrays: Any, name: str, layers: int, inputs: Array) -> Array:
+    """The outputs of a stack of layers over [steps, inputs], cell by cell, as in Zaremba et al. 2014."""
+    for layer in range(layers):
+        kernel, bias = arrays[f"{name}/{layer}/kernel"], arrays[f"{name}/{layer}/bias"]
+        h = c = np.zeros(kernel.shape[1] // 4)
+        hidden = []
+        for x in inputs:
+            i, j, f, o = np.split(np.concatenate([x, h]) @ kernel + bias, 4)
+            c = c * sigmoid(f + 1) + sigmoid(i) * np.tanh(j)
+            h = np.tanh(c) * sigmoid(o)
+            hidden.append(h)
+        inputs = np.array(hidden)
+    outputs: Array = inputs @ arrays[f"{name}/output"]
+    return outputs
+
+
+def odds(network: TokenLSTM, theta: Array, tokens: Any) -> Array:
+    """[steps, TOKENS] probabilities before each token of one program."""
+    arrays = network.layout.split(theta)
+    logits = stack(arrays, "policy", len(network.policy_sizes), arrays["embedding"][[0, *tokens[:-1]]])
+    weights = np.exp(logits)
+    weights[:, : network.first_token] = 0
+    normalised: Array = weights / weights.sum(axis=1, keepdims=True)
+    return normalised
+
+
+def batch(network: TokenLSTM, tokens: Any, **fields: Any) -> ProgramBatch:
+    """Programs with a loss of -sum ln p, unless `fields` say otherwise."""
+    tokens = np.array(tokens)
+    ones = np.ones(len(tokens))
+    given: dict[str, Any] = {
+        "tokens": tokens.astype(np.int32),
+        "lengths": lengths(tokens),
+        "returns": np.ones(tokens.shape),
+        "judged": ones,
+        "policy": ones,
+        "entropy": 0 * ones,
+        "value": 0 * ones,
+    }
+    return ProgramBatch(**{**given, **fields})
+
+
+def double(network: TokenLSTM, *arguments: Any) -> Any:
+    return differentiator(network, *arguments, dtype="float64")
+
+
+def single(told: ProgramBatch) -> ProgramBatch:
+    """In float32, but for the odds."""
+    return ProgramBatch(*(a.astype(np.float32) if a.dtype == np.float64 else a for a in told[:-1]), told.log_replayed)
+
+
+# Form.
+
+
+def test_the_default_network_has_the_parameters_of_the_paper() -> None:
+    network = TokenLSTM((35, 35), (), 10, 100, ends=False)
+    assert network.layout.size == 90 + (45 * 140 + 140) + (70 * 140 + 140) + 315 == 16_785
+    assert next(iter(network.layout.shapes)) == "embedding"
+    assert network.embedded == 90
+
+
+def test_a_network_of_values_is_there_only_if_wanted() -> None:
+    network = TokenLSTM((5,), (4,), 3, 2, ends=True)
+    assert network.layout.size == SMALL.layout.size + 4 * 4 * (3 + 4 + 1) + 4
+
+
+def test_initial_weights() -> None:
+    network = TokenLSTM((35, 35), (), 10, 100, ends=False)
+    arrays = network.layout.split(network.initial(RNG(0), factor=0.5))
+    assert 0.95 < np.abs(arrays["embedding"]).max() <= 1
+    for number, inputs in enumerate((10, 35)):
+        assert not arrays[f"policy/{number}/bias"].any()
+        limit = np.sqrt(3 * 0.5 / ((inputs + 35 + 140) / 2))
+        assert 0.99 * limit < np.abs(arrays[f"policy/{number}/kernel"]).max() <= limit
+    limit = np.sqrt(3 * 0.5 / ((35 + 9) / 2))
+    assert 0.97 * limit < np.abs(arrays["policy/output"]).max() <= limit
+
+
+def test_lengths_count_the_token_that_ends() -> None:
+    tokens = np.array([[0, 0, 0], [3, 0, 0], [3, 4, 0], [3, 4, 5]])
+    assert lengths(tokens).tolist() == [1, 2, 3, 3]
+
+
+# Writing.
+
+
+@pytest.mark.parametrize("sharpness", [1.0, 2.5])
+def test_a_token_is_the_place_of_its_number_among_the_odds(sharpness: float) -> None:
+    network = TokenLSTM((5, 4), (), 3, 6, ends=False)
+    theta, numbers = theta_of(network), RNG(2).random((40, 6))
+    written = sampler(network, sharpness, "float64")(theta, numbers)
+    assert written.dtype == np.uint8 and written.shape == (40, 6)
+    for row, drawn in zip(written, numbers, strict=True):
+        weights = odds(network, theta, row) ** sharpness
+        sums = np.cumsum(weights / weights.sum(axis=1, keepdims=True), axis=1)
+        assert row.tolist() == [int((sums[t] <= drawn[t]).sum()) for t in range(6)]
+
+
+def test_programs_that_end_have_zeros_behind() -> None:
+    network = TokenLSTM((5,), (), 3, 8, ends=True)
+    written = sampler(network)(network.initial(RNG(0)), RNG(1).random((200, 8)))
+    reached = lengths(written)
+    assert len(set(reached.tolist())) > 1
+    for row, length in zip(written, reached, strict=True):
+        assert (row[: length - 1] > 0).all() and not row[length:].any()
+
+
+def test_programs_that_may_not_end_are_of_full_length() -> None:
+    network = TokenLSTM((5,), (), 3, 8, ends=False)
+    written = sampler(network)(network.initial(RNG(0)), RNG(1).random((200, 8)))
+    assert written.min() == 1 and written.max() == TOKENS - 1
+
+
+def test_a_program_does_not_depend_on_those_written_with_it() -> None:
+    network = TokenLSTM((35, 35), (), 10, 20, ends=True)
+    theta, numbers = network.initial(RNG(0)), RNG(1).random((12, 20))
+    together = sampler(network)(theta, numbers)
+    apart = np.concatenate([sampler(network)(theta, numbers[start : start + 4]) for start in (0, 4, 8)])
+    assert np.array_equal(together, apart)
+
+
+# The loss.
+
+
+def test_the_terms_are_those_of_the_cells() -> None:
+    network = TokenLSTM((5, 4), (3, 2), 3, 4, ends=True)
+    theta = theta_of(network)
+    tokens = np.array([[3, 1, 0, 0], [8, 7, 6, 5], [0, 0, 0, 0]])
+    returns = RNG(3).standard_normal((3, 4))
+    terms = double(network)(theta, batch(network, tokens, returns=returns))
+    arrays = network.layout.split(theta)
+    for row, (program, length) in enumerate(zip(tokens, lengths(tokens), strict=True)):
+        p = odds(network, theta, program)
+        log_p = np.log(p[range(4), program])[:length]
+        values = stack(arrays, "value", 2, arrays["embedding"][[0, *program[:-1]]])[:length, 0]
+        error = returns[row, :length] - values
+        np.testing.assert_allclose(terms.log_probability[row], log_p.sum(), rtol=1e-12)
+        np.testing.assert_allclose(terms.policy[row], (error * log_p).sum(), rtol=1e-12)
+        np.testing.assert_allclose(terms.entropy[row], -(p * np.log(p))[:length].sum(), rtol=1e-12)
+        np.testing.assert_allclose(terms.value[row], (error**2).sum(), rtol=1e-12)
+
+
+def test_imitated_programs_have_no_value_and_those_of_length_zero_no_loss() -> None:
+    network = TokenLSTM((5,), (3,), 3, 2, ends=True)
+    theta, one = theta_of(network), np.ones(2)
+    told = batch(network, [[3, 1], [3, 1]], judged=0 * one, value=one, lengths=np.array([2, 0], np.int32))
+    terms = double(network)(theta, told)
+    assert terms.value.tolist() == [0, 0]
+    np.testing.assert_allclose(terms.policy, [terms.log_probability[0], 0])
+    empty = told._replace(lengths=np.array([0, 0], np.int32))
+    assert not double(network)(theta, empty).gradients.any()
+
+
+VALUED = TokenLSTM((4, 3), (3,), 2, 3, ends=True)
+FIXED = TokenLSTM((4,), (), 2, 3, ends=False)
+
+
+@pytest.mark.parametrize("network", [VALUED, FIXED])
+def test_the_gradient_is_that_of_the_loss(network: TokenLSTM) -> None:
+    """Central differences, for each parameter, of a loss in which advantages are constants."""
+    rng, theta = RNG(5), theta_of(network, spread=1.0)
+    tokens = [[3, 1, 8], [2, 2, 2], [5, 6, 7]] if network is FIXED else [[3, 0, 0], [8, 7, 6], [0, 0, 0]]
+    judged = np.array([1.0, 1.0, 0.0])
+    fields = {name: rng.random(3) for name in ("policy", "entropy", "value")}
+    told = batch(network, tokens, returns=rng.standard_normal((3, 3)), judged=judged, **fields)
+    differentiate = double(network)
+    found = differentiate(theta, told).gradients[0]
+
+    # d/dtheta of policy * (returns - value) * ln p, the value held: two calls with the values' share taken out
+    def loss(at: Array) -> float:
+        terms = differentiate(at, told._replace(returns=told.returns - values, judged=0 * judged, value=0 * judged))
+        total = -told.policy @ terms.policy - told.entropy @ terms.entropy
+        return float(total + told.value @ differentiate(at, told).value)
+
+    arrays = network.layout.split(theta)
+    values = np.zeros((3, 3))
+    if network.value_sizes:
+        for row, program in enumerate(np.array(tokens)):
+            outputs = stack(arrays, "value", 1, arrays["embedding"][[0, *program[:-1]]])
+            values[row] = judged[row] * outputs[:, 0]
+    step = 1e-6
+    for place in range(theta.size):
+        there, back = theta.copy(), theta.copy()
+        there[place] += step
+        back[place] -= step
+        expected = (loss(there) - loss(back)) / (2 * step)
+        np.testing.assert_allclose(found[place], expected, rtol=1e-5, atol=1e-7, err_msg=str(place))
+
+
+def test_compiled_in_float32_it_is_what_float64_gives() -> None:
+    network, rng = TokenLSTM((35, 35), (35,), 10, 30, ends=True), RNG(0)
+    theta = network.initial(rng)
+    tokens = sampler(network)(theta, rng.random((8, 30)))
+    told = batch(network, tokens, returns=rng.random((8, 30)), entropy=np.full(8, 0.1), value=np.full(8, 0.5))
+    found, expected = differentiator(network)(theta, single(told)), double(network)(theta, told)
+    for name in ("policy", "entropy", "value", "log_probability"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-4)
+    length = np.linalg.norm(expected.gradients)
+    assert np.linalg.norm(found.gradients - expected.gradients) < 1e-5 * length
+
+
+def test_the_parts_of_the_gradient_add_up() -> None:
+    theta = theta_of(SMALL)
+    told = batch(
+        SMALL, [[3, 1], [0, 0], [4, 4]], judged=np.array([1.0, 1, 0]), entropy=np.array([0.1, 0.1, 0]),
+        returns=RNG(0).random((3, 2)), log_replayed=np.log([0.5, 0.2, 1]),
+    )  # fmt: skip
+    whole = double(SMALL, 0.5, False)(theta, told).gradients
+    judged, rest = double(SMALL, 0.5, True)(theta, told).gradients
+    np.testing.assert_allclose(judged + rest, whole[0], rtol=1e-12, atol=1e-14)
+    only = told._replace(entropy=0 * told.entropy, policy=told.policy * told.judged)
+    np.testing.assert_allclose(judged, double(SMALL, 0.5, False)(theta, only).gradients[0], rtol=1e-12, atol=1e-14)
+
+
+def test_importance_weights_by_hand() -> None:
+    """w = 1 / (1 - a + a q / p), and 1 of an imitated program."""
+    theta, a = theta_of(SMALL), 0.25
+    with np.errstate(divide="ignore"):
+        told = batch(SMALL, [[3, 1], [3, 1], [4, 0]], judged=np.array([1.0, 1, 0]), log_replayed=np.log([0.5, 0, 0.3]))
+    terms = double(SMALL, a)(theta, told)
+    p = np.exp(terms.log_probability)
+    np.testing.assert_allclose(terms.w, [1 / (0.75 + a * 0.5 / p[0]), 1 / 0.75, 1], rtol=1e-12)
+    plain = double(SMALL)(theta, told._replace(log_replayed=None))
+    np.testing.assert_allclose(terms.policy, terms.w * plain.policy, rtol=1e-12)
+
+
+def test_a_program_of_no_probability_in_float32_has_a_weight() -> None:
+    network = TokenLSTM((5,), (), 3, 100, ends=False)
+    tokens = RNG(0).integers(1, 9, (2, 100))
+    told = batch(network, tokens, log_replayed=np.array([np.log(1e-3), -np.inf]))
+    terms = differentiator(network, 0.5)(network.initial(RNG(0)), single(told))
+    assert np.exp(terms.log_probability[0]) == 0
+    assert terms.w.tolist() == [0, 2]
+    assert np.isfinite(terms.gradients).all()
+
+
+def test_an_odd_batch_gets_an_empty_row_of_which_nothing_is_told() -> None:
+    """TensorFlow's kernel warns at each call where rows and units are odd."""
+    told = batch(SMALL, [[3, 1], [3, 1], [4, 0]])
+    assert even(told).lengths.tolist() == [2, 2, 2, 0] and even(told).policy.tolist() == [1, 1, 1, 0]
+    assert even(even(told)).lengths.tolist() == [2, 2, 2, 0]
+    assert double(SMALL)(theta_of(SMALL), told).w.shape == (3,)
+
+
+# Monte Carlo against enumeration.
+
+EVERY = [(0, 0), *product(range(1, TOKENS), range(TOKENS))]  # all programs of at most two tokens
+
+
+def smape(a: Any, b: Any) -> float:
+    """Symmetric relative error."""
+    return float(abs(a - b) / ((abs(a) + abs(b)) / 2))
+
+
+def test_the_gradient_of_samples_is_that_of_all_programs() -> None:
+    """With this seed; other seeds miss the tolerances of angle and norm about half of the time."""
+    assert len(EVERY) == 73
+    network, samples = TokenLSTM((10,), (), 10, 2, ends=True), 100_000
+    theta, numbers = network.initial(RNG(4)).astype(np.float64), RNG(12).random((samples, 2))
+    rewards = {program: float(value) for program, value in zip(EVERY, RNG(9).random(73), strict=True)}
+    differentiate = double(network)
+
+    def estimate(tokens: Any, weights: Array) -> tuple[Array, Array]:
+        """Probabilities, and the gradient of sum weight * reward * ln p."""
+        reward = np.array([rewards[tuple(row)] for row in tokens])
+        returns = np.repeat(reward[:, np.newaxis], 2, axis=1)
+        terms = differentiate(theta, batch(network, tokens, returns=returns, policy=weights))
+        return np.exp(terms.log_probability), terms.gradients[0]
+
+    p, _ = estimate(np.array(EVERY), np.ones(73))
+    assert abs(p.sum() - 1) < 1e-12
+    _, exact = estimate(np.array(EVERY), p)
+    written = sampler(network, 1.0, "float64")(theta, numbers).tolist()
+    _, sampled = estimate(written, np.full(samples, 1 / samples))
+
+    counts = np.array([written.count(list(program)) for program in EVERY])
+    assert counts.sum() == samples
+    assert max(smape(count / samples, each) for count, each in zip(counts, p, strict=True)) < 0.15
+    expected = sum(each * rewards[program] for each, program in zip(p, EVERY, strict=True))
+    assert smape(np.mean([rewards[tuple(row)] for row in written]), expected) < 0.005
+    angle = np.arccos(exact @ sampled / np.linalg.norm(exact) / np.linalg.norm(sampled))
+    assert angle < 0.02 * np.pi
+    assert smape(np.linalg.norm(exact), np.linalg.norm(sampled)) < 0.02

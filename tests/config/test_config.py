@@ -1,0 +1,492 @@
+"""Configs: read, overridden, validated whole, resolved and rebuilt."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hpc_es.config import resolved as resolved_module
+from hpc_es.config import validation
+from hpc_es.config.loading import load, table, validate
+from hpc_es.config.options import Count, options
+from hpc_es.config.options import option as opt
+from hpc_es.config.resolved import config_hash, dump, dump_json, identity, parse_resolved, resolved
+from hpc_es.config.sections import Config
+from hpc_es.config.yaml_text import override, read_yaml
+from hpc_es.core.errors import ConfigError
+from hpc_es.core.interfaces import Needs, Offers
+from hpc_es.noise.table import Options as TableOptions
+
+MINIMAL = "task: {env_id: CartPole-v1}\n"
+
+
+def from_text(tmp_path: Path, text: str, overrides: tuple[str, ...] = ()) -> Config:
+    file = tmp_path / "trial.yaml"
+    file.write_text(text, encoding="utf-8")
+    return load(file, overrides)
+
+
+def problems(tmp_path: Path, text: str, overrides: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+    with pytest.raises(ConfigError) as caught:
+        from_text(tmp_path, text, overrides)
+    return list(caught.value.problems)
+
+
+def minimal(**sections: Any) -> dict[str, Any]:
+    return {"task": {"env_id": "CartPole-v1"}, **sections}
+
+
+# Reading.
+
+
+def test_defaults_are_those_of_the_fields_and_name_and_output_follow_the_file(tmp_path: Path) -> None:
+    config = from_text(tmp_path, MINIMAL)
+    assert (config.name, config.output, config.seed) == ("trial", "runs/trial", 0)
+    assert (config.task.kind, config.policy.kind, config.algorithm.kind) == ("episodes", "mlp", "es")
+    assert config.policy.hidden_dims == (64, 64)
+    assert resolved(config)["mpi"] == {
+        "chunk_size": 16,
+        "schedule": "on_demand",
+        "master_evaluates": "auto",
+        "fault_tolerance": False,
+    }
+
+
+def test_given_name_and_output_stay(tmp_path: Path) -> None:
+    assert from_text(tmp_path, MINIMAL + "name: a").output == "runs/a"
+    config = from_text(tmp_path, MINIMAL + "name: a\noutput: /scratch/b")
+    assert (config.name, config.output) == ("a", "/scratch/b")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001),
+        ("1.5E+2", 150.0),
+        ("-.5", -0.5),
+        ("3", 3),
+        ("25_000_000", 25_000_000),
+        ("0x1F", 31),
+        ("010", "010"),
+        ("1:30", "1:30"),
+        ("yes", "yes"),
+        ("off", "off"),
+        ("true", True),
+        ("2026-01-31", "2026-01-31"),
+        ("", None),
+        ("null", None),
+        ("-.inf", -math.inf),
+        ("1e", "1e"),
+        ("'1'", "1"),
+    ],
+)
+def test_plain_words_mean_what_they_seem_to(tmp_path: Path, text: str, value: object) -> None:
+    (tmp_path / "a.yaml").write_text(f"a: {text}\n")
+    found = read_yaml(tmp_path / "a.yaml")["a"]
+    assert found == value
+    assert type(found) is type(value)
+    assert override({}, [f"a={text}"]) == {"a": value}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected a mapping of keys, such as 'task:', found nothing: the file is empty"),
+        ("# only a comment\n", "expected a mapping of keys, such as 'task:', found nothing: the file is empty"),
+        ("- 1\n", "expected a mapping of keys, such as 'task:', found [1]"),
+        ("task", "expected a mapping of keys, such as 'task:', found 'task'"),
+        ("seed: 1\nname: a: b\n", "does not parse as YAML: line 2, column 8: mapping values are not allowed here"),
+        ("seed: 1\nseed: 2\n", "does not parse as YAML: line 2, column 1: the key 'seed' stands twice"),
+        ("a:\n  b: 1\n  b: 1\n", "does not parse as YAML: line 3, column 3: the key 'b' stands twice"),
+        ("1: 2\n", "does not parse as YAML: line 1, column 1: expected text as a key, found '1' (try quotes)"),
+        ("a: &a [*a]\n", "does not parse as YAML: Circular reference detected"),
+        ("a: " + "[" * 1000, "does not parse as YAML: nested too deeply"),
+        (
+            "a: !!python/name:os.system\n",
+            "does not parse as YAML: line 1, column 4: could not determine a constructor for the tag "
+            "'tag:yaml.org,2002:python/name:os.system'",
+        ),
+    ],
+)
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    assert problems(tmp_path, text) == [(str(tmp_path / "trial.yaml"), message)]
+
+
+def test_a_file_of_other_bytes_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_bytes(b"name: \xff\n")
+    with pytest.raises(ConfigError, match="does not parse as YAML: 'utf-8' codec"):
+        read_yaml(tmp_path / "a.yaml")
+
+
+def test_an_anchor_may_be_merged_and_its_keys_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\n")
+    assert read_yaml(tmp_path / "a.yaml")["b"] == {"x": 1, "y": 3}
+
+
+def test_no_such_file_names_the_nearest_and_a_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "es_cartpole.yaml").touch()
+    with pytest.raises(
+        ConfigError, match=r"expected a YAML file, found no such file; did you mean 'es_cartpole.yaml'\?"
+    ):
+        read_yaml(tmp_path / "es_cartpol.yaml")
+    with pytest.raises(ConfigError, match="expected a YAML file, found a directory"):
+        read_yaml(tmp_path)
+    with pytest.raises(ConfigError, match=r"expected a YAML file, found no such file$"):
+        read_yaml(tmp_path / "none" / "zzz")
+
+
+# Overrides.
+
+
+def test_overrides_reach_into_sections_and_leave_their_argument_alone() -> None:
+    data = {"algorithm": {"sigma": 0.1}}
+    changed = override(
+        data, ["algorithm.sigma=1e-2", "policy.hidden_dims=[8, 8]", "name=", "task.env_kwargs.a.b='x=y'"]
+    )
+    assert changed["algorithm"] == {"sigma": 0.01}
+    assert changed["policy"] == {"hidden_dims": [8, 8]}
+    assert changed["name"] is None
+    assert changed["task"] == {"env_kwargs": {"a": {"b": "x=y"}}}
+    assert data == {"algorithm": {"sigma": 0.1}}
+
+
+@pytest.mark.parametrize(
+    ("item", "key", "message"),
+    [
+        ("seed", "seed", "expected key=value, found 'seed'"),
+        ("=1", "", "expected key=value with a key such as algorithm.sigma, found an empty key in '=1'"),
+        ("a..b=1", "a..b", "expected key=value with a key such as algorithm.sigma, found an empty key in 'a..b=1'"),
+        ("seed.a=1", "seed.a", "expected 'seed' to be a mapping, found 3"),
+        ("a.b.c=1", "a.b.c", "expected 'a.b' to be a mapping, found null"),
+        (
+            "name=[1",
+            "name",
+            "the value '[1' does not parse as YAML: line 1, column 3: "
+            "expected ',' or ']', but got '<stream end>' (try quotes)",
+        ),
+    ],
+)
+def test_an_override_that_cannot_work_is_refused(item: str, key: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        override({"seed": 3, "a": {"b": None}}, [item])
+    assert caught.value.problems == ((key, message),)
+
+
+def test_all_wrong_overrides_are_reported() -> None:
+    with pytest.raises(ConfigError) as caught:
+        override({}, ["x", "seed=1", "=2"])
+    assert [key for key, _ in caught.value.problems] == ["x", ""]
+
+
+# Validation.
+
+POSITIVE = "expected a number greater than 0, found"
+COUNT = "expected a whole number of at least 1"
+SEED = "expected a whole number from 0 to below 2**63, found"
+ENV_ID = (
+    "expected text (a Gymnasium id, such as CartPole-v1 or module:Env-v0; an old gym id with the gym extra), "
+    "but the key is missing"
+)
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ("algorithm.sigam=1", "unknown key 'algorithm.sigam'; did you mean 'sigma'?"),
+        ("algoritm.sigma=1", "unknown key 'algoritm'; did you mean 'algorithm'?"),
+        ("sigma=1", "unknown key 'sigma'; did you mean 'algorithm.sigma'?"),
+        (
+            "report.xyz=1",
+            "unknown key 'report.xyz'; valid keys are 'loggers', 'tensorboard', 'mlflow', 'wandb', 'metrics_interval', "
+            "'columns', 'plot_interval_seconds', 'export_interval'",
+        ),
+        ("algorithm.optimizer.beta=0", "unknown key 'algorithm.optimizer.beta'; did you mean 'beta2'?"),
+        ("seed=true", f"{SEED} true"),
+        ("seed=-1", f"{SEED} -1"),
+        ("seed=0.0", f"{SEED} 0.0"),
+        ("seed=010", f"{SEED} '010'"),
+        ("seed=9223372036854775808", f"{SEED} 9223372036854775808"),
+        ("name=''", "expected text, not empty, or null, found ''"),
+        ("name=2026", "expected text, not empty, or null, found 2026"),
+        ("algorithm.sigma=0", f"{POSITIVE} 0"),
+        ("algorithm.sigma='0.1'", f"{POSITIVE} '0.1'; write it without quotes"),
+        ("algorithm.sigma=small", f"{POSITIVE} 'small'"),
+        ("algorithm.sigma=true", f"{POSITIVE} true"),
+        ("algorithm.sigma=.nan", f"{POSITIVE} .nan; a number must be finite"),
+        ("algorithm.sigma=.inf", f"{POSITIVE} .inf; a number must be finite"),
+        ("algorithm.sigma=", f"{POSITIVE} null"),
+        ("algorithm.sigma={a: 1}", f"{POSITIVE} a mapping"),
+        ("task.reward_offset=-.inf", "expected a number, found -.inf; a number must be finite"),
+        ("stop.target_return=.nan", "expected a number, or null, found .nan; a number must be finite"),
+        ("algorithm.weight_decay=-1", "expected a number of at least 0, found -1"),
+        ("algorithm.optimizer.beta1=1", "expected a number from 0 to below 1, found 1"),
+        ("task.observation_normalization.probability=2", "expected a number from 0 to 1, found 2"),
+        ("algorithm.population_size=0", f"{COUNT}, found 0"),
+        ("algorithm.population_size=8.0", f"{COUNT}, found 8.0"),
+        ("algorithm.population_size=7", "is 7: mirrored sampling needs an even number (try 8)"),
+        ("algorithm.mirrored_sampling=yes", "expected true or false, found 'yes'"),
+        ("algorithm.mirrored_sampling='true'", "expected true or false, found 'true'; write it without quotes"),
+        ("policy.action_bins=1", "expected a whole number of at least 2, or null, found 1"),
+        ("policy.hidden_dims=3", f"expected a list (each item: {COUNT.removeprefix('expected ')}), found 3"),
+        ("task.env_kwargs=[]", "expected a mapping, found []"),
+        ("noise.kind=tabel", "expected one of 'counter', 'table', found 'tabel'; did you mean 'table'?"),
+        ("noise.kind=x", "expected one of 'counter', 'table', found 'x'"),
+        ("mpi.master_evaluates=aut", "expected 'auto', or true or false, found 'aut'; did you mean 'auto'?"),
+        ("mpi.master_evaluates=1", "expected 'auto', or true or false, found 1"),
+        ("stop.generations=many", "expected a whole number of at least 0, or null, found 'many'"),
+        ("noise=", "expected a mapping with keys such as 'kind', found null; leave 'noise' out to have its defaults"),
+        ("noise=[1]", "expected a mapping with keys such as 'kind', found [1]"),
+        ("algorithm.optimizer=adam", "expected a mapping with keys such as 'kind', found 'adam'"),
+        ("task=", "expected a mapping with keys such as 'kind', found null"),
+        ("algorithm=es", "expected a mapping with keys such as 'kind', found 'es'; write algorithm.kind: es"),
+        ("task={}", ENV_ID),
+    ],
+)
+def test_a_mistake_is_one_readable_error_at_its_key(tmp_path: Path, item: str, message: str) -> None:
+    key = {"algoritm.sigma=1": "algoritm", "task={}": "task.env_id"}.get(item, item.partition("=")[0])
+    assert problems(tmp_path, MINIMAL, (item,)) == [(key, message)]
+
+
+def test_items_of_lists_are_named(tmp_path: Path) -> None:
+    assert problems(tmp_path, MINIMAL, ("policy.hidden_dims=[0, 8, 1.5]", "task.wrappers=['m:C', 3, {'m:C': 3}]")) == [
+        ("task.wrappers[1]", "expected text, or a mapping (each item: a mapping), found 3"),
+        ("task.wrappers[2]", "expected text, or a mapping (each item: a mapping), found a mapping"),
+        ("policy.hidden_dims[0]", f"{COUNT}, found 0"),
+        ("policy.hidden_dims[2]", f"{COUNT}, found 1.5"),
+    ]
+
+
+def test_an_unknown_kind_names_the_nearest_and_all_known_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"algorithms": ("es", "ga"), "tasks": ("episodes",), "policies": ("mlp",), "noise": ("table",)}
+    monkeypatch.setattr("hpc_es.config.kinds.kinds", known.get)
+    assert problems(tmp_path, MINIMAL, ("algorithm.kind=ess",)) == [
+        ("algorithm.kind", "expected one of 'es', 'ga', found 'ess'; did you mean 'es'?")
+    ]
+
+
+@pytest.mark.parametrize("kind", ["3", "[es]", "null", "__init__"])
+def test_a_kind_that_is_no_name_is_refused(tmp_path: Path, kind: str) -> None:
+    [(key, message)] = problems(tmp_path, MINIMAL, (f"policy.kind={kind}",))
+    assert key == "policy.kind"
+    assert "'mlp'" in message
+
+
+def test_everything_wrong_is_reported_at_once(tmp_path: Path) -> None:
+    text = "seed: x\nsed: 1\ntask: {env: a}\nalgorithm: {population_size: 7, sigma: 0}\nstop: {target_return: 1}\n"
+    found = problems(tmp_path, text, ("evaluation.interval=0", "mpi.chunk_size=0"))
+    assert [key for key, _ in found] == [
+        "sed",
+        "seed",
+        "task.env",
+        "task.env_id",
+        "algorithm.sigma",
+        "algorithm.population_size",
+        "mpi.chunk_size",
+        "stop.target_return",
+    ]
+
+
+def test_a_cross_field_mistake_is_not_guessed_from_a_wrong_field(tmp_path: Path) -> None:
+    found = problems(tmp_path, MINIMAL, ("algorithm.population_size=7", "algorithm.mirrored_sampling=3"))
+    assert found == [("algorithm.mirrored_sampling", "expected true or false, found 3")]
+
+
+def test_cross_field_mistakes_of_nested_options_carry_their_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_small(self: Any) -> list[tuple[str, str]]:
+        return [("table_size", "is too small")] if self.table_size < 5 else []
+
+    monkeypatch.setattr(TableOptions, "problems", too_small, raising=False)
+    with pytest.raises(ConfigError) as caught:
+        validate(minimal(noise={"table_size": 4}))
+    assert caught.value.problems == (("noise.table_size", "is too small"),)
+
+
+def test_a_whole_number_is_a_number_and_a_null_is_no_limit() -> None:
+    config = validate(minimal(algorithm={"sigma": 1}, stop={"seconds": None, "target_return": 5}))
+    assert isinstance(config.algorithm.sigma, float)
+    assert config.stop.seconds is None
+    assert config.stop.target_return == 5.0
+
+
+@options
+class Inner:
+    """A section that may be left out, and lists of several shapes."""
+
+    sizes: tuple[Count, ...] = opt("sizes", (1,))
+
+
+@options
+class Outer:
+    """Hints that no module uses yet."""
+
+    inner: Inner | None = opt("inner", None)
+    pair: tuple[int, str] = opt("pair", (1, "a"))
+
+
+def test_optional_sections_and_pairs_are_validated_and_rebuilt() -> None:
+    data = {"inner": {"sizes": [2, 3]}, "pair": [4, "b"]}
+    assert validation.validate(Outer, data) == Outer(inner=Inner(sizes=(2, 3)), pair=(4, "b"))
+    assert resolved_module._build(Outer, data) == Outer(inner=Inner(sizes=(2, 3)), pair=(4, "b"))
+    with pytest.raises(ConfigError) as error:
+        validation.validate(Outer, {"inner": {"sizes": [0]}, "pair": [4]})
+    assert error.value.problems == (
+        ("inner.sizes[0]", f"{COUNT}, found 0"),
+        ("pair", "expected a list of 2 (a whole number; text), found [4]"),
+    )
+
+
+# Resolved, and back.
+
+EVERYTHING = {
+    "name": "2026-01-31",
+    "seed": 2**63 - 1,
+    "task": {
+        "env_id": "yes",
+        "env_kwargs": {"a": "1e-3", "b": 1e-3, "c": [1, [2.0]], "d": {"e": None}, "f": math.inf, "g": "ä: #"},
+        "wrappers": ["m:A", {"m:B": {"x": [1]}}],
+        "max_episode_steps": 7,
+    },
+    "policy": {"hidden_dims": [], "action_bins": 3},
+    "algorithm": {"optimizer": {"epsilon": 1e-300, "learning_rate": 0.1 + 0.2}},
+    "mpi": {"master_evaluates": False},
+}
+
+
+@pytest.mark.parametrize("data", [minimal(), EVERYTHING])
+def test_a_round_trip_gives_an_equal_config_and_the_same_text(data: dict[str, Any]) -> None:
+    config = validate(data)
+    again = parse_resolved(dump(config))
+    assert again == config
+    assert repr(again) == repr(config)  # tuples stay tuples, 1.0 stays 1.0
+    assert dump(again) == dump(config)
+    assert parse_resolved(dump_json(config)) == config
+    assert validate(resolved(config)) == config
+
+
+def test_resolved_is_plain_and_whole_and_in_the_order_of_the_fields() -> None:
+    plain = resolved(validate(EVERYTHING))
+    assert json.loads(json.dumps(plain)) == plain
+    assert list(plain) == [field.name for field in dataclasses.fields(Config)]
+    assert plain["policy"]["hidden_dims"] == []
+    assert plain["algorithm"]["optimizer"]["beta2"] == 0.999
+    assert "hidden_dims: [64, 64]\n" in dump(validate(minimal()))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[1]", "task: {}", "a: [", "{", "task: {kind: episodes, was_once: 1}", "stop: {x: 1}"]
+)
+def test_a_damaged_or_foreign_resolved_text_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"expected the text of a resolved config.*another version"):
+        parse_resolved(text)
+
+
+def test_workers_import_neither_pydantic_nor_tensorflow(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(dump(validate(EVERYTHING)))
+    program = (
+        "import sys, pathlib, hpc_es.config.resolved as c; c.parse_resolved(pathlib.Path(sys.argv[1]).read_text());"
+        "print(*{'pydantic', 'pydantic_core', 'tensorflow', 'mpi4py'} & set(sys.modules))"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "config.yaml")]
+    assert subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout == "\n"
+
+
+# Identity.
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        "name=b",
+        "output=b",
+        "stop.generations=5",
+        "evaluation.episodes=5",
+        "checkpoint.interval=5",
+        "report.tensorboard=true",
+        "report.loggers=[mlflow]",
+        "mpi.schedule=static",
+        "mpi.master_evaluates=true",
+        "task.on_failed_episode=abort",
+        "task.episode_timeout_seconds=5",
+        "policy.init_from=runs/a",
+    ],
+)
+def test_what_a_resumed_run_may_change_is_no_part_of_the_identity(item: str) -> None:
+    before, after = validate(minimal()), validate(override(minimal(), [item]))
+    assert before != after
+    assert identity(before) == identity(after)
+    assert config_hash(before) == config_hash(after)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        "seed=1",
+        "mpi.chunk_size=8",
+        "noise.kind=counter",
+        "task.env_kwargs.a=1",
+        "task.reward_offset=-1",
+        "policy.backend=tensorflow",
+        "policy.hidden_dims=[64]",
+        "algorithm.sigma=0.1",
+        "algorithm.optimizer.beta1=0.8",
+    ],
+)
+def test_what_results_depend_on_is_part_of_the_identity(item: str) -> None:
+    before, after = validate(minimal()), validate(override(minimal(), [item]))
+    assert identity(before) != identity(after)
+    assert config_hash(before) != config_hash(after)
+
+
+def test_the_hash_is_sha256_of_sorted_compact_json() -> None:
+    text = json.dumps(identity(validate(minimal())), sort_keys=True, separators=(",", ":"))
+    shell = subprocess.run(["sha256sum"], input=text, check=True, capture_output=True, text=True)
+    assert config_hash(validate(minimal())) == shell.stdout.split()[0]
+
+
+# The table.
+
+
+def test_the_table_has_every_key_once_with_its_range_default_and_help() -> None:
+    lines = table().splitlines()
+    assert "| `checkpoint.keep_last` | a whole number of at least 1 | `3` | how many of the newest are kept |" in lines
+    assert (
+        "| `report.mlflow.experiment` | text, not empty | `hpc_es` | MLflow's experiment, which runs belong to |"
+        in lines
+    )
+    assert any(line.startswith("| `task.env_id`") and "| text | required |" in line for line in lines)
+    assert any(line.startswith("| `output`") and r"runs/\<name>" in line for line in lines)
+    assert len(lines) == len(set(lines))
+
+
+def test_the_table_says_which_kinds_have_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    @options
+    class First:
+        kind: str = opt("kind", "first")
+        shared: Count = opt("in both", 1)
+        own: bool = opt("in one", True)
+
+    @options
+    class Second:
+        kind: str = opt("kind", "second")
+        shared: Count = opt("in both", 1)
+
+    classes = {"first": First, "second": Second}
+    monkeypatch.setattr("hpc_es.config.kinds.kinds", lambda _: ("first", "second"))
+    both = {"OFFERS": Offers(problems=("vectors",), policy=True), "NEEDS": Needs(searches="vectors", policy="first")}
+    toys = {kind: SimpleNamespace(Options=cls, **both) for kind, cls in classes.items()}
+    monkeypatch.setattr("hpc_es.config.kinds.module", lambda _, kind: toys[kind])
+    lines = table().splitlines()
+    assert "| `task.kind` | one of 'first', 'second' | `episodes` | what is optimised |" in lines
+    assert "| `task.shared` | a whole number of at least 1 | `1` | in both |" in lines
+    assert "| `task.own` (first) | true or false | `true` | in one |" in lines
+    with pytest.raises(ConfigError, match=r"unknown key 'task\.own'; it belongs to kind 'first'"):
+        kinds = {"policy": {"kind": "first"}, "algorithm": {"kind": "first"}, "noise": {"kind": "first"}}
+        validate({"task": {"kind": "second", "own": True}, **kinds})

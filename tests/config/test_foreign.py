@@ -1,0 +1,223 @@
+"""Kinds of the user's own: found, validated, listed and hinted like ours, and hashed without being imported."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpc_es.config import foreign, import_paths, kinds
+from hpc_es.config.loading import load, table, validate
+from hpc_es.config.resolved import dump, dump_json, identity, parse_resolved
+from hpc_es.core.errors import ConfigError
+
+SOURCE = """
+from collections.abc import Iterator
+from typing import Literal
+from hpc_es.config.options import Count, option, options
+
+@options
+class Options:
+    kind: Literal["own"] = option("which", "own")
+    width: Count = option("how wide", 3)
+    depth: Count = option("how deep")
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.depth > self.width:
+            yield "depth", "is more than the width"
+
+def build(options, spaces):
+    raise NotImplementedError
+
+class Net:
+    Options, build = Options, staticmethod(build)
+
+class Bare:
+    pass
+
+class Lax:
+    class Options:
+        kind: str = "x"
+    build = None
+"""
+BASE = {"task": {"env_id": "CartPole-v1"}}
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Write a module into the current directory under a name that no other test has; returns the name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(import_paths, "_used", [])
+    import_paths.use()
+
+    def write(source: str = SOURCE) -> str:
+        name = f"own_{next(_numbers)}"
+        (tmp_path / f"{name}.py").write_text(source)
+        return name
+
+    return write
+
+
+def problems(kind: str, **options: object) -> list[tuple[str, str]]:
+    with pytest.raises(ConfigError) as error:
+        validate({**BASE, "policy": {"kind": kind, **options}})
+    return list(error.value.problems)
+
+
+@pytest.mark.parametrize("text", ["a.b", "a:B", "a.b:C", "_x.y1"])
+def test_a_dot_or_colon_makes_a_name_foreign(text: str) -> None:
+    assert foreign.is_foreign(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["mlp", "", "../es", "a:b:c", "a..b", ".a", "a.", "1a.b", "a b:c", "hpc_es.tasks.episodes", 3, None]
+)
+def test_nothing_else_does(text: object) -> None:
+    assert not foreign.is_foreign(text)
+
+
+def test_an_object_of_a_module_and_a_module_of_a_package_are_kinds(own: Callable[..., str], tmp_path: Path) -> None:
+    name = own()
+    config = validate({**BASE, "policy": {"kind": f"{name}:Net", "depth": 2}})
+    assert (config.policy.kind, config.policy.width, config.policy.depth) == (f"{name}:Net", 3, 2)
+    assert kinds.module("policies", f"{name}:Net") is sys.modules[name].Net
+    (tmp_path / f"{name}_package").mkdir()
+    (tmp_path / f"{name}_package" / "net.py").write_text(SOURCE)
+    config = validate({**BASE, "policy": {"kind": f"{name}_package.net", "depth": 1}})
+    assert config.policy.kind == f"{name}_package.net"
+
+
+@pytest.mark.parametrize("write", [dump, dump_json])
+def test_it_is_resolved_rebuilt_and_part_of_the_identity(own: Callable[..., str], write: Callable[..., str]) -> None:
+    kind = f"{own()}:Net"
+    config = validate({**BASE, "policy": {"kind": kind, "depth": 2}})
+    assert parse_resolved(write(config)) == config
+    assert identity(config)["policy"] == {"kind": kind, "width": 3, "depth": 2}
+
+
+def test_its_options_are_validated_with_all_mistakes_at_once(own: Callable[..., str]) -> None:
+    kind = f"{own()}:Net"
+    assert problems(kind, width=0, widht=2) == [
+        ("policy.widht", "unknown key 'policy.widht'; did you mean 'width'?"),
+        ("policy.width", "expected a whole number of at least 1, found 0"),
+        ("policy.depth", "expected a whole number of at least 1 (how deep), but the key is missing"),
+    ]
+    assert problems(kind, depth=4) == [("policy.depth", "is more than the width")]
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "expected"),
+    [
+        (SOURCE, ":Nett", "expected Nett in the module '{0}'"),
+        (SOURCE, ":Bare", "expected Options, build in '{0}:Bare', found no Options and no build"),
+        (SOURCE, ":Lax", "expected Options of '{0}:Lax' to be made with @options of hpc_es.config.options"),
+        ("import no_such_module", ":Net", "found '{0}': ModuleNotFoundError: No module named 'no_such_module'"),
+        ("x = 1\nx / 0", ":Net", "found '{0}': ZeroDivisionError: division by zero ({1}/{0}.py, line 2)"),
+        ("def (", ":Net", "found '{0}': SyntaxError"),
+    ],
+)
+def test_what_cannot_be_a_kind_is_told_with_the_reason(
+    own: Callable[..., str], tmp_path: Path, source: str, name: str, expected: str
+) -> None:
+    module = own(source)
+    [(key, text)] = problems(module + name)
+    assert key == "policy.kind"
+    assert expected.format(module, tmp_path) in text
+
+
+def test_a_module_that_is_not_there_is_told_with_the_places(own: Callable[..., str], tmp_path: Path) -> None:
+    [(key, text)] = problems("not_there.net")
+    assert key == "policy.kind"
+    assert text == (
+        "expected a module to import, found 'not_there.net': ModuleNotFoundError: No module named 'not_there'; "
+        f"looked in {tmp_path} and the Python path"
+    )
+
+
+def test_a_misspelt_name_of_ours_still_has_its_hint(own: Callable[..., str]) -> None:
+    assert problems("mpl") == [("policy.kind", "expected one of 'lstm', 'mlp', found 'mpl'; did you mean 'mlp'?")]
+
+
+def test_a_task_and_an_algorithm_say_what_they_offer_and_need(own: Callable[..., str]) -> None:
+    name = own()
+    with pytest.raises(ConfigError, match=r"task\.kind: expected Options, build, OFFERS in .* found no OFFERS"):
+        validate({"task": {"kind": f"{name}:Net"}})
+    with pytest.raises(ConfigError, match=r"algorithm\.kind: expected Options, build, NEEDS in .* found no NEEDS"):
+        validate({**BASE, "algorithm": {"kind": f"{name}:Net"}})
+
+
+def test_the_table_lists_the_kinds_of_a_config(own: Callable[..., str], tmp_path: Path) -> None:
+    kind = f"{own()}:Net"
+    (tmp_path / "my.yaml").write_text(f"policy: {{kind: '{kind}'}}\nalgorithm: {{kind: es}}\n")
+    lines = table(tmp_path / "my.yaml", ["noise.kind=counter"]).splitlines()
+    assert any(line.startswith(f"| `policy.kind` | '{kind}' | `mlp` | what acts") for line in lines)
+    assert "| `policy.width` | a whole number of at least 1 | `3` | how wide |" in lines
+    assert any(line.startswith("| `algorithm.sigma` ") for line in lines)
+    assert not any("hidden_dims" in line or "crossover" in line or "table_size" in line for line in lines)
+    with pytest.raises(ConfigError, match=r"policy\.kind: expected a module to import, found 'gone'"):
+        table(tmp_path / "my.yaml", ["policy.kind=gone:Net"])
+
+
+# Import paths.
+
+
+def test_the_directories_are_appended_once_and_never_put_first(
+    own: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = [*sys.path]
+    (tmp_path / "beside").mkdir()
+    for _ in range(2):
+        import_paths.use(tmp_path / "beside", tmp_path / "not there")
+    assert sys.path == [*before, str(tmp_path / "beside")]
+    assert import_paths.used() == (str(tmp_path), str(tmp_path / "beside"))
+
+
+def test_a_config_finds_what_lies_beside_it(own: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "beside").mkdir()
+    name = own()
+    (tmp_path / f"{name}.py").rename(tmp_path / "beside" / f"{name}.py")
+    config = tmp_path / "beside" / "my.yaml"
+    config.write_text(f"task: {{env_id: CartPole-v1}}\npolicy: {{kind: '{name}:Net', depth: 2}}\n")
+    assert load(config).policy.depth == 2
+
+
+@pytest.mark.parametrize("mark", ["checkpoints/best.h5", "checkpoint_0000000001.h5", "trials.json"])
+def test_a_run_directory_is_never_searched(own: Callable[..., str], tmp_path: Path, mark: str) -> None:
+    run = tmp_path / "runs" / "a"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / mark).touch()
+    import_paths.use(run, run / "checkpoints", tmp_path / "runs")
+    assert import_paths.used() == (str(tmp_path), str(tmp_path / "runs"))
+
+
+# Sources.
+
+
+def test_the_hash_of_a_module_is_that_of_its_file_and_nothing_is_imported(own: Callable[..., str]) -> None:
+    source = "import pathlib\npathlib.Path('ran').touch()\n"
+    name = own(source)
+    assert foreign.source_hash(f"{name}:Net") == hashlib.sha256(source.encode()).hexdigest()
+    assert name not in sys.modules
+    assert not Path("ran").exists()
+    assert foreign.source_hash("not_there:Net") == ""
+
+
+def test_the_hash_of_a_package_is_of_all_its_files(own: Callable[..., str], tmp_path: Path) -> None:
+    package = tmp_path / "my_package_of_nets"
+    (package / "inner").mkdir(parents=True)
+    contents = {"__init__.py": "import pathlib; pathlib.Path('ran').touch()", "inner/a.py": "x = 1", "net.py": SOURCE}
+    for name, text in contents.items():
+        (package / name).write_text(text)
+    (package / "notes.txt").write_text("nothing")
+    lines = [f"{hashlib.sha256(text.encode()).hexdigest()}  {name}\n" for name, text in sorted(contents.items())]
+    expected = hashlib.sha256("".join(lines).encode()).hexdigest()
+    assert foreign.source_hash("my_package_of_nets.net") == expected
+    assert not Path("ran").exists()
+    (package / "inner" / "a.py").write_text("x = 2")
+    assert foreign.source_hash("my_package_of_nets.net") != expected

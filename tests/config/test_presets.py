@@ -1,0 +1,46 @@
+"""Presets: what an algorithm wants of other sections, where the config says nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from hpc_es.algorithms import es
+from hpc_es.config.loading import validate
+
+PRESETS = {"policy.hidden_dims": [], "task.observation_normalization.enabled": True, "evaluation.episodes": 3}
+
+
+@pytest.fixture(autouse=True)
+def presets(monkeypatch: Any) -> None:
+    monkeypatch.setattr(es, "NEEDS", dataclasses.replace(es.NEEDS, presets=PRESETS))
+
+
+def test_they_stand_where_the_config_says_nothing() -> None:
+    config = validate({"task": {"env_id": "CartPole-v1"}})
+    assert config.policy.hidden_dims == ()
+    assert config.task.observation_normalization.enabled
+    assert config.task.observation_normalization.probability == 0.01
+    assert config.evaluation.episodes == 3
+
+
+def test_what_the_config_says_goes_before() -> None:
+    task = {"env_id": "CartPole-v1", "observation_normalization": {"enabled": False}}
+    config = validate({"task": task, "policy": {"hidden_dims": [4]}, "evaluation": {"episodes": 7}})
+    assert config.policy.hidden_dims == (4,)
+    assert not config.task.observation_normalization.enabled
+    assert config.evaluation.episodes == 7
+
+
+def test_a_task_without_the_key_or_the_policy_goes_without() -> None:
+    task = {"kind": "function", "function": "math:hypot", "dimension": 2}
+    config = validate({"task": task})
+    assert config.policy is None
+    assert not hasattr(config.task, "observation_normalization")
+
+
+def test_other_algorithms_have_none() -> None:
+    config = validate({"task": {"kind": "programs", "name": "reverse"}, "algorithm": {"kind": "random_search"}})
+    assert config.evaluation.episodes == 10

@@ -1,0 +1,66 @@
+"""Options that do nothing are told of, and those that do something are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_es.config.loading import load, validate
+from hpc_es.config.warnings import warnings_of
+from tests import runs
+from tests.harness import ROOT
+
+ES = {"task": {"env_id": "CartPole-v1"}}
+AC = {**ES, "algorithm": {"kind": "actor_critic"}}
+PG = {"task": {"kind": "programs", "name": "add"}, "algorithm": {"kind": "policy_gradient"}}
+NOTHING: list[tuple[Any, str, Any, str]] = [
+    (ES, "algorithm.optimizer.momentum", 0.5, "is 0.5, but does nothing: it is for kind sgd, and this is adam"),
+    (
+        AC,
+        "algorithm.optimizer",
+        {"kind": "rmsprop", "beta1": 0.5},
+        "beta1: is 0.5, but does nothing: it is for kind ad",
+    ),
+    (ES, "task.observation_normalization", {"enabled": True, "probability": 0.0}, "probability: is 0: nothing is"),
+    (ES, "task.observation_normalization.clip", 3.0, "is 3.0, but does nothing: enabled is false"),
+    (AC, "algorithm.entropy.end", 0.5, "is 0.5, but does nothing: episodes is null"),
+    (ES, "checkpoint", {"interval": 0, "interval_seconds": 0}, ".interval: is 0, and interval_seconds too"),
+    (AC, "noise.kind", "counter", "is 'counter', but does nothing: the algorithm actor_critic perturbs no parameters"),
+    (AC, "noise.table_size", 1000, "is 1000, but does nothing: the algorithm actor_critic perturbs no parameters"),
+    (ES, "repetition_groups", 2, "is 2, but does nothing: repetitions is 1"),
+    (ES, "evaluation", {"interval": 0, "episodes": 5}, "is 5, but does nothing: interval is 0"),
+    (PG, "algorithm.topk", 10, "is 10, but does nothing: topk_loss_hparam is 0"),
+    (PG, "algorithm.replay_capacity", 10, "is 10, but does nothing: alpha is 0"),
+    (PG, "algorithm.vf_loss_hparam", 0.1, "is 0.1, but does nothing: ema_baseline_decay is not 0"),
+]
+
+
+def changed(data: Any, key: str, value: Any) -> Any:
+    """A copy of the data with this value at a dotted key."""
+    first, _, rest = key.partition(".")
+    return {**data, first: changed(data.get(first, {}), rest, value) if rest else value}
+
+
+@pytest.mark.parametrize(("data", "key", "value", "said"), NOTHING)
+def test_what_does_nothing_is_told_once(data: Any, key: str, value: Any, said: str) -> None:
+    if isinstance(value, dict):
+        value = {**data.get(key.partition(".")[0], {}), **value} if "." not in key else value
+    (warning,) = warnings_of(validate(changed(data, key, value)))
+    assert said in warning and warning.startswith(key)
+    assert warnings_of(validate(data)) == []
+
+
+@pytest.mark.parametrize(
+    "config", sorted(path.name for path in ROOT.glob("configs/*.yaml") if path.name[:5] != "tune_")
+)
+def test_no_config_of_the_repository_has_such_options(config: str) -> None:
+    assert warnings_of(load(ROOT / "configs" / config)) == []
+
+
+def test_check_and_the_start_tell_of_them_and_go_on(tmp_path: Path) -> None:
+    said = "WARNING: algorithm.optimizer.momentum: is 0.5, but does nothing: it is for kind sgd, and this is adam\n"
+    for more in (["--check"], ["stop.generations=1"]):
+        done = runs.finished(0, tmp_path / "run", "algorithm.optimizer.momentum=0.5", *more)
+        assert done.stdout.count(said) == 1

@@ -1,0 +1,68 @@
+"""How `make test` shares the tests among its workers; `pytest` alone runs them one after the other."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMPUTE_WITH_TENSORFLOW = ("actor_critic", "policy_gradient")  # kinds, as parameters of tests
+
+if importlib.util.find_spec("hypothesis"):  # not in the environments of make test-gym and make test-ft
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("busy machine")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand the tests out in the units of `unit`, those of many tests first.
+
+    `--dist loadgroup` is for this, but pytest-xdist 3.8 does not see the groups under pytest 9.2.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Units(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return unit(config.rootpath, nodeid)
+
+    return Units(config, log)
+
+
+def unit(root: Path, nodeid: str) -> str:
+    """Return the name of what one worker runs: all that computes with TensorFlow, a file with fixtures, or a test.
+
+    That worker imports TensorFlow once and keeps what it has compiled; it makes the fixtures of a file once.
+    """
+    file = nodeid.partition("::")[0]
+    text = source(root / file)
+    if "mark.tensorflow" in text or any(kind in nodeid for kind in COMPUTE_WITH_TENSORFLOW):
+        return "tensorflow"
+    return file if 'fixture(scope="module"' in text else nodeid
+
+
+@functools.cache
+def source(path: Path) -> str:
+    """Return the text of a test file."""
+    return path.read_text()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of kinds that compute with TensorFlow."""
+    for item in items:
+        if any(kind in item.name for kind in COMPUTE_WITH_TENSORFLOW):
+            item.add_marker(pytest.mark.tensorflow)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Set TensorFlow up as a rank does, whichever of these tests comes first: its threads are chosen only once."""
+    if item.get_closest_marker("tensorflow"):
+        if importlib.util.find_spec("tensorflow") is None:
+            pytest.skip("TensorFlow is not installed here")
+        from hpc_es.policies.networks.tensorflow_setup import tensorflow
+
+        tensorflow()

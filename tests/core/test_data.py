@@ -1,0 +1,89 @@
+"""Rows with fields, chunks of jobs, candidates, and what a problem carries in the state."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hpc_es.core.data import (
+    CORRECT,
+    NO_PARAMETERS,
+    ROW,
+    SIGN_RETURN,
+    Carried,
+    Chunk,
+    Field,
+    Jobs,
+    Perturbed,
+    State,
+    Vectors,
+    cut,
+    numbered,
+    row_dtype,
+    unperturbed,
+)
+
+
+def test_a_row_has_its_return_its_length_and_the_fields_asked_for() -> None:
+    """8 + 4 bytes, then 2 * 8 and 1."""
+    made = np.zeros(3, row_dtype((Field("behaviour", "<f8", (2,)), CORRECT)))
+    assert made.dtype.names == ("return_", "length", "behaviour", "correct")
+    assert (made.dtype.itemsize, made["behaviour"].shape, made["correct"].dtype) == (29, (3, 2), np.bool_)
+    assert row_dtype().names == ("return_", "length")
+    assert row_dtype((SIGN_RETURN,)) == ROW
+
+
+def test_jobs_are_cut_into_consecutive_chunks() -> None:
+    assert cut(10, 4) == [Chunk(0, 0, 4), Chunk(1, 4, 4), Chunk(2, 8, 2)]
+    assert cut(4, 4, 12, "probe", 3) == [Chunk(0, 12, 4, "probe", 3)]
+    assert cut(0, 4) == []
+    assert cut(10, 4, 20)[2].job_numbers == range(28, 30)
+
+
+def test_chunks_get_the_places_of_the_generation() -> None:
+    """Behind those that are there, whatever they had; all else stays."""
+    chunks = numbered([*cut(5, 4), *cut(3, 4, 0, "probe", 1)], 7)
+    assert chunks == [Chunk(7, 0, 4), Chunk(8, 4, 1), Chunk(9, 0, 3, "probe", 1)]
+
+
+def test_jobs_are_as_many_as_their_numbers() -> None:
+    assert len(Jobs(3, range(4, 9), [2, 2, 3, 3, 4])) == 5
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_candidates_are_the_centre_and_scaled_directions(dtype: type[np.floating]) -> None:
+    """(1, 2) + 0.5 * (3, -1), - 0.5 * (3, -1), + 2 * (0, 4) and itself, in the centre's dtype."""
+    directions = np.array([[3, -1], [0, 4]], np.float32)
+    scales = np.array([0.5, -0.5, 2, 0], dtype)
+    made = Perturbed(np.array([1, 2], dtype), directions, np.array([0, 0, 1, 1]), scales)
+    assert (len(made), made.stacked().dtype) == (4, dtype)
+    assert made.stacked().tolist() == [[2.5, 1.5], [-0.5, 2.5], [1, 10], [1, 2]]
+    assert directions.tolist() == [[3, -1], [0, 4]]
+
+
+def test_candidates_of_float64_keep_what_float32_would_lose() -> None:
+    centre = np.array([1.0 + 2.0**-40])
+    made = Perturbed(centre, np.ones((1, 1), np.float32), np.zeros(1, np.intp), np.array([2.0**-45]))
+    assert made.stacked()[0, 0] == 1 + 2.0**-40 + 2.0**-45
+    assert unperturbed(centre, 2).stacked().tolist() == [[1 + 2.0**-40]] * 2
+
+
+def test_the_centre_itself_and_ready_made_vectors() -> None:
+    alone = unperturbed(np.array([1, 2], np.float32), 3)
+    assert (len(alone), alone.stacked().tolist(), alone.stacked().dtype) == (3, [[1, 2]] * 3, np.float32)
+    values = np.arange(6.0).reshape(3, 2)
+    assert len(Vectors(values)) == 3 and Vectors(values).stacked() is values
+
+
+def test_what_a_problem_carries_comes_last_in_the_state_and_is_found_by_its_names() -> None:
+    one, two, three, four = (np.array([number]) for number in (1.0, 2.0, 3.0, 4.0))
+    state = Carried({"mean": two}, {"count": four}).added_to(State(5, {"theta": one}, {"slots": three}))
+    assert (state.generation, list(state.shared), list(state.master)) == (5, ["theta", "mean"], ["slots", "count"])
+    names = Carried({"mean": np.zeros(1)}, {"count": np.zeros(1)})  # its arrays do not count, only their names
+    found = names.found_in(state)
+    assert (found.shared, found.master) == ({"mean": two}, {"count": four})
+    assert Carried().found_in(state) == Carried() and Carried().added_to(state) == state
+
+
+def test_a_state_without_a_vector_has_an_empty_theta() -> None:
+    assert State(0, {}, {}).theta is NO_PARAMETERS and len(NO_PARAMETERS) == 0

@@ -1,0 +1,125 @@
+"""What needs a package that is not installed says so before it begins, with the line that installs it."""
+
+from __future__ import annotations
+
+import configparser
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_es.config.loading import validate
+from hpc_es.config.yaml_text import override
+from hpc_es.core import extras
+from hpc_es.core.errors import ConfigError, UserError
+from hpc_es.report import video
+from hpc_es.training.build import task_and_policy
+from tests import runs
+from tests.harness import ROOT, python, script
+
+CARTPOLE: dict[str, Any] = {
+    "task": {"env_id": "CartPole-v1"},
+    "policy": {"hidden_dims": [4]},
+    "algorithm": {"population_size": 8},
+    "noise": {"table_size": 10_000},
+    "stop": {"generations": 2},
+}
+PROGRAMS = ("task={kind: programs, name: reverse}", "policy=null", "algorithm={kind: policy_gradient}")
+
+
+def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    """Make the package look as if it were not installed."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+
+
+def test_every_extra_is_in_setup_cfg_and_brings_its_package() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    for package, extra in extras.EXTRAS.items():
+        others = {
+            "keras": "tensorflow",
+            "numba": "numba",
+            "pygame": "classic-control",
+        }  # what brings it, if not its name
+        assert others.get(package, package).lower() in setup["options.extras_require"][extra], package
+
+
+@pytest.mark.parametrize(
+    ("package", "overrides", "key", "line"),
+    [
+        ("tensorflow", ["policy.backend=tensorflow"], "policy.backend", "[tensorflow]', or choose numpy"),
+        ("tensorflow", PROGRAMS, "algorithm.kind", "[tensorflow]'"),
+        ("tensorflow", ["report.export_interval=1"], "report.export_interval", "[tensorflow]', or set it to 0"),
+        ("tensorboard", ["report.tensorboard=true"], "report.tensorboard", "[tensorboard]', or set it to false"),
+        ("mlflow", ["report.loggers=[mlflow]"], "report.loggers", "[mlflow]', or leave it out"),
+        ("wandb", ["report.loggers=[tensorboard, wandb]"], "report.loggers", "[wandb]', or leave it out"),
+        ("mujoco", ["task.env_id=HalfCheetah-v5"], "task.env_id", "[mujoco]'"),
+        ("Box2D", ["task.env_id=LunarLander-v3"], "task.env_id", "[box2d]'"),
+    ],
+)
+def test_a_config_is_refused_with_the_key_and_the_line(
+    package: str, overrides: list[str], key: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide(monkeypatch, package)
+    with pytest.raises(ConfigError) as told:
+        task_and_policy(validate(override(CARTPOLE, overrides)))
+    assert [each for each, _ in told.value.problems] == [key]
+    assert f"{package}, which is not installed: pip install 'hpc_es{line}" in str(told.value)
+
+
+def test_an_environment_of_the_old_gym_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hide(monkeypatch, "gym")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "before_gymnasium.py").write_text("import gym\n")
+    with pytest.raises(ConfigError, match=r"task\.env_id: .*'gym' cannot be imported: pip install 'hpc_es\[gym\]'"):
+        task_and_policy(validate(override(CARTPOLE, ["task.env_id=before_gymnasium:Old-v0"])))
+
+
+def test_a_film_needs_imageio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hide(monkeypatch, "imageio")
+    with pytest.raises(UserError, match=r"a film needs imageio, .*pip install 'hpc_es\[video\]'"):
+        video.prepare(tmp_path / "x.gif")
+
+
+def test_a_film_of_cartpole_needs_pygame(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    runs.finished(0, run, "task.env_id=CartPole-v1", "stop.generations=1")
+    hidden = "import sys; sys.modules['pygame'] = None; from hpc_es import cli; cli.main(sys.argv[1:])"
+    done = python(["-c", hidden, "eval", str(run), "--episodes", "1", "--video", str(tmp_path / "x.gif")])
+    assert done.status == 2 and "pip install 'hpc_es[video]'" in done.stderr, str(done)
+
+
+def test_a_study_needs_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hpc_es.tuning.master import Master, Wanted
+
+    hide(monkeypatch, "optuna")
+    runs.tiny(tmp_path)
+    space = "{algorithm.sigma: {uniform: [0.1, 0.2]}}"
+    tuning = tmp_path / "tuning.yaml"
+    tuning.write_text(f"{{base: tiny.yaml, search: optuna, trials: 2, space: {space}}}")
+    with pytest.raises(UserError, match=r"search: optuna needs optuna, .*pip install 'hpc_es\[tune\]'"):
+        Master(Wanted(tuning, tmp_path / "out", (), None), 1)
+
+
+def test_a_run_and_its_picture_need_none_of_them(tmp_path: Path) -> None:
+    """From the config to curve.png, and the evaluation of what was learnt."""
+    config, run = str(runs.tiny(tmp_path)), str(tmp_path / "run")
+    hidden = sorted({*extras.EXTRAS, "psutil", "optuna", "imageio_ffmpeg"} - {"mpich"})
+    done = python(
+        script(f"""
+        import runpy, sys
+        sys.modules.update(dict.fromkeys({hidden}))
+        from hpc_es import cli
+        sys.argv[1:] = [{config!r}, "--output", {run!r}, "task.env_id=CartPole-v1", "report.plot_interval_seconds=30"]
+        try:
+            runpy.run_module("hpc_es.main", run_name="__main__")
+        except SystemExit as ended:
+            assert not ended.code, ended
+        sys.exit(cli.run(["eval", {run!r}, "--episodes", "2"]))
+    """),
+        cwd=ROOT,
+    )
+    assert done.status == 0 and (tmp_path / "run" / "curve.png").exists(), str(done)

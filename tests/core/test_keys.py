@@ -1,0 +1,69 @@
+"""Random numbers are computed from what they are for."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from hpc_es.core.keys import Keys, Purpose
+
+
+def test_equal_uses_give_equal_numbers() -> None:
+    first, second = (Keys(5, 1).generator(Purpose.PROBE, 3, 2, 1).standard_normal(100) for _ in range(2))
+    assert np.array_equal(first, second)
+
+
+def test_any_other_use_gives_other_numbers() -> None:
+    """Also where two fields have swapped their values, or one has the bits of its neighbour."""
+    uses = [
+        (seed, repetition, purpose, generation, index, block)
+        for seed, repetition, generation, index, block in itertools.product((0, 1, 2**63 - 1), *[(0, 1, 2)] * 4)
+        for purpose in Purpose
+    ]
+    drawn = {Keys(seed, r).generator(p, g, i, b).bytes(16) for seed, r, p, g, i, b in uses}
+    assert len(drawn) == len(uses)
+
+
+def test_long_streams_of_neighbours_do_not_overlap() -> None:
+    """The lowest counter word is the stream's own: 4 words a count, so block 1 begins after 2**66 draws of block 0."""
+    draws = [Keys(1).generator(Purpose.PERTURBATION, block=block).integers(2**63, size=50_000) for block in range(3)]
+    assert len(np.unique(np.concatenate(draws))) == 150_000
+
+
+def test_seed_0_is_a_seed() -> None:  # T54
+    assert Keys(0).seed31(Purpose.ENVIRONMENT) == Keys(0).seed31(Purpose.ENVIRONMENT)
+    assert Keys(0).seed31(Purpose.ENVIRONMENT) != Keys(1).seed31(Purpose.ENVIRONMENT)
+
+
+def test_seeds_for_environments_fit_31_bits_and_use_them() -> None:
+    seeds = [Keys(3).seed31(Purpose.ENVIRONMENT, 0, index) for index in range(1000)]
+    assert len(set(seeds)) == 1000
+    assert min(seeds) >= 0
+    assert 2**30 < max(seeds) < 2**31
+
+
+def test_purposes_keep_their_values() -> None:
+    """They are in the key of every number of every old checkpoint."""
+    assert [(p.name, p.value) for p in Purpose][:9] == [
+        ("INITIAL_PARAMETERS", 1),
+        ("NOISE_TABLE", 2),
+        ("PERTURBATION", 3),
+        ("ENVIRONMENT", 4),
+        ("ACTION_NOISE", 5),
+        ("OBSERVATION_SAMPLING", 6),
+        ("EVALUATION", 7),
+        ("PROBE", 8),
+        ("REPETITION", 9),
+    ]
+
+
+@pytest.mark.parametrize("field", ["seed", "repetition", "purpose", "generation", "index", "block"])
+def test_streams_that_differ_in_one_field_are_uncorrelated(field: str) -> None:
+    def drawn(value: int) -> np.ndarray:
+        values = dict.fromkeys(("seed", "repetition", "purpose", "generation", "index", "block"), 4) | {field: value}
+        keys = Keys(values.pop("seed"), values.pop("repetition"))
+        return keys.generator(Purpose(values.pop("purpose")), **values).standard_normal(10_000)
+
+    assert abs(np.corrcoef(drawn(4), drawn(5))[0, 1]) < 0.05  # 5 standard errors of 1 / sqrt(10,000)

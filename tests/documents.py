@@ -1,0 +1,52 @@
+"""What README and docs/ consist of, for the tests that compare it with the code."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+from tests.harness import ROOT
+
+README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+SITE = sorted(DOCS.rglob("*.md"))
+PAGES = [README, ROOT / "CONTRIBUTING.md", *SITE]
+
+
+def named(page: Path) -> str:
+    """A page as a test's id."""
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The fenced code blocks of a language, with the files that they take in."""
+    found = re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [re.sub(r'^--8<-- "(.*)"$', lambda file: (ROOT / file[1]).read_text(), block, flags=re.M) for block in found]
+
+
+def without_code(text: str) -> str:
+    """The prose of a page: no code blocks, no code in a line."""
+    return re.sub(r"`[^`\n]+`", "", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
+
+
+def links(page: Path) -> list[tuple[str, str]]:
+    """The file and the anchor of each link of a page that leads to a file or within the page."""
+    found = re.findall(r"\]\(([^)\s#]*)(?:#([\w-]+))?\)", without_code(page.read_text(encoding="utf-8")))
+    return [(file, anchor) for file, anchor in found if not file.startswith("http")]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as MkDocs makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+
+
+def hooks() -> ModuleType:
+    """docs/hooks/generated.py, which is no module of a package."""
+    spec = importlib.util.spec_from_file_location("generated", DOCS / "hooks" / "generated.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,58 @@
+"""An algorithm whose state grows, as `kind: tests.growing:Walk`: each generation adds its best job to an archive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpc_es.algorithms.parts.strategy import Strategy
+from hpc_es.config.options import Count, option, options
+from hpc_es.core.data import Candidates, Chunk, Results, Rows, State, Vectors, cut
+from hpc_es.core.interfaces import Needs
+from hpc_es.core.keys import Purpose
+
+
+@options
+class Options:
+    """`algorithm:` with `kind: tests.growing:Walk`."""
+
+    kind: str = option("the kind")
+    population_size: Count = option("jobs of a generation", 6)
+
+
+@dataclass(frozen=True)
+class Walker(Strategy):
+    """Jobs are steps from the mean of the archive, float32[entries, params], which every rank has."""
+
+    def initial(self) -> State:
+        theta = self.problem.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS))
+        return State(0, {"theta": theta, "archive": theta[np.newaxis]}, {"scores": np.zeros(1)})
+
+    def ask(self, state: State, round: int, rows: Rows) -> Sequence[Chunk]:
+        return [] if round else cut(self.options.population_size, self.chunk_size)
+
+    def _steps(self, state: State, jobs: range) -> Any:
+        mean = state.shared["archive"].mean(axis=0)
+        rngs = [self.keys.generator(Purpose.PERTURBATION, state.generation, job) for job in jobs]
+        return np.stack([mean + 0.1 * rng.standard_normal(len(mean)).astype(mean.dtype) for rng in rngs])
+
+    def candidates(self, state: State, chunk: Chunk) -> Candidates:
+        return Vectors(self._steps(state, chunk.job_numbers))
+
+    def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
+        best = int(np.nanargmax(results.rows["return_"]))
+        archive = np.concatenate([state.shared["archive"], self._steps(state, range(best, best + 1))])
+        scores = np.append(state.master["scores"], results.rows["return_"][best])
+        shared = {"theta": archive.mean(axis=0), "archive": archive}
+        return State(state.generation + 1, shared, {"scores": scores}), {"archive": float(len(archive))}
+
+
+class Walk:
+    """The kind."""
+
+    Options = Options
+    NEEDS = Needs(searches="vectors", growing=True)
+    build = Walker

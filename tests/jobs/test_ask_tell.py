@@ -1,0 +1,180 @@
+"""Ask and tell: the vectors are those of the batch job, what is told moves them, and all of it can be saved."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpc_es
+from hpc_es.core.errors import CheckpointError, ConfigError, RunError
+
+SPHERE = """
+def cost(x):
+    return float((x * x).sum())
+"""
+
+
+def sphere(vectors: Any) -> Any:
+    return np.square(vectors).sum(axis=1)
+
+
+def strategy(**changes: Any) -> hpc_es.Strategy:
+    given: dict[str, Any] = {"x0": [1.0, -2.0, 0.5], "sigma0": 0.1, "population_size": 8, "seed": 5}
+    return hpc_es.Strategy("es", **{**given, **changes})
+
+
+def test_equal_seeds_give_the_vectors_of_the_batch_job(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "sphere_of_a_test.py").write_text(SPHERE)
+    monkeypatch.chdir(tmp_path)
+    task = {"kind": "function", "function": "sphere_of_a_test:cost", "dimension": 3, "initial": [1.0, -2.0, 0.5]}
+    config = {
+        "seed": 5,
+        "task": task,
+        "algorithm": {"kind": "es", "population_size": 8, "sigma": 0.1},
+        "noise": {"kind": "counter"},
+        "evaluation": {"interval": 0},
+        "stop": {"generations": 3},
+        "report": {"plot_interval_seconds": 0},
+    }
+    list(hpc_es.train(config, tmp_path / "run"))
+    rows = list(csv.reader((tmp_path / "run" / "evaluations.csv").open()))[1:]
+    evaluated = np.array([[float(cell) for cell in row[3:]] for row in rows])
+    es = strategy()
+    asked = []
+    for _ in range(3):
+        asked.append(es.ask())
+        es.tell(sphere(asked[-1]))
+    assert np.array_equal(np.concatenate(asked), evaluated)
+
+
+def test_ask_gives_the_same_vectors_until_they_are_told() -> None:
+    es = strategy()
+    first = es.ask()
+    assert first.shape == (8, 3) and first.dtype == np.float64
+    assert np.array_equal(es.ask(), first)
+    np.testing.assert_allclose(first[0::2] + first[1::2], np.tile([2.0, -4.0, 1.0], (4, 1)))  # mirrored about x0
+    es.tell(sphere(first))
+    assert not np.array_equal(es.ask(), first)
+
+
+def test_best_is_the_smallest_value_told() -> None:
+    es = strategy()
+    assert es.best is None
+    x = es.ask()
+    es.tell([5.0, 4.0, 3.0, 7.0, 1.5, np.nan, 9.0, 8.0])
+    assert es.best is not None
+    assert (es.best.f, es.evaluations) == (1.5, 8)
+    assert np.array_equal(es.best.x, x[4])
+
+
+def test_the_centre_moves_against_the_values() -> None:
+    """Two directions, unit steps: w = u+ - u-, centred ranks of -values, so theta follows the better halves."""
+    es = strategy(population_size=4, optimizer_kind="none", learning_rate=1.0)
+    x = es.ask()
+    eps = (x[0::2] - x[1::2]) / 0.2
+    es.tell([1.0, 2.0, 4.0, 3.0])  # ranks of -values: 3, 2, 0, 1 -> 1/2, 1/6, -1/2, -1/6
+    expected = np.array([1.0, -2.0, 0.5]) + (eps[0] * (1 / 2 - 1 / 6) + eps[1] * (-1 / 2 + 1 / 6)) / 4
+    np.testing.assert_allclose(es.theta, expected, rtol=1e-12)
+
+
+def test_it_climbs_down_a_sphere_and_stops_at_the_target() -> None:
+    es = strategy(population_size=20, learning_rate=0.1, target=0.01, max_evaluations=20_000)
+    while not es.stop():
+        es.tell(sphere(es.ask()))
+    assert es.stop() == "target: 0.01"
+    assert es.best is not None and es.best.f <= 0.01
+    evaluations = es.evaluations
+    es.tell(sphere(es.ask()))  # goes on all the same
+    assert es.evaluations == evaluations + 20
+
+
+def test_the_number_of_evaluations_stops_it() -> None:
+    es = strategy(max_evaluations=16)
+    for _ in range(2):
+        assert es.stop() is None
+        es.tell(sphere(es.ask()))
+    assert es.stop() == "max_evaluations: 16"
+
+
+def test_rounds_of_one_generation_are_asked_one_after_the_other() -> None:
+    es = strategy(population_size=4, min_timesteps_per_generation=8)
+    first = es.ask()
+    es.tell(sphere(first))
+    second = es.ask()
+    assert es.generation == 0 and es.evaluations == 4
+    assert not np.array_equal(first, second)
+    assert np.array_equal(es.theta, [1.0, -2.0, 0.5])
+    es.tell(sphere(second))
+    assert es.generation == 1 and not np.array_equal(es.theta, [1.0, -2.0, 0.5])
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_saved_and_loaded_it_goes_on_to_the_same_vectors(tmp_path: Path, rounds: int) -> None:
+    """Also in the middle of a generation of two rounds."""
+    es = strategy(population_size=4, min_timesteps_per_generation=8)
+    for _ in range(rounds):
+        es.tell(sphere(es.ask()))
+    es.save(tmp_path / "es.h5")
+    loaded = hpc_es.Strategy.load(tmp_path / "es.h5")
+    for _ in range(3):
+        assert np.array_equal(loaded.ask(), es.ask())
+        for each in (loaded, es):
+            each.tell(sphere(each.ask()))
+    assert np.array_equal(loaded.theta, es.theta)
+    assert loaded.evaluations == es.evaluations
+    assert loaded.best is not None and es.best is not None and loaded.best.f == es.best.f
+
+
+def test_the_checkpoint_of_a_run_is_no_strategy(tmp_path: Path) -> None:
+    config = {
+        "task": {"env_id": "CartPole-v1"},
+        "algorithm": {"population_size": 4},
+        "noise": {"table_size": 1000},
+        "policy": {"hidden_dims": []},
+        "stop": {"generations": 0},
+        "report": {"plot_interval_seconds": 0},
+    }
+    list(hpc_es.train(config, tmp_path / "run"))
+    (saved,) = (tmp_path / "run" / "checkpoints").glob("checkpoint_*.h5")
+    with pytest.raises(CheckpointError, match=r"expected what Strategy\.save wrote"):
+        hpc_es.Strategy.load(saved)
+
+
+def test_bounds_are_kept() -> None:
+    es = strategy(x0=[0.9, 0.9, 0.9], sigma0=0.5, bounds=(-1, [1.0, 1.0, 0.95]))
+    x = es.ask()
+    assert (x >= -1).all() and (x <= [1.0, 1.0, 0.95]).all()
+    assert (x[:, 2] > 0.5).any()
+
+
+@pytest.mark.parametrize(("values", "shape"), [([1.0] * 7, r"\(7,\)"), ([[1.0] * 8], r"\(1, 8\)"), (3.0, r"\(\)")])
+def test_another_number_of_values_is_refused(values: Any, shape: str) -> None:
+    es = strategy()
+    with pytest.raises(ValueError, match=f"expected 8 values.*{shape}"):
+        es.tell(values)
+    es.tell(sphere(es.ask()))  # nothing was lost
+
+
+def test_a_generation_without_a_value_is_refused_and_may_be_told_again() -> None:
+    es = strategy()
+    with pytest.raises(RunError, match="every pair of generation 0"):
+        es.tell([np.nan] * 8)
+    assert es.generation == 0 and es.evaluations == 0
+    es.tell(sphere(es.ask()))
+    assert es.generation == 1
+
+
+def test_mistakes_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        hpc_es.Strategy("es", x0=[1.0], sigma0=-1.0, populaton_size=3)
+    text = str(caught.value)
+    assert "algorithm.sigma: expected a number greater than 0" in text
+    assert "populaton_size" in text
+    with pytest.raises(ConfigError, match="expected a vector of numbers, found an array of shape \\(2, 1\\)"):
+        hpc_es.Strategy("es", x0=[[1.0], [2.0]], sigma0=0.1)
+    with pytest.raises(ConfigError, match="searches programs"):
+        hpc_es.Strategy("ga", x0=[1.0])

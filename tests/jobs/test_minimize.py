@@ -1,0 +1,91 @@
+"""`hpc_es.minimize`: the same result on any ranks, as a Strategy would find it; failures, limits, wrong calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpc_es
+from hpc_es.core.errors import ConfigError
+from tests.harness import mpiexec, script
+
+SEARCH: dict[str, Any] = {"population_size": 20, "learning_rate": 0.05, "seed": 3, "max_evaluations": 200}
+START = [1.0, 1.0, 1.0]
+
+PROGRAM = """
+import sys
+import numpy as np, hpc_es
+def cost(x, shift):
+    return float(((x - shift) ** 2).sum())
+found = hpc_es.minimize(cost, np.ones(3), 0.1, arguments={"shift": 0.5}, population_size=20, learning_rate=0.05, seed=3,
+                        max_evaluations=200)
+from hpc_es.mpi.connect import connect
+sys.stdout.write(f"rank {connect().rank}: {found.f.hex()} {found.x.tobytes().hex()} {found.evaluations}\\n")
+"""
+
+
+def shifted(x: Any, shift: float = 0.0) -> float:
+    return float(np.square(x - shift).sum())
+
+
+def test_it_finds_what_a_strategy_finds() -> None:
+    found = hpc_es.minimize(shifted, START, 0.1, arguments={"shift": 0.5}, **SEARCH)
+    es = hpc_es.Strategy("es", x0=START, sigma0=0.1, **SEARCH)
+    while not es.stop():
+        es.tell([shifted(x, 0.5) for x in es.ask()])
+    assert es.best is not None
+    assert found.f == es.best.f and np.array_equal(found.x, es.best.x)
+    assert (found.evaluations, found.generations) == (200, 10)
+    assert found.f == shifted(found.x, 0.5) < 0.75
+
+
+def test_every_rank_gets_the_same_on_any_ranks() -> None:
+    said = {}
+    for ranks in (1, 3):
+        ended = mpiexec(ranks, script(PROGRAM))
+        assert ended.status == 0, str(ended)
+        lines = sorted(line for line in ended.stdout.splitlines() if line.startswith("rank "))
+        assert len(lines) == ranks
+        said[ranks] = {line.partition(": ")[2] for line in lines}
+    assert len(said[3]) == 1 and said[1] == said[3]
+
+
+def test_batches_are_arrays_of_at_most_so_many_vectors() -> None:
+    shapes: list[tuple[int, ...]] = []
+
+    def costs(vectors: Any) -> Any:
+        shapes.append(vectors.shape)
+        return np.square(vectors).sum(axis=1)
+
+    found = hpc_es.minimize(costs, START, 0.1, batch=8, **{**SEARCH, "max_evaluations": 20})
+    assert shapes == [(8, 3), (8, 3), (4, 3)]
+    assert found.evaluations == 20
+
+
+def test_failed_evaluations_are_left_out(capfd: Any) -> None:
+    def sometimes(x: Any) -> float:
+        if x[0] > 1:
+            raise ZeroDivisionError("too far")
+        return shifted(x)
+
+    found = hpc_es.minimize(sometimes, START, 0.1, mirrored_sampling=False, **SEARCH)
+    assert found.x[0] <= 1 and found.f < 3
+    assert "ZeroDivisionError: too far" in capfd.readouterr().err
+
+
+def test_a_target_ends_it_and_the_callback_sees_each_generation() -> None:
+    rows: list[Any] = []
+    found = hpc_es.minimize(
+        shifted, START, 0.1, target=1.0, callback=rows.append, **{**SEARCH, "max_evaluations": 9999}
+    )
+    assert found.reason == "stop.target_value: 1" and found.f <= 1.0
+    assert [row["generation"] for row in rows] == list(range(found.generations))
+
+
+def test_a_function_that_does_not_take_the_call_is_refused() -> None:
+    with pytest.raises(ConfigError, match="does not take the vector"):
+        hpc_es.minimize(lambda: 1.0, START, 0.1)
+    with pytest.raises(ConfigError, match="expected a number greater than 0"):
+        hpc_es.minimize(shifted, START, -0.1)

@@ -1,0 +1,51 @@
+"""Named arrays as bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from hpc_es.mpi.serialize import decode, encode, from_words, to_words
+
+DTYPES = st.sampled_from([np.dtype(t) for t in ("<f4", "<f8", ">f8", "i8", "u1", "?", "<i4")])
+ARRAYS = hnp.arrays(DTYPES, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
+
+
+@given(st.dictionaries(st.text(max_size=5), ARRAYS, max_size=4))
+def test_arrays_come_back_in_their_order(arrays: dict[str, np.ndarray]) -> None:
+    coded = encode(arrays)
+    assert coded.dtype == np.uint8
+    again = decode(coded)
+    assert list(again) == list(arrays)
+    for name, array in arrays.items():
+        assert again[name].dtype == array.dtype
+        assert again[name].shape == array.shape
+        assert again[name].tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("array", [np.arange(12).reshape(3, 4).T, np.arange(10)[::-3], np.array(3.5), np.zeros((0, 5))])
+def test_any_layout_is_sent_by_value(array: np.ndarray) -> None:
+    assert np.array_equal(decode(encode({"a": array, "b": array}))["b"], array)
+
+
+def test_nothing_is_something() -> None:
+    assert decode(encode({})) == {}
+
+
+def test_what_is_decoded_does_not_change_with_the_buffer() -> None:
+    coded = encode({"a": np.arange(3)}).copy()
+    decoded = decode(coded)
+    coded[:] = 0
+    assert decoded["a"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 1000])
+def test_bytes_travel_as_words(size: int) -> None:
+    coded = np.arange(size).astype(np.uint8)
+    words = to_words(coded)
+    assert words.dtype == np.int64 and words[0] == size
+    assert len(words) == 1 + -(-size // 8)
+    assert (from_words(words) == coded).all() and len(from_words(words)) == size

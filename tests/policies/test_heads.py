@@ -1,0 +1,75 @@
+"""From outputs to actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc_es.config.loading import validate
+from hpc_es.core.data import Box, Discrete
+from hpc_es.core.errors import ConfigError
+from hpc_es.policies.networks.heads import Head
+
+BOUND = st.floats(-1e6, 1e6, width=32)
+
+
+def box(low: Any, high: Any) -> Box:
+    return Box(np.array(low, np.float32), np.array(high, np.float32))
+
+
+@pytest.mark.parametrize(("bins", "values"), [(5, [-1, -0.5, 0, 0.5, 1]), (2, [-1, 1])])  # T46
+def test_bins_divide_the_box_evenly(bins: int, values: list[float]) -> None:
+    head = Head.of(box([-1], [1]), bins)
+    assert head.actions(np.eye(bins, dtype=np.float32)).ravel().tolist() == values
+
+
+def test_bins_of_each_dimension_have_outputs_and_bounds_of_their_own() -> None:
+    """Outputs are [dimension 0's bins, dimension 1's bins]; the highest output of each wins."""
+    head = Head.of(box([-1, 0], [1, 10]), 3)
+    assert head.outputs == 6
+    actions = head.actions(np.array([[0, 9, 1, 7, 8, 9], [3, 2, 1, -1, -3, -2]], np.float32))
+    assert actions.tolist() == [[0, 10], [-1, 0]]
+    assert actions.dtype == np.float32
+
+
+@given(BOUND, BOUND, st.integers(2, 9))
+def test_bins_stay_in_the_box(a: float, b: float, bins: int) -> None:
+    low, high = min(a, b), max(a, b)
+    actions = Head.of(box([low], [high]), bins).actions(np.eye(bins, dtype=np.float32))
+    assert low <= actions.min()
+    assert actions.max() <= high
+
+
+def test_one_bin_is_refused() -> None:  # T46
+    config = {"task": {"env_id": "Pendulum-v1"}, "policy": {"action_bins": 1}, "algorithm": {}}
+    with pytest.raises(
+        ConfigError, match=r"policy\.action_bins: expected a whole number of at least 2, or null, found 1"
+    ):
+        validate(config)
+
+
+def test_bins_that_do_not_fit_the_space_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"policy.action_bins: is 3, but the actions are Discrete\(4\) already"):
+        Head.of(Discrete(4), 3)
+    for low, high in (([-np.inf], [1]), ([0], [np.inf])):
+        with pytest.raises(ConfigError, match=r"policy.action_bins: needs actions with finite bounds.*RescaleAction"):
+            Head.of(box(low, high), 3)
+
+
+def test_continuous_actions_are_clipped_to_their_bounds() -> None:
+    head = Head.of(box([-1, 0, -np.inf], [1, 2, np.inf]), None)
+    assert head.outputs == 3
+    actions = head.actions(np.array([[-5, -5, -5e9], [0.5, 3, 5e9]], np.float32))
+    assert actions.tolist() == [[-1, 0, np.float32(-5e9)], [0.5, 2, np.float32(5e9)]]
+
+
+def test_discrete_actions_begin_at_start() -> None:
+    head = Head.of(Discrete(3, start=-1), None)
+    assert head.outputs == 3
+    actions = head.actions(np.eye(3, dtype=np.float32))
+    assert actions.tolist() == [-1, 0, 1]
+    assert actions.dtype == np.int64

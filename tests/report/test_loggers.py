@@ -1,0 +1,148 @@
+"""All loggers of a run: what each of them gets, and that one that fails never ends the run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hpc_es.config.sections import Mlflow, Report
+from hpc_es.config.warnings import warnings_of
+from hpc_es.report.loggers.contract import LoggedRun, Started, flat, metrics, tag
+from hpc_es.report.loggers.loggers import Loggers
+from hpc_es.storage import metrics_log
+from hpc_es.storage.metrics_log import Row
+from tests import runs
+
+TWO = Report(loggers=("mlflow", "wandb"))
+
+
+class Tape:
+    """A logger that remembers its calls, and raises in those that `broken` names."""
+
+    def __init__(self, calls: list[Any], has: int = 0, broken: str = "") -> None:
+        self.calls, self.has, self.broken = calls, has, broken
+
+    def _call(self, name: str, *what: Any) -> None:
+        if name == self.broken:
+            raise ValueError("of the package's\nown")
+        self.calls.append((name, *what))
+
+    def start(self, run: LoggedRun, run_id: str | None, first: int) -> Started:
+        self._call("start", run_id, first)
+        return Started(run_id or "new", min(self.has, first))
+
+    def write(self, row: Row) -> None:
+        self._call("write", row["generation"])
+
+    def close(self, status: str) -> None:
+        self._call("close", status)
+
+
+def in_place_of(monkeypatch: pytest.MonkeyPatch, **tapes: Tape) -> None:
+    for name, tape in tapes.items():
+        module: Any = SimpleNamespace(make=lambda report, tape=tape: tape)
+        monkeypatch.setitem(sys.modules, f"hpc_es.report.loggers.{name}", module)
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("return_mean", "return/mean"),
+        ("evaluation_return_mean", "evaluation/return_mean"),
+        ("time_idle_worst", "time/idle_worst"),
+        ("timesteps_total", "timesteps/total"),
+        ("gradient_norm", "train/gradient_norm"),
+        ("ranks", "train/ranks"),
+    ],
+)
+def test_tags(key: str, expected: str) -> None:
+    assert tag(key) == expected
+
+
+def test_what_was_not_measured_is_left_out() -> None:
+    row: Row = {"generation": 3, "return_mean": 1.5, "return_std": None, "theta_norm": float("nan")}
+    assert metrics(row) == {"return/mean": 1.5}
+
+
+def test_a_config_is_flat_for_loggers() -> None:
+    data = {"seed": 1, "policy": None, "task": {"a": {"b": "x"}, "c": {}, "d": [1, 2]}}
+    assert flat(data) == {"seed": 1, "policy": None, "task.a.b": "x", "task.c": "{}", "task.d": "[1, 2]"}
+
+
+def test_each_logger_gets_the_rows_that_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = Tape([], has=2), Tape([])
+    in_place_of(monkeypatch, mlflow=one, wandb=two)
+    loggers = Loggers(TWO, LoggedRun(tmp_path, "a", {}), {"mlflow": "m1", "other": "o"}, pytest.fail)
+    loggers.start(3, [{"generation": generation} for generation in range(3)])
+    assert loggers.run_ids == {"mlflow": "m1", "wandb": "new", "other": "o"}
+    loggers.write({"generation": 3})
+    loggers.close("finished")
+    loggers.close("failed")
+    assert one.calls == [("start", "m1", 3), ("write", 2), ("write", 3), ("close", "finished")]
+    assert two.calls == [("start", None, 3), *(("write", each) for each in range(4)), ("close", "finished")]
+
+
+@pytest.mark.parametrize(
+    ("broken", "left"), [("start", []), ("write", ["start"]), ("close", ["start", "write", "write"])]
+)
+def test_a_logger_that_raises_warns_once_and_is_left_out(
+    broken: str, left: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good, told = Tape([], broken=broken), Tape([]), list[str]()
+    in_place_of(monkeypatch, mlflow=bad, wandb=good)
+    loggers = Loggers(TWO, LoggedRun(tmp_path, "a", {}), {}, told.append)
+    loggers.start(0, [])
+    for generation in range(2):
+        loggers.write({"generation": generation})
+    loggers.close("interrupted")
+    assert [call[0] for call in bad.calls] == left
+    assert [call[0] for call in good.calls] == ["start", "write", "write", "close"]
+    (warning,) = told
+    assert warning.startswith("report.loggers: mlflow has failed (ValueError: of the package's own): the run goes on")
+
+
+def test_a_run_goes_on_to_the_same_bits_when_its_logger_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_place_of(monkeypatch, tensorboard=Tape([], broken="write"))
+    config = runs.tiny(tmp_path)
+    runs.here(config, tmp_path / "plain", ["stop.generations=3"])
+    runs.here(config, tmp_path / "logged", ["stop.generations=3", "report.loggers=[tensorboard]"])
+    assert runs.digests(tmp_path / "logged") == runs.digests(tmp_path / "plain")
+    assert "WARNING: report.loggers: tensorboard has failed" in (tmp_path / "logged" / "log.txt").read_text()
+
+
+def test_the_checkpoint_holds_the_run_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tape, config, run = Tape([]), runs.tiny(tmp_path), tmp_path / "run"
+    in_place_of(monkeypatch, tensorboard=tape)
+    runs.here(config, run, ["stop.generations=3"])
+    runs.here(config, run, ["stop.generations=3", "report.loggers=[tensorboard]"])  # nothing is left to train
+    assert runs.newest(run).provenance["loggers"] == {"tensorboard": "new"}
+    tape.calls.clear()
+    runs.here(config, run, ["stop.generations=4", "report.loggers=[tensorboard]"])
+    assert tape.calls[0] == ("start", "new", 3) and tape.calls[-1] == ("close", "finished")
+
+
+def test_a_last_row_that_is_written_again_is_dropped_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is behind what the checkpoint counts, so that a run that goes on has the rows of one that never stopped."""
+    tape, config, run = Tape([], has=99), runs.tiny(tmp_path), tmp_path / "run"
+    in_place_of(monkeypatch, tensorboard=tape)
+    rare = ["report.metrics_interval=100", "evaluation.interval=0", "report.loggers=[tensorboard]"]
+    runs.here(config, run, ["stop.generations=3", *rare])
+    assert [row["generation"] for row in metrics_log.read_metrics(run)] == [0, 2]
+    tape.calls.clear()
+    runs.here(config, run, ["stop.generations=3", *rare])
+    assert tape.calls == [("start", "new", 2), ("write", 2), ("close", "finished")]
+
+
+def test_the_old_key_is_one_of_the_list() -> None:
+    assert Report(tensorboard=True).all_loggers() == ("tensorboard",)
+    assert Report(tensorboard=True, loggers=("mlflow", "tensorboard")).all_loggers() == ("tensorboard", "mlflow")
+
+
+def test_options_of_a_logger_that_is_not_used_are_told() -> None:
+    report = Report(mlflow=Mlflow(experiment="x"))
+    assert warnings_of(report) == ["mlflow.experiment: is 'x', but does nothing: mlflow is not in report.loggers"]
+    assert warnings_of(Report(loggers=("mlflow",), mlflow=Mlflow(experiment="x"))) == []

@@ -1,0 +1,132 @@
+"""Runs in MLflow's local file store, read back with MLflow's own client: `make test-loggers` has the package."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_es.report.loggers.mlflow import ENVIRONMENT, cut
+from hpc_es.storage import metrics_log
+from tests import runs
+
+if not find_spec("mlflow"):  # not imported here: that is the logger's, with telemetry off
+    pytest.skip("mlflow is not installed here: make test-loggers", allow_module_level=True)
+ON = "report.loggers=[mlflow]"
+
+
+@pytest.fixture(autouse=True)
+def no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing in this process may connect to anything, nor ask for telemetry's settings, which the home would hold."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("a connection"))
+    for name in ENVIRONMENT:
+        monkeypatch.setenv(name, "")  # what the logger sets ends with the test
+        monkeypatch.delenv(name)
+
+
+def client(store: Path) -> Any:
+    from mlflow.tracking import MlflowClient
+
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    return MlflowClient(tracking_uri=store.as_uri(), registry_uri=store.as_uri())
+
+
+def logged(store: Path) -> list[Any]:
+    """The runs of the experiment."""
+    found = client(store)
+    return list(found.search_runs([found.get_experiment_by_name("hpc_es").experiment_id]))
+
+
+def history(store: Path, name: str) -> list[tuple[int, float]]:
+    """Step and value of a metric of the only run."""
+    (only,) = logged(store)
+    return [(each.step, each.value) for each in client(store).get_metric_history(only.info.run_id, name)]
+
+
+def expected(run: Path, key: str) -> list[tuple[Any, Any]]:
+    return [(row["generation"], row[key]) for row in metrics_log.read_metrics(run) if row[key] is not None]
+
+
+def assert_logged(run: Path, store: Path) -> None:
+    for key, name in (("return_mean", "return/mean"), ("evaluation_return_mean", "evaluation/return_mean")):
+        assert history(store, name) == expected(run, key)
+    assert history(store, "seconds/total") == expected(run, "seconds_total")  # of the rows that are there, by the clock
+
+
+def test_a_run_is_in_the_store_with_its_config(tmp_path: Path) -> None:
+    run, store = tmp_path / "run", tmp_path / "run" / "mlruns"
+    runs.here(runs.tiny(tmp_path), run, [ON])
+    assert_logged(run, store)
+    assert len(history(store, "return/mean")) == 6
+    (only,) = logged(store)
+    assert only.info.status == "FINISHED" and only.info.run_name == "tiny"
+    assert only.data.params["algorithm.sigma"] == "0.1" and only.data.params["evaluation.interval"] == "2"
+    assert runs.newest(run).provenance["loggers"] == {"mlflow": only.info.run_id}
+    assert not (tmp_path / "home").exists()
+    assert not [path for path in store.rglob("*") if path.suffix in {".pkl", ".pickle"}]
+
+
+def test_a_resumed_run_goes_on_in_the_same_and_no_step_is_doubled(tmp_path: Path) -> None:
+    config, run, store = runs.tiny(tmp_path), tmp_path / "run", tmp_path / "run" / "mlruns"
+    runs.here(config, run, [ON, "checkpoint.interval=1"])
+    for generation in (5, 6):
+        (run / "checkpoints" / f"checkpoint_{generation:010d}.h5").unlink()  # as a kill at generation 4 leaves it
+    runs.here(config, run, [ON, "stop.generations=5"])
+    assert [step for step, _ in history(store, "return/mean")] == [0, 1, 2, 3, 4]
+    assert_logged(run, store)
+
+
+def test_a_killed_job_goes_on_in_the_same(tmp_path: Path) -> None:
+    run, store = tmp_path / "run", tmp_path / "run" / "mlruns"
+    with runs.begin(2, run, ON, "stop.generations=1000", "checkpoint.interval=5") as job:
+        runs.wait_for(lambda: runs.generation(run) > 12, 120)
+        job.signal(0, signal.SIGKILL)
+        job.wait()
+    done = runs.generation(run) + 3
+    runs.finished(2, run, ON, f"stop.generations={done}")
+    assert [step for step, _ in history(store, "return/mean")] == list(range(done))
+    assert_logged(run, store)
+
+
+def test_a_logger_that_comes_later_gets_the_rows_so_far(tmp_path: Path) -> None:
+    config, run = runs.tiny(tmp_path), tmp_path / "run"
+    runs.here(config, run, ["stop.generations=3"])
+    runs.here(config, run, [ON, "stop.generations=4"])
+    assert_logged(run, run / "mlruns")
+
+
+def test_a_store_that_is_lost_on_the_way_ends_the_logger_only(tmp_path: Path) -> None:
+    """Each session in a process of its own: MLflow remembers its stores."""
+    run = tmp_path / "run"
+    runs.finished(0, run, ON, "stop.generations=3")
+    shutil.rmtree(run / "mlruns")
+    (run / "mlruns").write_text("in the way")
+    runs.finished(0, run, ON, "stop.generations=4")
+    assert (run / "log.txt").read_text().count("WARNING: report.loggers: mlflow has failed") == 1
+    (run / "mlruns").unlink()
+    runs.finished(0, run, ON, "stop.generations=5")
+    assert_logged(run, run / "mlruns")
+
+
+def test_repetitions_may_share_a_store(tmp_path: Path) -> None:
+    options = (ON, "report.mlflow={directory: ../store, experiment: hpc_es}", "stop.generations=1")
+    runs.finished(2, tmp_path / "a" / "run", *options, "repetitions=2", "repetition_groups=2")
+    names = sorted(each.info.run_name for each in logged(tmp_path / "store"))
+    assert names == ["tiny/repetition_0000", "tiny/repetition_0001"]
+
+
+def test_cut_drops_steps_and_what_a_kill_left_half_written(tmp_path: Path) -> None:
+    texts = {"a": "5 1.5 0\n5 2.5 4\n6 3.5 7\n", "b/c": "5 1 7\n", "d": "5 1 0\n5 1", "e": "5 1 2\n5 1 3"}
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert cut(tmp_path, 7) == 5
+    left = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {"a": "5 1.5 0\n5 2.5 4\n", "d": "5 1 0\n", "e": "5 1 2\n"}

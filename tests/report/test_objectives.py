@@ -1,0 +1,113 @@
+"""What people see of an objective: its best vector in inspect and export, its curve, what --check says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpc_es
+from hpc_es import cli
+from hpc_es.core.errors import UserError
+from hpc_es.report.best_vector import export_best
+from hpc_es.report.curves import load
+from hpc_es.report.plot import figure, grouped
+from tests import trained
+
+Made = Callable[..., Path]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    """Make a finished run of a + 2 b, or of another function of a vector."""
+    (tmp_path / "report_model.py").write_text(
+        "def line(a, b): return a + 2 * b\n"
+        "def power(x): return 10.0 ** (4 * x[0])\n"
+        "def above(x): return 9 + x[0]\n"
+        "def below(x): return -x[0] - 9\n"
+    )
+
+    def run(name: str = "run", seed: int = 0, **task: Any) -> Path:
+        parameters = {"parameters": {"a": {"low": 1, "high": 3}, "b": {"low": 4, "high": 8}}}
+        shape = parameters if not task else {"dimension": 1, "bounds": {"low": -1, "high": 1}, **task}
+        config = {
+            "name": name,
+            "seed": seed,
+            "directory": str(tmp_path),
+            "task": {"kind": "function", "function": "report_model:line", **shape},
+            "algorithm": {"population_size": 8, "sigma": 0.3, "optimizer": {"kind": "adam", "learning_rate": 0.3}},
+            "noise": {"kind": "counter"},
+            "evaluation": {"interval": 1},
+            "stop": {"generations": 6},
+            "report": {"plot_interval_seconds": 0},
+        }
+        assert len(list(hpc_es.train(config, tmp_path / name))) == 6
+        return tmp_path / name
+
+    return run
+
+
+def rows(run: Path) -> list[list[float]]:
+    lines = (run / "evaluations.csv").read_text().splitlines()[1:]
+    return [[float(cell) for cell in line.split(",")] for line in lines]
+
+
+def test_inspect_shows_the_best_of_all_evaluations_by_name(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    run = made()
+    generation, job, value, a, b = min(rows(run), key=lambda row: row[2])
+    capsys.readouterr()
+    assert cli.run(["inspect", str(run), "--json"]) == 0
+    best = json.loads(capsys.readouterr().out)["best_vector"]
+    assert best == {"value": value, "x": {"a": a, "b": b}, "generation": generation, "job": job}
+    assert value == a + 2 * b
+    assert cli.run(["inspect", str(run)]) == 0
+    assert f"value {value:,}, x a {a:,}, b {b:,}" in capsys.readouterr().out
+
+
+def test_export_writes_the_best_vector(made: Made, tmp_path: Path) -> None:
+    run = made()
+    best = min(rows(run), key=lambda row: row[2])
+    for output in (tmp_path / "best.json", tmp_path / "best.npy"):
+        assert cli.run(["export", str(run), str(output)]) == 0
+    told = json.loads((tmp_path / "best.json").read_text())
+    assert (told["value"], list(told["x"].values())) == (best[2], best[3:])
+    x = np.load(tmp_path / "best.npy")
+    assert x.dtype == np.float64 and x.tolist() == best[3:]
+
+
+def test_a_policy_has_no_best_vector(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="expected a run of an objective"):
+        export_best(trained.run(), tmp_path / "best.npy")
+
+
+@pytest.mark.parametrize(("function", "scale"), [("power", "log"), ("above", "linear"), ("below", "linear")])
+def test_the_axis_is_logarithmic_where_that_helps(function: str, scale: str, made: Made) -> None:
+    run = made(f"run_{function}", function=f"report_model:{function}", initial=0.9)
+    left, right = figure(grouped([load(run)]), ("evaluations", "seconds"), None).axes
+    assert left.get_yscale() == right.get_yscale() == scale
+    assert (left.get_xlabel(), left.get_ylabel()) == ("evaluations", "best value")
+    (line,) = left.get_lines()
+    values = [min(row[2] for row in rows(run) if row[0] <= generation) for generation in range(6)]
+    assert list(line.get_xdata()) == [8, 16, 24, 32, 40, 48] and list(line.get_ydata()) == values
+
+
+def test_several_runs_are_one_line_with_their_spread(made: Made) -> None:
+    several = [load(made(f"run_{seed}", seed)) for seed in range(3)]
+    (ax,) = figure(grouped(several), ("evaluations",), None).axes
+    (line,) = ax.get_lines()
+    values = np.array([run.series("timesteps_total", "best_value")[1] for run in several])
+    assert np.allclose(line.get_ydata(), values.mean(axis=0)) and len(ax.collections) == 1
+
+
+def test_check_says_what_would_be_searched(made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "one.yaml"
+    config.write_text(
+        'task: {kind: function, function: "report_model:power", dimension: 7}\n'
+        "algorithm: {kind: es}\nnoise: {kind: counter}\n"
+    )
+    assert cli.run(["check", str(config)]) == 0
+    assert "objective report_model:power, of 7 numbers" in capsys.readouterr().out

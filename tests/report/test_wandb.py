@@ -1,0 +1,161 @@
+"""Offline runs of Weights & Biases, read back with `wandb leet inspect`: `make test-loggers` has the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hpc_es.config.sections import Report
+from hpc_es.report.loggers.contract import LoggedRun
+from hpc_es.report.loggers.loggers import Loggers
+from hpc_es.storage import metrics_log
+from tests import runs
+
+if not find_spec("wandb"):  # not imported here: that is the logger's
+    pytest.skip("wandb is not installed here: make test-loggers", allow_module_level=True)
+ON = "report.loggers=[wandb]"
+
+
+@pytest.fixture(autouse=True)
+def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the logger sets ends with the test, and nothing may be written into the home directory."""
+    for name in (
+        "WANDB_MODE",
+        "WANDB_ERROR_REPORTING",
+        "WANDB_CACHE_DIR",
+        "WANDB_SERVICE",
+    ):  # a job has its own service
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+def directories(run: Path) -> list[Path]:
+    return sorted((run / "wandb").glob("offline-run-*"))
+
+
+def file_of(directory: Path) -> Path:
+    (file,) = directory.glob("*.wandb")
+    return file
+
+
+def inspected(run: Path, *options: str) -> str:
+    """What W&B itself reads from the only offline directory of a run."""
+    (only,) = directories(run)
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", *options, str(only)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def history(run: Path, name: str) -> list[tuple[int, float]]:
+    """Step and value of a metric, in the order of the file."""
+    records = [json.loads(line) for line in inspected(run).splitlines()]
+    items = [record["history"]["item"] for record in records if record["type"] == "history"]
+    return [(item["_step"], item[name]) for item in items if name in item]
+
+
+def expected(run: Path, key: str) -> list[tuple[Any, Any]]:
+    return [(row["generation"], row[key]) for row in metrics_log.read_metrics(run) if row[key] is not None]
+
+
+def assert_logged(run: Path) -> None:
+    for key, name in (("return_mean", "return/mean"), ("evaluation_return_mean", "evaluation/return_mean")):
+        assert history(run, name) == expected(run, key)
+    assert history(run, "seconds/total") == expected(run, "seconds_total")  # of the rows that are there, by the clock
+
+
+def test_a_run_is_in_its_directory_with_its_config(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    runs.here(runs.tiny(tmp_path), run, [ON])
+    assert_logged(run)
+    assert len(history(run, "return/mean")) == 6
+    summary = json.loads(inspected(run, "--summary"))
+    assert summary["config"]["algorithm.sigma"] == 0.1 and summary["config"]["evaluation.interval"] == 2
+    assert file_of(directories(run)[0]).name == f"run-{runs.newest(run).provenance['loggers']['wandb']}.wandb"
+    assert not (tmp_path / "home").exists()
+    assert not [
+        path for path in run.rglob("*") if path.name in {"wandb-metadata.json", "requirements.txt", "output.log"}
+    ]
+
+
+def test_a_resumed_run_goes_on_in_the_same_and_no_step_is_doubled(tmp_path: Path) -> None:
+    config, run = runs.tiny(tmp_path), tmp_path / "run"
+    runs.here(config, run, [ON, "checkpoint.interval=1"])
+    (before,) = directories(run)
+    file_before = file_of(before).name
+    for generation in (5, 6):
+        (run / "checkpoints" / f"checkpoint_{generation:010d}.h5").unlink()  # as a kill at generation 4 leaves it
+    runs.here(config, run, [ON, "stop.generations=5"])
+    assert [step for step, _ in history(run, "return/mean")] == [0, 1, 2, 3, 4]
+    assert_logged(run)
+    (after,) = directories(run)
+    assert after != before and file_of(after).name == file_before  # run-ID.wandb
+
+
+def test_sessions_that_start_in_one_second_leave_the_last_one(tmp_path: Path) -> None:
+    """W&B adds a number to the name of a directory that is there."""
+    run_ids: dict[str, str] = {}
+    for session in range(4):
+        loggers = Loggers(Report(loggers=("wandb",)), LoggedRun(tmp_path, "a", {}), run_ids, pytest.fail)
+        loggers.start(0, [])
+        loggers.write({"generation": 0, "return_mean": float(session)})
+        loggers.close("finished")
+        run_ids = loggers.run_ids
+    assert history(tmp_path, "return/mean") == [(0, 3.0)]
+
+
+def test_a_killed_job_goes_on_in_the_same(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with runs.begin(2, run, ON, "stop.generations=100_000", "checkpoint.interval=5") as job:
+        runs.wait_for(lambda: runs.generation(run) > 12, 120)
+        found = re.search(r"0=[^ :]+:(\d+)", (run / "log.txt").read_text())  # W&B's process looks like a rank too
+        assert found
+        os.kill(int(found[1]), signal.SIGKILL)
+        job.wait()
+    done = runs.generation(run) + 3
+    runs.finished(2, run, ON, f"stop.generations={done}")
+    assert [step for step, _ in history(run, "return/mean")] == list(range(done))
+    assert_logged(run)
+
+
+def test_telemetry_is_off_and_the_mode_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import wandb
+
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(wandb, "init", lambda **given: asked.update(given) or SimpleNamespace(id="a"))
+    for mode in ("offline", "disabled"):
+        Loggers(Report(loggers=("wandb",)), LoggedRun(tmp_path, "a", {}), {}, lambda _: None).start(0, [])
+        assert asked["mode"] == mode and os.environ["WANDB_ERROR_REPORTING"] == "false"
+        monkeypatch.setenv("WANDB_MODE", "disabled")
+
+
+def test_a_full_disk_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W&B's process keeps it to itself."""
+    told: list[str] = []
+    loggers = Loggers(Report(loggers=("wandb",)), LoggedRun(tmp_path, "a", {}), {}, told.append)
+    loggers.start(0, [])
+    loggers.write({"generation": 0, "return_mean": 1.0})
+    assert told == []
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0))
+    loggers.write({"generation": 1, "return_mean": 1.0})
+    assert len(told) == 1 and "No space left on device" in told[0]
+
+
+def test_its_process_that_dies_ends_the_logger_only(tmp_path: Path) -> None:
+    told: list[str] = []
+    loggers = Loggers(Report(loggers=("wandb",)), LoggedRun(tmp_path, "a", {}), {}, told.append)
+    loggers.start(0, [])
+    found = subprocess.run(["pgrep", "-P", str(os.getpid()), "wandb-core"], check=True, capture_output=True, text=True)
+    os.kill(int(found.stdout.split()[-1]), signal.SIGKILL)
+    runs.wait_for(lambda: loggers.write({"generation": 0, "return_mean": 1.0}) or told)
+    loggers.close("finished")
+    assert len(told) == 1 and "wandb has failed" in told[0]

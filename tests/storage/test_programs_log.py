@@ -1,0 +1,90 @@
+"""programs.jsonl: each correct program once, and the same file after a resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_es.core.errors import RunError
+from hpc_es.storage import programs_log
+from hpc_es.storage.programs_log import NAME, ProgramsLog, read_programs
+
+
+def program(text: str, reward: float = 1.0) -> dict[str, Any]:
+    return {"generation": 0, "npe": 1, "reward": reward, "length": len(text), "program": text}
+
+
+def texts(directory: Path) -> list[str]:
+    return [found["program"] for found in read_programs(directory)]
+
+
+def test_a_program_is_listed_once_and_there_is_no_file_without_one(tmp_path: Path) -> None:
+    log = ProgramsLog(tmp_path)
+    log.cut({})
+    log.write([])
+    assert (log.lengths(), list(tmp_path.iterdir()), list(read_programs(tmp_path))) == ({}, [], [])
+    log.write([program(".,"), program(".."), program(".,")])
+    log.write([program(".."), program("+.")])
+    line = '{"generation": 0, "npe": 1, "reward": 1.0, "length": 2, "program": ".,"}\n'
+    assert (tmp_path / NAME).read_text() == line + line.replace(".,", "..") + line.replace(".,", "+.")
+    assert log.lengths() == {NAME: 3 * len(line)}
+
+
+def test_a_resume_cuts_the_file_and_knows_what_is_left(tmp_path: Path) -> None:
+    log = ProgramsLog(tmp_path)
+    log.write([program("a")])
+    at_checkpoint = log.lengths()
+    log.write([program("b")])
+    log.close()
+    again = ProgramsLog(tmp_path)
+    again.cut(at_checkpoint)
+    assert texts(tmp_path) == ["a"]
+    again.write([program("a"), program("c"), program("b")])
+    assert texts(tmp_path) == ["a", "c", "b"]
+    assert len(list(read_programs(tmp_path, at_checkpoint[NAME]))) == 1
+    again.cut({})
+    assert not (tmp_path / NAME).exists()
+
+
+def test_a_line_that_a_kill_left_half_written_is_no_program(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text('{"program": "a", "reward": 1}\n{"program": "b", "rew')
+    assert texts(tmp_path) == ["a"]
+
+
+def test_a_missing_file_is_told_and_later_lengths_stay_right(tmp_path: Path) -> None:
+    told: list[str] = []
+    log = ProgramsLog(tmp_path, told.append)
+    log.cut({NAME: 50})
+    assert "is missing: the correct programs found before this resume are lost" in told[0]
+    assert (log.lengths(), texts(tmp_path)) == ({NAME: 50}, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}\n", "has 3 bytes, but had 9"),
+        ("12345678901\n", "byte 9 ends no line"),
+        ("{}345678\n", "expected a program"),
+    ],
+)
+def test_a_damaged_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / NAME).write_text(text)
+    with pytest.raises(RunError, match=message):
+        ProgramsLog(tmp_path).cut({NAME: 9})
+    assert (tmp_path / NAME).read_text() == text
+
+
+def test_a_full_list_takes_better_programs_only_after_a_resume_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs_log, "MOST", 2)
+    told: list[str] = []
+    log = ProgramsLog(tmp_path, told.append)
+    log.write([program("a", 0.5), program("b", 0.7), program("c", 0.6), program("d", 0.8)])
+    assert [text.split(" has ")[1] for text in told] == ["2 programs: from here on only better ones are added"]
+    again = ProgramsLog(tmp_path, told.append)
+    again.cut(log.lengths())
+    again.write([program("e", 0.8), program("f", 0.9)])
+    assert texts(tmp_path) == ["a", "b", "d", "f"]

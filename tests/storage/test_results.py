@@ -1,0 +1,63 @@
+"""Result shards, and what is made of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_es.core.errors import UserError
+from hpc_es.storage import results
+from hpc_es.storage.shard import Shard
+
+
+def row(repetition: int, final: float | None = 1.0, success: bool | None = None, timesteps: int = 10) -> dict[str, Any]:
+    values = {"final_return": final, "best_return": final, "success": success, "timesteps": timesteps, "seconds": 1.0}
+    return {"repetition": repetition, "repetitions": 5, **values}
+
+
+def test_shards_are_read_in_the_order_of_repetitions(tmp_path: Path) -> None:
+    results.append(tmp_path, Shard(1, 2), row(3))
+    results.append(tmp_path, Shard(0, 2), row(0))
+    results.append(tmp_path, Shard(0, 2), row(1))
+    assert [found["repetition"] for found in results.read_results(tmp_path)] == [0, 1, 3]
+    assert results.summary(results.read_results(tmp_path))["missing"] == [2, 4]
+
+
+def test_a_half_written_line_counts_as_missing_and_is_replaced(tmp_path: Path) -> None:
+    results.append(tmp_path, Shard(0, 1), row(0))
+    path = tmp_path / "results" / "0-of-1.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"repetition": 1, "fin')
+    assert [found["repetition"] for found in results.read_results(tmp_path)] == [0]
+    results.append(tmp_path, Shard(0, 1), row(2))
+    assert [found["repetition"] for found in results.read_results(tmp_path)] == [0, 2]
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    results.append(tmp_path, Shard(0, 1), row(0))
+    path = tmp_path / "results" / "0-of-1.jsonl"
+    path.write_bytes(path.read_bytes() + b"no json\n")
+    with pytest.raises(UserError, match=r"0-of-1\.jsonl, line 2"):
+        results.read_results(tmp_path)
+
+
+def test_one_repetition_in_two_shards_counts_once(tmp_path: Path) -> None:
+    results.append(tmp_path, Shard(0, 1), row(0))
+    results.append(tmp_path, Shard(0, 2), row(0))
+    assert results.summary(results.read_results(tmp_path))["finished"] == 1
+
+
+def test_summary_by_hand() -> None:
+    rows = [row(n, final, n < 3, 100 * (n + 1)) for n, final in enumerate([1.0, 2.0, 3.0, 4.0, 10.0])]
+    summary = results.summary(rows)
+    assert summary["success_rate"] == 0.6
+    expected = {"mean": 4.0, "median": 3.0, "quartile_1": 2.0, "quartile_3": 4.0, "interquartile_range": 2.0}
+    assert summary["final_return"] == {**expected, "min": 1.0, "max": 10.0}
+    assert summary["timesteps_to_target"]["median"] == 200.0  # of 100, 200, 300: the successful ones
+
+
+def test_without_a_target_there_is_no_success() -> None:
+    summary = results.summary([row(0), row(1, None)])
+    assert summary["success_rate"] is None
+    assert summary["final_return"]["mean"] == 1.0

@@ -1,0 +1,113 @@
+"""Calls of a function, and what fails in them."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc_es.tasks.functions.calls import Calls
+from hpc_es.tasks.functions.resolve import objective
+
+VECTORS = np.array([[1.0, 2.0], [3.0, 4.0], [0.0, 0.5]])
+SEEDS = (11, 12, 13)
+
+
+def values(function: Any, batch: bool = False, **more: Any) -> list[float]:
+    arguments, names = more.pop("arguments", {}), more.pop("names", ())
+    calls = Calls(objective(function, arguments, names), batch, **more)
+    found = calls.evaluate(VECTORS, SEEDS, lambda: None)
+    assert all((each.failure is None) == math.isfinite(each.value) for each in found)
+    return [each.value for each in found]
+
+
+def test_one_vector_at_a_time() -> None:
+    assert values(lambda x, a: a * x.sum(), arguments={"a": 2.0}) == [6.0, 14.0, 1.0]
+
+
+def test_named_parameters_and_seeds_are_keywords() -> None:
+    assert values(lambda *, seed, first, second: seed + first * second, names=("first", "second")) == [13, 24, 13]
+
+
+def test_a_batch() -> None:
+    assert values(lambda x: x[:, 0] - x[:, 1], batch=True) == [-1.0, -1.0, -0.5]
+    assert values(lambda x, seed: seed, batch=True) == [11.0, 12.0, 13.0]
+
+
+def test_the_function_gets_a_vector_of_its_own() -> None:
+    before = VECTORS.copy()
+    values(lambda x: float(np.multiply(x, 0, out=x).sum()))
+    assert (before == VECTORS).all()
+
+
+def test_global_generators_are_seeded_by_job() -> None:
+    drawn = values(lambda x: np.random.random() + random.random())
+    assert drawn == values(lambda x: np.random.random() + random.random()) and len(set(drawn)) == 3
+
+
+def fails(result: Any, batch: bool = False) -> str:
+    found = Calls(objective(result, {}), batch, timeout_seconds=0.2).evaluate(VECTORS[:2], SEEDS[:2], lambda: None)
+    assert all(math.isnan(each.value) for each in found)
+    return str(found[0].failure)
+
+
+@pytest.mark.parametrize(
+    ("function", "batch", "failure"),
+    [
+        (lambda x: 1 / 0, False, r"ZeroDivisionError: division by zero \(.*test_calls.py:\d+\)"),
+        (lambda x: sys.exit("no"), False, "SystemExit: no"),
+        (lambda x: math.nan, False, "the value is nan"),
+        (lambda x: -math.inf, False, "the value is -inf"),
+        (lambda x: None, False, "expected a number, got None: does it return its value"),
+        (lambda x: "3", False, "expected a number, got str '3'"),
+        (lambda x: 1j, False, "expected a number, got complex"),
+        (lambda x: x, False, r"expected a number, got an array of the shape \[2\]"),
+        (lambda x: 3.0, True, r"expected an array of the shape \[2\], got one of the shape \[\]"),
+        (lambda x: time.sleep(9), False, r"took longer than task.timeout_seconds: 0\.2"),
+    ],
+)
+def test_failures(function: Any, batch: bool, failure: str) -> None:
+    assert re.search(failure, fails(function, batch))
+
+
+def test_one_that_fails_leaves_the_others_alone() -> None:
+    found = Calls(objective(lambda x: 1 / float(x[0] - 3), {})).evaluate(VECTORS, SEEDS, lambda: None)
+    assert [each.value for each in found] == pytest.approx([-0.5, math.nan, -1 / 3], nan_ok=True)
+    assert [each.failure is None for each in found] == [True, False, True]
+
+
+def test_other_ranks_are_answered_while_a_call_runs() -> None:
+    looks: list[float] = []
+
+    def spin(x: Any) -> float:
+        limit = time.perf_counter() + 0.2
+        while time.perf_counter() < limit:
+            pass
+        return 0.0
+
+    Calls(objective(spin, {})).evaluate(VECTORS[:1], SEEDS[:1], lambda: looks.append(time.perf_counter()))
+    assert len(looks) >= 4
+
+
+def test_what_a_poll_raises_passes_through() -> None:
+    class GiveUp(BaseException):
+        pass
+
+    def give_up() -> None:
+        raise GiveUp
+
+    def patient(x: Any) -> float:
+        try:
+            time.sleep(5)
+        except Exception:
+            return 0.0
+        return 1.0
+
+    with pytest.raises(GiveUp):
+        Calls(objective(patient, {})).evaluate(VECTORS[:1], SEEDS[:1], give_up)

@@ -1,0 +1,95 @@
+"""What is known again after a restart."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpc_es.core.errors import RunError
+from hpc_es.tasks.functions.evaluator import Measured
+from hpc_es.tasks.functions.journal import FOLDER, Journal, Mode, remove_finished
+
+X = np.array([0.1, -0.0, 1 / 3])
+SLOW = [Measured(1 / 3, None, 2.0), Measured(math.nan, "late", 2.0)]
+
+
+def opened(run: Path, mode: Mode = True, identity: str = "") -> Journal:
+    journal = Journal(mode, identity)
+    journal.open(run, lambda make: make())
+    return journal
+
+
+def files(run: Path) -> list[Path]:
+    return sorted((run / FOLDER).glob("*"))
+
+
+def test_a_restart_knows_what_was_finished(tmp_path: Path) -> None:
+    keys = [opened(tmp_path).key(str(job), X, 5) for job in (0, 1)]
+    opened(tmp_path).add(7, keys, SLOW)
+    after = opened(tmp_path)
+    (good, bad) = after.known(7, keys) or []
+    assert good.value == 1 / 3 and good.failure is None
+    assert math.isnan(bad.value) and bad.failure == "late"
+    assert after.known(8, keys) is None and after.known(7, [*keys, "another"]) is None
+
+
+def test_another_job_vector_seed_or_source_is_not_known(tmp_path: Path) -> None:
+    key = opened(tmp_path).key("0", X, 5)
+    other = np.array([0.1, 0.0, 1 / 3])  # 0.0 == -0.0, but the bits differ
+    journal = opened(tmp_path)
+    keys = [
+        journal.key("1", X, 5),
+        journal.key("0", other, 5),
+        journal.key("0", X, 6),
+        Journal(True, "b").key("0", X, 5),
+    ]
+    assert key == journal.key("0", X.copy(), 5) and len({key, *keys}) == 5
+
+
+@pytest.mark.parametrize(("mode", "seconds", "written"), [("auto", 0.02, 1), ("auto", 0.001, 0), (True, 0, 1)])
+def test_what_is_cheap_is_not_written(mode: Mode, seconds: float, written: int, tmp_path: Path) -> None:
+    opened(tmp_path, mode).add(0, ["a"], [Measured(1.0, None, seconds)])
+    assert len(files(tmp_path)) == written
+
+
+def test_switched_off_it_neither_writes_nor_reads(tmp_path: Path) -> None:
+    opened(tmp_path).add(0, ["a"], SLOW[:1])
+    journal = opened(tmp_path, False)
+    journal.add(0, ["b"], SLOW[:1])
+    assert journal.known(0, ["a"]) is None and len(files(tmp_path)[0].read_bytes().splitlines()) == 1
+
+
+def test_a_half_written_or_damaged_line_is_no_entry(tmp_path: Path) -> None:
+    opened(tmp_path).add(0, ["a", "b"], SLOW)
+    (file,) = files(tmp_path)
+    file.write_bytes(b'{"generation": 0}\nnonsense\n' + file.read_bytes()[:-5])
+    after = opened(tmp_path)
+    assert after.known(0, ["a"]) is not None and after.known(0, ["b"]) is None
+
+
+def test_a_half_written_line_leaves_the_next_file_alone(tmp_path: Path) -> None:
+    for key in ("a", "b"):
+        opened(tmp_path).add(0, [key], SLOW[:1])
+        (file,) = files(tmp_path) if key == "a" else files(tmp_path)[1:]
+        file.rename(file.with_name(f"generation_000000000_{key}.jsonl"))
+    first = files(tmp_path)[0]
+    first.write_bytes(first.read_bytes()[:-5])
+    after = opened(tmp_path)
+    assert after.known(0, ["a"]) is None and after.known(0, ["b"]) is not None
+
+
+def test_files_of_generations_in_a_checkpoint_are_removed(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    for generation in (3, 4, 5):
+        journal.add(generation, ["a"], SLOW[:1])
+    remove_finished(tmp_path, 5)
+    assert [path.name[:20] for path in files(tmp_path)] == ["generation_000000005"]
+
+
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).write_text("")
+    with pytest.raises(RunError, match="could not be written"):
+        opened(tmp_path).add(0, ["a"], SLOW[:1])

@@ -1,0 +1,154 @@
+"""`task: {kind: function}` and `task: {kind: command}` as configs: what is refused, and with which words."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc_es.config.loading import validate
+from hpc_es.config.resolved import dump_json, parse_resolved, resolved
+from hpc_es.config.sources import sources
+from hpc_es.core.errors import ConfigError
+from hpc_es.core.keys import Keys
+from hpc_es.training.build import task_and_policy
+
+NAMED = {"rate": {"low": 1e-5, "high": 1e-1, "scale": "log", "initial": 1e-3}, "decay": {"low": 0, "high": 4}}
+
+
+@pytest.fixture(autouse=True)
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kinds_model.py").write_text("def cost(x): return 0.0\ndef named(rate, decay): return 0.0\n")
+    (tmp_path / "program").write_text("#!/bin/sh\n")
+    (tmp_path / "program").chmod(0o755)
+    (tmp_path / "plain").write_text("")
+    np.save(tmp_path / "start.npy", np.array([0.25, -0.5]))
+    (tmp_path / "start.json").write_text("[0.25, -0.5]")
+    (tmp_path / "start.txt").write_text("0.25\n-0.5\n")
+    (tmp_path / "broken.json").write_text("[0.25,")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def config(directory: Path, stop: Any = None, **task: Any) -> Any:
+    base = {"kind": "command", "command": ["./program", "{parameters}", "{result}"]} if "command" in task else {}
+    if not base:
+        base = {"kind": "function", "function": "kinds_model:named" if "parameters" in task else "kinds_model:cost"}
+    size = {} if "parameters" in task else {"dimension": 2}
+    data = {
+        "directory": str(directory),
+        "task": {**base, **size, **task},
+        "algorithm": {"kind": "es"},
+        "noise": {"kind": "counter"},
+    }
+    return validate({**data, "stop": stop or {}})
+
+
+def first(directory: Path, **task: Any) -> Any:
+    made, policy = task_and_policy(config(directory, **task))
+    assert policy is None
+    return made.problem("vectors", None, Keys(0), 16).initial(np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ({}, [0.0, 0.0]),
+        ({"initial": 3}, [3.0, 3.0]),
+        ({"initial": [1.0, 2]}, [1.0, 2.0]),
+        ({"initial": "start.npy"}, [0.25, -0.5]),
+        ({"initial": "start.json"}, [0.25, -0.5]),
+        ({"initial": "start.txt"}, [0.25, -0.5]),
+        ({"bounds": {"low": [1, None], "high": [5, -1]}}, [3.0, -1.0]),
+        ({"parameters": NAMED}, [0.5, 0.5]),
+    ],
+)
+def test_where_the_search_begins(task: dict[str, Any], expected: list[float], tmp_path: Path) -> None:
+    assert first(tmp_path, **task) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("task", "key", "text"),
+    [
+        ({"dimension": None}, "task.dimension", "expected dimension, or parameters with names, found neither"),
+        ({"parameters": NAMED, "dimension": 2}, "task.dimension", "found both"),
+        ({"parameters": {"rate": {"low": 0}}}, "task.parameters.rate.high", "but the key is missing"),
+        ({"parameters": {"rate": {"low": 0, "high": 1, "scal": "log"}}}, "task.parameters.rate.scal", "did you mean"),
+        ({"parameters": {"rate": {"low": 0, "high": 1, "scale": "log"}}}, "task.parameters.rate.low", "more than 0"),
+        ({"parameters": {"rate": {"low": 2, "high": 1}}}, "task.parameters.rate.high", "is 1: expected more than low"),
+        ({"parameters": {"rate": {"low": 0, "high": 1, "initial": 2}}}, "task.parameters.rate.initial", "from 0 to 1"),
+        (
+            {"parameters": {"n": {"low": 1, "high": 9, "integer": True}}},
+            "task.parameters.n.integer",
+            "not supported yet",
+        ),
+        ({"parameters": NAMED, "bounds": {"low": 0}}, "task.bounds.low", "bounds of their own"),
+        ({"parameters": NAMED, "initial": 1}, "task.initial", "named parameters have one each"),
+        ({"parameters": NAMED, "batch": 4}, "task.batch", "one vector at a time"),
+        ({"parameters": NAMED, "arguments": {"rate": 1}}, "task.arguments", "a parameter that is searched"),
+        ({"bounds": {"low": [1, 2, 3]}}, "task.bounds.low", "expected 2 numbers, one for each coordinate, found 3"),
+        ({"bounds": {"low": [0, 3], "high": 2}}, "task.bounds.high", "is 2 in coordinate 1: expected more than low"),
+        ({"initial": [1]}, "task.initial", "expected 2 numbers"),
+        ({"command": ["./program", "{result}"]}, "task.command", "has no {parameters} in its arguments"),
+    ],
+)
+def test_mistakes_of_the_options(task: dict[str, Any], key: str, text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        config(tmp_path, **task)
+    assert [text in said for where, said in error.value.problems if where == key] == [True], error.value.problems
+
+
+@pytest.mark.parametrize(
+    ("task", "text"),
+    [
+        ({"initial": "nothing.npy"}, "nothing.npy cannot be read: No such file"),
+        ({"initial": "broken.json"}, "broken.json cannot be read"),
+        ({"initial": "start.csv"}, "expected a number, a list, 'random' or a file"),
+        ({"initial": "start.npy", "dimension": 3}, "expected 3 numbers, found an array of the shape [2]"),
+        ({"initial": 5, "bounds": {"high": [9, 1]}}, "is 5 in coordinate 1: expected a number from -inf to 1"),
+        ({"initial": "random", "bounds": {"low": 0}}, "not every coordinate has a lower and an upper bound"),
+        ({"function": "kinds_model:nothing"}, "there is no 'nothing' in kinds_model"),
+        ({"command": ["./missing", "{parameters}", "{result}"]}, "missing ('./missing' is relative to the config)"),
+        ({"command": ["./plain", "{parameters}", "{result}"]}, "is not executable: chmod +x"),
+        ({"command": ["no-such-program", "{parameters}", "{result}"]}, "'no-such-program' in PATH"),
+    ],
+)
+def test_mistakes_that_a_check_finds(task: dict[str, Any], text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        task_and_policy(config(tmp_path, **task))
+    assert text in str(error.value)
+
+
+def test_a_target_value_is_for_objectives_and_a_target_return_for_policies(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"stop.target_return: is a return of evaluation episodes"):
+        task_and_policy(config(tmp_path, {"target_return": 1.0}))
+    episodes = {"task": {"env_id": "CartPole-v1"}, "stop": {"target_value": 1.0}, "algorithm": {"kind": "es"}}
+    with pytest.raises(ConfigError, match=r"stop.target_value: is a value of an objective"):
+        task_and_policy(validate(episodes))
+
+
+def test_named_parameters_survive_the_way_to_other_ranks(tmp_path: Path) -> None:
+    before = config(tmp_path, parameters=NAMED)
+    assert parse_resolved(dump_json(before)) == before
+    assert list(parse_resolved(dump_json(before)).task.parameters) == ["rate", "decay"]
+
+
+def test_a_program_is_found_in_the_path(tmp_path: Path) -> None:
+    made, _ = task_and_policy(config(tmp_path, command=["cat", "{parameters}", "{result}"]))
+    assert made.name == "cat"
+    made.close()
+
+
+def test_the_hashes_of_what_a_config_runs(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("1")
+    words = ["./program", "{config}/script.py", "{config}/none.py", "{parameters}", "{result}"]
+    found = sources(resolved(config(tmp_path, command=words)))
+    assert found == {
+        "./program": hashlib.sha256(b"#!/bin/sh\n").hexdigest(),
+        "{config}/script.py": hashlib.sha256(b"1").hexdigest(),
+        "{config}/none.py": "",
+    }
+    model = hashlib.sha256((tmp_path / "kinds_model.py").read_bytes()).hexdigest()
+    assert sources(resolved(config(tmp_path))) == {"kinds_model:cost": model}

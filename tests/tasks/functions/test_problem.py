@@ -1,0 +1,190 @@
+"""An objective as a problem: rows, seeds, retries, the best vector, what is recorded."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc_es.core.data import Jobs, Results, State, Vectors, unperturbed
+from hpc_es.core.errors import RunError
+from hpc_es.core.keys import Keys
+from hpc_es.core.places import RunPlace
+from hpc_es.tasks.functions.best import BestVector
+from hpc_es.tasks.functions.calls import Calls
+from hpc_es.tasks.functions.options import BoundsOptions, Search
+from hpc_es.tasks.functions.problem import ObjectiveProblem
+from hpc_es.tasks.functions.resolve import objective
+
+X = np.array([[1.0, 2.0], [-3.0, 0.5]])
+
+
+def problem(function: Any = lambda x: float(x.sum()), batch: int = 0, **options: Any) -> ObjectiveProblem:
+    search = Search(dimension=2, **options)
+    calls = Calls(objective(function, {}), batch > 0)
+    return ObjectiveProblem(search, search.coordinates(), np.zeros(2), calls, Keys(1), batch)
+
+
+def jobs(count: int = 2, purpose: Any = "train", groups: Any = None) -> Jobs:
+    return Jobs(4, range(6, 6 + count), groups or list(range(6, 6 + count)), purpose)
+
+
+def evaluated(made: ObjectiveProblem, which: Jobs | None = None, vectors: Any = X) -> Any:
+    return made.evaluate(Vectors(vectors), which or jobs(), made.carried(), lambda: None)
+
+
+@pytest.mark.parametrize(("goal", "returns"), [("minimise", [-3.0, 2.5]), ("maximise", [3.0, -2.5])])
+def test_a_return_is_the_value_or_minus_it(goal: str, returns: list[float]) -> None:
+    outcome = evaluated(problem(goal=goal))
+    assert outcome.rows["return_"].tolist() == returns
+    assert outcome.rows["value"].tolist() == [3.0, -2.5] and outcome.rows["length"].tolist() == [1, 1]
+    assert outcome.rows["return_"].dtype == outcome.arrays["seen"].dtype == np.float64
+
+
+@pytest.mark.parametrize(("goal", "returns"), [("minimise", [-2.0 - 0.5, 2.0 - 2.0]), ("maximise", [1.5, -4.0])])
+def test_a_penalty_makes_any_value_worse_and_is_not_recorded(goal: str, returns: list[float]) -> None:
+    bounds = BoundsOptions(low=-1.0, high=1.0, keep="penalty", penalty_weight=0.5)
+    outcome = evaluated(problem(lambda x: 2 * float(x[0]), goal=goal, bounds=bounds))
+    assert outcome.arrays["seen"].tolist() == [[1.0, 1.0], [-1.0, 0.5]]
+    assert outcome.rows["value"].tolist() == [2.0, -2.0]
+    assert outcome.rows["return_"].tolist() == returns  # 0.5 * 1**2 and 0.5 * 2**2
+
+
+def test_jobs_of_a_group_share_their_seed_and_purposes_do_not() -> None:
+    made = problem(lambda x, seed: float(seed))
+    seeds = {
+        purpose: evaluated(made, jobs(2, purpose, [3, 3])).rows["value"].tolist()
+        for purpose in ("train", "probe", "evaluate")
+    }
+    assert all(first == second for first, second in seeds.values())
+    assert len({first for first, _ in seeds.values()}) == 3
+    assert evaluated(made, jobs(2, "train", [3, 4])).rows["value"][1] != seeds["train"][0]
+
+
+def test_a_failed_job_is_nan_and_told() -> None:
+    outcome = evaluated(problem(lambda x: 1 / 0 if x[0] < 0 else 1.0))
+    assert np.isnan(outcome.rows["return_"]).tolist() == [False, True]
+    assert len(outcome.failures) == 1 and outcome.failures[0].startswith("job 7: ZeroDivisionError")
+
+
+def test_abort_ends_the_run() -> None:
+    with pytest.raises(RunError, match="on_failed_evaluation is abort: job 6: ZeroDivisionError"):
+        evaluated(problem(lambda x: 1 / 0, on_failed_evaluation="abort"))
+
+
+class Flaky:
+    """Fails `failures` times, then gives how often it was called."""
+
+    __name__ = "flaky"
+
+    def __init__(self, failures: int) -> None:
+        self.failures, self.calls = failures, 0
+
+    def __call__(self, x: Any) -> Any:
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise OSError("busy")
+        return np.full(len(x), self.calls) if x.ndim == 2 else self.calls
+
+
+@pytest.mark.parametrize(("retries", "value", "calls"), [(0, math.nan, 1), (1, math.nan, 2), (2, 3.0, 3), (9, 3.0, 3)])
+def test_what_failed_is_tried_again(retries: int, value: float, calls: int) -> None:
+    flaky = Flaky(2)
+    outcome = evaluated(problem(flaky, retries=retries), jobs(1), X[:1])
+    assert outcome.rows["value"] == pytest.approx(value, nan_ok=True) and flaky.calls == calls
+
+
+def test_of_a_batch_all_is_tried_again() -> None:
+    calls: list[int] = []
+
+    def sizes(x: Any) -> Any:
+        calls.append(len(x))
+        return np.where(np.arange(len(x)) < 2 - len(calls), np.nan, float(len(x)))
+
+    assert evaluated(problem(sizes, batch=4, retries=3)).rows["value"].tolist() == [2.0, 2.0]
+    assert calls == [2, 2]
+
+
+def test_a_job_is_a_chunk_or_a_batch_is() -> None:
+    assert (problem().chunk_size, problem(batch=8).chunk_size) == (1, 8)
+
+
+def merged(made: ObjectiveProblem, *values: float) -> BestVector:
+    carried = made.carried()
+    for job, value in enumerate(values):
+        carried = made.merge(carried, [BestVector(np.full(2, value), value, 0, job).arrays()])
+    return BestVector.of(carried.master)
+
+
+def test_the_best_is_the_first_of_the_best() -> None:
+    assert merged(problem(), 3.0, math.nan, 1.0, 2.0, 1.0).job == 2
+    best = merged(problem(goal="maximise"), 3.0, math.nan, 1.0, 7.0, 7.0)
+    assert (best.job, best.value, best.x.tolist()) == (3, 7.0, [7.0, 7.0])
+    assert math.isnan(merged(problem()).value)
+
+
+def test_a_chunk_learns_its_best_and_the_centre_counts() -> None:
+    made = problem()
+    units = evaluated(made, jobs(2)).learned
+    assert [BestVector.of(unit).job for unit in units] == [7]
+    state = State(4, {"theta": np.array([-5.0, 0.0])}, {})
+    centre = made.evaluate(unperturbed(state.theta, 1), jobs(1, "evaluate"), made.carried(), lambda: None)
+    best = BestVector.of(made.merge(made.carried(), [*units, *made.measured(state, centre.rows)]).master)
+    assert (best.value, best.x.tolist(), best.generation, best.job) == (-5.0, [-5.0, 0.0], 4, -1)
+
+
+def test_a_chunk_of_failures_learns_nothing() -> None:
+    assert evaluated(problem(lambda x: 1 / 0)).learned == []
+
+
+@pytest.mark.parametrize(
+    ("goal", "target", "reached"), [("minimise", 2.0, True), ("minimise", 1.9, False), ("maximise", 2.0, True)]
+)
+def test_the_target_is_in_the_users_sign(goal: str, target: float, reached: bool) -> None:
+    made = problem(goal=goal)
+    carried = made.merge(made.carried(), [BestVector(np.zeros(2), 2.0).arrays()])
+    assert made.is_reached(carried, target) is reached
+    assert not made.is_reached(made.carried(), target)
+
+
+def test_all_that_was_evaluated_is_recorded_in_order() -> None:
+    made = problem()
+    outcome = evaluated(made)
+    state = State(4, {"theta": np.array([0.5, 0.5])}, {})
+    centre = made.evaluate(unperturbed(state.theta, 1), jobs(1, "evaluate"), made.carried(), lambda: None)
+    rows = list(made.evaluations(state, Results(outcome.rows, [outcome.arrays]), centre.rows))
+    assert rows == [(0, 3.0, [1.0, 2.0]), (1, -2.5, [-3.0, 0.5]), (-1, 1.0, [0.5, 0.5])]
+
+
+def test_nothing_is_recorded_where_it_is_switched_off() -> None:
+    made = problem(record_evaluations=False)
+    assert made.columns == () and evaluated(made).arrays == {}
+
+
+def place(tmp_path: Path) -> RunPlace:
+    return RunPlace(tmp_path, 0, 1, lambda make: make())
+
+
+def test_a_killed_generation_is_not_evaluated_again(tmp_path: Path) -> None:
+    first, again = Flaky(0), Flaky(0)
+    for flaky, calls in ((first, 2), (again, 0)):
+        made = problem(flaky, journal=True)
+        made.open(place(tmp_path))
+        assert evaluated(made).rows["value"].tolist() == [1.0, 2.0]
+        assert flaky.calls == calls
+    made.saved(5)
+    forgotten = problem(again, journal=True)
+    forgotten.open(place(tmp_path))
+    evaluated(forgotten)
+    assert again.calls == 2
+
+
+def test_the_first_vector_is_drawn_between_the_bounds() -> None:
+    search = Search(dimension=2, bounds=BoundsOptions(low=(1.0, 10.0), high=(2.0, 20.0)), initial="random")
+    made = ObjectiveProblem(search, search.coordinates(), None, Calls(objective(len, {})), Keys(1))
+    drawn = np.array([made.initial(Keys(seed).generator(1)) for seed in range(50)])  # type: ignore[arg-type]
+    assert ((drawn > [1.0, 10.0]) & (drawn < [2.0, 20.0])).all()
+    assert drawn.mean(axis=0) == pytest.approx([1.5, 15.0], rel=0.1)

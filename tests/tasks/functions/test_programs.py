@@ -1,0 +1,158 @@
+"""External programs, and that nothing of them outlives their rank."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpc_es.tasks.functions.environment import cleaned
+from hpc_es.tasks.functions.programs import Programs
+from tests import runs
+
+ENVIRONMENT = {"PATH": os.environ["PATH"]}
+
+
+@pytest.fixture
+def programs() -> Iterator[Programs]:
+    started = Programs()
+    yield started
+    started.close()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return b") Z " not in Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+
+
+def gone(pid: int) -> bool:
+    runs.wait_for(lambda: not alive(pid), 10)
+    return True
+
+
+def number(path: Path) -> int:
+    runs.wait_for(lambda: path.exists() and path.read_text().endswith("\n"), 10)
+    return int(path.read_text())
+
+
+def test_status_output_and_directory(programs: Programs, tmp_path: Path) -> None:
+    ended = programs.run(["sh", "-c", "pwd; echo late >&2; exit 3"], tmp_path, ENVIRONMENT)
+    assert (ended.status, ended.timed_out, ended.error) == (3, False, None)
+    assert (tmp_path / "stdout.txt").read_text() == f"{tmp_path}\n"
+    assert (tmp_path / "stderr.txt").read_text() == "late\n"
+    assert programs.run(["sh", "-c", "kill -9 $$"], tmp_path, ENVIRONMENT).status == -signal.SIGKILL
+
+
+def test_a_program_that_is_not_there(programs: Programs, tmp_path: Path) -> None:
+    ended = programs.run(["/no/such/program"], tmp_path, ENVIRONMENT)
+    assert ended.status is None and "No such file" in str(ended.error)
+    assert programs.run(["true"], tmp_path, ENVIRONMENT).status == 0
+
+
+def test_a_program_gets_no_descriptor_and_no_signal_setting_of_ours(programs: Programs, tmp_path: Path) -> None:
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    os.set_inheritable(descriptor, True)  # as PMI_FD is
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    try:
+        code = "ls /proc/self/fd | wc -l; kill -USR2 $$; sleep 1; echo survived"
+        assert programs.run(["sh", "-c", code], tmp_path, ENVIRONMENT).status == -signal.SIGUSR2
+        assert programs.run(["sh", "-c", "kill -USR1 $$"], tmp_path, ENVIRONMENT).status == -signal.SIGUSR1
+    finally:
+        os.close(descriptor)
+        signal.signal(signal.SIGUSR1, before)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR2])
+    programs.run(["grep", "SigBlk", "/proc/self/status"], tmp_path, ENVIRONMENT)
+    assert int((tmp_path / "stdout.txt").read_text().split()[1], 16) == 0
+    programs.run(["ls", "-l", "/proc/self/fd"], tmp_path, ENVIRONMENT)
+    listed = (tmp_path / "stdout.txt").read_text()
+    assert listed.count("->") == 4 and "/dev/null" in listed  # 0, 1, 2 and the directory that ls reads
+
+
+def test_the_limit_ends_the_whole_group(programs: Programs, tmp_path: Path) -> None:
+    since = time.monotonic()
+    code = "sleep 60 & echo $! > child; wait"
+    ended = programs.run(["sh", "-c", code], tmp_path, ENVIRONMENT, limit_seconds=0.3)
+    assert ended.timed_out and ended.status == -signal.SIGKILL
+    assert time.monotonic() - since < 10 and gone(number(tmp_path / "child"))
+
+
+def test_what_a_program_leaves_behind_ends_with_it(programs: Programs, tmp_path: Path) -> None:
+    code = "setsid sh -c 'echo $$ > daemon; exec sleep 60' & while [ ! -s daemon ]; do sleep 0.01; done"
+    assert programs.run(["sh", "-c", code], tmp_path, ENVIRONMENT).status == 0
+    assert gone(number(tmp_path / "daemon"))
+
+
+def test_other_ranks_are_answered_and_giving_up_ends_the_program(programs: Programs, tmp_path: Path) -> None:
+    class GiveUp(BaseException):
+        pass
+
+    looks = []
+
+    def poll() -> None:
+        looks.append(1)
+        if len(looks) > 20 and (tmp_path / "child").exists():
+            raise GiveUp
+
+    with pytest.raises(GiveUp):
+        programs.run(["sh", "-c", "echo $$ > child; exec sleep 60"], tmp_path, ENVIRONMENT, poll=poll)
+    assert gone(number(tmp_path / "child"))
+    assert programs.run(["true"], tmp_path, ENVIRONMENT).status == 0
+
+
+def test_where_the_keeper_dies_the_program_and_its_group_do(programs: Programs, tmp_path: Path) -> None:
+    killed = []
+
+    def poll() -> None:
+        if not killed and (tmp_path / "child").exists() and (tmp_path / "child").read_text():
+            program = int((tmp_path / "program").read_text())
+            killed.append(int(Path(f"/proc/{program}/stat").read_text().split()[3]))
+            os.kill(killed[0], signal.SIGKILL)
+
+    code = "echo $$ > program; sleep 60 & echo $! > child; wait"
+    ended = programs.run(["sh", "-c", code], tmp_path, ENVIRONMENT, poll=poll)
+    assert ended.status is None and "has died" in str(ended.error)
+    assert gone(number(tmp_path / "program")) and gone(number(tmp_path / "child"))
+    assert programs.run(["true"], tmp_path, ENVIRONMENT).status == 0
+
+
+RANK = """
+import pathlib, sys
+from hpc_es.tasks.functions.programs import Programs
+here = pathlib.Path(sys.argv[1])
+inner = "echo $$ > grandchild; exec sleep 60"
+Programs().run(["sh", "-c", "setsid sh -c '" + inner + "' & echo $$ > child; wait"], here, {"PATH": sys.argv[2]})
+"""
+
+
+@pytest.mark.parametrize("whom", ["rank", "group", "keeper"])
+def test_killed_it_leaves_no_process(whom: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(RANK), str(tmp_path), os.environ["PATH"]]
+    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as rank:
+        child, grandchild = number(tmp_path / "child"), number(tmp_path / "grandchild")
+        keeper = int(Path(f"/proc/{child}/stat").read_text().split()[3])
+        assert alive(child) and alive(grandchild) and keeper != rank.pid
+        if whom == "group":
+            os.killpg(rank.pid, signal.SIGKILL)
+        else:
+            os.kill(rank.pid if whom == "rank" else keeper, signal.SIGKILL)
+        assert gone(child) and gone(keeper)
+        if whom == "keeper":
+            os.kill(grandchild, signal.SIGKILL)  # in a session of its own, with nobody left to end it
+        assert gone(grandchild)
+
+
+def test_the_environment_is_that_of_no_rank() -> None:
+    launched = {"PMI_RANK": "1", "PMI_FD": "9", "PMIX_RANK": "1", "OMPI_COMM_WORLD_RANK": "1", "MPI_LOCALRANKID": "0"}
+    launched |= {"HYDI_CONTROL_FD": "7", "SLURM_STEP_ID": "0", "SLURM_STEPID": "0", "SLURM_PROCID": "1"}
+    kept = {"SLURM_JOB_ID": "8", "SLURM_NTASKS": "2", "HOME": "/h", "MPICC": "cc"}
+    assert cleaned({**launched, **kept}, {"OMP_NUM_THREADS": "4"}) == {**kept, "OMP_NUM_THREADS": "4"}

@@ -1,0 +1,67 @@
+"""The time limit of episodes."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from hpc_es.tasks.timeouts import EpisodeTimeout, Watch
+
+
+def test_a_call_that_hangs_is_ended() -> None:
+    since = time.perf_counter()
+    with Watch(0.1) as watch, pytest.raises(EpisodeTimeout, match=r"longer than .*episode_timeout_seconds: 0\.1"):
+        watch.timed(0, time.sleep)(60)
+    assert 0.1 <= time.perf_counter() - since < 5
+
+
+def test_short_calls_of_one_job_add_up_until_it_restarts() -> None:
+    with Watch(1.0) as watch:
+        nap, other = watch.timed(0, time.sleep), watch.timed(1, time.sleep)
+        for _ in range(2):
+            watch.restart(0)
+            nap(0.55)
+        other(0.55)
+        with pytest.raises(EpisodeTimeout):
+            nap(0.55)
+        other(0.0)
+
+
+def test_time_between_calls_is_not_counted() -> None:
+    with Watch(0.3) as watch:
+        call = watch.timed(0, lambda: None)
+        call()
+        time.sleep(0.5)
+        call()
+
+
+def test_results_arguments_and_errors_pass_through() -> None:
+    with Watch(10) as watch:
+        assert watch.timed(0, max)([3, 1], key=lambda x: -x) == 1
+        with pytest.raises(ZeroDivisionError):
+            watch.timed(0, lambda: 1 / 0)()
+
+
+def test_the_former_handler_and_no_timer_are_left() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(KeyError), Watch(0.05):
+        raise KeyError
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_it_is_no_exception_that_an_environment_swallows() -> None:
+    assert not issubclass(EpisodeTimeout, Exception)
+
+
+def test_a_call_that_swallows_everything_is_found_out_when_it_returns() -> None:
+    def stubborn() -> None:
+        try:
+            time.sleep(60)
+        except BaseException:
+            return
+
+    with Watch(0.1) as watch, pytest.raises(EpisodeTimeout):
+        watch.timed(0, stubborn)()

@@ -1,0 +1,26 @@
+"""Every config of the repository is valid, short, and headed by its command and what to expect."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_es.config.loading import load
+from hpc_es.tuning import plan
+from hpc_es.tuning.check import check
+from tests.harness import ROOT
+
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+TUNINGS = [path for path in CONFIGS if path.name.startswith("tune_")]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_is_valid_short_and_headed(config) -> None:
+    text = config.read_text(encoding="utf-8")
+    if config in TUNINGS:
+        check(plan.load(config), ranks=1)
+    else:
+        assert load(config).name == config.stem
+    assert len(text.splitlines()) <= 25
+    assert text.startswith("# ")
+    assert "# Run: " in text
+    assert "# Expect: " in text

@@ -1,0 +1,165 @@
+"""README and docs/ say what is true: links, commands, configs, keys and files are those of the code."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import io
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hpc_es import cli
+from hpc_es.config.loading import load, table, validate
+from hpc_es.jobs import command as training
+from hpc_es.tuning import plan
+from hpc_es.tuning.check import check
+from tests.documents import DOCS, PAGES, README, SITE, anchors, blocks, hooks, links, named
+from tests.harness import ROOT
+
+BY_PAGE = pytest.mark.parametrize("page", PAGES, ids=named)
+KEYS = re.findall(r"^\| `([\w.]+)`", table(), re.MULTILINE)
+SECTIONS = ("task", "policy", "algorithm", "noise", "mpi", "evaluation", "checkpoint", "stop", "report")
+LEAST: Mapping[str, Any] = {"task": {"env_id": "CartPole-v1"}, "stop": {"generations": 1}}
+
+
+class Unfit(Exception):
+    """A command line of a page that its parser does not take."""
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 200
+
+
+@BY_PAGE
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for file, anchor in links(page):
+        target = (page.parent / file).resolve() if file else page
+        assert target.exists(), file
+        assert not anchor or anchor in anchors(target), f"{file}#{anchor}"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    nav = set(re.findall(r"[\w/]+\.md", text.partition("\nnav:\n")[2]))
+    assert nav == {page.relative_to(DOCS).as_posix() for page in SITE}
+
+
+@BY_PAGE
+def test_every_file_that_is_named_is_there(page: Path) -> None:
+    folders = "benchmarks|configs|examples|hpc_es|slurm|tests"
+    named_files = re.findall(rf"(?<![/:\w])(?:{folders})/[\w./-]*\w", page.read_text(encoding="utf-8"))
+    made = {"benchmarks/results"}  # by `make bench`
+    assert [file for file in named_files if file not in made and not (ROOT / file).exists()] == []
+
+
+@BY_PAGE
+def test_every_key_that_is_named_is_a_key(page: Path) -> None:
+    dotted = re.findall(rf"`((?:{'|'.join(SECTIONS)})\.[a-z_.]+)\b[^`]*`", page.read_text(encoding="utf-8"))
+    known = {".".join(key.split(".")[:length]) for key in KEYS for length in range(2, key.count(".") + 2)}
+    files = ("task.py", "policy.py", "policy.keras")
+    assert [key for key in dotted if key.rstrip(".") not in known and key not in files] == []
+
+
+def commands(text: str) -> list[str]:
+    """The command lines of a page: in code blocks, indented, and in the tables of commands."""
+    fenced = [line for block in blocks(text, "sh") for line in block.splitlines()]
+    indented = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    inline = re.findall(r"`((?:hpc-es|mpiexec|python -m hpc_es)[^`]*)`", text)
+    found = [re.sub(r"\s+#.*", "", line) for line in (*fenced, *indented, *inline)]
+    return [line for line in found if re.search(r"\bhpc-es [a-z]|-m hpc_es(\.main)? ", line)]
+
+
+def parsed(line: str) -> argparse.Namespace | None:
+    """What the parser of a command line makes of it; None of one that is a pattern, such as [--output DIR]."""
+    words = shlex.split(line)
+    if "[" in line or words[-1:] == ["COMMAND"] or "..." in words:
+        return None
+    if "hpc_es.main" in words:
+        return _parsed(training.parser(), words[words.index("hpc_es.main") + 1 :])
+    start = words.index("hpc-es" if "hpc-es" in words else "hpc_es") + 1
+    name = words[start]
+    assert name in cli.names(), line
+    parser = argparse.ArgumentParser(name)
+    importlib.import_module(f"hpc_es.commands.{name.replace('-', '_')}").arguments(parser)
+    return _parsed(parser, words[start + 1 :]) if len(words) > start + 1 or name == "options" else None
+
+
+def _parsed(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return parser.parse_intermixed_args(words)
+    except SystemExit as error:
+        raise Unfit(f"{words}: {said.getvalue()}") from error
+
+
+@BY_PAGE
+def test_every_command_is_one(page: Path) -> None:
+    for line in commands(page.read_text(encoding="utf-8")):
+        given = parsed(line)
+        config = str(getattr(given, "config", ""))
+        if config.startswith(("configs/", "examples/")) and not Path(config).name.startswith("tune_"):
+            load(ROOT / config, [each for each in getattr(given, "overrides", []) if "=" in each])
+
+
+def test_a_wrong_command_would_be_found() -> None:
+    with pytest.raises(Unfit, match="--epsiodes"):
+        parsed("hpc-es eval runs/x --epsiodes 3")
+
+
+def test_the_readme_lists_every_command() -> None:
+    listed = set(re.findall(r"`hpc-es ([a-z-]+)", README.read_text(encoding="utf-8")))
+    assert listed >= set(cli.names())
+
+
+@BY_PAGE
+def test_every_config_in_a_page_is_valid(page: Path, tmp_path: Path) -> None:
+    for number, text in enumerate(blocks(page.read_text(encoding="utf-8"), "yaml")):
+        data = yaml.safe_load(text)
+        if "base" in data:
+            (tmp_path / f"{number}.yaml").write_text(text.replace("base: ", f"base: {ROOT / 'configs'}/"))
+            check(plan.load(tmp_path / f"{number}.yaml"), ranks=1)
+        else:
+            validate({**LEAST, **data})
+
+
+@BY_PAGE
+def test_every_program_in_a_page_compiles(page: Path) -> None:
+    for text in blocks(page.read_text(encoding="utf-8"), "python"):
+        assert not text.startswith("--8"), "a file to be taken in, as a formatter of Python has changed it"
+        compile(text, str(page), "exec")
+
+
+def test_the_page_of_keys_has_every_key() -> None:
+    generated = hooks()
+    page = generated.on_page_markdown((DOCS / "reference" / "keys.md").read_text(encoding="utf-8"))
+    assert sorted(re.findall(r"^\| `([\w.]+)`", page, re.MULTILINE)) == sorted(KEYS)
+
+
+@BY_PAGE
+def test_every_mark_of_a_page_gives_something(page: Path) -> None:
+    text = hooks().on_page_markdown(page.read_text(encoding="utf-8").replace("<!-- help: all -->", ""))
+    assert re.findall(r"^<!-- (?:keys|help)", text, re.MULTILINE) == []
+
+
+def test_a_table_of_one_kind_has_its_keys_only() -> None:
+    keys = re.findall(r"`task\.([\w.]+)`", hooks().keys("task bandits"))
+    assert "distribution" in keys
+    assert "episodes_per_job" in keys
+    assert "env_id" not in keys
+    with pytest.raises(ValueError, match="no config keys"):
+        hooks().keys("tusk")
+
+
+def test_signs_that_markdown_would_take_for_its_own_are_shown() -> None:
+    shown = hooks().keys("all")
+    assert "runs/&lt;name>" in shown
+    assert "such as &#123;num_arms: 5&#125;" in shown
+    assert "`{}`" in shown  # in code they are safe

@@ -1,0 +1,78 @@
+"""`hpc-es eval`: all snapshots of a run on any number of ranks, and actions that are drawn."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpc_es.config.loading import validate
+from hpc_es.jobs.evaluation import Actions, Asked, play
+from hpc_es.report.saved_policy import Stored, single_episodes
+from tests import runs
+from tests.harness import ROOT, mpiexec, python
+
+EPISODES = ["--episodes", "5", "--seed", "4"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six generations, each of them in a checkpoint."""
+    run = tmp_path_factory.mktemp("evaluation") / "run"
+    runs.finished(0, run, *runs.EVERY)
+    return run
+
+
+def test_all_snapshots_give_the_same_table_on_any_ranks(run: Path, tmp_path: Path) -> None:
+    command = ["-m", "hpc_es", "eval", str(run), "--all", *EPISODES]
+    alone = python(command, cwd=ROOT)
+    assert alone.status == 0, str(alone)
+    rows = list(csv.DictReader(alone.stdout.splitlines()))
+    assert [row["snapshot"] for row in rows] == [*(f"checkpoint_{n:010d}.h5" for n in range(7)), "best.h5"]
+    assert [row["generation"] for row in rows[:-1]] == list("0123456") and len({row["return_mean"] for row in rows}) > 5
+    for which, row in (("last", rows[-2]), ("best", rows[-1])):
+        one = json.loads(python([*command[:4], "--json", "--which", which, *EPISODES], cwd=ROOT).stdout)
+        assert {name: str(value) for name, value in one.items()} == {n: v for n, v in row.items() if n != "snapshot"}
+        assert row["which"] == which
+    done = mpiexec(3, [*command, "--output", str(tmp_path / "all.csv")], cwd=ROOT)
+    assert done.status == 0 and done.stdout == "", str(done)
+    assert (tmp_path / "all.csv").read_text() == alone.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--actions", "sampled"], "a policy trained by es is deterministic"),
+        (["--all", "--actions", "sampled"], "a policy trained by es is deterministic"),
+        (["--all", "--which", "best"], "--all writes a table of all snapshots: leave --which out"),
+        (["--output", "x.csv"], "--output is for the table of --all: leave it out"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments: list[str], said: str, run: Path) -> None:
+    done = python(["-m", "hpc_es", "eval", str(run), *arguments], cwd=ROOT)
+    assert done.status == 2 and done.stdout == "" and said in done.stderr and "Traceback" not in done.stderr, str(done)
+
+
+def test_a_directory_without_snapshots_is_told_once(tmp_path: Path) -> None:
+    done = mpiexec(2, ["-m", "hpc_es", "eval", str(tmp_path), "--all"], cwd=ROOT)
+    assert done.status == 2 and done.stderr.count("expected a run directory with checkpoints") == 1, str(done)
+
+
+def returns(actions: Actions, seed: int = 0) -> list[float]:
+    """Of a policy that finds all arms alike, on 100 pulls of arms that pay 0.1 and 0.9 of the time."""
+    task = {"kind": "bandits", "distribution": "easy"}
+    config = validate({"task": task, "algorithm": {"kind": "actor_critic"}})
+    built = single_episodes(config.task)
+    source = Stored(Path(), config, "last", 0, {"theta": np.zeros(10_176 + 98, np.float32)})
+    rows: list[float] = play(source, built, Asked(20, seed, actions))["return_"].tolist()
+    return rows
+
+
+def test_sampled_actions_are_drawn_and_greedy_ones_are_not() -> None:
+    """Drawn: half of the pulls pay 0.9, half 0.1, 50 +- 5 in all. Greedy: always the first arm, 10 or 90 +- 3."""
+    assert all(30 < each < 70 for each in returns("sampled"))
+    assert not any(30 < each < 70 for each in returns("greedy"))
+    assert returns("sampled") == returns("sampled") != returns("sampled", seed=1)

@@ -1,0 +1,75 @@
+"""The examples run from another directory with the package installed: on 1 and 3 ranks, killed and resumed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from hpc_es.storage.checkpoint_store import Store
+from tests.harness import ROOT, Finished, mpiexec, python, start
+from tests.runs import digest, newest, wait_for
+
+EXAMPLES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("examples/*/*.yaml"))
+SLOW = ("examples/command/",)  # each evaluation starts a program
+SHORT = ("checkpoint.interval=1", "report.plot_interval_seconds=0", "evaluation.interval=2", "stop.target_value=")
+OWN = {"noise": "size", "policy": "frequencies", "algorithm": "population_size", "task": "masts"}  # an option of each
+LIMIT_SECONDS = 120.0
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """Environment variables by which Python finds the package in a directory that holds nothing else of ours."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "hpc_es", source / "hpc_es", ignore=shutil.ignore_patterns("__pycache__"))
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(target)]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(source)], check=True, timeout=300)
+    return {"PYTHONPATH": str(target)}
+
+
+def arguments(example: str, run: str, generations: int) -> list[str]:
+    overrides = [*SHORT, f"stop.generations={generations}"]
+    return ["-m", "hpc_es.main", str(ROOT / example), "--output", run, *overrides]
+
+
+def well(done: Finished) -> Finished:
+    assert done.status == 0 and not done.timed_out, str(done)
+    return done
+
+
+def test_the_package_is_the_installed_one(installed: Mapping[str, str], tmp_path: Path) -> None:
+    said = well(python(["-c", "import hpc_es; print(hpc_es.__file__)"], env=installed, cwd=tmp_path)).stdout
+    assert said.startswith(installed["PYTHONPATH"])
+
+
+@pytest.mark.parametrize(
+    "example", [pytest.param(each, marks=[pytest.mark.long] if each.startswith(SLOW) else []) for each in EXAMPLES]
+)
+def test_an_example_gives_the_same_bits_on_three_ranks_killed_and_resumed(
+    example: str, installed: Mapping[str, str], tmp_path: Path
+) -> None:
+    run = tmp_path / "three"
+    with start(3, arguments(example, "three", 10_000), installed, tmp_path) as job:
+        wait_for(lambda: len(Store(run / "checkpoints").paths()) > 2, LIMIT_SECONDS)  # of generation 0, 1, 2 at least
+        job.kill()
+    end = newest(run).state.generation + 2
+    well(mpiexec(3, arguments(example, "three", end), LIMIT_SECONDS, installed, tmp_path))
+    well(python(arguments(example, "one", end), LIMIT_SECONDS, installed, tmp_path))
+    assert newest(run).state.generation == end
+    assert digest(newest(run)) == digest(newest(tmp_path / "one"))
+
+
+@pytest.mark.parametrize("section", OWN)
+def test_its_options_are_listed_and_hinted(section: str, installed: Mapping[str, str], tmp_path: Path) -> None:
+    (example,) = [str(ROOT / name) for name in EXAMPLES if f"/own_{section}/" in name]
+    own = OWN[section]
+    listed = well(python(["-m", "hpc_es", "options", "--config", example], env=installed, cwd=tmp_path))
+    assert f"| `{section}.{own}` |" in listed.stdout
+    checked = python(["-m", "hpc_es", "check", example, f"{section}.{own}x=1"], env=installed, cwd=tmp_path)
+    assert checked.status == 2 and f"did you mean '{own}'?" in checked.stderr, str(checked)

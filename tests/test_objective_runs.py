@@ -1,0 +1,212 @@
+"""Objectives of one's own in whole runs: the examples, from another directory, on any ranks, killed and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import textwrap
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpc_es
+from tests import runs
+from tests.harness import ROOT, Job, mpiexec, start
+
+EVERY = ("checkpoint.interval=1", "checkpoint.keep_last=1000", "report.plot_interval_seconds=0")
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Path:
+    """The examples as a user has them: somewhere else."""
+    return Path(shutil.copytree(ROOT / "examples", tmp_path / "elsewhere"))
+
+
+def arguments(config: Path, run: Path, *overrides: str) -> list[str]:
+    return ["-m", "hpc_es.main", str(config), "--output", str(run), *EVERY, *overrides]
+
+
+def finished(ranks: int, config: Path, run: Path, *overrides: str) -> dict[str, Any]:
+    """Run to the end, from a directory that has nothing to do with it; returns result.json."""
+    (run.parent / "here").mkdir(exist_ok=True)
+    done = mpiexec(ranks, arguments(config, run, *overrides), timeout_seconds=120, cwd=run.parent / "here")
+    assert done.status == 0, str(done)
+    result: dict[str, Any] = json.loads((run / "result.json").read_text())
+    return result
+
+
+def assert_same(run: Path, reference: Path) -> None:
+    """The state of every generation that both have, and all evaluations."""
+    ours, theirs = runs.digests(run), runs.digests(reference)
+    assert ours and ours.items() <= theirs.items()
+    assert (run / "evaluations.csv").read_bytes() == (reference / "evaluations.csv").read_bytes()
+    assert runs.rows(run) == runs.rows(reference)
+
+
+def test_the_function_of_the_examples_is_fitted_with_equal_bits_on_one_and_three_ranks(
+    examples: Path, tmp_path: Path
+) -> None:
+    one = finished(1, examples / "function" / "fit.yaml", tmp_path / "one")
+    finished(3, examples / "function" / "fit.yaml", tmp_path / "three")
+    assert_same(tmp_path / "three", tmp_path / "one")
+    assert one["success"] is True and one["best"]["value"] < 1e-4
+    assert one["best"]["x"] == pytest.approx({"frequency": 2.0, "damping": 0.3}, rel=0.05)
+
+
+def test_the_program_of_the_examples_gives_equal_bits_on_one_and_three_ranks(examples: Path, tmp_path: Path) -> None:
+    config = examples / "command" / "search.yaml"
+    one = finished(1, config, tmp_path / "one", "stop.generations=3")
+    finished(3, config, tmp_path / "three", "stop.generations=3")
+    assert_same(tmp_path / "three", tmp_path / "one")
+    x, value = one["best"]["x"], one["best"]["value"]
+    assert value == pytest.approx(sum((each - 0.5) ** 2 for each in x), abs=0)
+    assert not list((tmp_path / "one" / "scratch").iterdir())
+
+
+SLOW = """
+import os, time
+
+def cost(x, calls, seed):
+    with open(os.path.join(calls, str(os.getpid())), "a") as file:
+        file.write("call\\n")
+    time.sleep(0.15)
+    if seed % 5 == 0:
+        raise ValueError("one of five fails")
+    return float(((x - 0.5) ** 2).sum()) + seed % 7
+"""
+CONFIG = """
+task: {{kind: function, function: "slow_model:cost", dimension: 3, arguments: {{calls: "{calls}"}}}}
+algorithm: {{kind: es, population_size: 12, sigma: 0.1, optimizer: {{kind: adam, learning_rate: 0.1}}}}
+noise: {{kind: counter}}
+evaluation: {{interval: 2}}
+stop: {{generations: 4}}
+"""
+
+
+def slow(directory: Path, name: str) -> Path:
+    """A config whose function writes down each call into `directory / name`."""
+    (directory / "slow_model.py").write_text(SLOW)
+    (directory / name).mkdir()
+    config = directory / f"{name}.yaml"
+    config.write_text(CONFIG.format(calls=directory / "calls"))
+    return config
+
+
+def calls(directory: Path) -> int:
+    return sum(len(file.read_text().splitlines()) for file in directory.iterdir())
+
+
+def wait_for_calls(directory: Path, count: int) -> None:
+    runs.wait_for(lambda: calls(directory) >= count, 60)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", [0, 2])
+def test_killed_in_a_generation_it_goes_on_without_repeating_what_was_finished(victim: int, tmp_path: Path) -> None:
+    config, run = slow(tmp_path, "calls"), tmp_path / "run"
+    with start(3, arguments(config, run), cwd=tmp_path) as job:
+        wait_for_calls(tmp_path / "calls", 20)  # 12 and the centre are the first generation
+        job.signal(victim, signal.SIGKILL)
+        assert job.wait().status != 0
+    before = calls(tmp_path / "calls")
+    finished(2, config, run)
+    repeated = calls(tmp_path / "calls") - (4 * 12 + 2 + 1)  # evaluations of generations 0 and 2, and the final one
+    assert before >= 20 and 0 <= repeated <= 3  # only what the three ranks were at
+    straight = tmp_path / "straight"
+    finished(1, config, straight)
+    assert_same(run, straight)
+
+
+@pytest.mark.long
+def test_without_a_journal_a_killed_generation_is_evaluated_again(tmp_path: Path) -> None:
+    config, run = slow(tmp_path, "calls"), tmp_path / "run"
+    with start(2, arguments(config, run, "task.journal=false"), cwd=tmp_path) as job:
+        wait_for_calls(tmp_path / "calls", 22)
+        job.signal(1, signal.SIGKILL)
+        job.wait()
+    finished(1, config, run, "task.journal=false")
+    assert calls(tmp_path / "calls") > 4 * 12 + 2 + 1 + 3
+    assert not (run / "journal").exists()
+
+
+STUCK = """#!/bin/sh
+echo $$ > {pids}/$$
+sleep 300 &
+echo $! > {pids}/$!
+wait
+"""
+
+
+def stuck(directory: Path) -> Path:
+    """A config whose program never ends."""
+    (directory / "pids").mkdir()
+    program = directory / "stuck"
+    program.write_text(STUCK.format(pids=directory / "pids"))
+    program.chmod(0o755)
+    config = directory / "stuck.yaml"
+    config.write_text(
+        textwrap.dedent("""
+        task: {kind: command, command: ["./stuck", "{parameters}", "{result}"], dimension: 2}
+        algorithm: {kind: es, population_size: 4}
+        noise: {kind: counter}
+        stop: {generations: 1}
+        """)
+    )
+    return config
+
+
+def pids(directory: Path) -> Sequence[int]:
+    return [int(file.name) for file in (directory / "pids").iterdir() if file.read_text().strip()]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_programs_end_with_their_rank(victim: int, tmp_path: Path) -> None:
+    config = stuck(tmp_path)
+    with start(2, arguments(config, tmp_path / "run"), cwd=tmp_path) as job:
+        runs.wait_for(lambda: len(pids(tmp_path)) == 4, 60)
+        started = pids(tmp_path)
+        assert all(Path(f"/proc/{pid}").exists() for pid in started)
+        job.signal(victim, signal.SIGKILL)
+        runs.wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), 10)
+
+
+def test_a_second_signal_ends_a_program_that_never_would(tmp_path: Path) -> None:
+    config = stuck(tmp_path)
+    with start(2, arguments(config, tmp_path / "run"), cwd=tmp_path) as job:
+        runs.wait_for(lambda: len(pids(tmp_path)) == 4, 60)
+        started = pids(tmp_path)
+        for _ in range(2):
+            signal_all(job, signal.SIGUSR1)
+            time.sleep(1.0)  # one delivered twice is one
+        done = job.wait(30)
+        assert done.status == 75 and not done.timed_out, str(done)
+        assert not any(Path(f"/proc/{pid}").exists() for pid in started)
+
+
+def signal_all(job: Job, number: int) -> None:
+    for pid in job.pids().values():
+        os.kill(pid, number)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_sphere_is_optimised(seed: int, tmp_path: Path) -> None:
+    """From f = 10 a tenth of the way each would be by chance; five seeds of five come below a hundredth."""
+    (tmp_path / "sphere_model.py").write_text("def sphere(x): return float((x * x).sum())\n")
+    config = {
+        "seed": seed,
+        "directory": str(tmp_path),
+        "task": {"kind": "function", "function": "sphere_model:sphere", "dimension": 10, "initial": 1.0},
+        "algorithm": {"population_size": 32, "sigma": 0.05, "optimizer": {"kind": "adam", "learning_rate": 0.05}},
+        "noise": {"kind": "counter"},
+        "evaluation": {"interval": 1},
+        "stop": {"generations": 120},
+        "report": {"plot_interval_seconds": 0},
+    }
+    rows = list(hpc_es.train(config, tmp_path / "run"))
+    assert rows[0]["evaluation_return_mean"] == -10.0
+    assert rows[-1]["best_value"] < 0.1  # type: ignore[operator]

@@ -1,0 +1,283 @@
+"""Code of the user's own: found by every command alike, known by its hash, never run unasked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hpc_es
+from hpc_es.config import import_paths
+from hpc_es.config.sources import sources
+from hpc_es.core.errors import UserError
+from tests.harness import Finished, mpiexec, python
+from tests.runs import digest, newest
+
+CAR = """
+import gymnasium
+import numpy as np
+
+class Line(gymnasium.Env):
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 25}
+    observation_space = gymnasium.spaces.Box(-9, 9, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.x = float(self.np_random.normal())
+        return np.array([self.x], np.float32), {}
+
+    def step(self, action):
+        self.x += 2 * int(action) - 1
+        return np.array([self.x], np.float32), -abs(self.x), False, False, {}
+
+    def render(self):
+        return np.full((8, 8, 3), 99, np.uint8)
+
+gymnasium.register("Line-v0", Line, max_episode_steps=5)
+"""
+NET = """
+import pathlib
+pathlib.Path(__file__).with_name("imported").touch()
+from hpc_es.config.options import Count, option, options
+from hpc_es.policies.mlp.policy import MLP
+from hpc_es.policies.mlp.policy import Options as Ours
+
+class Net:
+    @options
+    class Options:
+        kind: str = option("which")
+        width: Count = option("of the layer", 4)
+
+    @staticmethod
+    def build(options, spaces):
+        return MLP(Ours(hidden_dims=(options.width,)), spaces)
+"""
+CONFIG = """
+task: {kind: episodes, env_id: "mycar:Line-v0"}
+policy: {kind: "mynet:Net", width: 3}
+algorithm: {kind: es, population_size: 4}
+noise: {kind: counter}
+mpi: {chunk_size: 2}
+evaluation: {interval: 1, episodes: 2}
+checkpoint: {interval: 1}
+stop: {generations: 2}
+report: {plot_interval_seconds: 0}
+"""
+Cli = Callable[..., Finished]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A current directory with the modules; the config lies elsewhere."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "here" / "mycar.py").write_text(CAR)
+    (tmp_path / "here" / "mynet.py").write_text(NET)
+    (tmp_path / "configs" / "car.yaml").write_text(CONFIG)
+    (tmp_path / "bin" / "hpc-es").write_text("from hpc_es.cli import main\nmain()\n")  # as pip installs it: sys.path[0]
+    return tmp_path / "here"
+
+
+@pytest.fixture
+def cli(here: Path) -> Cli:
+    """Run `hpc-es ARGUMENTS`, by default in the directory `here`; the status must be the one expected."""
+
+    def run(*arguments: str | Path, status: int = 0, cwd: Path = here) -> Finished:
+        done = python([str(here.parent / "bin" / "hpc-es"), *map(str, arguments)], cwd=cwd)
+        assert done.status == status, str(done)
+        return done
+
+    return run
+
+
+def train(here: Path, *overrides: str, ranks: int = 0, status: int = 0) -> Finished:
+    arguments = ["-m", "hpc_es.main", str(here.parent / "configs" / "car.yaml"), "--output", str(here / "run")]
+    run = python if ranks == 0 else lambda *args, **more: mpiexec(ranks, *args, **more)
+    done = run([*arguments, *overrides], cwd=here)
+    assert done.status == status, str(done)
+    return done
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# Found by every command alike.
+
+
+def test_what_lies_in_the_current_directory_is_found_by_all_commands(here: Path, cli: Cli) -> None:
+    config = here.parent / "configs" / "car.yaml"
+    cli("check", config)
+    assert "`policy.width`" in cli("options", "--config", config).stdout
+    assert "#SBATCH" in cli("sbatch", config, "--dry-run").stdout
+    train(here)
+    cli("eval", "run", "--episodes", "2", "--video", "film.gif")
+    assert (here / "film.gif").stat().st_size > 0
+    refused = cli("export", "run", "policy.keras", status=2)  # as its kind is not ours, and not as it is not found
+    assert "cannot be exported" in refused.stderr or "pip install" in refused.stderr
+
+
+def test_what_lies_beside_the_config_is_found_by_all_commands_from_anywhere(here: Path, cli: Cli) -> None:
+    for name in ("mycar.py", "mynet.py"):
+        (here / name).rename(here.parent / "configs" / name)
+    config = here.parent / "configs" / "car.yaml"
+    cli("check", config)
+    cli("sbatch", config, "--dry-run")
+    train(here)
+    cli("eval", here / "run", "--episodes", "2", cwd=here.parent)
+    tuning = here.parent / "configs" / "tune.yaml"
+    tuning.write_text("base: car.yaml\nspace: {policy.width: [2, 3]}\n")
+    assert "2 complete" in cli("tune", tuning).stdout
+    assert "complete" in cli("tune-report", "runs/tune").stdout
+    assert python(["-m", "hpc_es.main", "runs/tune/best.yaml"], cwd=here).status == 0
+
+
+def test_where_the_directory_is_gone_the_current_one_is_told_to_be_the_way_out(here: Path, cli: Cli) -> None:
+    for name in ("mycar.py", "mynet.py"):
+        (here / name).rename(here.parent / "configs" / name)
+    train(here)
+    (here.parent / "configs").rename(here.parent / "moved")
+    refused = cli("eval", "run", status=2).stderr
+    assert "expected the source of 'mynet:Net'" in refused and "start this command in its directory" in refused
+    cli("eval", here / "run", "--episodes", "2", cwd=here.parent / "moved")
+
+
+def test_a_library_call_finds_them_too(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(here)
+    program = (
+        "import hpc_es; print(hpc_es.load_policy('run').params, len(list(hpc_es.train('../configs/car.yaml', 'b'))))"
+    )
+    (here.parent / "bin" / "program.py").write_text(program)
+    done = python([str(here.parent / "bin" / "program.py")], cwd=here)
+    assert done.stdout.splitlines()[-1] == f"{3 + 3 + 3 * 2 + 2} 2", str(done)
+
+
+# Hashes.
+
+
+def test_the_hash_is_in_config_yaml_and_the_checkpoint(here: Path) -> None:
+    train(here)
+    expected = {"mynet:Net": sha256(here / "mynet.py")}
+    assert newest(here / "run").provenance["sources"] == expected
+    assert expected["mynet:Net"] in (here / "run" / "config.yaml").read_text()
+
+
+def test_a_resume_with_a_changed_source_warns_and_keeps_both_hashes(here: Path) -> None:
+    train(here)
+    before = sha256(here / "mynet.py")
+    (here / "mynet.py").write_text(NET + "# changed\n")
+    after = sha256(here / "mynet.py")
+    said = train(here, "stop.generations=3").stdout
+    assert f"WARNING: the source of mynet:Net has changed: SHA-256 {before} in the checkpoint, {after} now" in said
+    train(here, "stop.generations=4")
+    provenance = newest(here / "run").provenance
+    assert provenance["sources"] == {"mynet:Net": after}
+    assert provenance["earlier_sources"] == {"mynet:Net": [before]}
+
+
+def test_ranks_with_other_sources_are_told_and_nothing_is_run(here: Path) -> None:
+    """Rank 1 sees another file, as on a node whose copy is older."""
+    (here / "other").mkdir()
+    (here / "other" / "mynet.py").write_text(NET.replace('"imported"', '"../imported"') + "# older\n")
+    program = "import os, sys\nif os.environ.get('PMI_RANK') == '1': sys.path.insert(0, 'other')\n"
+    program += f"sys.argv[1:] = ['{here.parent / 'configs' / 'car.yaml'}', '--output', 'run']\n"
+    (here / "job.py").write_text(program + "from hpc_es.main import main\nmain()\n")
+    done = mpiexec(3, ["job.py"], cwd=here)
+    assert done.status == 2, str(done)
+    mine, other = sha256(here / "mynet.py"), sha256(here / "other" / "mynet.py")
+    assert f"the source of mynet:Net is not the same on all ranks: SHA-256 {mine} on rank 0" in done.stderr
+    assert f"{other} on rank 1" in done.stderr
+    assert not (here / "run").exists()
+
+
+def test_three_ranks_give_the_bits_of_one(here: Path) -> None:
+    train(here, ranks=3)
+    three = digest(newest(here / "run"))
+    shutil.rmtree(here / "run")
+    train(here)
+    assert digest(newest(here / "run")) == three
+
+
+# Trust.
+
+
+def test_a_source_that_is_not_that_of_the_training_is_run_only_if_trusted(here: Path, cli: Cli) -> None:
+    train(here)
+    cli("eval", "run", "--episodes", "2")
+    (here / "mynet.py").write_text(NET + "# changed\n")
+    (here / "imported").unlink()
+    for command in (["eval", "run"], ["eval", "run", "--all"], ["export", "run", "a.keras"], ["bandit-report", "run"]):
+        refused = cli(*command, status=2).stderr
+        assert "would run 'mynet:Net'" in refused and "--trust" in refused, refused
+    assert not (here / "imported").exists()
+    for trusted in (["eval", "run"], ["eval", "run", "--all"]):
+        cli(*trusted, "--episodes", "2", "--trust")
+    assert (here / "imported").exists()
+
+
+def test_load_policy_asks_too(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(here)
+    (here / "mynet.py").write_text(NET + "# changed\n")
+    monkeypatch.chdir(here)
+    with pytest.raises(UserError, match=r"would run 'mynet:Net', .*give --trust \(trust=True\)"):
+        hpc_es.load_policy("run")
+
+
+def test_a_module_in_the_run_directory_is_not_found(here: Path, cli: Cli) -> None:
+    train(here)
+    for name in ("mycar.py", "mynet.py"):
+        (here / name).rename(here / "run" / name)
+    (here / "imported").unlink()
+    refused = cli("eval", ".", status=2, cwd=here / "run").stderr
+    assert "expected the source of 'mynet:Net'" in refused
+    assert not (here / "run" / "imported").exists()
+
+
+# Plain data.
+
+
+def test_looking_at_a_run_imports_nothing_that_it_names(here: Path, cli: Cli) -> None:
+    train(here)
+    train(here, "repetitions=2", f"output={here / 'several'}", "--output", str(here / "several"))
+    (here / "imported").unlink()
+    inspected = json.loads(cli("inspect", "run", "--json").stdout)
+    assert inspected["config"]["policy"] == {"kind": "mynet:Net", "width": 3}
+    cli("plot", "run", "-o", "curve.png")
+    cli("results", "run")
+    cli("results", "several")
+    cli("inspect", "several")
+    assert not (here / "imported").exists()
+    cli("eval", "run", "--episodes", "1")
+    assert (here / "imported").exists()  # else nothing was shown
+
+
+def test_a_tuning_is_reported_without_imports(here: Path, cli: Cli) -> None:
+    tuning = here.parent / "configs" / "tune.yaml"
+    tuning.write_text("base: car.yaml\nspace: {policy.width: [2, 3]}\n")
+    cli("tune", tuning)
+    (here / "imported").unlink()
+    assert "2 complete" in cli("tune-report", "runs/tune").stdout
+    assert not (here / "imported").exists()
+
+
+def test_functions_and_commands_are_known_by_their_hash_too(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(here)
+    import_paths.use()
+    (here / "simulate.py").write_text("print(1)")
+    function = {"task": {"kind": "function", "function": "mycar:cost"}}
+    command = {
+        "task": {"kind": "command", "command": ["./simulate.py", "{parameters}", "{result}"]},
+        "directory": str(here),
+    }
+    assert sources(function) == {"mycar:cost": sha256(here / "mycar.py")}
+    assert sources(command) == {"./simulate.py": sha256(here / "simulate.py")}
+    assert sources({"task": {"kind": "episodes", "env_id": "mycar:Line-v0"}}) == {}

@@ -1,0 +1,113 @@
+"""What the comparison of two versions finds: one bit, an order, a dtype, a row; and what it lets pass."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import h5py
+import numpy as np
+import pytest
+
+from benchmarks.same_bits_cases import all_cases
+from benchmarks.same_bits_compare import Comparison, compare
+
+ROW = {"generation": 0, "return_mean": 1.5, "seconds_total": 1.0, "ranks": 2, "predict_microseconds_mean": 3.0}
+
+
+class Run:
+    """A run directory of one generation, written by hand."""
+
+    def __init__(self) -> None:
+        self.shared: dict[str, Any] = {"theta": np.array([1, 0, np.nan], np.float32), "a/b": np.int64(3)}
+        self.best = {"theta": np.array([1, 2, 3], np.float32)}
+        self.counters: dict[str, Any] = {"episodes": 4, "seconds": 1.0}
+        self.rows: list[dict[str, Any]] = [dict(ROW)]
+
+    def write(self, run: Path) -> Path:
+        (run / "checkpoints").mkdir(parents=True)
+        groups = {"shared": self.shared, "master": {}, "best/shared": self.best}
+        with h5py.File(run / "checkpoints/checkpoint_0000000001.h5", "w", userblock_size=512) as file:
+            file["generation"], file["best/return_"], file["best/generation"] = (
+                np.int64(1),
+                np.float64(1.5),
+                np.int64(0),
+            )
+            for group, arrays in groups.items():
+                file.require_group(group)
+                for name, array in arrays.items():
+                    file[group][quote(name, safe="")] = array
+            file["order"] = json.dumps({group: list(arrays) for group, arrays in groups.items()})
+            file["counters"] = json.dumps(self.counters)
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in self.rows))
+        return run
+
+
+def compared(tmp_path: Path, change: Callable[[Run], object]) -> Comparison:
+    other = Run()
+    change(other)
+    return compare(Run().write(tmp_path / "before"), other.write(tmp_path / "after"))
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda run: run.shared["theta"].__setitem__(1, -0.0), "shared/theta: 1 of 3 differ, first [1]"),
+        (lambda run: run.best["theta"].__setitem__(2, 4), "best/shared/theta: 1 of 3 differ, first [2]"),
+        (lambda run: run.shared.update(theta=np.zeros(3)), "shared/theta: float32[3], then float64[3]"),
+        (lambda run: run.shared.update(theta=run.shared.pop("theta")), "arrays ['generation', "),
+        (lambda run: run.shared.pop("a/b"), "arrays ['generation', "),
+        (lambda run: run.counters.update(episodes=5), "counter episodes: 4, then 5"),
+        (lambda run: run.rows[0].update(return_mean=1.5000000000000002), "column return_mean: 1.5, then 1.50"),
+        (lambda run: run.rows[0].update(generation=0.0), "column generation: 0, then 0.0 (row 0)"),
+        (lambda run: run.rows[0].pop("return_mean"), "column return_mean is missing"),
+        (lambda run: run.rows.append(ROW), "metrics.jsonl: 1 rows, then 2"),
+    ],
+)
+def test_a_difference_is_found_and_named(change: Callable[[Run], object], found: str, tmp_path: Path) -> None:
+    differences = compared(tmp_path, change).differences
+    assert len(differences) == 1 and found in differences[0], differences
+
+
+def test_time_and_ranks_are_no_difference(tmp_path: Path) -> None:
+    def change(run: Run) -> None:
+        run.rows[0].update(seconds_total=9.0, ranks=1, predict_microseconds_mean=None)
+        run.counters["seconds"] = 9.0
+
+    found = compared(tmp_path, change)
+    assert (found.differences, found.added) == ((), ())
+    assert found.generations == 1 and found.sha256[0] == found.sha256[1]
+
+
+def test_what_is_new_is_told_of_and_no_difference(tmp_path: Path) -> None:
+    def change(run: Run) -> None:
+        run.rows[0]["solved"] = 1
+        run.counters["restarts"] = 0
+
+    found = compared(tmp_path, change)
+    assert not found.differences
+    assert [text.split(": ")[-1] for text in found.added] == ["counter restarts is new", "column solved is new"]
+
+
+def test_every_committed_config_has_a_case_or_a_reason() -> None:
+    configs = Path(__file__).parent.parent / "configs"
+    cases, skipped = all_cases(configs)
+    names = [case.name for case in cases]
+    assert len(names) == len(set(names))
+    assert {path.stem for path in configs.glob("*.yaml")} <= {*names, *skipped}
+    assert {case.begins_from for case in cases} - {None} <= set(names)
+    assert all((configs / case.config).exists() for case in cases)
+
+
+def test_a_tuning_is_its_base_at_the_first_point(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("{algorithm: {}, task: {}}")
+    space = "{a: [[x, y], [z]], b: {log_uniform: [0.5, 2]}, c: [null], stop.episodes: [9]}"
+    (tmp_path / "tune_it.yaml").write_text(f"base: base.yaml\nspace: {space}\n")
+    (tmp_path / "tune_lost.yaml").write_text("base: lost.yaml\nspace: {}\n")
+    cases, skipped = all_cases(tmp_path)
+    found = next(case for case in cases if case.name == "tune_it")
+    assert (found.config, found.words) == ("base.yaml", ("a=[x, y]", "b=0.5", "c=null"))
+    assert skipped == {"tune_lost": "its base lost.yaml is not in configs/"}

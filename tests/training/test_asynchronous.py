@@ -1,0 +1,156 @@
+"""Asynchronous updates on real ranks, with a gradient whose every step is known by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness import Finished, mpiexec, script
+
+# Each chunk gives the gradient theta - 3 of (theta - 3)**2 / 2, so a step of 0.1 leaves 0.9 of what theta was off when
+# the chunk took it. The rows tell which generation's random numbers the chunk had.
+HEAD = """
+import sys, time
+from dataclasses import replace
+import numpy as np
+from hpc_es.training.asynchronous import Asynchronous
+from hpc_es.training.generation import Generation
+from hpc_es.core.data import ROW, Chunk, Outcome, State
+from hpc_es.mpi.connect import connect
+from hpc_es.mpi.guard import guarded
+from hpc_es.mpi.work import GiveUp, Work
+
+class Toy:
+    def ask(self, state, round, rows):
+        assert round == 0 and rows.dtype == ROW and not len(rows)
+        return [Chunk(0, 0, 2)]
+    def evaluate(self, state, chunk, poll):
+        assert not state.master["secret"].any(), "the master's arrays do not travel"
+        if rank == 1:
+            time.sleep(SLOW)
+        rows = np.zeros(2, ROW)
+        rows["return_"], rows["length"], rows["sign_return"] = state.generation, rank, again
+        return Outcome(rows, {"gradient": state.shared["theta"] - np.float32(3)}, {"environment": 0.5})
+
+class Master:
+    state = State(5, {"theta": np.zeros(4, np.float32)}, {"secret": np.zeros(1)})
+    def tell(self, gradient):
+        theta = self.state.shared["theta"] - np.float32(0.1) * gradient
+        self.state = State(self.state.generation + 1, {"theta": theta}, {"secret": np.full(1, size > 1)})
+
+def phase():
+    global work
+    work = work or Work(world, "on_demand", "auto", lambda: signals)
+    return Asynchronous(world, work, Generation(world, work, Toy(), ROW, lambda: signals, print), ROW)
+
+SLOW, signals, again, work = 0.0, 0, 0, None
+"""
+
+
+def run(ranks: int, body: str, status: int = 0) -> Finished:
+    lines = "".join(f"    {line}\n" for line in script(body)[1].splitlines())
+    start = "def body():\n    global world, rank, size, SLOW, signals, again\n    world = connect()\n"
+    code = (
+        f"{HEAD}\n{start}    rank, size, master = world.rank, world.size, Master()\n{lines}    return 0\nguarded(body)"
+    )
+    done = mpiexec(ranks, ["-c", code], timeout_seconds=30)
+    assert done.status == status and not done.timed_out, str(done)
+    return done
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_every_update_is_made_once_with_the_staleness_that_it_has(ranks: int) -> None:
+    run(
+        ranks,
+        """
+        steps = phase()
+        if rank:
+            steps.serve_worker(master.state)
+        else:
+            off, numbers, workers = [-3.0] * 6, [], set()   # theta - 3 after so many updates
+            for update in steps.updates(lambda: master.state, lambda: master.state.generation < 45):
+                gradient = update.evaluated.results.chunk_arrays[0]["gradient"]
+                taken = master.state.generation - update.staleness
+                assert abs(gradient[0] - off[taken]) < 1e-6, (gradient, off, taken)
+                off.append(off[-1] - 0.1 * off[taken])
+                master.tell(gradient)
+                assert 0 <= update.staleness < max(size - 1, 1) * 40
+                assert (update.staleness == 0) if size <= 2 else True
+                rows, header = update.evaluated.results.rows, update.evaluated.headers
+                assert len(rows) == 2 and header.shape == (1,) and header["environment"] == 0.5
+                numbers.append(int(rows["return_"][0])); workers.add(int(rows["length"][0]))
+            assert abs(master.state.shared["theta"][0] - 3 - off[-1]) < 1e-5
+            made = 40 + max(size - 2, 0)   # what was on its way is not lost
+            assert len(numbers) == made and sorted(numbers) == list(range(5, 5 + made)), numbers
+            assert workers <= set(range(min(1, size - 1), size))
+        world.barrier()
+        """,
+    )
+
+
+def test_nobody_waits_for_a_slow_worker() -> None:
+    run(
+        3,
+        """
+        SLOW = 0.5
+        steps = phase()
+        if rank:
+            steps.serve_worker(master.state)
+        else:
+            by, stale = [], {1: [], 2: []}
+            for update in steps.updates(lambda: master.state, lambda: len(by) < 200):
+                by.append(int(update.evaluated.results.rows["length"][0]))
+                stale[by[-1]].append(update.staleness)
+                master.tell(update.evaluated.results.chunk_arrays[0]["gradient"])
+            assert by.count(2) > 100 > by.count(1), by
+            assert stale[1][0] == by.index(1), "all that the other made while it was slow"
+            assert max(stale[2]) <= 1
+        world.barrier()
+        """,
+    )
+
+
+def test_a_phase_that_is_left_early_leaves_every_rank_ready_for_the_next() -> None:
+    run(
+        3,
+        """
+        for again in range(3):
+            steps = phase()
+            if rank:
+                steps.serve_worker(master.state)
+            else:
+                updates = steps.updates(lambda: master.state, lambda: True)
+                for update in updates:
+                    assert update.evaluated.results.rows["sign_return"][0] == again, "of the phase before"
+                    master.tell(update.evaluated.results.chunk_arrays[0]["gradient"])
+                    if master.state.generation % 10 == 0:
+                        break
+                updates.close()
+            world.barrier()
+        assert rank or master.state.generation == 30
+        """,
+    )
+
+
+def test_a_signal_on_a_worker_comes_with_its_next_update_and_the_second_gives_up() -> None:
+    run(
+        3,
+        """
+        steps = phase()
+        if rank:
+            signals = int(rank == 2)
+            steps.serve_worker(master.state)
+        else:
+            updates = steps.updates(lambda: master.state, lambda: True)
+            seen = next(int(u.evaluated.headers["signals"][0]) for u in updates if u.evaluated.headers["signals"][0])
+            assert seen == 1
+            updates.close()
+            signals = 2
+            try:
+                list(steps.updates(lambda: master.state, lambda: True))
+            except GiveUp:
+                world.abort(75)
+        if rank:
+            steps.serve_worker(master.state)
+        """,
+        status=75,
+    )

@@ -1,0 +1,113 @@
+"""One generation on real ranks, of a toy whose every number is known by hand: rounds, probes, fields, units, blocks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.harness import mpiexec, script
+
+# Return 100 * generation + job; a field of its own with (job, parent); of each unit of 2 jobs the sum of their numbers,
+# of the unit that begins at job 2 nothing.
+TOY = """
+import json
+import numpy as np
+from hpc_es.algorithms.parts.strategy import Strategy
+from hpc_es.core.data import Chunk, Field, Outcome, State, cut, row_dtype
+from hpc_es.mpi.connect import connect
+from hpc_es.mpi.guard import guarded
+from hpc_es.mpi.work import Work
+from hpc_es.training.generation import Generation
+
+ROW = row_dtype((Field("own", "<f8", (2,)),))
+asked = []
+
+class Toy(Strategy):
+    def ask(self, state, round, rows):
+        asked.append((round, rows["return_"].tolist(), rows["own"][:, 1].tolist()))
+        if round == 0:
+            return [*cut(5, 2), *cut(3, 2, 0, "probe", 7)]
+        return [*cut(2, 1, 5, parent=1), *cut(1, 2, 3, "probe", 8)] if round == 1 else []
+
+    def evaluate(self, state, chunk, poll):
+        numbers = np.array(chunk.job_numbers)
+        rows = np.zeros(chunk.jobs, ROW)
+        rows["return_"] = 100 * state.generation + numbers + (0.5 if chunk.purpose == "probe" else 0)
+        rows["own"] = np.stack([numbers, np.full(chunk.jobs, chunk.parent)], axis=1)
+        units = [range(at, min(at + 2, chunk.first_job + chunk.jobs)) for at in numbers[::2]]
+        learned = [{} if unit.start == 2 else {"sum": np.array(sum(unit))} for unit in units]
+        return Outcome(rows, {"index": np.array(chunk.index)}, {"policy_calls": 1.0}, learned=learned)
+
+    def prepare(self, state, rows):
+        return float(rows["return_"].sum())
+
+    def blocks(self, state):
+        return 4
+
+    def contribute(self, state, prepared, block):
+        return {"twice": np.array(2 * block), "all": np.array(prepared)}
+
+def body():
+    world = connect()
+    work = Work(world, "on_demand", "auto")
+    toy = Toy(None, None, None, None, 2)
+    generation = Generation(world, work, toy, ROW, lambda: 0, print)
+    evaluated = generation.run(State(3, {}, {}), 4)
+    told = world.allgather(np.frombuffer(json.dumps(asked).encode(), np.uint8))
+    if world.rank == 0:
+        results = evaluated.results
+        listed = lambda rows: [rows["return_"].tolist(), rows["own"].tolist()]
+        print(json.dumps({
+            "asked": [json.loads(each.tobytes()) for each in told],
+            "rows": listed(results.rows), "probes": listed(results.probes), "evaluation": listed(evaluated.evaluation),
+            "indices": [int(arrays["index"]) for arrays in results.chunk_arrays],
+            "learned": [int(arrays["sum"]) for arrays in evaluated.learned],
+            "blocks": [[int(arrays["twice"]), float(arrays["all"])] for arrays in results.blocks],
+            "prepared": results.prepared, "calls": float(evaluated.headers["policy_calls"].sum()),
+            "chunks": int(evaluated.headers["chunks"].sum()),
+        }))
+    world.finalize()
+    return 0
+
+guarded(body)
+"""
+
+
+@pytest.fixture(scope="module", params=[1, 3])
+def told(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What rank 0 has at the end of the generation, on so many ranks."""
+    done = mpiexec(request.param, script(TOY), timeout_seconds=60)
+    assert done.status == 0, str(done)
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert len(found["asked"]) == request.param
+    return found
+
+
+def test_every_rank_asks_with_the_rows_of_the_rounds_before(told: dict[str, Any]) -> None:
+    """Those of training alone, in job order, with the fields of the strategy's own."""
+    first, second = [300.0, 301, 302, 303, 304], [305.0, 306]
+    expected = [[0, [], []], [1, first, [0] * 5], [2, first + second, [0] * 5 + [1] * 2]]
+    assert told["asked"] == [expected] * len(told["asked"])
+
+
+def test_rows_of_training_and_probes_are_apart_and_in_job_order(told: dict[str, Any]) -> None:
+    assert told["rows"] == [[300, 301, 302, 303, 304, 305, 306], [[job, job > 4] for job in range(7)]]
+    assert told["probes"] == [[300.5, 301.5, 302.5, 303.5], [[0, 7], [1, 7], [2, 7], [3, 8]]]
+    assert told["evaluation"] == [[300, 301, 302, 303], [[job, 0] for job in range(4)]]
+
+
+def test_arrays_and_what_was_learned_are_those_of_training_in_order(told: dict[str, Any]) -> None:
+    """Places: three chunks and two probes, the evaluation, then two chunks and a probe. Units 0+1, none, 4, 5 and 6."""
+    assert told["indices"] == [0, 1, 2, 6, 7]
+    assert told["learned"] == [1, 4, 5, 6]
+
+
+def test_blocks_come_in_order_and_from_what_was_prepared(told: dict[str, Any]) -> None:
+    assert told["prepared"] == 7 * 300 + 21
+    assert told["blocks"] == [[0, 2121], [2, 2121], [4, 2121], [6, 2121]]
+
+
+def test_ranks_tell_of_all_chunks_of_all_rounds(told: dict[str, Any]) -> None:
+    assert told["calls"] == told["chunks"] == 9
