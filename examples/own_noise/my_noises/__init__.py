@@ -1,0 +1,1 @@
+"""Noises of one's own."""

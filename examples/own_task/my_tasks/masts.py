@@ -1,0 +1,79 @@
+"""A task of one's own: place some masts so that the mean distance of a day's customers to the nearest is small."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpc_es.config.options import Count, option, options
+from hpc_es.core.data import Candidates, Carried, Float64, Jobs, Outcome, Poll, row_dtype
+from hpc_es.core.interfaces import Offers
+from hpc_es.core.keys import Keys, Purpose
+from hpc_es.tasks.problem_defaults import ProblemDefaults
+
+OFFERS = Offers(problems=("vectors",))
+
+
+@options
+class Options:
+    """`task:` with `kind: my_tasks.masts`."""
+
+    kind: str = option("this module", "my_tasks.masts")
+    masts: Count = option("how many", 3)
+    customers: Count = option("of a day", 50)
+
+
+class Placement(ProblemDefaults):
+    """The positions as a vector, [masts * 2]; a job is a day, its return minus the mean distance."""
+
+    dtype = np.dtype(np.float64)
+
+    def __init__(self, options: Options, keys: Keys) -> None:
+        self._options, self._keys = options, keys
+        self.size = 2 * options.masts
+        self.layout = {"positions": (options.masts, 2)}
+
+    def initial(self, rng: np.random.Generator) -> Float64:
+        """Return positions in the middle of town."""
+        return rng.normal(0.0, 0.1, self.size)
+
+    def evaluate(self, candidates: Candidates, jobs: Jobs, carried: Carried, poll: Poll) -> Outcome:
+        """Evaluate a chunk; `poll` between jobs lets rank 0 answer other ranks."""
+        rows = np.zeros(len(jobs), row_dtype(self.fields))
+        rows["length"] = 1
+        for row, (positions, group) in enumerate(zip(candidates.stacked(), jobs.groups, strict=True)):
+            rows["return_"][row] = -self._distance(positions.reshape(-1, 2), jobs, group)
+            poll()
+        return Outcome(rows)
+
+    def _distance(self, masts: Float64, jobs: Jobs, group: int) -> float:
+        """The mean distance on the day of this group: both halves of a mirrored pair have the same day."""
+        purpose = Purpose.ENVIRONMENT if jobs.purpose == "train" else Purpose.EVALUATION
+        rng = self._keys.generator(purpose, jobs.generation, group)
+        town = rng.choice([[-1.0, 0.0], [1.0, 0.0], [0.0, 1.5]], self._options.customers)
+        customers = town + rng.normal(0.0, 0.2, town.shape)
+        apart = np.linalg.norm(customers[:, np.newaxis] - masts, axis=2)
+        return float(apart.min(axis=1).mean())
+
+
+class Masts:
+    """The task."""
+
+    spaces = None  # no policy acts in it
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self.name = f"{options.masts} masts"
+
+    def problem(self, searched: str, policy: Any, keys: Keys, unit: int) -> Placement:
+        """Return the problem that the algorithm sees."""
+        return Placement(self._options, keys)
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+
+def build(options: Options, repetition: int = 0) -> Masts:
+    """Return the task."""
+    return Masts(options)
