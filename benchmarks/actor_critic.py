@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.config import validate
-from hpc_es.experiment.build import parts, task_and_policy
-from hpc_es.interfaces import Results, State
+from hpc_es.config.loading import validate
+from hpc_es.core.data import ROW, Results, State
 from hpc_es.mpi.world import World
+from hpc_es.training.build import parts, task_and_policy
 
 BATCH, TRIALS, UNITS = 32, 100, 48
 REPEATS, UPDATES = 15, 5
@@ -58,7 +58,7 @@ def training() -> Callable[[], None]:
     states: list[State] = [algorithm.initial()]
 
     def update() -> None:
-        (chunk,) = algorithm.ask(states[0], 0, 0)
+        (chunk,) = algorithm.ask(states[0], 0, np.zeros(0, ROW))
         outcome = algorithm.evaluate(states[0], chunk, lambda: None)
         states[0], _ = algorithm.tell(states[0], Results(outcome.rows, [outcome.arrays], []))
 
@@ -67,9 +67,9 @@ def training() -> Callable[[], None]:
 
 def forward_and_backward(is_written: bool) -> Callable[[], None]:
     """The gradient of the sum of an LSTM's outputs, at the shapes of two arms."""
-    from hpc_es.common import lstm
-    from hpc_es.common.lstm_tensorflow import sequence
-    from hpc_es.policies.mlp_tensorflow import tensorflow
+    from hpc_es.policies.networks import lstm
+    from hpc_es.policies.networks.lstm_tensorflow import sequence
+    from hpc_es.policies.networks.tensorflow_setup import tensorflow
 
     tf = tensorflow()
     rng, width = np.random.default_rng(0), 4

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.rollouts import recorded, replay, settings
-from hpc_es.experiment.session import Session, prepare
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
+from hpc_es.training.run import RunRequest, start
 
 ENVIRONMENTS = ("Pendulum-v1", "LunarLanderContinuous-v3")
 REPEATS = 9
@@ -36,14 +36,13 @@ def measure(env_id: str) -> dict[str, Any]:
     """Seconds of `env.step` over those of the bare loop, for each kind of work before a turn."""
     with tempfile.TemporaryDirectory() as directory:
         config = settings(env_id, 1, None)
-        prepared = prepare(config, Path(directory))
-        session = Session(connect(), Signals(), prepared, config)
-        parts = session.training.parts
-        episodes = recorded(parts, session.training.state)
-        chunk = parts.algorithm.ask(session.training.state, 0, 0)[0]
-        actor = parts.policy.bind(parts.algorithm._perturbed(session.training.state, chunk), None)  # type: ignore[attr-defined]
-        environments = [prepared.task.environment() for _ in episodes]  # type: ignore[attr-defined]
-        session._record.close()  # type: ignore[union-attr]
+        run = start(connect(), Signals(), config, RunRequest(Path(directory)))
+        parts: Any = run.training.parts
+        episodes = recorded(parts, run.state)
+        chunk = parts.algorithm.ask(run.state, 0, np.zeros(0, parts.row))[0]
+        actor = parts.policy.bind(parts.algorithm.candidates(run.state, chunk), None)
+        environments = [parts.task.environment() for _ in episodes]
+        run.close()
     few, old, new = np.ones(8, np.float32), bytearray(100_000), bytes(100_000)
     kinds: dict[str, Before] = {
         "nothing": lambda _: None,
@@ -52,7 +51,7 @@ def measure(env_id: str) -> dict[str, Any]:
         "policy": actor.act,
     }
     ratios: dict[str, list[float]] = {name: [] for name in kinds}
-    observations = np.zeros((len(episodes), prepared.task.spaces.observations), np.float32)
+    observations = np.zeros((len(episodes), parts.task.spaces.observations), np.float32)
     for _ in range(REPEATS):
         steps, seconds = replay(environments[0], episodes)
         for name, before in kinds.items():

@@ -13,14 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.algorithms.policy_gradient import Options, build
-from hpc_es.common.lstm_tensorflow import fused
-from hpc_es.interfaces import Results
-from hpc_es.keys import Keys
-from hpc_es.policies.mlp_tensorflow import tensorflow
-from hpc_es.tasks import programs
+from hpc_es.algorithms.policy_gradient.algorithm import build
+from hpc_es.algorithms.policy_gradient.options import Options
+from hpc_es.core.data import CORRECT, Results, row_dtype
+from hpc_es.core.keys import Keys
+from hpc_es.policies.networks.lstm_tensorflow import fused
+from hpc_es.policies.networks.tensorflow_setup import tensorflow
+from hpc_es.tasks.programs import task as programs
 
 BATCH, LENGTH, UNITS, INPUTS, REPEATS = 64, 100, 35, 10, 15
+NO_ROWS = np.zeros(0, row_dtype((CORRECT,)))
 
 
 def run() -> list[dict[str, Any]]:
@@ -50,14 +52,14 @@ def algorithm() -> Any:
     options: Any = Options
     coding: Any = programs.Options
     task = programs.build(coding(name="reverse", max_code_length=LENGTH))
-    return build(options(topk=10, topk_loss_hparam=50.0), task, None, None, Keys(1), BATCH)
+    return build(options(topk=10, topk_loss_hparam=50.0), task, None, Keys(1), BATCH)
 
 
 def update() -> Callable[[], Any]:
     """Programs are written, the gradient of their loss is taken, and the parameters follow it."""
     search = algorithm()
     state = search.initial()
-    (chunk,) = search.ask(state, 0, 0)
+    (chunk,) = search.ask(state, 0, NO_ROWS)
     rows = search.evaluate(state, chunk, lambda: None).rows
 
     def work() -> Any:
@@ -73,7 +75,7 @@ def sampling() -> Callable[[], Any]:
     """Programs are written."""
     search = algorithm()
     state = search.initial()
-    (chunk,) = search.ask(state, 0, 0)
+    (chunk,) = search.ask(state, 0, NO_ROWS)
     search.written(state, chunk)
     return lambda: search.written(state, chunk)
 

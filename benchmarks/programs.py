@@ -7,15 +7,16 @@ The time of a generation is that of drawing or sending programs (ask, evaluate),
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from hpc_es.config import validate
-from hpc_es.experiment.build import Parts, parts, task_and_policy
-from hpc_es.interfaces import Results, State
+from hpc_es.config.loading import validate
+from hpc_es.core.data import Chunk, Results, State
 from hpc_es.mpi.world import World
+from hpc_es.training.build import Parts, parts, task_and_policy
 
 REPEATS, FEW = 5, 40
 GENERATIONS = {"ga": 60, "random_search": 6}
@@ -31,7 +32,7 @@ def _measured(kind: str) -> dict[str, Any]:
     task = {"kind": "programs", "name": "reverse"}
     config = validate({"task": task, "algorithm": {"kind": kind}, "mpi": {"chunk_size": 100}})
     made = parts(config, World("none"), *task_and_policy(config))
-    state, *_ = generation(made, made.algorithm.initial())  # compile
+    state, *_ = generation(made, made.initial())  # compile
     rates, ratios, shares = [], [], []
     for _ in range(REPEATS):
         spent = np.zeros(4)
@@ -52,12 +53,17 @@ def _measured(kind: str) -> dict[str, Any]:
 def generation(made: Parts, state: State) -> tuple[State, int, float, float, float]:
     """The next state, programs executed, and seconds of sampling, executing and updating."""
     since = time.perf_counter()
-    outcomes = [made.algorithm.evaluate(state, chunk, lambda: None) for chunk in made.algorithm.ask(state, 0, 0)]
+    outcomes = [made.algorithm.evaluate(state, chunk, lambda: None) for chunk in _asked(made, state)]
     rows = np.concatenate([outcome.rows for outcome in outcomes])
     executing = sum(outcome.seconds["environment"] for outcome in outcomes)
     evaluated = time.perf_counter()
     state, _ = made.algorithm.tell(state, Results(rows, [{}] * len(outcomes), []))
     return state, len(rows), evaluated - since - executing, executing, time.perf_counter() - evaluated
+
+
+def _asked(made: Parts, state: State) -> Sequence[Chunk]:
+    """The chunks of a generation."""
+    return made.algorithm.ask(state, 0, np.zeros(0, made.row))
 
 
 def _reference(made: Parts, state: State) -> float:
@@ -66,7 +72,7 @@ def _reference(made: Parts, state: State) -> float:
     task: Any = made.task
     kept = task.score_many
     task.score_many = lambda programs: (caught.extend(programs), kept(programs))[1]
-    made.algorithm.evaluate(state, made.algorithm.ask(state, 0, 0)[0], lambda: None)
+    made.algorithm.evaluate(state, _asked(made, state)[0], lambda: None)
     task.score_many = kept
     since = time.perf_counter()
     for program in caught[:FEW]:

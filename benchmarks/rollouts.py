@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.config import Config, validate
-from hpc_es.experiment.session import Session, prepare
-from hpc_es.interfaces import State
+from hpc_es.config.loading import validate
+from hpc_es.config.sections import Config
+from hpc_es.core.data import State
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
+from hpc_es.training.run import RunRequest, start
 
 # environment: (target, generations, time limit)
 TARGETS: dict[str, tuple[float, int, int | None]] = {
@@ -40,10 +41,9 @@ def measure(env_id: str, target: float, generations: int, limit: int | None) -> 
     """Alternate a generation and its replay."""
     config = settings(env_id, generations, limit)
     with tempfile.TemporaryDirectory() as directory:
-        prepared = prepare(config, Path(directory))
-        session = Session(connect(), Signals(), prepared, config)
-        bare = prepared.task.environment()  # type: ignore[attr-defined]
-        training, ratios, rates = session.training, [], []
+        run = start(connect(), Signals(), config, RunRequest(Path(directory)))
+        training, ratios, rates = run.training, [], []
+        bare = training.parts.task.environment()  # type: ignore[attr-defined]
         state, rows = training.state, training.run()
         while True:
             episodes = recorded(training.parts, state)
@@ -57,7 +57,7 @@ def measure(env_id: str, target: float, generations: int, limit: int | None) -> 
             ratios.append(bare_seconds / seconds)
             rates.append((steps / seconds, steps / bare_seconds))
             state = training.state
-        session._record.close()  # type: ignore[union-attr]
+        run.close()
     half = len(ratios) // 2  # a policy that has learned a little
     ratio = median(ratios[half:])
     return {
@@ -92,10 +92,10 @@ def settings(env_id: str, generations: int, limit: int | None) -> Config:
 def recorded(parts: Any, state: State) -> list[tuple[int, list[Any]]]:
     """(seed, actions) of each job of the generation to come, found by evaluating it beforehand."""
     episodes: list[tuple[int, list[Any]]] = []
-    for chunk in parts.algorithm.ask(state, 0, 0):
+    for chunk in parts.algorithm.ask(state, 0, np.zeros(0, parts.row)):
         log: list[list[Any]] = [[] for _ in range(chunk.jobs)]
-        bound = parts.policy.bind(parts.algorithm._perturbed(state, chunk), None)
-        batch = parts.algorithm._batch(state, chunk)
+        bound = parts.policy.bind(parts.algorithm.candidates(state, chunk), None)
+        batch = parts.problem._batch(parts.algorithm.jobs(state, chunk))
         outcome = parts.task.evaluate(Recorder(bound, log), batch, lambda: None)
         for job, actions in enumerate(log):
             episodes.append((int(batch.seeds[job, 0]), actions[: int(outcome.rows["length"][job])]))

@@ -13,11 +13,12 @@ import gymnasium
 import numpy as np
 
 from hpc_es.algorithms.es import EvolutionStrategy, Options
-from hpc_es.interfaces import ROW, Box, Results, Spaces
-from hpc_es.keys import Keys
+from hpc_es.core.data import ROW, Box, Results, Spaces
+from hpc_es.core.keys import Keys
 from hpc_es.noise.counter import CounterNoise
 from hpc_es.noise.table import TableNoise, fill
-from hpc_es.policies import mlp
+from hpc_es.policies.mlp import policy as mlp
+from hpc_es.tasks.policy_problems import ObservationNormalization, PolicyProblem
 
 EPISODES, STEPS = 1000, 1000
 
@@ -25,6 +26,7 @@ EPISODES, STEPS = 1000, 1000
 class OnlySpaces:
     """A task of which only the shape is needed: 28 observations, 8 actions of 5 bins, as the Ant of the notebook."""
 
+    name = "only spaces"
     spaces = Spaces(28, Box(-np.ones(8, np.float32), np.ones(8, np.float32)))
     episodes_per_job = 1
 
@@ -39,7 +41,8 @@ def run() -> list[dict[str, Any]]:
     rows = []
     for name, noise in (("table", TableNoise(table, keys, policy.size)), ("counter", CounterNoise(keys, policy.size))):
         options: Any = Options(population_size=EPISODES)
-        algorithm = EvolutionStrategy(options, OnlySpaces(), policy, noise, keys, 16)  # type: ignore[arg-type]
+        problem: Any = PolicyProblem(OnlySpaces(), policy, keys, ObservationNormalization(), 16)  # type: ignore[arg-type]
+        algorithm = EvolutionStrategy(options, problem, noise, keys, 16)
         seconds = median(update_seconds(algorithm) for _ in range(5))
         share = seconds / generation_seconds
         rows.append({"noise": name, "update_seconds": seconds, "share": share, "target": 0.02, "met": share < 0.02})
@@ -52,8 +55,9 @@ def update_seconds(algorithm: EvolutionStrategy) -> float:
     returns["return_"] = np.random.default_rng(0).standard_normal(EPISODES)
     state = algorithm.initial()
     since = time.perf_counter()
-    blocks = [algorithm.contribute(state, returns, block) for block in range(algorithm.blocks())]
-    algorithm.tell(state, Results(returns, [], blocks))
+    prepared = algorithm.prepare(state, returns)
+    blocks = [algorithm.contribute(state, prepared, block) for block in range(algorithm.blocks(state))]
+    algorithm.tell(state, Results(returns, [], blocks, prepared))
     return time.perf_counter() - since
 
 

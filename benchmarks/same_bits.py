@@ -1,0 +1,154 @@
+"""Does a changed hpc_es give the same bits as an older version? Runs short cases in both checkouts and compares.
+
+    git clone . ../before && git -C ../before checkout 3a37119
+    python -m benchmarks.same_bits --before ../before --cache ../bits
+    python -m benchmarks.same_bits --before ../before --cache ../bits --only 'es_*'
+
+The cases are every config that the older checkout has, variants (`same_bits_cases.py`), and runs that the older version
+begins and the newer one carries on. Asynchronous updates, whose bits depend on timing, are left out. Runs of the older
+version are kept in `--cache`; their number of ranks may be another, since bits do not depend on it. Most cases with
+TensorFlow run on one rank, since its start is slow. Prints a Markdown table, writes benchmarks/results/same_bits.json,
+and ends with status 1 if anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from benchmarks.jobs import ROOT
+from benchmarks.same_bits_cases import Case, all_cases
+from benchmarks.same_bits_compare import Comparison, compare
+from benchmarks.same_bits_runs import Checkout, JobError, Kept, again
+
+RESULTS = ROOT / "benchmarks/results"
+SHOWN = 12  # digits of a digest in the table
+
+
+@dataclass(frozen=True)
+class Row:
+    """A case and how it came out; `comparison` is None if a run failed, and `failure` then says how."""
+
+    case: Case
+    seconds: float
+    comparison: Comparison | None
+    failure: str = ""
+
+    @property
+    def same(self) -> bool:
+        """Whether both versions ran and nothing differs."""
+        return self.comparison is not None and not self.comparison.differences
+
+
+def main() -> int:
+    """Run, compare, print; the status is 1 if anything differs."""
+    options = _options()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    since = time.perf_counter()
+    checkouts = [Checkout(path.resolve(), options.ranks) for path in (options.before, options.after)]
+    for checkout in checkouts:
+        if not checkout.imported().is_relative_to(checkout.path):
+            sys.exit(f"{checkout.path}: expected a checkout of hpc_es, but `import hpc_es` there is from elsewhere")
+    cases, skipped = all_cases(checkouts[0].path / "configs")
+    chosen = [case for case in cases if any(fnmatch(case.name, glob) for glob in options.only)]
+    if not chosen:
+        sys.exit(f"--only {' '.join(options.only)}: no such case; there are {', '.join(case.name for case in cases)}")
+    kept = Kept.under(options.cache.resolve(), checkouts[0], {case.name: case for case in cases})
+    print(f"before {checkouts[0].label()}, after {checkouts[1].label()}, {options.ranks} ranks\n")
+    print("| case | what was run | generations | sha256 | bits |\n|---|---|---|---|---|")
+    rows = _run_all(chosen, kept, checkouts[1], options.jobs)
+    for name, reason in skipped.items():
+        print(f"| {name} | | | | skipped: {reason} |")
+    _finish(rows, skipped, checkouts, time.perf_counter() - since)
+    return int(not all(row.same for row in rows))
+
+
+def _run_all(cases: Sequence[Case], kept: Kept, after: Checkout, jobs: int) -> list[Row]:
+    """Run the cases, so many at once, and print each row as soon as it and those before it are there."""
+    rows = []
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            for row in pool.map(lambda case: run(case, kept, after), cases):
+                rows.append(row)
+                print(line(row), flush=True)
+        finally:  # stopped by Ctrl-C or SIGTERM: begin no further case
+            pool.shutdown(cancel_futures=True)
+    return rows
+
+
+def run(case: Case, kept: Kept, after: Checkout) -> Row:
+    """Run a case in both checkouts, where that of the version before is not kept already, and compare."""
+    try:
+        before = kept.run(case)
+    except JobError as error:
+        return Row(case, 0.0, None, f"before: {error}")
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            seconds = again(kept, after, case, Path(directory) / "run")
+        except JobError as error:
+            return Row(case, 0.0, None, f"after: {error}")
+        try:
+            return Row(case, seconds, compare(before / "whole", Path(directory) / "run"))
+        except (OSError, KeyError, ValueError) as error:  # files that are missing, or of another layout
+            return Row(case, seconds, None, f"after: the run cannot be read: {error!r}")
+
+
+def line(row: Row) -> str:
+    """Return a row of the table."""
+    case = row.case
+    ran = " ".join([case.config, *case.words, *([case.stop] if case.stop else [])])
+    if case.begins_from:
+        ran += f", begins from {case.begins_from}"
+    if case.resumed_at:
+        ran += f", {case.resumed_at} generations before, then carried on"
+    if row.comparison is None:
+        return _cells(case.name, ran, "", "", f"DIFFERENT: {row.failure}")
+    found = row.comparison
+    sums = dict.fromkeys(
+        f"{kind} {digest[:SHOWN]}" for kind, _, digest in (text.partition(" ") for text in found.sha256)
+    )
+    result = "same" if row.same else f"DIFFERENT: {found.differences[0]} ({len(found.differences)} in all)"
+    return _cells(case.name, ran, str(found.generations), ", then ".join(sums), result)
+
+
+def _cells(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _finish(rows: Sequence[Row], skipped: Mapping[str, str], checkouts: Sequence[Checkout], seconds: float) -> None:
+    """Say what it comes to, and write the JSON."""
+    added = dict.fromkeys(text for row in rows if row.comparison for text in row.comparison.added)
+    different = [row.case.name for row in rows if not row.same]
+    print(f"\n{len(rows)} cases, {len(different)} DIFFERENT {' '.join(different)}".rstrip() + f"; {seconds:.0f} s")
+    if added:
+        print("New in the version after, which is no difference:\n" + "\n".join(f"- {text}" for text in added))
+    labels = [{"path": str(checkout.path), "commit": checkout.label()} for checkout in checkouts]
+    cases = [{**asdict(row), "same": row.same} for row in rows]
+    content = {"before": labels[0], "after": labels[1], "ranks": checkouts[0].ranks, "seconds": seconds}
+    RESULTS.mkdir(exist_ok=True)
+    text = json.dumps({**content, "rows": cases, "skipped": dict(skipped)}, indent=2)
+    (RESULTS / "same_bits.json").write_text(text + "\n")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.same_bits", description=__doc__.splitlines()[0])
+    parser.add_argument("--before", type=Path, required=True, help="a checkout of the older version")
+    parser.add_argument("--after", type=Path, default=ROOT, help="a checkout of the newer one; default: this one")
+    parser.add_argument("--cache", type=Path, default=RESULTS / "same_bits", help="where runs of --before are kept")
+    parser.add_argument("--only", nargs="+", default=["*"], metavar="GLOB", help="run the cases whose names match one")
+    parser.add_argument("--ranks", type=int, default=2, help="of each run")
+    parser.add_argument("--jobs", type=int, default=2, help="cases that run at once")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""Where two run directories differ, for `same_bits`. Depends on their files alone, not on any version of hpc_es.
+
+Compared are the newest checkpoint and best.h5 (each array of State and of the best theta: names, order, dtype, shape,
+bytes; the counters), metrics.jsonl and the result, all without what depends on clock and ranks. A new counter, column
+or entry of the result is told of, but is no difference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import h5py
+import numpy as np
+
+CLOCK_AND_RANKS = re.compile(r"seconds|seconds_.*|steps_per_second|time_.*|predict_.*|ranks|evaluating_ranks")
+NOT_OF_THE_RESULT = {"seconds", "budget", "repetitions"}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint holds that a run's future depends on."""
+
+    arrays: Mapping[str, Any]  # "shared/theta" to array, in the order of the file
+    counters: Mapping[str, Any]
+
+    def sha256(self) -> str:
+        """Return "theta" or "state", and the digest of theta, or of all arrays where there is no theta."""
+        theta = "shared/theta" in self.arrays
+        total = hashlib.sha256()
+        for name in ["shared/theta"] if theta else self.arrays:
+            total.update(self.arrays[name].tobytes())
+        return f"{'theta' if theta else 'state'} {total.hexdigest()}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How two runs of a case differ: not at all if `differences` is empty."""
+
+    generations: int
+    sha256: tuple[str, str]
+    differences: tuple[str, ...]
+    added: tuple[str, ...]  # counters, columns and entries that only the second has
+
+
+def compare(before: Path, after: Path) -> Comparison:
+    """Compare two run directories, or two directories of repetitions."""
+    names = [[path.name if path != run else "" for path in repetitions(run)] for run in (before, after)]
+    if names[0] != names[1] or not names[0]:
+        return Comparison(0, ("", ""), (f"the runs: {names[0]}, then {names[1]}",), ())
+    differences: list[str] = []
+    added: dict[str, None] = {}
+    for name in names[0]:
+        where = f"{name}: " if name else ""
+        found = [*_checkpoints(before / name, after / name), *_metrics(before / name, after / name)]
+        found += _results(before / name, after / name)
+        differences += [where + text for text, is_new in found if not is_new]
+        added.update({text: None for text, is_new in found if is_new})
+    last = [newest(repetitions(run)[-1]) for run in (before, after)]
+    sums = [read(path).sha256() if path else "" for path in last]
+    generations = len(rows(repetitions(before)[-1]))
+    return Comparison(generations, (sums[0], sums[1]), tuple(differences), tuple(added))
+
+
+def repetitions(run: Path) -> list[Path]:
+    """Return the run directories in an output: itself, or one per repetition."""
+    return [run] if (run / "checkpoints").is_dir() else sorted(run.glob("repetition_*"))
+
+
+def newest(run: Path) -> Path | None:
+    """Return the checkpoint of the last generation."""
+    return max((run / "checkpoints").glob("checkpoint_*.h5"), default=None, key=lambda path: path.name)
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    """Return the rows of metrics.jsonl."""
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def read(path: Path) -> Checkpoint:
+    """Return what is in a checkpoint; its layout is told in the checkpoint module's docstring."""
+    with h5py.File(path, "r") as file:
+        order = json.loads(file["order"].asstr()[()])
+        arrays = {"generation": file["generation"][()]}
+        for name in ("best/generation", "best/return_"):
+            if name in file:
+                arrays[name] = file[name][()]
+        for group in ("shared", "master", "best/shared"):
+            for name in order.get(group, ()):
+                arrays[f"{group}/{name}"] = file[group][quote(name, safe="")][...]
+        return Checkpoint(arrays, json.loads(file["counters"].asstr()[()]))
+
+
+Found = Iterator[tuple[str, bool]]  # a text, and whether it tells of something new rather than of a difference
+
+
+def _checkpoints(before: Path, after: Path) -> Found:
+    last, other = newest(before), newest(after)
+    if not (last and other and last.name == other.name):
+        yield f"newest checkpoint: {last and last.name}, then {other and other.name}", False
+        return
+    for name in (last.name, "best.h5"):
+        paths = [run / "checkpoints" / name for run in (before, after)]
+        if all(path.exists() for path in paths):
+            old, new = map(read, paths)
+            yield from ((f"{name}: {text}", False) for text in array_differences(old.arrays, new.arrays))
+            yield from _entries(f"{name}: counter", old.counters, new.counters)
+        elif any(path.exists() for path in paths):
+            yield f"{name}: only the run {'before' if paths[0].exists() else 'after'} has one", False
+
+
+def array_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """Say what is not the same of named arrays, one line each: names, their order, dtype, shape, bytes."""
+    if list(old) != list(new):
+        yield f"arrays {list(old)}, then {list(new)}"
+    for name in [name for name in old if name in new]:
+        first, second = np.asarray(old[name]), np.asarray(new[name])
+        forms = [f"{array.dtype}{list(array.shape)}" for array in (first, second)]
+        if forms[0] != forms[1]:
+            yield f"{name}: {forms[0]}, then {forms[1]}"
+        elif first.tobytes() != second.tobytes():
+            yield f"{name}: {_first_difference(first, second)}"
+
+
+def _first_difference(first: Any, second: Any) -> str:
+    words = [np.ascontiguousarray(array).reshape(-1) for array in (first, second)]
+    parts = [flat.view(np.uint8).reshape(len(flat), -1) for flat in words]
+    places = np.flatnonzero((parts[0] != parts[1]).any(axis=1))  # by bytes: NaN is NaN, 0.0 is not -0.0
+    place, count = int(places[0]), len(places)
+    return f"{count} of {len(words[0])} differ, first [{place}]: {words[0][place]}, then {words[1][place]}"
+
+
+def _metrics(before: Path, after: Path) -> Found:
+    old, new = rows(before), rows(after)
+    if len(old) != len(new):
+        yield f"metrics.jsonl: {len(old)} rows, then {len(new)}", False
+    for number, (row, other) in enumerate(zip(old, new, strict=False)):
+        for text, is_new in _entries("metrics.jsonl: column", row, other):
+            yield text if is_new else f"{text} (row {number})", is_new
+
+
+def _results(before: Path, after: Path) -> Found:
+    paths = [run / "result.json" for run in (before, after)]
+    if not paths[0].exists():
+        return
+    if not paths[1].exists():
+        yield "result.json: only the run before has one", False
+        return
+    old, new = ({k: v for k, v in json.loads(p.read_text()).items() if k not in NOT_OF_THE_RESULT} for p in paths)
+    yield from _entries("result.json:", old, new)
+
+
+def _entries(where: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Found:
+    """Compare two mappings, all values as JSON text: 1 is not 1.0, and floats are exact."""
+    for name in dict.fromkeys((*old, *new)):
+        if CLOCK_AND_RANKS.fullmatch(name):
+            continue
+        if name not in old:
+            yield f"{where} {name} is new", True
+        elif name not in new:
+            yield f"{where} {name} is missing", False
+        elif json.dumps(old[name]) != json.dumps(new[name]):
+            yield f"{where} {name}: {json.dumps(old[name])}, then {json.dumps(new[name])}", False

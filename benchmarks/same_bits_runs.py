@@ -1,0 +1,172 @@
+"""Runs of two versions of hpc_es for `same_bits`: each in a process of its own, those of the first one kept."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.jobs import command
+from benchmarks.same_bits_cases import Case, on_one_rank, short_words
+
+LIMIT_SECONDS = 300
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+LAUNCHERS = ("PMI_", "PMIX_", "OMPI_", "HYDRA_", "SLURM_", "MPI_LOCAL", "MPIEXEC_")
+PACKAGES = (
+    "numpy",
+    "gymnasium",
+    "mujoco",
+    "box2d",
+    "tensorflow",
+    "keras",
+    "numba",
+)  # what bits depend on, with the CPU
+FAULTS = Path(__file__).with_name("same_bits_faults.py")
+
+
+class JobError(Exception):
+    """A run that did not end well."""
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A directory that holds a version of hpc_es."""
+
+    path: Path
+    ranks: int
+
+    def run(self, case: Case, config: Path, output: Path, generations: int, begins_from: Path | None = None) -> float:
+        """Run a case to its end and return the seconds taken; JobError if it fails."""
+        words = case.arguments(short_words(config), generations)
+        if begins_from:
+            words = (*words, f"policy.init_from={begins_from}")
+        ranks = 1 if on_one_rank(case, config) else self.ranks
+        since = time.perf_counter()
+        with tempfile.TemporaryDirectory() as cwd:
+            shutil.copy(FAULTS, cwd)
+            _finish(command(ranks, config, output, *words), self.environment(), cwd)
+        return time.perf_counter() - since
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment in which Python imports this version, on one thread."""
+        ours = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
+        return {**ours, **dict.fromkeys(THREADS, "1"), "PYTHONPATH": str(self.path), "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+    def imported(self) -> Path:
+        """Return where `import hpc_es` is from; an installed version must not be in the way."""
+        asked = [sys.executable, "-c", "import hpc_es; print(hpc_es.__file__)"]
+        with tempfile.TemporaryDirectory() as cwd:
+            done = subprocess.run(asked, cwd=cwd, env=self.environment(), check=True, capture_output=True, text=True)
+        return Path(done.stdout.strip())
+
+    def label(self) -> str:
+        """Return its commit, with a digest of what was changed since; without git, its path."""
+        try:
+            commit = self._git("rev-parse", "HEAD").strip()[:12]
+            changes = self._git("diff", "HEAD") + self._git("status", "--porcelain", "--untracked-files=normal")
+        except (OSError, subprocess.CalledProcessError):
+            return str(self.path).strip("/").replace("/", "_")
+        return f"{commit}-{_short(changes)}" if changes else commit
+
+    def _git(self, *words: str) -> str:
+        # The ceiling: a copy without .git that lies in another repository is not that repository's commit.
+        environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(self.path.parent)}
+        job = ["git", "-C", str(self.path), *words]
+        return subprocess.run(job, env=environment, check=True, capture_output=True, text=True).stdout
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The runs of the version before, made once for each commit, case, machine and set of packages."""
+
+    checkout: Checkout
+    directory: Path  # of this commit, machine and set of packages
+    cases: Mapping[str, Case]
+    locks: Mapping[str, threading.Lock]  # one a case
+
+    @staticmethod
+    def under(cache: Path, checkout: Checkout, cases: Mapping[str, Case]) -> Kept:
+        """Return what is kept of this version in `cache`."""
+        directory = cache / f"{checkout.label()}-{_surroundings()}"
+        return Kept(checkout, directory, cases, {name: threading.Lock() for name in cases})
+
+    def config(self, case: Case) -> Path:
+        """Return the config of a case, which the other version runs too."""
+        return self.checkout.path / "configs" / case.config
+
+    def begins_from(self, case: Case) -> Path | None:
+        """Return the run directory whose theta a case begins from."""
+        return self.run(self.cases[case.begins_from]) / "whole" if case.begins_from else None
+
+    def run(self, case: Case) -> Path:
+        """Return the directory with the run "whole" and, of a case that is resumed, its first "part"."""
+        place = self.directory / f"{case.name}-{self._key(case)}"
+        with self.locks[case.name]:
+            if not place.exists():
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryDirectory(dir=place.parent, prefix=".") as directory:
+                    made = Path(directory) / "made"
+                    self._make(case, made)
+                    made.rename(place)
+        return place
+
+    def _make(self, case: Case, place: Path) -> None:
+        parts = {"whole": case.generations} | ({"part": case.resumed_at} if case.resumed_at else {})
+        for name, generations in parts.items():
+            self.checkout.run(case, self.config(case), place / name, generations, self.begins_from(case))
+
+    def _key(self, case: Case) -> str:
+        start = self._key(self.cases[case.begins_from]) if case.begins_from else ""
+        words = case.arguments(short_words(self.config(case)), case.generations)
+        return _short(json.dumps([self.config(case).read_text(), words, case.resumed_at, start, FAULTS.read_text()]))
+
+
+def again(kept: Kept, checkout: Checkout, case: Case, output: Path) -> float:
+    """Run a case with the version after, or carry on what the version before began; return the seconds taken."""
+    if case.resumed_at:
+        shutil.copytree(kept.run(case) / "part", output)
+    return checkout.run(case, kept.config(case), output, case.generations, kept.begins_from(case))
+
+
+def _finish(job: list[str], environment: Mapping[str, str], cwd: str) -> None:
+    process = subprocess.Popen(
+        job, env=environment, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        shown, _ = process.communicate(timeout=LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise JobError(f"did not end within {LIMIT_SECONDS} s") from None
+    finally:
+        if process.poll() is None:
+            process.terminate()  # mpiexec ends its ranks
+            process.wait(10)
+    if process.returncode:
+        last = " | ".join(shown.strip().splitlines()[-6:])
+        raise JobError(f"status {process.returncode}: {last}")
+
+
+def _surroundings() -> str:
+    """Return a digest of the processor, Python and the packages that bits depend on."""
+    versions = [sys.version]
+    for name in PACKAGES:
+        try:
+            versions.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    cpu = Path("/proc/cpuinfo")
+    lines = cpu.read_text().splitlines() if cpu.exists() else []
+    return _short("\n".join([*versions, *dict.fromkeys(line for line in lines if line.startswith("model name"))]))
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
