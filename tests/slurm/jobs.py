@@ -7,6 +7,7 @@ batch.ends("COMPLETED")
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import textwrap
@@ -86,6 +87,12 @@ class Batch:
     def says(self, text: str, times: int = 1, seconds: float = WAIT_SECONDS) -> None:
         """Return when it has printed the text so often."""
         self.wait_for(lambda: self.text().count(text) >= times, repr(text), seconds)
+
+    def pid(self, rank: int) -> int:
+        """The process of a rank, from the table that it prints; srun may pass it on after the first generation."""
+        table = re.compile(rf"^rank=host:pid.* {rank}=\S+:(\d+).*\n", re.MULTILINE)
+        self.wait_for(lambda: table.search(self.text()), f"rank {rank} in the table of ranks")
+        return int(table.findall(self.text())[-1])
 
     def ends(self, state: str, seconds: float = WAIT_SECONDS) -> None:
         """Wait for the end, which must be in this state."""

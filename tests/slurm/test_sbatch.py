@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import time
 from pathlib import Path
 
 import pytest
 
-from hpc_es.experiment import results
+from hpc_es.storage import results
 from tests import runs
 from tests.harness import ROOT
 from tests.slurm.cluster import Cluster
@@ -83,9 +82,7 @@ def test_a_killed_rank_ends_the_step_and_the_job_is_requeued(cluster: Cluster, s
     run = shared / "runs" / "tiny"
     batch = sbatch(cluster, runs.tiny(shared), *ENDLESS)
     begun(batch, run)
-    found = re.search(r" 1=\w+:(\d+)", batch.text())
-    assert found
-    os.kill(int(found[1]), signal.SIGKILL)
+    os.kill(batch.pid(1), signal.SIGKILL)
     batch.says("hpc-es requeue: ", seconds=30)  # without --kill-on-bad-exit the others would wait for it for ever
     assert runs.newest(run).state.generation >= 1
     batch.requeued(1)
@@ -160,7 +157,7 @@ def test_of_an_array_only_the_interrupted_task_is_requeued(cluster: Cluster, sha
     rows = [json.loads(line) for path in run.glob("results/*.jsonl") for line in path.read_text().splitlines()]
     assert sorted(row["repetition"] for row in rows) == [0, 1]
     runs.finished(2, shared / "plain", "repetitions=2", "stop.generations=20")
-    for row in results.read(shared / "plain"):
+    for row in results.read_results(shared / "plain"):
         (same,) = [other for other in rows if other["repetition"] == row["repetition"]]
         assert same["state_sha256"] == row["state_sha256"]
     assert json.loads((run / "status_1_of_2.json").read_text())["status"] == "finished"
