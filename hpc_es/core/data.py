@@ -139,7 +139,7 @@ class Perturbed:
     """A centre and directions, theta + scale * direction, kept apart so that a policy may share the work on theta."""
 
     theta: Array  # [params], in the problem's dtype
-    directions: Float32  # float32[directions, params]
+    directions: Array  # [directions, params], float32 or the problem's dtype
     rows: npt.NDArray[np.intp]  # intp[jobs], the direction of each job
     scales: Array  # [jobs], in the problem's dtype, such as +sigma and -sigma; 0 is theta itself
 

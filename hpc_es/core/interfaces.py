@@ -130,6 +130,7 @@ class VectorProblem(Problem, Protocol):
     size: int
     dtype: np.dtype[Any]  # of candidates, sums and state: float32 of policies, float64 of functions
     layout: Mapping[str, tuple[int, ...]]  # the named parts of the vector, in their order
+    spread: Array  # [size]: standard deviations to begin with, of strategies to which the config gives none
 
     def initial(self, rng: np.random.Generator) -> Array:
         """Return the vector to begin with, [size]."""
@@ -326,6 +327,14 @@ class Algorithm(Protocol):
 
     def finished(self, state: State) -> str | None:
         """Return why there is nothing left to search for, such as "a correct program"; on rank 0 only."""
+        ...
+
+    def notices(self, state: State, results: Results, after: State) -> Sequence[str]:
+        """Return lines for the log of what a user should know of a generation; on rank 0 only.
+
+        `state` is the one that `tell` got and `after` the one it gave. A line is written when it is new, not again in
+        each generation that says the same.
+        """
         ...
 
     def summary(self, state: State) -> Mapping[str, Any]:

@@ -32,6 +32,7 @@ class Purpose(enum.IntEnum):
     POLICY_SAMPLING = 13
     REPLAY = 14
     BANDITS = 15
+    RESTARTS = 16
 
 
 @dataclass(frozen=True)

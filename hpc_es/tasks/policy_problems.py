@@ -29,6 +29,7 @@ from hpc_es.core.keys import Keys, Purpose
 from hpc_es.tasks.observation_moments import Moments
 from hpc_es.tasks.problem_defaults import ProblemDefaults
 
+SPREAD = 0.1  # of parameters, of which a layer's columns have the length 1
 PROBE_BLOCK = 3  # of evaluation's keys: training's evaluations have 0, `hpc-es eval` 1, `hpc-es bandit-report` 2
 
 
@@ -81,6 +82,7 @@ class PolicyProblem(ProblemDefaults):
         self._task, self._policy, self._keys, self._normalization, self._unit = task, policy, keys, normalization, unit
         self.episodes_per_job = task.episodes_per_job
         self.size = policy.size
+        self.spread = np.broadcast_to(np.float32(SPREAD), (policy.size,))
         self.layout = getattr(policy, "shapes", {"theta": (policy.size,)})
 
     def initial(self, rng: np.random.Generator) -> Float32:

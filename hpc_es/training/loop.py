@@ -7,7 +7,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,7 @@ class Training:
             self.world, self._work, self.parts.algorithm, self.parts.row, self.signals, self.log
         )
         self._interrupted = self._trained = self._is_stopped = False
+        self._noticed: Sequence[str] = ()
         self.final: dict[str, float] = {}  # rank 0: what the final evaluation found
 
     def _shared_work(self) -> Work:
@@ -200,7 +201,16 @@ class Training:
         )
         found = self.parts.algorithm.discoveries(before, evaluated.results)
         self.writer.add(self.state, measured, before.shared if len(evaluated.evaluation) else None, found)
+        self._notice(before.generation, self.parts.algorithm.notices(before, evaluated.results, after))
         return measured
+
+    def _notice(self, generation: int, notices: Sequence[str]) -> None:
+        """Rank 0: write what the algorithm has to say, and not again what it said of the generation before."""
+        assert self.writer
+        for notice in notices:
+            if notice not in self._noticed:
+                self.writer.progress.message(f"generation {generation}: {notice}")
+        self._noticed = tuple(notices)
 
     def _finish(self) -> None:
         """Checkpoint, then measure the last theta; neither the best theta nor a later run depends on this."""

@@ -6,16 +6,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpc_es.core.data import Array, Arrays, Candidates, Chunk, Jobs, Outcome, Poll, Results, Rows, State, unperturbed
-from hpc_es.core.keys import Keys
+from hpc_es.core.data import (
+    Array,
+    Arrays,
+    Candidates,
+    Chunk,
+    Jobs,
+    Outcome,
+    Poll,
+    Results,
+    Rows,
+    State,
+    cut,
+    unperturbed,
+)
+from hpc_es.core.keys import Keys, Purpose
 
 
 @dataclass(frozen=True)
 class Strategy:
     """The parts that every algorithm is built of, and defaults; its methods are pure functions of their arguments.
 
-    A strategy on vectors writes `initial`, `ask`, `candidates`, `prepare` and `tell`, and where jobs share their seeds
-    `group`. A search for programs writes `evaluate` instead of `candidates`.
+    A strategy on vectors writes `initial`, `candidates`, `prepare` and `tell`; where jobs share their seeds `group`;
+    where a generation is not one round of `population` jobs `ask`. A search for programs writes `evaluate` instead of
+    `candidates`.
     """
 
     options: Any
@@ -23,6 +37,20 @@ class Strategy:
     noise: Any  # None where NEEDS.noise is false
     keys: Keys
     chunk_size: int
+
+    def population(self, state: State) -> int:
+        """Return how many jobs a generation has."""
+        population: int = self.options.population_size
+        return population
+
+    def ask(self, state: State, round: int, rows: Rows) -> Sequence[Chunk]:
+        """Return one round of `population` jobs."""
+        return [] if round else cut(self.population(state), self.chunk_size)
+
+    def first_theta(self, restart: int = 0) -> Array:
+        """Return the vector to begin with, [size] in the problem's dtype; the same on every rank."""
+        theta: Array = self.problem.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS, restart))
+        return theta
 
     def candidates(self, state: State, chunk: Chunk) -> Candidates:
         """Return the parameters of a chunk of training jobs."""
@@ -77,6 +105,10 @@ class Strategy:
     def finished(self, state: State) -> str | None:
         """Return None: there is always something left to search for."""
         return None
+
+    def notices(self, state: State, results: Results, after: State) -> Sequence[str]:
+        """Return nothing to tell."""
+        return ()
 
     def summary(self, state: State) -> Mapping[str, Any]:
         """Return nothing besides theta."""

@@ -39,6 +39,7 @@ from hpc_es.tasks.problem_defaults import ProblemDefaults
 
 VALUE = Field("value", "<f8")  # as the objective gave it, without sign and penalty
 SEEN = "seen"  # what was evaluated, float64[jobs, size]
+SPREAD = 0.3  # of a range, as is usual for CMA-ES
 PROBE_BLOCK = 3  # of evaluation's keys, as episodes have it
 
 
@@ -64,6 +65,7 @@ class ObjectiveProblem(ProblemDefaults):
         self._place: RunPlace | None = None
         self.size = coordinates.size
         self.layout: Mapping[str, tuple[int, ...]] = {"x": (coordinates.size,)}
+        self.spread = _spread(coordinates)
         self.chunk_size = batch or 1
         self._at_once = batch > 0
         self.columns = coordinates.names if search.record_evaluations else ()
@@ -189,6 +191,14 @@ class ObjectiveProblem(ProblemDefaults):
         if len(evaluation):
             seen = self._coordinates.seen(state.theta[np.newaxis])[0][0].tolist()
             yield from ((CENTRE, float(value), seen) for value in evaluation["value"])
+
+
+def _spread(coordinates: Coordinates) -> Float64:
+    """Return SPREAD of the range between the bounds of each coordinate, or SPREAD where it has not both."""
+    bounds = coordinates.bounds
+    ranges = np.ones(coordinates.size) if bounds is None else bounds.high - bounds.low
+    found: Float64 = SPREAD * np.where(np.isfinite(ranges), ranges, 1.0)
+    return found
 
 
 def first_values(search: Search, values: Float64 | None, coordinates: Coordinates) -> Float64 | None:

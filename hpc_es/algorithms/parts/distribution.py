@@ -1,0 +1,177 @@
+"""What CMA-ES and its relatives share: one search after the other by a normal distribution that ranks of samples move.
+
+A search samples a generation, ranks it, and moves its distribution; when it has ended, the next begins or the run ends.
+Its state is what the strategy has, and `population`, `age`, what `stopping` remembers, and the `Run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import numpy as np
+from annotated_types import Ge, Gt
+
+from hpc_es.algorithms.parts import restarts, stopping
+from hpc_es.algorithms.parts.recombination import default_population, nothing_to_learn
+from hpc_es.algorithms.parts.restarts import Run
+from hpc_es.algorithms.parts.samples import first_deviations
+from hpc_es.algorithms.parts.strategy import Strategy
+from hpc_es.config.options import Natural, Positive, option, options
+from hpc_es.config.warnings import unused
+from hpc_es.core.data import Arrays, Float64, Results, Rows, State
+from hpc_es.core.interfaces import Noise, VectorProblem
+
+Population = Annotated[int, Ge(2)]
+
+
+@options
+class Options:
+    """The options that all of them have."""
+
+    kind: str = option("the algorithm's module in hpc_es/algorithms")
+    population_size: Population | None = option("jobs of a generation; null: 4 + 3 ln(parameters)", None)
+    sigma: Positive | None = option(
+        "standard deviation to begin with; null: 0.3 of the range between the bounds, or 0.3; of a policy 0.1", None
+    )
+    restarts: restarts.Kind = option(
+        "what follows when a search has ended: nothing; ipop: one with a larger population; bipop: small ones and "
+        "short steps too, for as many evaluations",
+        "none",
+    )
+    max_restarts: Natural = option("how often the population grows", 9)
+    population_factor: Annotated[float, Gt(1)] = option("how much larger it is then", 2.0)
+    stops: stopping.Options = option("when a search has ended", default_factory=stopping.Options)
+
+    def warnings(self) -> Iterator[tuple[str, str]]:
+        """Options of restarts without restarts: (key, text)."""
+        if self.restarts == "none":
+            yield from unused(self, ("max_restarts", "population_factor"), "restarts is none")
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """What a generation's returns say of its samples."""
+
+    returns: Float64
+    reason: str | None  # why nothing can be learned from them
+    weights: Any = None  # what the strategy makes of the returns, where something can
+
+
+@dataclass(frozen=True)
+class DistributionStrategy(Strategy):
+    """A strategy writes `begun`, `candidates`, `weights`, `contribute`, `moved` and `view`.
+
+    Its options are those above, and what is its own.
+    """
+
+    problem: VectorProblem
+    noise: Noise
+
+    # What a strategy writes.
+
+    def begun(self, step: float, ratios: Float64) -> tuple[Arrays, Arrays]:
+        """Return the arrays (shared, master) of a search that begins with the deviations step * ratios."""
+        raise NotImplementedError
+
+    def needed(self, population: int) -> int:
+        """Return how many evaluations must not have failed, for an update."""
+        return population // 2
+
+    def weights(self, state: State, returns: Float64) -> Any:
+        """Return what `contribute` and `moved` need of the returns."""
+        raise NotImplementedError
+
+    def moved(self, state: State, weights: Any, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
+        """Return the arrays (shared, master) of the strategy after an update."""
+        raise NotImplementedError
+
+    def view(self, state: State) -> stopping.View:
+        """Return what the criteria look at."""
+        raise NotImplementedError
+
+    def shown(self, state: State) -> Mapping[str, float]:
+        """Return metrics of the distribution."""
+        return {"sigma": float(state.shared["sigma"])}
+
+    # What they share.
+
+    @property
+    def first_population(self) -> int:
+        """Samples of a generation of the first search."""
+        return self.options.population_size or default_population(self.problem.size)
+
+    def population(self, state: State) -> int:
+        """Return the samples of a generation of this search."""
+        return int(state.shared["population"])
+
+    def first_sigma(self, state: State) -> float:
+        """Return the step size with which this search has begun."""
+        return first_deviations(self.options.sigma, self.problem)[0] * float(state.master["run_sigma_factor"])
+
+    def initial(self) -> State:
+        """Return the begin of the first search."""
+        return self._begin(0, Run(0, self.first_population))
+
+    def _begin(self, generation: int, run: Run) -> State:
+        step, ratios = first_deviations(self.options.sigma, self.problem)
+        shared, master = self.begun(step * run.sigma_factor, ratios)
+        shared = {"theta": self.first_theta(run.restart), **shared, "population": np.array(run.population)}
+        ours = {"age": np.array(0), **stopping.nothing(len(ratios)), **run.arrays()}
+        return State(generation, shared, {**master, **ours})
+
+    def prepare(self, state: State, rows: Rows) -> Ranked:
+        """Return what the returns say."""
+        returns = rows["return_"]
+        reason = nothing_to_learn(returns, self.needed(self.population(state)))
+        return Ranked(returns, reason, None if reason else self.weights(state, returns))
+
+    def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
+        """Move the distribution; begin the next search where this one has ended."""
+        ranked: Ranked = results.prepared
+        shared, master = state.shared, state.master
+        if ranked.reason is None:
+            new = self.moved(state, ranked.weights, results.blocks)
+            shared, master = {**shared, **new[0]}, {**master, **new[1]}
+        after, run = self._counted(State(state.generation + 1, shared, master), ranked.returns)
+        metrics = {
+            **self.shown(after),
+            "population_size": float(self.population(after)),
+            "restarts": float(after.master["run_restart"]),
+            "skipped_update": float(ranked.reason is not None),
+        }
+        return (after if run is None else self._begin(after.generation, run)), metrics
+
+    def _counted(self, after: State, returns: Float64) -> tuple[State, Run | None]:
+        """Return the state with a generation counted, and the search to begin where this one has ended.
+
+        A short search of BIPOP ends when it has used its evaluations, too.
+        """
+        age, run = int(after.master["age"]) + 1, Run.of(after.master)
+        run = replace(run, evaluations=run.evaluations + run.population)
+        view = replace(self.view(after), age=age, population=run.population)
+        seen = stopping.updated(self.options.stops, view, returns, after.master)
+        stopped = int(seen["stopped"])
+        if run.limit and run.evaluations >= run.limit:
+            stopped |= stopping.bit("run_limit")
+        ours = {"age": np.array(age), **seen, **run.arrays(), "stopped": np.array(stopped)}
+        state = replace(after, master={**after.master, **ours})
+        if not stopped:
+            return state, None
+        given = self.options
+        plan = restarts.Plan(given.restarts, self.first_population, given.population_factor, given.max_restarts)
+        return state, restarts.following(plan, self.keys, run, stopped)
+
+    def notices(self, state: State, results: Results, after: State) -> Sequence[str]:
+        """Return why there was no update, and that a search has begun."""
+        run, reason = Run.of(after.master), results.prepared.reason
+        told = [reason] if reason else []
+        if run.restart != int(state.master["run_restart"]):
+            ended = stopping.names(run.ended_by)
+            told.append(f"restart {run.restart} with a population of {run.population}, after {ended}")
+        return told
+
+    def finished(self, state: State) -> str | None:
+        """Return by which criteria the last search has ended."""
+        return stopping.names(int(state.master["stopped"])) or None

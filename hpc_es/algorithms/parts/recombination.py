@@ -1,0 +1,54 @@
+"""Recombination: which weight each sample of a generation has, by its rank (CMA-ES, natural evolution strategies)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc_es.core.data import Float64
+
+
+def default_population(size: int) -> int:
+    """Return 4 + floor(3 ln n), the number of samples for n parameters (Hansen 2016, arXiv:1604.00772, eq. 48)."""
+    return 4 + int(3 * math.log(size))
+
+
+def ranking(returns: Float64) -> npt.NDArray[np.intp]:
+    """Return the samples from the best to the worst, intp[samples]; failed ones (NaN) last, ties in job order."""
+    return np.argsort(-returns, kind="stable")
+
+
+def of_samples(weights: Float64, returns: Float64, share_ties: bool = True) -> Float64:
+    """Return the weight of each sample, float64[samples], from those of the ranks, the best first.
+
+    Samples of equal returns have the mean of their weights if `share_ties`, and failed ones are equal.
+    """
+    order = ranking(returns)
+    found = np.empty(len(returns))
+    found[order] = weights
+    if share_ties:
+        _, inverse, counts = np.unique(returns, return_inverse=True, return_counts=True, equal_nan=True)
+        if len(counts) < len(returns):
+            means = np.bincount(inverse, found) / counts
+            found = np.where(counts[inverse] > 1, means[inverse], found)
+    return found
+
+
+def utilities(population: int) -> Float64:
+    """Return u_k = max(0, ln(population / 2 + 1) - ln k), made to sum to 1, less 1 / population; k = 1 is the best.
+
+    From Wierstra et al. 2014 (JMLR 15, section 3.1); they sum to 0.
+    """
+    raw = np.maximum(0.0, math.log(population / 2 + 1) - np.log(np.arange(1, population + 1)))
+    weights: Float64 = raw / raw.sum() - 1 / population
+    return weights
+
+
+def nothing_to_learn(returns: Float64, needed: int) -> str | None:
+    """Return why a generation cannot be learned from: too few evaluations did not fail, or all are equal."""
+    finite = returns[np.isfinite(returns)]
+    if len(finite) < needed:
+        return f"{len(finite)} of {len(returns)} evaluations did not fail, {needed} are needed: no update"
+    return "all evaluations are equal: no update" if finite.min() == finite.max() == returns.min() else None

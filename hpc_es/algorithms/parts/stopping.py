@@ -1,0 +1,179 @@
+"""When a search by CMA-ES or a relative has ended: the criteria of pycma, under its names and with its defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpc_es.config.options import Natural, NonNegative, option, options
+from hpc_es.core.data import Array, Arrays, Float64
+
+SPARSE = 5  # generations between two entries of the long histories
+LONGEST = 20_000  # entries of them
+
+
+@options
+class Options:
+    """`algorithm.stops:`; a tolerance of 0 is never met."""
+
+    tolfun: NonNegative = option("range of a generation's returns and of the best of recent ones", 1e-11)
+    tolfunhist: NonNegative = option("range of the best of recent generations", 1e-12)
+    tolfunrel: NonNegative = option("range of returns, as a share of how far the median has come", 0.0)
+    tolx: NonNegative = option("standard deviation and path of every coordinate", 1e-11)
+    tolxstagnation: NonNegative = option(
+        "movement of the centre in 20 generations and a tenth of those since the begin", 1e-9
+    )
+    tolfacupx: NonNegative = option("growth of a standard deviation: a search that diverges", 1e3)
+    tolupsigma: NonNegative = option("growth of sigma beyond that of the longest axis", 1e20)
+    tolconditioncov: NonNegative = option("condition number of the covariance", 1e14)
+    tolflatfitness: Natural | None = option("flat generations in a row that are tolerated; null: any number", 1)
+    tolstagnation: Natural | None = option(
+        "generations without better medians; null: 100 + 100 n^1.5 / population, 0: any number", None
+    )
+    max_generations: Natural | None = option(
+        "of one search; null: 100 + 150 (n + 3)^2 / sqrt(population), 0: any number", None
+    )
+    noeffect: bool = option("whether a search ends where a fifth of a deviation no longer changes a coordinate", True)
+
+
+NAMES = (
+    *("tolfun", "tolfunhist", "tolfunrel", "tolx", "tolxstagnation", "tolfacupx", "tolupsigma", "tolconditioncov"),
+    *("tolflatfitness", "tolstagnation", "max_generations", "noeffectcoord", "noeffectaxis", "run_limit"),
+)
+
+
+@dataclass(frozen=True)
+class View:
+    """What the criteria look at after a generation."""
+
+    theta: Array
+    first_sigma: float
+    sigma: float
+    deviations: Float64  # float64[size], of the coordinates, with sigma
+    path: Float64  # float64[size], the covariance path, with sigma
+    axes: tuple[Float64, Float64] | None = None  # lengths, in rising order, and columns; None: the coordinates
+    population: int = 0
+    age: int = 0  # generations of this search
+
+
+def nothing(size: int) -> Arrays:
+    """Return what is remembered before the first generation."""
+    return {
+        "stopped": np.array(0),  # bits by NAMES
+        "history": np.zeros(0),  # the best costs of recent generations
+        "history_best": np.zeros(0),  # of every SPARSE-th generation
+        "history_median": np.zeros(0),
+        "median_first": np.array(np.nan),
+        "median_least": np.array(np.inf),
+        "least_cost": np.array(np.inf),
+        "least_age": np.array(0),
+        "flat_generations": np.array(0),
+        "still_theta": np.full(size, np.nan),  # where the centre was when it last moved
+        "still_generations": np.array(0),
+    }
+
+
+def updated(options: Options, view: View, returns: Float64, old: Arrays) -> dict[str, Array]:
+    """Return what is remembered after a generation, with `stopped` for the criteria that are met."""
+    costs = np.sort(-returns[np.isfinite(returns)])
+    new = {name: old[name] for name in nothing(0)}
+    if len(costs):
+        new |= _histories(view, costs, old)
+        flat = costs[0] >= costs[int(0.75 * len(costs))]
+        new["flat_generations"] = old["flat_generations"] + 1 if flat else np.array(0)
+    moved = not np.abs(view.theta - old["still_theta"]).max() < options.tolxstagnation
+    new["still_theta"] = view.theta.astype(np.float64) if moved else old["still_theta"]
+    new["still_generations"] = np.array(0) if moved else old["still_generations"] + 1
+    met = criteria(options, view, costs, new)
+    new["stopped"] = np.array(sum(bit(name) for name, is_met in met.items() if is_met))
+    return {name: np.asarray(array) for name, array in new.items()}
+
+
+def _histories(view: View, costs: Float64, old: Arrays) -> dict[str, Array]:
+    least, median, size = float(costs[0]), float(np.median(costs)), len(view.theta)
+    better = least < old["least_cost"]
+    new: dict[str, Array] = {
+        "history": np.append(old["history"], least)[-int(11 + 30 * size / view.population) :],
+        "least_cost": np.array(least) if better else old["least_cost"],
+        "least_age": np.array(view.age) if better else old["least_age"],
+        "median_first": np.array(median) if np.isnan(old["median_first"]) else old["median_first"],
+        "median_least": np.minimum(old["median_least"], median),
+    }
+    if view.age % SPARSE == 0:
+        new["history_best"] = np.append(old["history_best"], least)[-LONGEST:]
+        new["history_median"] = np.append(old["history_median"], median)[-LONGEST:]
+    return new
+
+
+def criteria(options: Options, view: View, costs: Float64, seen: Arrays) -> Mapping[str, bool]:
+    """Return which criteria are met; `costs` are those of the generation in rising order, without failures."""
+    size, history = len(view.theta), seen["history"]
+    spread = float(costs[-1] - costs[0]) if len(costs) else np.inf
+    recent = float(np.ptp(history)) if len(history) else np.inf
+    generations = options.max_generations
+    if generations is None:
+        generations = int(100 + 150 * (size + 3) ** 2 // view.population**0.5)
+    met: dict[str, bool] = {
+        "tolfun": max(spread, recent) < options.tolfun,
+        "tolfunhist": len(history) > 9 and recent < options.tolfunhist,
+        "tolfunrel": spread < options.tolfunrel * float(seen["median_first"] - seen["median_least"]),
+        "tolx": bool((np.maximum(view.deviations, view.path) < options.tolx).all()),
+        "tolxstagnation": int(seen["still_generations"]) > 20 + 0.1 * view.age,
+        "tolfacupx": _above(float(view.deviations.max()) / view.first_sigma, options.tolfacupx),
+        "tolflatfitness": options.tolflatfitness is not None and int(seen["flat_generations"]) > options.tolflatfitness,
+        "tolstagnation": _stagnates(options, view, seen),
+        "max_generations": 0 < generations <= view.age,
+        "noeffectcoord": options.noeffect and bool((view.theta == _added(view.theta, 0.2 * view.deviations)).any()),
+    }
+    return {**met, **_of_axes(options, view)}
+
+
+def _above(value: float, limit: float) -> bool:
+    return 0 < limit < value
+
+
+def _added(theta: Array, step: Float64) -> Array:
+    moved: Array = theta + step.astype(theta.dtype, copy=False)
+    return moved
+
+
+def _of_axes(options: Options, view: View) -> Mapping[str, bool]:
+    if view.axes is None:
+        return {}
+    lengths, columns = view.axes
+    index = view.age % len(lengths)
+    step = 0.1 * view.sigma * lengths[index] * columns[:, index]
+    return {
+        "tolupsigma": _above(view.sigma / float(lengths[-1]) / view.first_sigma, options.tolupsigma),
+        "tolconditioncov": _above(float(lengths[-1] / lengths[0]) ** 2, options.tolconditioncov),
+        "noeffectaxis": options.noeffect and bool((view.theta == _added(view.theta, step)).all()),
+    }
+
+
+def _stagnates(options: Options, view: View, seen: Arrays) -> bool:
+    """Return whether neither the best nor the median of a long time is better than that of the time before."""
+    size, population, best = len(view.theta), view.population, seen["history_best"]
+    tolerance = options.tolstagnation
+    if tolerance is None:
+        tolerance = int(100 + 100 * size**1.5 / population)
+    count = int(max(tolerance / SPARSE / 2, len(best) / 10))
+    if not tolerance or view.age <= size * (5 + 100 / population) or len(best) <= max(100, 2 * count):
+        return False
+    if view.age - int(seen["least_age"]) <= tolerance / 2:
+        return False
+    return all(
+        np.median(history[-count:]) >= np.median(history[-2 * count : -count])
+        for history in (best, seen["history_median"])
+    )
+
+
+def bit(name: str) -> int:
+    """Return the bit of a criterion in `stopped`."""
+    return 1 << NAMES.index(name)
+
+
+def names(stopped: int) -> str:
+    """Return the names of the criteria that are met."""
+    return ", ".join(name for name in NAMES if stopped & bit(name))

@@ -1,0 +1,127 @@
+"""A strategy without a run: generations one after the other on one rank, with given noise, on plain functions.
+
+made = strategy("cma_es", elli, theta=np.ones(3), sigma=0.5, noise=Waves(7, 3))
+state = after(made, 3)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpc_es.config import kinds
+from hpc_es.config.loading import validate
+from hpc_es.core.data import Array, Carried, Field, Outcome, Results, State, numbered, row_dtype
+from hpc_es.core.keys import Keys
+from hpc_es.noise.counter import BLOCK, CounterNoise
+from hpc_es.noise.sums import weighted_sums
+from hpc_es.tasks.problem_defaults import ProblemDefaults
+from tests.toys import nothing
+
+
+class Waves:
+    """The noise of the test vectors: sqrt(2) sin(1 + q^2), q = (generation * samples + sample) * size + coordinate."""
+
+    block = BLOCK
+
+    def __init__(self, samples: int, size: int) -> None:
+        self._samples, self._size = samples, size
+
+    def direction(self, generation: int, pair: int, start: int, stop: int) -> Any:
+        q = (generation * self._samples + pair) * self._size + np.arange(start, stop, dtype=np.float64)
+        return np.sqrt(2) * np.sin(1 + q * q)
+
+    def weighted_sums(self, *which: Any) -> Array:
+        return weighted_sums(self, *which)
+
+
+class Rows:
+    """Directions from a table, float64[pairs, size]."""
+
+    block = BLOCK
+
+    def __init__(self, directions: Sequence[Sequence[float]]) -> None:
+        self._directions = np.array(directions, np.float64)
+
+    def direction(self, generation: int, pair: int, start: int, stop: int) -> Any:
+        return self._directions[pair, start:stop]
+
+    def weighted_sums(self, *which: Any) -> Array:
+        return weighted_sums(self, *which)
+
+
+D4 = Rows([[0.5, -1, 0.25], [1.5, 0.75, -0.5], [-0.25, 0.5, 1.25], [-1, -0.75, 0.5]])  # of the test vectors
+
+
+class Cost(ProblemDefaults):
+    """A function to be minimised, or costs in job order, as a problem without a run."""
+
+    fields: tuple[Field, ...] = ()
+
+    def __init__(self, cost: Callable[[Array], float] | Sequence[float], theta: Array) -> None:
+        self.size, self.dtype, self._theta, self._cost = len(theta), theta.dtype, theta, cost
+        self.layout = {"x": (self.size,)}
+        self.spread = np.full(self.size, 0.3)
+        self.evaluated: list[Array] = []
+
+    def initial(self, rng: np.random.Generator) -> Array:
+        return self._theta.copy()
+
+    def evaluate(self, candidates: Any, jobs: Any, carried: Carried, poll: Any) -> Outcome:
+        stack = candidates.stacked()
+        self.evaluated.append(stack)
+        rows = np.zeros(len(stack), row_dtype(self.fields))
+        costs = map(self._cost, stack) if callable(self._cost) else (self._cost[job] for job in jobs.numbers)
+        rows["return_"], rows["length"] = [-cost for cost in costs], 1
+        return Outcome(rows)
+
+
+def strategy(kind: str, cost: Any, theta: Any, noise: Any = None, chunk_size: int = 4, **options: Any) -> Any:
+    """A strategy of this kind and these options, on a cost, from theta."""
+    theta = np.asarray(theta)
+    theta = theta if theta.dtype == np.float32 else theta.astype(np.float64)
+    task = {"kind": "function", "function": "tests.toys:noisy_bowl", "dimension": len(theta)}
+    config = validate({"task": task, "policy": None, "algorithm": {"kind": kind, **options}})
+    noise = noise or CounterNoise(Keys(1), len(theta))
+    build = kinds.module("algorithms", kind).build
+    return build(config.algorithm, Cost(cost, theta), noise, Keys(1), chunk_size)
+
+
+def generation(made: Any, state: State) -> Results:
+    """What a generation gives."""
+    rows = np.zeros(0, row_dtype(made.problem.fields))
+    outcomes: list[Outcome] = []
+    for round in range(100):
+        chunks = numbered(made.ask(state, round, rows), len(outcomes))
+        if not chunks:
+            break
+        outcomes += [made.evaluate(state, chunk, nothing) for chunk in chunks]
+        rows = np.concatenate([outcome.rows for outcome in outcomes])
+    prepared = made.prepare(state, rows)
+    blocks = [made.contribute(state, prepared, block) for block in range(made.blocks(state))]
+    return Results(rows, [outcome.arrays for outcome in outcomes], blocks, prepared)
+
+
+def following(made: Any, state: State) -> State:
+    """The next state."""
+    after: State = made.tell(state, generation(made, state))[0]
+    return after
+
+
+def after(made: Any, generations: int) -> State:
+    """The state after so many generations."""
+    state: State = made.initial()
+    for _ in range(generations):
+        state = following(made, state)
+    return state
+
+
+def elli(x: Array) -> float:
+    """The ellipsoid with the condition number 1e6."""
+    return float(sum(10 ** (6 * i / (len(x) - 1)) * each**2 for i, each in enumerate(x.tolist())))
+
+
+def sphere(x: Array) -> float:
+    return float((x * x).sum())
