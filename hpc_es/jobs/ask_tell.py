@@ -1,6 +1,6 @@
 """Ask and tell: the strategies of the batch job for programs that evaluate themselves.
 
-    es = hpc_es.Strategy("es", x0=np.ones(10), sigma0=0.3, learning_rate=0.1)
+    es = hpc_es.Strategy(x0=np.ones(10), sigma0=0.3)    by CMA-ES; or Strategy("snes", ...)
     while not es.stop():
         x = es.ask()                          float64[k, size]
         es.tell([cost(each) for each in x])   small values are good
@@ -11,8 +11,7 @@ These are the same algorithm objects: equal options and seeds give the vectors o
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,22 +19,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.config.kinds import module
 from hpc_es.config.loading import validate
 from hpc_es.config.resolved import config_hash, dump, identity, parse_resolved
 from hpc_es.config.sections import Config
-from hpc_es.core.data import Carried, Chunk, Float64, Outcome, Purpose, Results, Rows, State, numbered, row_dtype
-from hpc_es.core.errors import CheckpointError, ConfigError
-from hpc_es.core.keys import Keys
+from hpc_es.core.data import Carried, Chunk, Float64, Outcome, Purpose, Results, Rows, State, numbered, unperturbed
+from hpc_es.core.errors import CheckpointError
 from hpc_es.core.places import RunPlace
 from hpc_es.core.version import __version__
+from hpc_es.jobs.vectors import ALGORITHM, OUTSIDE, algorithm_options, parts_of, vector_options
 from hpc_es.tasks.function import VectorTask
 from hpc_es.tasks.functions.best import BestVector
 from hpc_es.tasks.functions.evaluator import Measured, measured
 from hpc_es.training.failing import require_finite
-from hpc_es.training.misfits import needs
 
-OUTSIDE = "the_caller:evaluates"  # in place of a function
 ALL = 1 << 30  # jobs of a chunk: a round is asked for in one
 
 
@@ -58,7 +54,7 @@ class Strategy:
 
     def __init__(
         self,
-        algorithm: str = "es",
+        algorithm: str = ALGORITHM,
         *,
         x0: npt.ArrayLike,
         sigma0: float | None = None,
@@ -85,19 +81,14 @@ class Strategy:
         )
 
     def _start(self, config: Config) -> None:
-        if needs(config).searches != "vectors":
-            text = f"is {config.algorithm.kind!r}, which searches {needs(config).searches}: expected one of vectors"
-            raise ConfigError([("algorithm", text)])
         self.config, self._values = config, Given()
-        keys, task = Keys(config.seed), VectorTask("", config.task, self._values)
-        self._problem = task.problem("vectors", None, keys, ALL)
-        kind, size = module("noise", config.noise.kind), self._problem.size
-        self._noise = kind.build(config.noise, keys, size, None) if needs(config).noise else None
-        build = module("algorithms", config.algorithm.kind).build
-        self._algorithm = build(config.algorithm, self._problem, self._noise, keys, ALL)
-        self._row = row_dtype((*self._problem.fields, *needs(config).fields))
+        task: Any = VectorTask("", config.task, self._values)
+        self._parts = parts_of(config, task, ALL)
+        self._problem: Any = self._parts.problem
+        self._algorithm: Any = self._parts.algorithm
+        self._row = self._parts.row
         self._evaluations = 0
-        self._begin(self._problem.carried().added_to(self._algorithm.initial()))
+        self._begin(self._parts.initial())
 
     def _begin(self, state: State) -> None:
         """Begin a generation."""
@@ -137,7 +128,8 @@ class Strategy:
     def tell(self, values: Sequence[float] | npt.ArrayLike) -> None:
         """Take the values of the vectors that `ask` gave, in their order; NaN is a failed evaluation.
 
-        Raises ValueError for another number of values, RunError where none of a generation is a number.
+        Raises ValueError for another number of values, RunError where `es` has a generation without a number (other
+        algorithms go without an update).
         """
         given = np.asarray(values, np.float64)
         wanted = sum(chunk.jobs for chunk in self._chunks)
@@ -188,7 +180,7 @@ class Strategy:
             raise CheckpointError(f"{path}: expected what Strategy.save wrote, found the checkpoint of a run")
         strategy = Strategy.__new__(Strategy)
         strategy._start(config)
-        verify_restored(strategy._state, snapshot.state)
+        verify_restored(strategy._state, snapshot.state, strategy._parts.growing)
         strategy._begin(snapshot.state)
         rounds: Any = snapshot.counters["rounds"]
         for values in rounds:
@@ -199,8 +191,6 @@ class Strategy:
     # The generation.
 
     def _candidates(self, chunk: Chunk) -> Any:
-        from hpc_es.core.data import unperturbed
-
         if chunk.purpose == "train":
             return self._algorithm.candidates(self._state, chunk)
         return unperturbed(self._algorithm.centre(self._state, chunk.parent), chunk.jobs)
@@ -247,41 +237,3 @@ class Given:
 
 def _no_poll() -> None:
     pass
-
-
-def vector_options(x0: npt.ArrayLike, bounds: tuple[Any, Any] | None, keep: str) -> dict[str, Any]:
-    """Return the options of a task that begins with this vector; ConfigError."""
-    first = np.asarray(x0, np.float64)
-    if first.ndim != 1 or not first.size:
-        raise ConfigError([("x0", f"expected a vector of numbers, found an array of shape {first.shape}")])
-    low, high = bounds or (None, None)
-    limits = {"low": _listed(low), "high": _listed(high), "keep": keep}
-    return {
-        "dimension": first.size,
-        "initial": first.tolist(),
-        "bounds": limits,
-        "record_evaluations": False,
-        "journal": False,
-    }
-
-
-def _listed(side: Any) -> Any:
-    return side.tolist() if isinstance(side, np.ndarray) else list(side) if isinstance(side, tuple) else side
-
-
-def algorithm_options(kind: str, sigma0: float | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the algorithm's section; plain names that only its optimizer has go there."""
-    fields = {each.name: each for each in dataclasses.fields(module("algorithms", kind).Options)}
-    section: dict[str, Any] = {"kind": kind}
-    if sigma0 is not None:
-        section["sigma"] = float(sigma0)
-    optimizer = {}
-    for name, value in options.items():
-        inner = name.removeprefix("optimizer_")
-        if name not in fields and "optimizer" in fields:
-            optimizer[inner] = value
-        else:
-            section[name] = value
-    if optimizer:
-        section["optimizer"] = {**dict(section.get("optimizer", {})), **optimizer}
-    return section

@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.config.kinds import module
 from hpc_es.config.loading import validate
 from hpc_es.config.resolved import dump_json, parse_resolved
 from hpc_es.config.sections import Config
-from hpc_es.core.data import Float64, row_dtype
-from hpc_es.core.keys import Keys
-from hpc_es.jobs.ask_tell import OUTSIDE, algorithm_options, vector_options
+from hpc_es.core.data import Float64
+from hpc_es.jobs.vectors import ALGORITHM, OUTSIDE, algorithm_options, parts_of, vector_options
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, stand_by
 from hpc_es.mpi.world import World
@@ -27,7 +25,6 @@ from hpc_es.tasks.functions.resolve import objective
 from hpc_es.training.build import Parts
 from hpc_es.training.loop import Training
 from hpc_es.training.metrics_row import Row
-from hpc_es.training.misfits import needs
 from hpc_es.training.on_rank_0 import Ended, on_rank_0
 
 EVALUATIONS = 10_000  # at most, where the caller names no limit
@@ -49,7 +46,7 @@ def minimize(
     x0: npt.ArrayLike,
     sigma0: float | None = None,
     *,
-    algorithm: str = "es",
+    algorithm: str = ALGORITHM,
     max_evaluations: int = EVALUATIONS,
     target: float | None = None,
     bounds: tuple[Any, Any] | None = None,
@@ -75,11 +72,10 @@ def minimize(
     stand_by()
 
     def checked() -> Config:
-        called = objective(f, arguments or {})  # raises where f does not take the call
-        del called
+        objective(f, arguments or {})  # raises where f does not take the call
         task = {"kind": "function", "function": OUTSIDE, **vector_options(x0, bounds, keep)}
         task |= {"batch": batch, "timeout_seconds": timeout_seconds, "arguments": dict(arguments or {})}
-        return validate(
+        config = validate(
             {
                 "seed": seed,
                 "task": task,
@@ -89,6 +85,8 @@ def minimize(
                 "stop": {"episodes": max_evaluations, "target_value": target},
             }
         )
+        _parts(config, f)  # raises where the algorithm does not fit
+        return config
 
     try:
         _, told = on_rank_0(world, checked, lambda config: {"config": dump_json(config)})
@@ -107,14 +105,7 @@ def _parts(config: Config, f: Callable[..., Any]) -> Parts:
     """Return the parts of a run on this rank, with the function itself in place of a name."""
     calls = Calls(objective(f, config.task.arguments), config.task.batch > 0, config.task.timeout_seconds)
     task: Any = VectorTask(getattr(f, "__name__", "f"), config.task, calls, config.task.batch)
-    keys = Keys(config.seed)
-    problem: Any = task.problem("vectors", None, keys, config.mpi.chunk_size)
-    noise = None
-    if needs(config).noise:
-        noise = module("noise", config.noise.kind).build(config.noise, keys, problem.size, None)
-    build = module("algorithms", config.algorithm.kind).build
-    algorithm = build(config.algorithm, problem, noise, keys, problem.chunk_size)
-    return Parts(task, None, problem, noise, algorithm, row_dtype((*problem.fields, *needs(config).fields)))
+    return parts_of(config, task, config.task.batch or 1)
 
 
 def _found(

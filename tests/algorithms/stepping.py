@@ -20,6 +20,8 @@ from hpc_es.noise.sums import weighted_sums
 from hpc_es.tasks.problem_defaults import ProblemDefaults
 from tests.toys import nothing
 
+KINDS = [kind for kind in kinds.kinds("algorithms") if kinds.module("algorithms", kind).NEEDS.searches == "vectors"]
+
 
 class Waves:
     """The noise of the test vectors: sqrt(2) sin(1 + q^2), q = (generation * samples + sample) * size + coordinate."""
@@ -50,6 +52,22 @@ class Rows:
 
     def weighted_sums(self, *which: Any) -> Array:
         return weighted_sums(self, *which)
+
+
+class Rotated(Rows):
+    """The directions of CounterNoise, float64, turned by a rotation."""
+
+    def __init__(self, turn: Array) -> None:
+        self._turn, self._plain = turn, CounterNoise(Keys(1), len(turn))
+
+    def direction(self, generation: int, pair: int, start: int, stop: int) -> Any:
+        plain = self._plain.direction(generation, pair, 0, len(self._turn)).astype(np.float64)
+        return (self._turn @ plain)[start:stop]
+
+
+def rotation(size: int) -> Array:
+    """A rotation of all axes."""
+    return np.linalg.qr(np.random.default_rng(4).standard_normal((size, size)))[0]
 
 
 D4 = Rows([[0.5, -1, 0.25], [1.5, 0.75, -0.5], [-0.25, 0.5, 1.25], [-1, -0.75, 0.5]])  # of the test vectors

@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.parts.covariance import constants, products, root_of
-from tests.algorithms.stepping import Waves, after, elli, strategy
-
-CONSTANTS = {  # size, population: mueff, c_s, d_s, c_c, c_1, c_mu, chi, of pycma's equations
-    (2, 6): (2.028611465, 0.4462049874, 1.446204987, 0.624554539, 0.1548153999, 0.08559277943, 1.254272743),
-    (3, 7): (2.254815082, 0.4149090011, 1.414909001, 0.5588013229, 0.09640963258, 0.06958846923, 1.59687753),
-    (10, 10): (3.167299281, 0.2844285879, 1.284428588, 0.294990383, 0.01528382452, 0.02355177665, 3.084726565),
-    (40, 15): (4.540915209, 0.1320305687, 1.132030569, 0.09300921663, 0.001169432725, 0.003405219644, 6.28521508),
-}
-
-
-@pytest.mark.parametrize(("size", "population"), CONSTANTS)
-def test_the_constants_are_those_of_the_tutorial(size: int, population: int) -> None:
-    c = constants(size, population, True)
-    found = (c.mueff, c.c_s, c.d_s, c.c_c, c.c_1, c.c_mu, c.chi)
-    assert found == pytest.approx(CONSTANTS[size, population], rel=1e-8)
-    assert c.mu == population // 2
-
-
-def test_the_weights_of_six_and_seven_samples() -> None:
-    six = [0.6370425712, 0.2845702574, 0.07838717132, -0.2863837826, -0.7649580941, -1.155981778]
-    seven = [0.5856451065, 0.2928225533, 0.1215323402, 0, -0.4241269418, -0.7706638857, -1.063656697]
-    assert constants(2, 6, True).weights == pytest.approx(six, rel=1e-8)
-    assert constants(3, 7, True).weights == pytest.approx(seven, rel=1e-8, abs=1e-15)
-    assert constants(3, 7, False).weights[4:].tolist() == [0, 0, 0]
+from tests.algorithms.stepping import Rotated, Waves, after, elli, rotation, strategy
 
 
 def test_one_and_three_generations_of_the_ellipsoid() -> None:
@@ -48,11 +26,33 @@ def test_one_and_three_generations_of_the_ellipsoid() -> None:
     assert three.master["covariance"][np.triu_indices(3)] == pytest.approx(upper, rel=1e-8)
 
 
-def test_a_product_has_the_bits_of_any_company() -> None:
-    rng = np.random.default_rng(0)
-    root = root_of(np.cov(rng.standard_normal((40, 60))))[0]
-    drawn = rng.standard_normal((20, 40)).astype(np.float32)
-    whole = products(drawn, 3, root)
-    for sample in range(20):
-        assert products(drawn[sample : sample + 1], 3 + sample, root).tobytes() == whole[sample].tobytes()
-    np.testing.assert_allclose(whole, drawn @ root, rtol=1e-12, atol=1e-12)
+def test_a_rotated_function_is_searched_alike() -> None:
+    """f(R^T x) from R x, with rotated directions, gives R m and R C R^T."""
+    turn = rotation(4)
+    plain = after(strategy("cma_es", elli, np.ones(4), Rotated(np.eye(4)), sigma=0.3), 30)
+    turned = after(strategy("cma_es", lambda x: elli(turn.T @ x), turn @ np.ones(4), Rotated(turn), sigma=0.3), 30)
+    assert turned.theta == pytest.approx(turn @ plain.theta, rel=1e-6, abs=1e-8)
+    expected = turn @ plain.master["covariance"] @ turn.T
+    assert turned.master["covariance"] == pytest.approx(expected, rel=1e-5, abs=1e-8)
+    assert elli(plain.theta) < elli(np.ones(4)) / 10
+
+
+def test_without_active_weights_bad_samples_do_not_count() -> None:
+    """The worst three of six samples may be any others."""
+
+    def searched(worst: float) -> Any:
+        made = strategy("cma_es", [1, 2, 3, 4, 5 * worst, 6], np.ones(3), population_size=6, active=False)
+        return after(made, 1).master["covariance"]
+
+    assert searched(1).tobytes() == searched(9).tobytes()
+
+
+def test_the_path_is_told_and_the_axes_are() -> None:
+    made = strategy("cma_es", elli, np.ones(3), Waves(7, 3), sigma=0.5)
+    state = after(made, 1)
+    shown = made.shown(state)
+    lengths = np.sqrt(np.linalg.eigvalsh(state.master["covariance"]))
+    assert shown["axis_ratio"] == pytest.approx(lengths[-1] / lengths[0])
+    assert shown["condition_number"] == pytest.approx((lengths[-1] / lengths[0]) ** 2)
+    path = np.linalg.norm([0.4159907821, 0.6803817445, -1.31752224])  # of the published generation
+    assert (shown["sigma"], shown["path_length"]) == pytest.approx((0.4948117169, path / 1.59687753), rel=1e-8)

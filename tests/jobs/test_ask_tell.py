@@ -11,6 +11,7 @@ import pytest
 
 import hpc_es
 from hpc_es.core.errors import CheckpointError, ConfigError, RunError
+from tests.algorithms.stepping import KINDS
 
 SPHERE = """
 def cost(x):
@@ -129,6 +130,18 @@ def test_saved_and_loaded_it_goes_on_to_the_same_vectors(tmp_path: Path, rounds:
     assert loaded.best is not None and es.best is not None and loaded.best.f == es.best.f
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_strategy_goes_on_to_the_same_vectors_after_every_generation(tmp_path: Path, kind: str) -> None:
+    """Also where its arrays grow."""
+    es = hpc_es.Strategy(kind, x0=[1.0, -2.0, 0.5], seed=5)
+    for _ in range(7):
+        es.save(tmp_path / "es.h5")
+        loaded = hpc_es.Strategy.load(tmp_path / "es.h5")
+        for each in (loaded, es):
+            each.tell(sphere(each.ask()))
+        assert np.array_equal(loaded.ask(), es.ask())
+
+
 def test_the_checkpoint_of_a_run_is_no_strategy(tmp_path: Path) -> None:
     config = {
         "task": {"env_id": "CartPole-v1"},
@@ -166,6 +179,23 @@ def test_a_generation_without_a_value_is_refused_and_may_be_told_again() -> None
     assert es.generation == 0 and es.evaluations == 0
     es.tell(sphere(es.ask()))
     assert es.generation == 1
+
+
+def test_it_is_cma_es_unless_another_is_named() -> None:
+    assert hpc_es.Strategy(x0=[1.0, 2.0]).config.algorithm.kind == "cma_es"
+    with pytest.raises(ConfigError, match=r"square of 2,001 parameters: expected at most 2,000; try sep_cma_es"):
+        hpc_es.Strategy(x0=np.ones(2001))
+
+
+def test_it_says_that_a_search_has_ended() -> None:
+    """After two flat generations, by the default of stops.tolflatfitness."""
+    es = hpc_es.Strategy(x0=[1.0, 2.0])
+    said = []
+    for _ in range(2):
+        said.append(es.stop())
+        es.tell(np.ones(len(es.ask())))
+    reason = es.stop()
+    assert said == [None, None] and reason is not None and "tolflatfitness" in reason
 
 
 def test_mistakes_are_told_at_once() -> None:

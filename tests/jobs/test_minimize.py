@@ -9,9 +9,11 @@ import pytest
 
 import hpc_es
 from hpc_es.core.errors import ConfigError
+from tests.algorithms.stepping import KINDS
 from tests.harness import mpiexec, script
 
-SEARCH: dict[str, Any] = {"population_size": 20, "learning_rate": 0.05, "seed": 3, "max_evaluations": 200}
+SEARCH: dict[str, Any] = {"algorithm": "es", "population_size": 20, "learning_rate": 0.05, "seed": 3}
+SEARCH["max_evaluations"] = 200
 START = [1.0, 1.0, 1.0]
 
 PROGRAM = """
@@ -19,26 +21,40 @@ import sys
 import numpy as np, hpc_es
 def cost(x, shift):
     return float(((x - shift) ** 2).sum())
-found = hpc_es.minimize(cost, np.ones(3), 0.1, arguments={"shift": 0.5}, population_size=20, learning_rate=0.05, seed=3,
+found = hpc_es.minimize(cost, np.ones(3), 0.1, arguments={"shift": 0.5}, population_size=20, seed=3,
                         max_evaluations=200)
 from hpc_es.mpi.connect import connect
 sys.stdout.write(f"rank {connect().rank}: {found.f.hex()} {found.x.tobytes().hex()} {found.evaluations}\\n")
 """
 
 
+def rosenbrock(x: Any) -> float:
+    return float(100 * (x[1] - x[0] ** 2) ** 2 + (1 - x[0]) ** 2)
+
+
 def shifted(x: Any, shift: float = 0.0) -> float:
     return float(np.square(x - shift).sum())
 
 
-def test_it_finds_what_a_strategy_finds() -> None:
-    found = hpc_es.minimize(shifted, START, 0.1, arguments={"shift": 0.5}, **SEARCH)
-    es = hpc_es.Strategy("es", x0=START, sigma0=0.1, **SEARCH)
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_finds_what_a_strategy_finds(kind: str) -> None:
+    found = hpc_es.minimize(shifted, START, algorithm=kind, arguments={"shift": 0.5}, seed=3, max_evaluations=200)
+    es = hpc_es.Strategy(kind, x0=START, seed=3, max_evaluations=200)
     while not es.stop():
         es.tell([shifted(x, 0.5) for x in es.ask()])
     assert es.best is not None
     assert found.f == es.best.f and np.array_equal(found.x, es.best.x)
-    assert (found.evaluations, found.generations) == (200, 10)
+    assert (found.evaluations, found.generations) == (es.evaluations, es.generation)
     assert found.f == shifted(found.x, 0.5) < 0.75
+
+
+def test_it_is_cma_es_which_finds_the_bottom_of_rosenbrocks_valley() -> None:
+    """pycma needs 345 to 512 evaluations, of 11 seeds."""
+    found = hpc_es.minimize(rosenbrock, [0.0, 0.0], 0.5, target=1e-8)
+    assert found.reason == "stop.target_value: 1e-08"
+    assert found.evaluations < 700 and found.x == pytest.approx([1, 1], abs=1e-3)
+    with pytest.raises(ConfigError, match="square of 2,001 parameters"):
+        hpc_es.minimize(shifted, np.ones(2001))
 
 
 def test_every_rank_gets_the_same_on_any_ranks() -> None:

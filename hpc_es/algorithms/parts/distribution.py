@@ -150,7 +150,8 @@ class DistributionStrategy(Strategy):
         """
         age, run = int(after.master["age"]) + 1, Run.of(after.master)
         run = replace(run, evaluations=run.evaluations + run.population)
-        view = replace(self.view(after), age=age, population=run.population)
+        _, ratios = first_deviations(self.options.sigma, self.problem)
+        view = replace(self.view(after), age=age, population=run.population, ratios=ratios)
         seen = stopping.updated(self.options.stops, view, returns, after.master)
         stopped = int(seen["stopped"])
         if run.limit and run.evaluations >= run.limit:

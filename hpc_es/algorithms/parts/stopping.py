@@ -10,6 +10,7 @@ import numpy as np
 from hpc_es.config.options import Natural, NonNegative, option, options
 from hpc_es.core.data import Array, Arrays, Float64
 
+SHORT = 10  # generations whose best costs say that a search has ended
 SPARSE = 5  # generations between two entries of the long histories
 LONGEST = 20_000  # entries of them
 
@@ -54,6 +55,7 @@ class View:
     deviations: Float64  # float64[size], of the coordinates, with sigma
     path: Float64  # float64[size], the covariance path, with sigma
     axes: tuple[Float64, Float64] | None = None  # lengths, in rising order, and columns; None: the coordinates
+    ratios: Float64 | float = 1.0  # of the first deviations to first_sigma
     population: int = 0
     age: int = 0  # generations of this search
 
@@ -81,7 +83,7 @@ def updated(options: Options, view: View, returns: Float64, old: Arrays) -> dict
     new = {name: old[name] for name in nothing(0)}
     if len(costs):
         new |= _histories(view, costs, old)
-        flat = costs[0] >= costs[int(0.75 * len(costs))]
+        flat = len(costs) > 1 and costs[0] >= costs[int(0.75 * len(costs))]
         new["flat_generations"] = old["flat_generations"] + 1 if flat else np.array(0)
     moved = not np.abs(view.theta - old["still_theta"]).max() < options.tolxstagnation
     new["still_theta"] = view.theta.astype(np.float64) if moved else old["still_theta"]
@@ -116,12 +118,12 @@ def criteria(options: Options, view: View, costs: Float64, seen: Arrays) -> Mapp
     if generations is None:
         generations = int(100 + 150 * (size + 3) ** 2 // view.population**0.5)
     met: dict[str, bool] = {
-        "tolfun": max(spread, recent) < options.tolfun,
-        "tolfunhist": len(history) > 9 and recent < options.tolfunhist,
+        "tolfun": len(history) >= SHORT and max(spread, recent) < options.tolfun,
+        "tolfunhist": len(history) >= SHORT and recent < options.tolfunhist,
         "tolfunrel": spread < options.tolfunrel * float(seen["median_first"] - seen["median_least"]),
-        "tolx": bool((np.maximum(view.deviations, view.path) < options.tolx).all()),
+        "tolx": bool((np.maximum(view.deviations, np.abs(view.path)) < options.tolx).all()),
         "tolxstagnation": int(seen["still_generations"]) > 20 + 0.1 * view.age,
-        "tolfacupx": _above(float(view.deviations.max()) / view.first_sigma, options.tolfacupx),
+        "tolfacupx": _above(float((view.deviations / view.ratios).max()) / view.first_sigma, options.tolfacupx),
         "tolflatfitness": options.tolflatfitness is not None and int(seen["flat_generations"]) > options.tolflatfitness,
         "tolstagnation": _stagnates(options, view, seen),
         "max_generations": 0 < generations <= view.age,

@@ -1,0 +1,94 @@
+"""Constants of CMA-ES against those of pycma's equations; roots and sums of covariances by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from hpc_es.algorithms.parts import covariance
+from hpc_es.algorithms.parts.covariance import BLOCK, constants, products, root_of, rows_of_sum
+
+CONSTANTS = {  # size, population: mueff, c_s, d_s, c_c, c_1, c_mu, chi, of pycma's equations
+    (2, 6): (2.028611465, 0.4462049874, 1.446204987, 0.624554539, 0.1548153999, 0.08559277943, 1.254272743),
+    (3, 7): (2.254815082, 0.4149090011, 1.414909001, 0.5588013229, 0.09640963258, 0.06958846923, 1.59687753),
+    (10, 10): (3.167299281, 0.2844285879, 1.284428588, 0.294990383, 0.01528382452, 0.02355177665, 3.084726565),
+    (40, 15): (4.540915209, 0.1320305687, 1.132030569, 0.09300921663, 0.001169432725, 0.003405219644, 6.28521508),
+}
+
+
+@pytest.mark.parametrize(("size", "population"), CONSTANTS)
+def test_the_constants_are_those_of_the_tutorial(size: int, population: int) -> None:
+    c = constants(size, population, True)
+    found = (c.mueff, c.c_s, c.d_s, c.c_c, c.c_1, c.c_mu, c.chi)
+    assert found == pytest.approx(CONSTANTS[size, population], rel=1e-8)
+    assert c.mu == population // 2
+
+
+def test_the_weights_of_six_and_seven_samples() -> None:
+    six = [0.6370425712, 0.2845702574, 0.07838717132, -0.2863837826, -0.7649580941, -1.155981778]
+    seven = [0.5856451065, 0.2928225533, 0.1215323402, 0, -0.4241269418, -0.7706638857, -1.063656697]
+    assert constants(2, 6, True).weights == pytest.approx(six, rel=1e-8)
+    assert constants(3, 7, True).weights == pytest.approx(seven, rel=1e-8, abs=1e-15)
+    assert constants(3, 7, False).weights[4:].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("size", [1, 2, 50])
+@pytest.mark.parametrize("population", [2, 3, 4, 1000])
+def test_constants_of_any_population_keep_the_covariance_positive(size: int, population: int) -> None:
+    """What is left of the old covariance, 1 - c_1 - c_mu sum w, less all that bad samples take away: n c_mu |w-|."""
+    c = constants(size, population, True)
+    bad = float(np.minimum(c.weights, 0).sum())
+    assert np.maximum(c.weights, 0).sum() == pytest.approx(1)
+    assert c.c_1 > 0 and c.c_mu > 0 and c.c_1 + c.c_mu <= 1
+    assert 1 - c.c_1 - c.c_mu + size * c.c_mu * bad >= -1e-12
+
+
+def test_the_root_may_be_old_where_many_parameters_make_it_dear() -> None:
+    """1000 parameters, 24 samples: c_1 + c_mu is about 1.3e-5, and 1 / (10 * 1000 * 1.3e-5) is 7.7."""
+    assert constants(40, 15, True).stale == 1
+    assert constants(1000, 24, True).stale == 7
+
+
+def test_the_root_of_two_parameters() -> None:
+    """[[2, 1], [1, 2]] has the lengths 1 and sqrt 3 along (1, -1) and (1, 1)."""
+    root, lengths, axes = root_of(np.array([[2.0, 1], [1, 2]]))
+    half = math.sqrt(3) / 2
+    assert root == pytest.approx(np.array([[half + 0.5, half - 0.5], [half - 0.5, half + 0.5]]))
+    assert lengths == pytest.approx([1, math.sqrt(3)])
+    assert np.abs(axes) == pytest.approx(np.full((2, 2), math.sqrt(0.5)))
+
+
+def test_an_axis_of_no_length_gets_the_least_that_the_others_allow() -> None:
+    _, lengths, _ = root_of(np.array([[4.0, 0], [0, -1e-9]]))
+    assert lengths == pytest.approx([2 * math.sqrt(np.finfo(np.float64).eps), 2])
+
+
+def test_a_product_has_the_bits_of_any_company() -> None:
+    rng = np.random.default_rng(0)
+    root = root_of(np.cov(rng.standard_normal((40, 60))))[0]
+    drawn = rng.standard_normal((20, 40)).astype(np.float32)
+    whole = products(drawn, 3, root)
+    for sample in range(20):
+        assert products(drawn[sample : sample + 1], 3 + sample, root).tobytes() == whole[sample].tobytes()
+    np.testing.assert_allclose(whole, drawn @ root, rtol=1e-12, atol=1e-12)
+
+
+def test_rows_of_a_weighted_sum_of_squares() -> None:
+    """2 (1, 3)(1, 3)^T - (2, 0)(2, 0)^T."""
+    found = rows_of_sum(np.array([2.0, -1]), np.array([[1.0, 3], [2, 0]]), 0)
+    assert found.tolist() == [[2 - 4, 6], [6, 18]]
+
+
+def test_blocks_of_rows_cover_the_covariance_once() -> None:
+    assert [covariance.blocks(size) for size in (1, BLOCK, BLOCK + 1)] == [1, 1, 2]
+    steps = np.random.default_rng(1).standard_normal((4, BLOCK + 3))
+    parts = [rows_of_sum(np.ones(4), steps, block) for block in range(2)]
+    np.testing.assert_allclose(np.concatenate(parts), steps.T @ steps, rtol=1e-12, atol=1e-12)
+
+
+def test_a_covariance_of_too_many_parameters_is_refused() -> None:
+    assert not list(covariance.too_large("xnes", 2000))
+    ((key, text),) = covariance.too_large("xnes", 2001)
+    assert key == "algorithm.kind" and "'xnes'" in text and "2,001 parameters: expected at most 2,000" in text

@@ -1,0 +1,139 @@
+"""What one search leaves to the next: skipped updates, restarts with a new state, why a search has ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc_es.config.loading import validate
+from hpc_es.config.warnings import warnings_of
+from hpc_es.core.data import Array, State
+from tests.algorithms.stepping import after, following, generation, sphere, strategy
+
+KINDS = ("cma_es", "sep_cma_es", "snes", "xnes")
+every = pytest.mark.parametrize("kind", KINDS)
+STARTS: dict[str, Any] = {"population_size": 6, "restarts": "ipop", "stops": {"max_generations": 3}}
+
+
+def told(made: Any, state: State) -> tuple[State, dict[str, float], list[str]]:
+    """The next state, its metrics and what a user is told."""
+    results = generation(made, state)
+    later, metrics = made.tell(state, results)
+    return later, metrics, list(made.notices(state, results, later))
+
+
+def anywhere(kind: str, **options: Any) -> Any:
+    """A strategy on a sphere that begins at a random vector."""
+    made = strategy(kind, sphere, np.ones(3), **options)
+    made.problem.initial = lambda rng: rng.uniform(-1, 1, 3)
+    return made
+
+
+@every
+@pytest.mark.parametrize(
+    ("cost", "said"),
+    [
+        (lambda x: 3.0, "all evaluations are equal: no update"),
+        (lambda x: np.nan, "0 of 6 evaluations did not fail, 3 are needed: no update"),
+    ],
+)
+def test_a_generation_without_an_update_is_told_of_and_moves_nothing(kind: str, cost: Any, said: str) -> None:
+    """Also in the middle of a search, where there are paths and a covariance to lose."""
+    made = strategy(kind, sphere, np.ones(3), population_size=6)
+    state, _, notices = told(made, after(made, 4))
+    assert notices == []
+    made.problem._cost = cost
+    later, metrics, notices = told(made, state)
+    assert notices == [said] and metrics["skipped_update"] == 1
+    assert all(later.shared[name].tobytes() == array.tobytes() for name, array in state.shared.items())
+    own = set(made.begun(1.0, np.ones(3))[1])
+    assert all(later.master[name].tobytes() == state.master[name].tobytes() for name in own)
+    assert (later.generation, int(later.master["age"])) == (6, 6)
+
+
+@every
+def test_a_restart_begins_anew_with_a_larger_population(kind: str) -> None:
+    made = anywhere(kind, **STARTS)
+    first = made.initial()
+    state, metrics, notices = told(made, after(made, 2))
+    assert notices == ["restart 1 with a population of 12, after max_generations"]
+    assert (metrics["population_size"], metrics["restarts"]) == (6, 0), "the generation was the old search's"
+    assert state.generation == 3 and made.population(state) == 12
+    fresh = {**first.shared, **first.master}
+    changed = {name for name, a in {**state.shared, **state.master}.items() if a.tobytes() != fresh[name].tobytes()}
+    assert changed == {"theta", "population", "run_restart", "run_population", "run_large", "run_growths"} | {
+        *("run_of_small", "run_ended_by")
+    }
+    assert int(state.master["run_of_small"]) == 18
+    assert state.theta.tobytes() == made.first_theta(1).tobytes()
+    assert made.finished(state) is None
+    assert told(made, state)[1]["restarts"] == 1
+
+
+@every
+def test_a_restart_samples_other_vectors_around_a_vector_that_is_given(kind: str) -> None:
+    made = strategy(kind, sphere, np.ones(3), **STARTS)
+    restarted = after(made, 3)
+    assert restarted.theta.tolist() == [1, 1, 1]
+    before = np.concatenate(made.problem.evaluated)
+    made.problem.evaluated.clear()
+    generation(made, restarted)
+    again = np.concatenate(made.problem.evaluated)
+    assert (len(before), len(again)) == (18, 12) and not np.isin(again, before).any()
+
+
+@every
+def test_the_last_search_says_why_it_has_ended(kind: str) -> None:
+    made = strategy(kind, sphere, np.ones(3), **{**STARTS, "max_restarts": 1})
+    state = after(made, 5)
+    assert made.finished(state) is None
+    state = following(made, state)
+    assert made.finished(state) == "max_generations"
+    assert int(state.master["run_restart"]) == 1
+
+
+def test_a_short_search_of_bipop_ends_with_its_evaluations() -> None:
+    """18 small ones, then 3 * 12 = 36 large ones: the next gets 18 at most, three generations of 6."""
+    made = strategy("snes", sphere, np.ones(3), **{**STARTS, "restarts": "bipop"})
+    state = after(made, 6)
+    assert [int(state.master[f"run_{name}"]) for name in ("restart", "limit", "population")] == [2, 18, 6]
+    assert state.shared["deviations"] == pytest.approx(0.3 * state.master["run_sigma_factor"])
+    assert state.master["run_sigma_factor"] < 1
+    patient = strategy("snes", sphere, np.ones(3), population_size=6, restarts="bipop")
+    for _ in range(2):
+        state = following(patient, state)
+        assert int(state.master["run_restart"]) == 2
+    state, _, notices = told(patient, state)
+    assert int(state.master["run_restart"]) == 3 and "after run_limit" in notices[0]
+
+
+def test_the_growth_of_a_deviation_is_to_its_own_first_one() -> None:
+    """Ranges of 1 and 1e8: no search has grown by 1e3 because its second coordinate is wide."""
+    made = strategy("sep_cma_es", lambda x: float(x[0] ** 2 + (x[1] * 1e-8) ** 2), np.ones(2))
+    made.problem.spread = np.array([1.0, 1e8])
+    assert made.finished(after(made, 5)) is None
+
+
+@every
+def test_the_first_samples_spread_as_the_problem_says(kind: str) -> None:
+    """Deviations 1 and 16 by the problem, 0.5 and 0.5 by the config."""
+
+    def spread(**options: Any) -> Array:
+        made = strategy(kind, sphere, np.zeros(2), population_size=2000, **options)
+        made.problem.spread = np.array([1.0, 16.0])
+        generation(made, made.initial())
+        return np.concatenate(made.problem.evaluated).std(axis=0)
+
+    assert spread() == pytest.approx([1, 16], rel=0.1)
+    assert spread(sigma=0.5) == pytest.approx([0.5, 0.5], rel=0.1)
+
+
+def test_options_of_restarts_without_restarts_are_told_of() -> None:
+    task = {"kind": "function", "function": "tests.toys:noisy_bowl", "dimension": 3}
+    given = {"kind": "cma_es", "max_restarts": 3, "population_factor": 3.0}
+    said = warnings_of(validate({"task": task, "policy": None, "algorithm": given}))
+    assert [line.partition(":")[0] for line in said] == ["algorithm.max_restarts", "algorithm.population_factor"]
+    assert all("does nothing: restarts is none" in line for line in said)
+    assert not warnings_of(validate({"task": task, "policy": None, "algorithm": {**given, "restarts": "ipop"}}))

@@ -1,0 +1,67 @@
+"""Weights by rank: published utilities, ties, failures, and generations that teach nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hpc_es.algorithms.parts.recombination import (
+    default_population,
+    nothing_to_learn,
+    of_samples,
+    ranking,
+    utilities,
+)
+
+NAN = np.nan
+UTILITIES = {  # Wierstra et al. 2014, computed apart from this program
+    2: [0.5, -0.5],
+    3: [0.4708295266, -0.1374961933, -0.3333333333],
+    4: [0.4804227103, 0.01957728969, -0.25, -0.25],
+    5: [0.4370425712, 0.08457025744, -0.1216128287, -0.2, -0.2],
+    8: [0.3687383775, 0.1560968325, 0.03170950256, -0.05654471252, -0.125, -0.125, -0.125, -0.125],
+}
+
+
+@pytest.mark.parametrize("population", UTILITIES)
+def test_the_utilities_are_the_published_ones_and_sum_to_0(population: int) -> None:
+    found = utilities(population)
+    assert found == pytest.approx(UTILITIES[population], rel=1e-8)
+    assert found.sum() == pytest.approx(0, abs=1e-15)
+
+
+@pytest.mark.parametrize(("size", "population"), [(1, 4), (2, 6), (3, 7), (10, 10), (40, 15), (1000, 24)])
+def test_the_default_population(size: int, population: int) -> None:
+    assert default_population(size) == population
+
+
+def test_the_best_is_first_failures_are_last_and_ties_in_job_order() -> None:
+    assert ranking(np.array([3, NAN, 7, 7, -1, NAN])).tolist() == [2, 3, 0, 4, 1, 5]
+
+
+def test_a_sample_has_the_weight_of_its_rank() -> None:
+    returns, weights = np.array([3, NAN, 7, 7, -1]), np.array([4.0, 3, 2, 1, 0])
+    assert of_samples(weights, returns, share_ties=False).tolist() == [2, 0, 4, 3, 1]
+    assert of_samples(weights, returns).tolist() == [2, 0, 3.5, 3.5, 1]
+
+
+def test_failures_and_a_plateau_share_their_weights() -> None:
+    weights = np.array([4.0, 3, 2, 1])
+    assert of_samples(weights, np.array([NAN, 5, NAN, 1])).tolist() == [1.5, 4, 1.5, 3]
+    assert of_samples(weights, np.full(4, -7.0)).tolist() == [2.5] * 4
+    assert of_samples(utilities(8), np.ones(8)) == pytest.approx(0, abs=1e-16)
+
+
+@pytest.mark.parametrize(
+    ("returns", "said"),
+    [
+        ([1, 2, 3, 4], None),
+        ([1, NAN, 2, NAN], None),
+        ([1, NAN, NAN, NAN], "1 of 4 evaluations did not fail, 2 are needed: no update"),
+        ([NAN] * 4, "0 of 4 evaluations did not fail, 2 are needed: no update"),
+        ([5, 5, 5, 5], "all evaluations are equal: no update"),
+        ([5, 5, 5, NAN], None),  # what has not failed is better
+    ],
+)
+def test_a_generation_that_teaches_nothing_says_why(returns: list[float], said: str | None) -> None:
+    assert nothing_to_learn(np.array(returns, np.float64), 2) == said

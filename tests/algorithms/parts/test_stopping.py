@@ -1,0 +1,177 @@
+"""Each criterion by which a search ends, met and just not met; what is remembered between generations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc_es.algorithms.parts.stopping import NAMES, Options, View, bit, criteria, names, nothing, updated
+
+ONES, EYE = np.ones(2), np.eye(2)
+VIEW = View(theta=np.array([1.0, 2]), first_sigma=1.0, sigma=1.0, deviations=ONES, path=0 * ONES, population=6, age=1)
+COSTS = np.arange(6.0)
+FALLING = np.arange(101.0)[::-1]
+
+
+def met(
+    costs: Any = COSTS, seen: dict[str, Any] | None = None, options: dict[str, Any] | None = None, **view: Any
+) -> set[str]:
+    """The criteria that are met where all else is as after the first generation of a search."""
+    given = {name: np.array(value) for name, value in (seen or {}).items()}
+    found = criteria(
+        Options(**(options or {})), replace(VIEW, **view), np.array(costs), {**nothing(2), "history": FALLING, **given}
+    )
+    return {name for name, is_met in found.items() if is_met}
+
+
+def axes(short: float, long: float) -> Any:
+    return np.array([short, long]), EYE
+
+
+FLAT = np.zeros(10)
+LONG = {"history_best": np.ones(101), "history_median": np.ones(101)}  # one in five generations
+CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [  # criterion, met, just not met
+    (
+        "tolfun",
+        {"costs": COSTS * 1e-12, "seen": {"history": FLAT + np.arange(10) * 1e-12}},
+        {"costs": COSTS * 1e-12, "seen": {"history": FLAT + np.arange(10) * 2e-12}},
+    ),
+    (
+        "tolfun",
+        {"costs": COSTS * 1e-12, "seen": {"history": FLAT + np.arange(10) * 1e-12}},
+        {"costs": COSTS * 3e-12, "seen": {"history": FLAT + np.arange(10) * 1e-12}},
+    ),
+    ("tolfunhist", {"seen": {"history": FLAT}}, {"seen": {"history": FLAT[:9]}}),
+    ("tolfunhist", {"seen": {"history": [0.0] * 9 + [9e-13]}}, {"seen": {"history": [0.0] * 9 + [1.1e-12]}}),
+    (  # a tenth of the 60 that the median has come is 6
+        "tolfunrel",
+        {"costs": COSTS * 1.19, "seen": {"median_first": 70.0, "median_least": 10.0}, "options": {"tolfunrel": 0.1}},
+        {"costs": COSTS * 1.21, "seen": {"median_first": 70.0, "median_least": 10.0}, "options": {"tolfunrel": 0.1}},
+    ),
+    ("tolx", {"deviations": ONES * 9e-12}, {"deviations": np.array([9e-12, 1.1e-11])}),
+    ("tolx", {"deviations": ONES * 9e-12}, {"deviations": ONES * 9e-12, "path": np.array([0, -1.1e-11])}),
+    (  # more than 20 and a tenth of 5
+        "tolxstagnation",
+        {"seen": {"still_generations": 21}, "age": 5},
+        {"seen": {"still_generations": 20}, "age": 5},
+    ),
+    ("tolfacupx", {"deviations": np.array([1, 1001])}, {"deviations": np.array([1, 999])}),
+    ("tolfacupx", {"deviations": np.array([1, 2e9])}, {"deviations": np.array([1, 2e9]), "ratios": np.array([1, 1e8])}),
+    ("tolupsigma", {"sigma": 3e20, "axes": axes(1, 2)}, {"sigma": 1.9e20, "axes": axes(1, 2)}),
+    ("tolconditioncov", {"axes": axes(1, 1.1e7)}, {"axes": axes(1, 0.9e7)}),
+    ("tolflatfitness", {"seen": {"flat_generations": 2}}, {"seen": {"flat_generations": 1}}),
+    (
+        "tolflatfitness",
+        {"seen": {"flat_generations": 9}, "options": {"tolflatfitness": 8}},
+        {"seen": {"flat_generations": 9}, "options": {"tolflatfitness": None}},
+    ),
+    # 100 + 100 * 2^1.5 / 6 = 147 generations; 101 entries are enough; the last 14 are compared with the 14 before
+    ("tolstagnation", {"seen": LONG, "age": 505}, {"seen": {**LONG, "history_median": FALLING}, "age": 505}),
+    ("tolstagnation", {"seen": LONG, "age": 505}, {"seen": {**LONG, "history_best": FALLING}, "age": 505}),
+    ("tolstagnation", {"seen": LONG, "age": 505}, {"seen": {**LONG, "history_best": np.ones(100)}, "age": 505}),
+    ("tolstagnation", {"seen": LONG, "age": 505}, {"seen": {**LONG, "least_age": 432}, "age": 505}),
+    ("tolstagnation", {"seen": LONG, "age": 505}, {"seen": LONG, "age": 505, "options": {"tolstagnation": 0}}),
+    (  # 2 (5 + 100 / 6) = 43.3
+        "tolstagnation",
+        {"seen": {**LONG, "least_age": -100}, "age": 44},
+        {"seen": {**LONG, "least_age": -100}, "age": 43},
+    ),
+    # 100 + 150 * 25 / sqrt 6 = 100 + 1530.9
+    ("max_generations", {"age": 1630}, {"age": 1629}),
+    ("max_generations", {"age": 7, "options": {"max_generations": 7}}, {"age": 6, "options": {"max_generations": 7}}),
+    ("max_generations", {"age": 9999}, {"age": 9999, "options": {"max_generations": 0}}),
+    # the next numbers above 1e17 and 1e15 are 16 and 0.125 away
+    ("noeffectcoord", {"theta": np.array([1, 1e17])}, {"theta": np.array([1, 1e15])}),
+    ("noeffectcoord", {"theta": np.array([1, 1e17])}, {"theta": np.array([1, 1e17]), "options": {"noeffect": False}}),
+    (  # generation 1 tries the second axis, generation 2 the first
+        "noeffectaxis",
+        {"theta": np.array([1, 1e17]), "axes": axes(1, 2)},
+        {"theta": np.array([1, 1e17]), "axes": axes(1, 2), "age": 2},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "is_met", "is_not"), CASES)
+def test_a_criterion_is_met_and_just_not_met(name: str, is_met: dict[str, Any], is_not: dict[str, Any]) -> None:
+    assert name in met(**is_met)
+    assert name not in met(**is_not)
+
+
+def test_every_criterion_has_a_case_and_none_is_met_without_one() -> None:
+    assert met(axes=axes(1, 1)) == set()
+    assert {name for name, _, _ in CASES} == set(NAMES) - {"run_limit"}
+
+
+@pytest.mark.parametrize("name", [name for name in vars(Options()) if name.startswith("tol")])
+def test_a_tolerance_of_0_is_never_met(name: str) -> None:
+    """But of tolflatfitness, which is a number of generations: 0 tolerates none."""
+    options: Any = {name: 0}
+    everything = {"deviations": 0 * ONES, "seen": {**LONG, "history": FLAT}, "costs": FLAT}
+    assert name not in met(**everything, options=options, age=505)
+    seen: Any = nothing(2)
+    for _ in range(2):
+        seen = updated(Options(**options), VIEW, -COSTS, seen)
+    assert int(seen["still_generations"]) == (name != "tolxstagnation")
+
+
+def test_what_is_remembered_of_two_generations() -> None:
+    """Costs 3, 1, 8, 2, 2, 4 and a failure: the least is 1, the median 2.5."""
+    one = updated(Options(), VIEW, -np.array([3, 1, 8, 2, 2, 4, np.nan]), nothing(2))
+    two = updated(Options(), replace(VIEW, age=2), -np.array([5.0, 6, 7]), one)
+    assert (one["history"].tolist(), two["history"].tolist()) == ([1], [1, 5])
+    assert (float(two["median_first"]), float(two["median_least"])) == (2.5, 2.5)
+    assert (float(two["least_cost"]), int(two["least_age"])) == (1, 1)
+    assert (int(one["flat_generations"]), int(two["stopped"])) == (0, 0)
+    assert set(two) == set(nothing(2)) and all(two[name].dtype == a.dtype for name, a in nothing(2).items())
+
+
+def test_the_histories_keep_what_they_need() -> None:
+    """11 + 30 * 2 / 6 = 21 best costs; every fifth generation for the long ones."""
+    seen: Any = nothing(2)
+    for age in range(1, 31):
+        seen = updated(Options(), replace(VIEW, age=age), -np.array([age, age + 2.0]), seen)
+    assert seen["history"].tolist() == list(range(10, 31))
+    assert seen["history_best"].tolist() == [5, 10, 15, 20, 25, 30]
+    assert seen["history_median"].tolist() == [6, 11, 16, 21, 26, 31]
+
+
+def test_flat_generations_are_counted_until_one_is_not() -> None:
+    """Flat: more than three quarters are the best. Failures say nothing of that, and one value alone is not flat."""
+    seen: Any = nothing(2)
+    counts = []
+    for costs in ([1.0] * 8, [1] * 7 + [9], [1] * 6 + [9, 9], [1] * 8, [np.nan] * 8, [2] + [np.nan] * 7):
+        seen = updated(Options(), VIEW, -np.array(costs), seen)
+        counts.append(int(seen["flat_generations"]))
+    assert counts == [1, 2, 0, 1, 1, 0]
+
+
+def test_a_centre_that_stays_is_counted_until_it_moves() -> None:
+    seen: Any = nothing(2)
+    counts = []
+    for x in (1.0, 1 + 5e-10, 1 + 9e-10, 1 + 2e-9, 1 + 2e-9):
+        seen = updated(Options(), replace(VIEW, theta=np.array([x, 2])), -COSTS, seen)
+        counts.append(int(seen["still_generations"]))
+    assert counts == [0, 1, 2, 0, 1]
+
+
+def test_generations_that_all_fail_are_no_reason_to_end() -> None:
+    seen: Any = nothing(2)
+    for age in range(1, 15):
+        seen = updated(Options(), replace(VIEW, age=age), np.full(6, np.nan), seen)
+    assert int(seen["stopped"]) == 0 and not len(seen["history"])
+
+
+def test_the_first_generation_of_a_plateau_does_not_end_a_search() -> None:
+    one = updated(Options(), VIEW, np.zeros(6), nothing(2))
+    two = updated(Options(), VIEW, np.zeros(6), one)
+    assert names(int(one["stopped"])) == ""
+    assert names(int(two["stopped"])) == "tolflatfitness"
+
+
+def test_the_criteria_are_told_by_their_names() -> None:
+    assert names(bit("tolx") | bit("tolfun")) == "tolfun, tolx"
+    assert names(0) == ""
+    assert len({bit(name) for name in NAMES}) == len(NAMES)

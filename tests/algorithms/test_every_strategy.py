@@ -1,0 +1,105 @@
+"""What every strategy on vectors does by its defaults; found by folder, so that a new one is tested unnamed."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc_es.core.data import Array, State
+from hpc_es.core.errors import RunError
+from tests.algorithms.stepping import KINDS, after, following, generation, sphere, strategy
+
+every = pytest.mark.parametrize("kind", KINDS)
+SIZE = 5
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far a strategy comes on the sphere, from |x|^2 = SIZE, and in how many generations."""
+
+    cost: float = 1e-3
+    generations: int = 120
+    why: str = ""
+
+
+REACH = {
+    "es": Reach(0.01, why="Adam's steps are 0.01 long at first: a hundred of them from 1 to 0"),
+}
+
+
+def hash_noise(x: Array) -> float:
+    """A standard normal number that depends on every bit of x."""
+    return float(np.random.default_rng(zlib.crc32(x.tobytes())).standard_normal())
+
+
+def moving(state: State) -> dict[str, Array]:
+    """What a strategy samples from: its arrays of numbers, of which a plateau must not change a bit."""
+    return {name: array for name, array in state.shared.items() if array.dtype.kind == "f"}
+
+
+@every
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_it_finds_the_optimum_of_a_sphere(kind: str, dtype: Any) -> None:
+    reach = REACH.get(kind, Reach())
+    state = after(strategy(kind, sphere, np.ones(SIZE, dtype)), reach.generations)
+    assert state.theta.dtype == dtype
+    assert sphere(state.theta) < reach.cost
+
+
+@every
+def test_it_comes_near_the_optimum_of_a_noisy_sphere(kind: str) -> None:
+    made = strategy(kind, lambda x: sphere(x) + 0.3 * hash_noise(x), np.ones(SIZE))
+    assert sphere(after(made, 120).theta) < SIZE / 5
+
+
+@every
+def test_a_plateau_moves_nothing(kind: str) -> None:
+    made = strategy(kind, lambda x: 7.0, np.ones(SIZE))
+    state = made.initial()
+    later = after(made, 3)
+    assert later.generation == 3
+    assert {name: a.tobytes() for name, a in moving(later).items()} == {
+        name: a.tobytes() for name, a in moving(state).items()
+    }
+
+
+@every
+def test_some_failures_do_not_stop_it(kind: str) -> None:
+    """Where half of the space fails, it goes on in the other half, and nothing of it becomes NaN."""
+    made = strategy(kind, lambda x: np.nan if x[0] + 0.1 * hash_noise(x) > 1 else sphere(x), np.ones(SIZE))
+    state = after(made, 60)
+    assert all(np.isfinite(array).all() for array in moving(state).values())
+    assert sphere(state.theta) < SIZE / 2
+
+
+@every
+def test_failures_alone_move_nothing_and_are_told_of(kind: str) -> None:
+    made = strategy(kind, lambda x: np.nan, np.ones(SIZE))
+    state = made.initial()
+    results = generation(made, state)
+    if kind == "es":  # as in 0.1
+        with pytest.raises(RunError, match="nothing to learn from"):
+            made.tell(state, results)
+        return
+    later, metrics = made.tell(state, results)
+    assert metrics["skipped_update"] == 1
+    assert any("no update" in notice for notice in made.notices(state, results, later))
+    assert later.theta.tobytes() == state.theta.tobytes()
+    assert following(made, later).generation == 2
+
+
+@every
+def test_one_parameter_is_enough(kind: str) -> None:
+    reach = REACH.get(kind, Reach())
+    assert sphere(after(strategy(kind, sphere, np.ones(1)), reach.generations).theta) < max(0.01, reach.cost)
+
+
+@every
+def test_chunks_change_no_bit(kind: str) -> None:
+    one, other = (after(strategy(kind, sphere, np.ones(SIZE), chunk_size=size), 4) for size in (1, 5))
+    for name, array in (*one.shared.items(), *one.master.items()):
+        assert array.tobytes() == {**other.shared, **other.master}[name].tobytes(), name

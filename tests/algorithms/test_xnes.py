@@ -1,0 +1,64 @@
+"""xNES against numbers of independent implementations, and its invariance to rotations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc_es.core.data import State
+from tests.algorithms.stepping import D4, Rotated, after, elli, following, rotation, strategy
+
+SHAPE = np.array([[1.0, 0, 0], [0.5, 1, 0], [0, 0, 1]])
+MEAN = [0.1, -0.2, 0.3]
+
+
+def begun(made: Any) -> State:
+    """The initial state with the shape of the test vectors."""
+    state: State = made.initial()
+    return replace(state, shared={**state.shared, "shape": SHAPE})
+
+
+def test_a_generation_is_that_of_the_package_cmaes() -> None:
+    made = strategy("xnes", [-2, 1, -4, -3], MEAN, D4, population_size=4, sigma=0.5)
+    state = following(made, begun(made))
+    assert state.theta == pytest.approx([-0.2198414836, -0.2159065479, 0.6364085164], rel=1e-8)
+    assert float(state.shared["sigma"]) == pytest.approx(0.493827825, rel=1e-8)
+    expected = [
+        [0.8846465471, -0.04392464251, -0.003438974802],
+        [0.398398631, 0.9370970068, 0.1118592477],
+        [-0.003438974802, 0.1135787351, 1.194790432],
+    ]
+    assert state.shared["shape"] == pytest.approx(np.array(expected), rel=1e-8)
+    assert np.linalg.det(state.shared["shape"]) == pytest.approx(1)
+
+
+def test_samples_follow_the_shape() -> None:
+    """x = m + sigma B z of the first direction: B (.5, -1, .25) = (.5, -.75, .25)."""
+    made = strategy("xnes", [-2, 1, -4, -3], MEAN, D4, population_size=4, sigma=0.5)
+    following(made, begun(made))
+    assert made.problem.evaluated[0][0] == pytest.approx([0.1 + 0.25, -0.2 - 0.375, 0.3 + 0.125])
+
+
+def test_learning_rates_of_the_config() -> None:
+    """Half of each exponent: eta is (9 + 3 ln 3) / (15 sqrt 3)."""
+    eta = 0.4732669816
+    rates = {"mean_learning_rate": 0.5, "sigma_learning_rate": eta / 2, "shape_learning_rate": 1e-12}
+    made = strategy("xnes", [-2, 1, -4, -3], MEAN, D4, population_size=4, sigma=0.5, **rates)
+    state = following(made, begun(made))
+    whole = np.array([-0.2198414836, -0.2159065479, 0.6364085164]) - MEAN
+    assert state.theta - MEAN == pytest.approx(whole / 2, rel=1e-8)
+    assert float(state.shared["sigma"]) == pytest.approx(0.5 * np.sqrt(0.493827825 / 0.5), rel=1e-8)
+    assert state.shared["shape"] == pytest.approx(SHAPE, abs=1e-10)
+
+
+def test_a_rotated_function_is_searched_alike() -> None:
+    """f(R^T x) from R x, with rotated directions, gives R m."""
+    turn = rotation(4)
+    plain = after(strategy("xnes", elli, np.ones(4), Rotated(np.eye(4)), sigma=0.3), 30)
+    turned = after(strategy("xnes", lambda x: elli(turn.T @ x), turn @ np.ones(4), Rotated(turn), sigma=0.3), 30)
+    assert turned.theta == pytest.approx(turn @ plain.theta, rel=1e-6, abs=1e-8)
+    assert float(turned.shared["sigma"]) == pytest.approx(float(plain.shared["sigma"]), rel=1e-6)
+    assert elli(plain.theta) < elli(np.ones(4)) / 10
