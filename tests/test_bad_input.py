@@ -14,6 +14,7 @@ import pytest
 from hpc_es.config.loading import validate
 from hpc_es.core.errors import ConfigError
 from hpc_es.training.build import task_and_policy
+from hpc_es.training.check import check
 from tests import runs
 from tests.harness import Finished, mpiexec, python
 
@@ -74,6 +75,50 @@ MISTAKES = {
     "bad YAML": (["policy.hidden_dims=[1,"], "policy.hidden_dims"),
     "no stop": (["evaluation.interval=0", "stop.target_return=1"], "stop.target_return: needs evaluations"),
 }
+
+
+VALLEY: dict[str, Any] = {"kind": "function", "function": "tests.toys:valley", "dimension": 3}
+UNIT = {"low": 0, "high": 1}
+IN_A_SEARCH = {  # task, options of cma_es, what --check says
+    "one sample": (VALLEY, {"population_size": 1}, "algorithm.population_size: expected a whole number of at least 2"),
+    "sigma 0": (VALLEY, {"sigma": 0}, "algorithm.sigma: expected a number greater than 0, or null, found 0"),
+    "a kind of restarts": (VALLEY, {"restarts": "bipo"}, "algorithm.restarts: expected one of 'none', 'ipop', 'bipop'"),
+    "no growth": (VALLEY, {"restarts": "ipop", "population_factor": 1}, "expected a number greater than 1, found 1"),
+    "an unknown stop": (VALLEY, {"stops": {"tolfunn": 1}}, "'algorithm.stops.tolfunn'; did you mean 'tolfun'?"),
+    "a tolerance below 0": (VALLEY, {"stops": {"tolx": -1}}, "algorithm.stops.tolx: expected a number of at least 0"),
+    "an option of es": (VALLEY, {"learning_rate": 1}, "'algorithm.optimizer.learning_rate' of kind actor_critic, es"),
+    "bounds the wrong way": (
+        {**VALLEY, "bounds": {"low": 1, "high": 0}},
+        {},
+        "task.bounds.high: is 0 in coordinate 0: expected more than low, which is 1",
+    ),
+    "a begin outside": (
+        {**VALLEY, "bounds": UNIT, "initial": [0.5, 0.5, 3.0]},
+        {},
+        "task.initial: is 3 in coordinate 2: expected a number from 0 to 1",
+    ),
+    "many numbers": (
+        {**VALLEY, "dimension": 2001},
+        {},
+        "algorithm.kind: is 'cma_es', whose covariance has the square of 2,001 parameters: expected at most 2,000; try",
+    ),
+    "many parameters": ({"env_id": "CartPole-v1"}, {}, "has the square of 4,610 parameters: expected at most 2,000"),
+    "programs": (
+        {"kind": "programs", "name": "add"},
+        {},
+        "task.kind: is 'programs', but the algorithm 'cma_es' searches vectors",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", IN_A_SEARCH)
+def test_a_mistake_in_a_search_by_cma_es_is_told_by_check(mistake: str) -> None:
+    """4 inputs, two layers of 64 and 2 outputs: 320 + 4160 + 130 parameters."""
+    task, options, said = IN_A_SEARCH[mistake]
+    policy = {"policy": {"hidden_dims": [64, 64]}} if "env_id" in task else {}
+    with pytest.raises(ConfigError) as caught:
+        check(validate({"task": task, "algorithm": {"kind": "cma_es", **options}, **policy}))
+    assert said in str(caught.value)
 
 
 def refused(done: Finished, *texts: str) -> None:

@@ -262,6 +262,13 @@ def noisy_bowl(x: Array, seed: int) -> float:
     return float(np.square(x - 1).sum() + 0.1 * np.random.default_rng(seed).standard_normal())
 
 
+def valley(x: Array) -> float:
+    """An ellipsoid whose axes lie across the coordinates; its last bit depends on all of x."""
+    time.sleep(0.001)
+    steps = np.cumsum(x - 1) / np.sqrt(np.arange(1, len(x) + 1))
+    return float((steps * steps).sum())
+
+
 def nothing() -> None:
     """A poll."""
 

@@ -21,7 +21,7 @@ from hpc_es.config.hints import (
     required,
     union_members,
 )
-from hpc_es.config.reference import rows
+from hpc_es.config.reference import Row, rows
 from hpc_es.config.words import found_text, join, nearest
 from hpc_es.config.yaml_text import Problem, parse
 from hpc_es.core.errors import ConfigError
@@ -198,5 +198,13 @@ def _unknown(key: str, valid: Sequence[str], root: type[Any]) -> str:
     if any(row.key == key for row in homes):
         near = f"; it belongs to kind {', or '.join(repr(row.kind) for row in homes if row.key == key)}"
     elif homes and not near:
-        near = f"; did you mean {' or '.join(sorted({repr(row.key) for row in homes}))}?"
+        section = key.partition(".")[0]
+        keys = sorted({row.key for row in homes})
+        near = f"; did you mean {' or '.join(_home(each, section, homes) for each in keys)}?"
     return f"unknown key {key!r}" + (near or f"; valid keys are {', '.join(map(repr, valid))}")
+
+
+def _home(key: str, section: str, homes: Sequence[Row]) -> str:
+    """Return a key where a name belongs; in the same section, the kinds that have it too."""
+    having = [row.kind for row in homes if row.key == key and row.kind]
+    return f"{key!r} of kind {', '.join(having)}" if having and key.partition(".")[0] == section else repr(key)

@@ -22,7 +22,19 @@ import numpy.typing as npt
 from hpc_es.config.loading import validate
 from hpc_es.config.resolved import config_hash, dump, identity, parse_resolved
 from hpc_es.config.sections import Config
-from hpc_es.core.data import Carried, Chunk, Float64, Outcome, Purpose, Results, Rows, State, numbered, unperturbed
+from hpc_es.core.data import (
+    Arrays,
+    Carried,
+    Chunk,
+    Float64,
+    Outcome,
+    Purpose,
+    Results,
+    Rows,
+    State,
+    numbered,
+    unperturbed,
+)
 from hpc_es.core.errors import CheckpointError
 from hpc_es.core.places import RunPlace
 from hpc_es.core.version import __version__
@@ -82,8 +94,7 @@ class Strategy:
 
     def _start(self, config: Config) -> None:
         self.config, self._values = config, Given()
-        task: Any = VectorTask("", config.task, self._values)
-        self._parts = parts_of(config, task, ALL)
+        self._parts = parts_of(config, VectorTask("", config.task, self._values), ALL)
         self._problem: Any = self._parts.problem
         self._algorithm: Any = self._parts.algorithm
         self._row = self._parts.row
@@ -196,8 +207,11 @@ class Strategy:
         return unperturbed(self._algorithm.centre(self._state, chunk.parent), chunk.jobs)
 
     def _carried(self) -> Carried:
-        now = self._problem.carried().found_in(self._state)
-        return self._problem.merge(now, [unit for _, outcome in self._told for unit in outcome.learned])
+        return self._learned([unit for _, outcome in self._told for unit in outcome.learned])
+
+    def _learned(self, units: Sequence[Arrays]) -> Carried:
+        carried: Carried = self._problem.merge(self._problem.carried().found_in(self._state), units)
+        return carried
 
     def _rows(self, told: Sequence[tuple[Chunk, Outcome]], purpose: Purpose) -> Rows:
         parts = [outcome.rows for chunk, outcome in told if chunk.purpose == purpose]
@@ -211,8 +225,7 @@ class Strategy:
         arrays = [outcome.arrays for chunk, outcome in told if chunk.purpose == "train"]
         after, _ = algorithm.tell(state, Results(rows, arrays, blocks, prepared, self._rows(told, "probe")))
         require_finite(after)
-        learned = [unit for _, outcome in told for unit in outcome.learned]
-        return self._problem.merge(self._problem.carried().found_in(state), learned).added_to(after)
+        return self._learned([unit for _, outcome in told for unit in outcome.learned]).added_to(after)
 
 
 class Given:

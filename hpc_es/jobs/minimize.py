@@ -104,7 +104,7 @@ def minimize(
 def _parts(config: Config, f: Callable[..., Any]) -> Parts:
     """Return the parts of a run on this rank, with the function itself in place of a name."""
     calls = Calls(objective(f, config.task.arguments), config.task.batch > 0, config.task.timeout_seconds)
-    task: Any = VectorTask(getattr(f, "__name__", "f"), config.task, calls, config.task.batch)
+    task = VectorTask(getattr(f, "__name__", "f"), config.task, calls, config.task.batch)
     return parts_of(config, task, config.task.batch or 1)
 
 

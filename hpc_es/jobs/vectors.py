@@ -14,7 +14,6 @@ from hpc_es.config.sections import Config
 from hpc_es.core.data import row_dtype
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys
-from hpc_es.tasks.function import VectorTask
 from hpc_es.training.build import Parts
 from hpc_es.training.misfits import needs, of_parts
 
@@ -22,11 +21,8 @@ ALGORITHM = "cma_es"  # where the caller names none
 OUTSIDE = "the_caller:evaluates"  # in place of a function, of which there is no name
 
 
-def parts_of(config: Config, task: VectorTask, chunk_size: int) -> Parts:
-    """Return the parts of a search; ConfigError where the algorithm does not fit the vector.
-
-    Chunks have so many jobs, unless the task has a `batch`.
-    """
+def parts_of(config: Config, task: Any, chunk_size: int) -> Parts:
+    """Return the parts of a search by a VectorTask in chunks of so many jobs; ConfigError where they do not fit."""
     wanted, keys = needs(config), Keys(config.seed)
     if wanted.searches != "vectors":
         text = f"is {config.algorithm.kind!r}, which searches {wanted.searches}: expected one of vectors"

@@ -23,6 +23,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from hpc_es.core.errors import UserError
 from hpc_es.report.curves import RETURNS, VALUES, Curve, Group, Measure, X, evaluation, grouped, load, population
+from hpc_es.report.distribution_plot import distribution_key, draw_distribution, has_distribution
 from hpc_es.report.value_plot import best_values, draw_values, scale_values, value_key
 from hpc_es.storage.files import run_error, written
 
@@ -89,10 +90,13 @@ def _panels(groups: Sequence[Group], x: X | None) -> Sequence[X]:
 
 
 def figure(groups: Sequence[Group], panels: Sequence[X], title: str | None) -> Figure:
-    """Return the figure, 1200 x 500 pixels at 150 dots an inch."""
-    result = Figure(figsize=(8.0, 10 / 3), dpi=150, layout="constrained")
+    """Return the figure, 1200 x 500 pixels at 150 dots an inch; 1200 x 750 with a distribution below an objective."""
     values = groups[0].measure is VALUES
-    axes = result.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    lower = values and has_distribution(groups)
+    result = Figure(figsize=(8.0, 5.0 if lower else 10 / 3), dpi=150, layout="constrained")
+    heights = (3, 2) if lower else (1,)
+    grid = result.subplots(len(heights), len(panels), sharey="row", squeeze=False, height_ratios=heights)
+    axes = grid[0]
     for panel, (ax, x) in enumerate(zip(axes, panels, strict=True)):
         for index, members in enumerate(groups):
             if members.measure is VALUES:
@@ -104,6 +108,8 @@ def figure(groups: Sequence[Group], panels: Sequence[X], title: str | None) -> F
             ax.set_ylabel(groups[0].measure.label)
     if values:
         scale_values(axes)
+    if lower:
+        _draw_distributions(grid[1], groups, panels)
     lines = [
         Line2D([], [], color=color, ls=dash, lw=2.0, label=_legend_label(members))
         for members, (color, dash) in zip(groups, map(_look, range(len(groups))), strict=True)
@@ -112,15 +118,23 @@ def figure(groups: Sequence[Group], panels: Sequence[X], title: str | None) -> F
     columns = min(max(LEGEND_LETTERS // letters, 1), len(lines))
     heading = title or _subject(groups)
     result.legend(
-        handles=value_key(groups) if values else _key(groups),
+        handles=[*value_key(groups), *(distribution_key(groups) if lower else ())] if values else _key(groups),
         loc="outside upper center",
-        ncols=3,
+        ncols=4 if lower else 3,
         fontsize=8,
         title=heading,
         title_fontsize=11,
     )
     result.legend(handles=lines, loc="outside lower center", ncols=columns, fontsize=8)
     return result
+
+
+def _draw_distributions(axes: Sequence[Axes], groups: Sequence[Group], panels: Sequence[X]) -> None:
+    """Draw the lower row, whose horizontal axes are those of the upper one."""
+    for ax, x in zip(axes, panels, strict=True):
+        for index, members in enumerate(groups):
+            draw_distribution(ax, members, x, _look(index)[0])
+        _label_x(ax, x)
 
 
 def _look(index: int) -> tuple[str, str]:

@@ -138,6 +138,8 @@ class Progress:
     def _of_episodes(self, row: Row) -> list[tuple[str, str | None]]:
         return [
             ("return", f"{number(row.get('return_mean'))} ± {number(row.get('return_std'))}"),
+            ("best value", number(row["best_value"]) if row.get("best_value") is not None else None),
+            ("sigma", number(row["sigma"]) if row.get("sigma") is not None else None),
             ("evaluation", f"{number(self._last)} (best {number(self._best)})" if self._last is not None else None),
             ("timesteps", number(row.get("timesteps_total"))),
             ("steps/s", number(row.get("steps_per_second"))),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from hpc_es import cli
 from hpc_es.core.errors import UserError
 from hpc_es.report.best_vector import export_best
 from hpc_es.report.curves import load
-from hpc_es.report.plot import figure, grouped
+from hpc_es.report.plot import figure, grouped, plot
+from hpc_es.storage.metrics_log import MetricsLog
 from tests import trained
 
 Made = Callable[..., Path]
@@ -49,6 +51,11 @@ def made(tmp_path: Path) -> Made:
         return tmp_path / name
 
     return run
+
+
+def read_png_size(path: Path) -> Any:
+    """Width and height in pixels."""
+    return struct.unpack(">II", path.read_bytes()[16:24])
 
 
 def rows(run: Path) -> list[list[float]]:
@@ -101,6 +108,49 @@ def test_several_runs_are_one_line_with_their_spread(made: Made) -> None:
     (line,) = ax.get_lines()
     values = np.array([run.series("timesteps_total", "best_value")[1] for run in several])
     assert np.allclose(line.get_ydata(), values.mean(axis=0)) and len(ax.collections) == 1
+
+
+SHRINKING = ({"sigma": 1.0, "axis_ratio": 1.0}, {"sigma": 0.01, "axis_ratio": 100.0})
+
+
+def searched(path: Path, distributions: Sequence[Mapping[str, float]], seed: int = 0) -> Path:
+    """A run directory with these metrics, a generation of ten evaluations each."""
+    path.mkdir()
+    (path / "config.yaml").write_text(f"name: search\nseed: {seed}\n")
+    log = MetricsLog(path)
+    for generation, numbers in enumerate(distributions, start=1):
+        log.write({"best_value": 1.0, "timesteps_total": 10 * generation, "seconds_total": 1.0 * generation, **numbers})
+    log.close()
+    return path
+
+
+def test_a_search_has_its_step_size_and_axes_below_its_values(tmp_path: Path) -> None:
+    run = searched(tmp_path / "run", SHRINKING)
+    drawn = figure(grouped([load(run)]), ("evaluations", "seconds"), None)
+    _, _, left, right = drawn.axes
+    assert left.get_yscale() == right.get_yscale() == "log"
+    assert left.get_xlabel() == "evaluations" and right.get_xlabel() == "wall time (seconds)"
+    assert [list(line.get_xdata()) for line in left.get_lines()] == [[10, 20]] * 2
+    assert [list(line.get_ydata()) for line in left.get_lines()] == [pytest.approx([1, 0.01]), pytest.approx([1, 100])]
+    labels = [text.get_text() for text in drawn.legends[0].get_texts()]
+    assert labels == ["best value so far", "sigma", "longest axis / shortest axis"]
+    plot([run], tmp_path / "curve.png")
+    assert read_png_size(tmp_path / "curve.png") == (1200, 750)
+
+
+def test_step_sizes_of_several_runs_are_averaged_as_factors(tmp_path: Path) -> None:
+    """1 and 4 are 2; 0.01 and 0.01 are 0.01. A ratio that no run has is not drawn."""
+    runs = [
+        searched(tmp_path / str(seed), [{"sigma": first}, {"sigma": 0.01}], seed)
+        for seed, first in enumerate((1.0, 4.0))
+    ]
+    drawn = figure(grouped([load(run) for run in runs]), ("evaluations",), None)
+    (line,) = drawn.axes[1].get_lines()
+    assert list(line.get_ydata()) == pytest.approx([2, 0.01])
+
+
+def test_a_search_without_a_distribution_has_one_row(tmp_path: Path) -> None:
+    assert len(figure(grouped([load(searched(tmp_path / "run", [{}, {}]))]), ("evaluations",), None).axes) == 1
 
 
 def test_check_says_what_would_be_searched(made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,6 +89,15 @@ def test_last_row_is_not_printed_twice(tmp_path: Path, capsys: pytest.CaptureFix
     assert generations(capsys.readouterr().out) == [1]
 
 
+def test_a_search_for_a_vector_shows_its_best_value_and_step_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    progress = Progress(tmp_path, limits())
+    progress.update(row(0, best_value=0.0012345, sigma=0.25))
+    progress.close()
+    assert "best value 0.001234  sigma 0.25" in capsys.readouterr().out
+
+
 def test_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress(tmp_path, limits(generations=5))
     progress.start({"name": "demo", "env": "CartPole-v1", "params": 58, "resumed": None, "best_evaluation": 480.0})

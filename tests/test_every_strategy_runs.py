@@ -1,0 +1,128 @@
+"""The same bits for every strategy on vectors: on any number of ranks, and after a stop and a start on another number.
+
+Found by folder. One job a number of ranks runs all variants one after the other, to save the starts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_es.config import kinds
+from tests import runs
+from tests.algorithms.stepping import KINDS
+from tests.harness import ROOT, mpiexec, script
+
+COMMON: dict[str, Any] = {
+    "seed": 1,
+    "noise": {"kind": "counter"},
+    "mpi": {"chunk_size": 3},
+    "evaluation": {"interval": 2, "episodes": 3},
+    "report": {"plot_interval_seconds": 0},
+}
+EACH = {"checkpoint": {"interval": 1, "interval_seconds": 0, "keep_last": 100}}
+GENERATIONS = 5
+FUNCTION = {"task": {"kind": "function", "function": "tests.toys:valley", "dimension": 30}}
+BLOCKS = {"task": {**FUNCTION["task"], "dimension": 300}}  # two blocks of rows of a covariance
+EPISODES = {  # some of which fail
+    "task": {
+        **{"kind": "episodes", "env_id": "tests.trouble:Rough-v0", "env_kwargs": {"fault": "raise", "every": 7}},
+        "observation_normalization": {"enabled": True, "probability": 0.5},
+    },
+    "policy": {"kind": "mlp", "hidden_dims": [8]},
+}
+RESTARTS = {"task": {**FUNCTION["task"], "dimension": 4, "bounds": {"low": -2, "high": 2}, "initial": "random"}}
+
+
+def has(kind: str, option: str) -> bool:
+    """Whether options of this kind have this one."""
+    return option in {field.name for field in dataclasses.fields(kinds.module("algorithms", kind).Options)}
+
+
+def settings(kind: str) -> dict[str, Any]:
+    """Few jobs of a generation, where that is an option."""
+    return {"kind": kind, **({"population_size": 12} if has(kind, "population_size") else {})}
+
+
+def restarting(kind: str) -> dict[str, Any]:
+    """A search that ends with each second generation."""
+    restarts = {"restarts": "bipop", "stops": {"max_generations": 2}}
+    return {**RESTARTS, "algorithm": {"kind": kind, "population_size": 5, **restarts}}
+
+
+SHORT = {kind: {**FUNCTION, "algorithm": settings(kind)} for kind in KINDS}
+ALL = {
+    **{f"{kind}, blocks": {**EACH, **BLOCKS, "algorithm": settings(kind)} for kind in KINDS},
+    **{f"{kind}, episodes": {**EACH, **EPISODES, "algorithm": settings(kind)} for kind in KINDS},
+    **{f"{kind}, restarts": {**EACH, **restarting(kind)} for kind in KINDS if has(kind, "restarts")},
+}
+
+TRAIN = """
+    import json, sys
+    from pathlib import Path
+    import hpc_es
+
+    variants, directory, generations = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]), int(sys.argv[3])
+    for name, config in variants.items():
+        for row in hpc_es.train({**config, "stop": {"generations": generations}}, directory / name):
+            pass
+"""
+
+
+def trained(variants: dict[str, Any], ranks: int, directory: Path, generations: int = GENERATIONS) -> Path:
+    """The directory with these variants, each trained so far by a job of so many ranks."""
+    directory.parent.mkdir(exist_ok=True)
+    configs = directory.parent / "variants.json"
+    configs.write_text(json.dumps({name: {**COMMON, **config} for name, config in variants.items()}))
+    arguments = [*script(TRAIN), str(configs), str(directory), str(generations)]
+    job = mpiexec(ranks, arguments, timeout_seconds=300, cwd=ROOT)
+    assert job.status == 0, str(job)
+    return directory
+
+
+def assert_all_same(variants: dict[str, Any], found: Path, alone: Path) -> None:
+    """Each variant has the bits of one rank, to the end."""
+    for variant in variants:
+        runs.assert_same(found / variant, alone / variant)
+        assert runs.newest(found / variant).state.generation == GENERATIONS
+    assert len({runs.digest(runs.newest(found / variant)) for variant in variants}) == len(variants)
+
+
+def test_three_ranks_and_then_two_give_the_bits_of_one(tmp_path: Path) -> None:
+    alone = trained(SHORT, 1, tmp_path / "1")
+    trained(SHORT, 3, tmp_path / "32", 2)
+    assert_all_same(SHORT, trained(SHORT, 2, tmp_path / "32"), alone)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All that one rank gives."""
+    return trained(ALL, 1, tmp_path_factory.mktemp("every_strategy") / "1")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_any_number_of_ranks_gives_the_same_bits(alone: Path, ranks: int, tmp_path: Path) -> None:
+    assert_all_same(ALL, trained(ALL, ranks, tmp_path / str(ranks)), alone)
+
+
+@pytest.mark.long
+def test_a_stop_after_each_generation_changes_no_bit(alone: Path, tmp_path: Path) -> None:
+    for generations in range(1, GENERATIONS + 1):
+        trained(ALL, 1 + generations % 3, tmp_path / "often", generations)
+    assert_all_same(ALL, tmp_path / "often", alone)
+
+
+@pytest.mark.long
+def test_the_variants_are_what_they_say(alone: Path) -> None:
+    for kind in KINDS:
+        rows = runs.rows(alone / f"{kind}, episodes")
+        assert sum(row["failed_episodes"] for row in rows) > 0
+        assert rows[-1]["observation_count"] > 1
+        if has(kind, "restarts"):
+            restarts = [row["restarts"] for row in runs.rows(alone / f"{kind}, restarts")]
+            assert restarts == [0, 0, 1, 1, 2]
