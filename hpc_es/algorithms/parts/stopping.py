@@ -92,7 +92,11 @@ def updated(options: Options, view: View, returns: Float64, old: Arrays) -> dict
 
 
 def _histories(view: View, costs: Float64, old: Arrays) -> dict[str, Array]:
-    least, median, size = float(costs[0]), float(np.median(costs)), len(view.theta)
+    least, median, size = (
+        float(costs[0]),
+        float(costs[(len(costs) - 1) // 2] + costs[len(costs) // 2]) / 2,
+        len(view.theta),
+    )
     better = least < old["least_cost"]
     new: dict[str, Array] = {
         "history": np.append(old["history"], least)[-int(11 + 30 * size / view.population) :],
