@@ -28,7 +28,7 @@ def with_presets(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
 def _presets(data: Mapping[str, Any]) -> Mapping[str, Any]:
     section = data.get("algorithm")
     kind = section.get("kind", "es") if isinstance(section, Mapping) else "es"
-    if not isinstance(kind, str) or not (foreign.is_foreign(kind) or kind in kinds.kinds("algorithms")):
+    if not isinstance(kind, str) or not (foreign.is_foreign(kind) or kinds.find("algorithms", kind)):
         return {}
     try:
         presets: Mapping[str, Any] = kinds.module("algorithms", kind).NEEDS.presets

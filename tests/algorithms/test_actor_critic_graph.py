@@ -29,7 +29,7 @@ from hpc_es.policies.networks.lstm_tensorflow import sequence
 from hpc_es.policies.networks.tensorflow_setup import tensorflow
 from hpc_es.tasks.bandits.setting import Inputs, Lockstep, setting
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
 RNG = np.random.default_rng(0)
 RECURRENT = Network((3, 4, 2), None)
 DEEP = Network((3, 4, 5, 2), None)
