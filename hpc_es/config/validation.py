@@ -99,7 +99,7 @@ def _kind_section(kind: Kinds, data: Any, key: str, problems: Problems, default:
         return _WRONG
     if name is not None and foreign.is_foreign(name):
         return _foreign_section(kind, name, data, key, problems)
-    if not kinds.find(kind.package, name):
+    if name is None or not kinds.find(kind.package, name):
         problems.append((join(key, "kind"), _expected(Literal[kinds.kinds(kind.package)], name)))
         return _WRONG
     return _section(kinds.module(kind.package, name).Options, data, key, problems)

@@ -130,6 +130,7 @@ class VectorProblem(Problem, Protocol):
     size: int
     dtype: np.dtype[Any]  # of candidates, sums and state: float32 of policies, float64 of functions
     layout: Mapping[str, tuple[int, ...]]  # the named parts of the vector, in their order
+    is_objective: bool  # whether it is a function of the user's, and not the return of a policy
     spread: Array  # [size]: standard deviations to begin with, of strategies to which the config gives none
 
     def initial(self, rng: np.random.Generator) -> Array:

@@ -75,6 +75,7 @@ class PolicyProblem(ProblemDefaults):
 
     fields: tuple[Field, ...] = (SIGN_RETURN,)
     dtype = np.dtype(np.float32)
+    is_objective = False
 
     def __init__(
         self, task: Episodic, policy: Policy, keys: Keys, normalization: ObservationNormalization, unit: int

@@ -150,7 +150,7 @@ class DistributionStrategy(Strategy):
         """
         age, run = int(after.master["age"]) + 1, Run.of(after.master)
         run = replace(run, evaluations=run.evaluations + run.population)
-        view = replace(self.view(after), age=age, population=run.population)
+        view = replace(self.view(after), age=age, population=run.population, is_objective=self.problem.is_objective)
         seen = stopping.updated(self.options.stops, view, returns, after.master)
         stopped = int(seen["stopped"])
         if run.limit and run.evaluations >= run.limit:

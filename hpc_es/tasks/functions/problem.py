@@ -62,6 +62,7 @@ class ObjectiveProblem(ProblemDefaults):
 
     fields: tuple[Field, ...] = (VALUE,)
     dtype = np.dtype(np.float64)
+    is_objective = True
     evaluation_episodes: int | None = 1
 
     def __init__(
