@@ -90,7 +90,7 @@ class Options:
 
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield what has no effect: (key, text)."""
-        if not self.min_timesteps_per_generation:
+        if not self.min_timesteps_per_generation and self.population_size is not None:
             yield from unused(self, ("max_population_size",), "min_timesteps_per_generation is 0: one round is enough")
         if not self.sigma_learning_rate or not self.sigma_max_change:
             yield from unused(self, ("sigma_min",), "the standard deviations stay as they are")
