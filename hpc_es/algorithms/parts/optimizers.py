@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -94,7 +94,21 @@ def step(options: Options, slots: Arrays, gradient: Array) -> tuple[Arrays, Arra
     return {"optimizer_steps": steps}, -number(rate) * gradient
 
 
-def learning_rate(options: Options, done: int) -> float:
+class Annealed(Protocol):
+    """Options of a learning rate that may fall."""
+
+    @property
+    def learning_rate(self) -> float:
+        """At the begin."""
+        ...
+
+    @property
+    def anneal_updates(self) -> int | None:
+        """In how many updates it falls to 0; None: it never falls."""
+        ...
+
+
+def learning_rate(options: Annealed, done: int) -> float:
     """Return the learning rate after so many updates (annealed as in Mnih et al. 2016, arXiv:1602.01783)."""
     if options.anneal_updates is None:
         return options.learning_rate
