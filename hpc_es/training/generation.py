@@ -247,7 +247,7 @@ def _unpacked(parts: Sequence[Arrays], blocks: int, chunks: Sequence[int]) -> Ga
             groups[group].setdefault(place, {})[name] = array
     units = sorted(groups["unit"], key=lambda place: tuple(map(int, place.split("."))))
     return Gathered(
-        [groups["block"][str(block)] for block in range(blocks)],
+        [groups["block"].get(str(block), {}) for block in range(blocks)],
         [groups["chunk"].get(str(index), {}) for index in chunks],
         [groups["unit"][place] for place in units],
     )
