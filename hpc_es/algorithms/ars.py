@@ -136,17 +136,15 @@ class AugmentedRandomSearch(Strategy):
 
     def contribute(self, state: State, prepared: Chosen, block: int) -> Arrays:
         """Return the weighted sum of the directions over a block of parameters."""
-        return {} if prepared.reason else {"sum": self.weighted_sums(state, prepared.weights, (1,), block)[0]}
+        return {"sum": self.weighted_sums(state, prepared.weights, (1,), block)[0]}
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
-        """Take the step, where something was learned."""
+        """Take the step; it is 0 and not counted where nothing was learned."""
         prepared: Chosen = results.prepared
-        done, theta = int(state.master["updates"]), state.theta
-        rate, ascent = learning_rate(self.options, done), np.zeros_like(theta)
-        if prepared.reason is None:
-            ratios, ascent = self._deviations[1], np.concatenate([block["sum"] for block in results.blocks])
-            ascent = ascent if ratios is None else ratios * ascent
-            theta, done = theta + theta.dtype.type(rate) * ascent, done + 1
+        done, ratios = int(state.master["updates"]), self._deviations[1]
+        rate, ascent = learning_rate(self.options, done), np.concatenate([block["sum"] for block in results.blocks])
+        ascent = ascent if ratios is None else ratios * ascent
+        theta = state.theta + state.theta.dtype.type(rate) * ascent
         metrics = {
             "gradient_norm": norm(ascent),
             "update_ratio": rate * norm(ascent) / max(norm(state.theta), 1e-12),
@@ -155,7 +153,8 @@ class AugmentedRandomSearch(Strategy):
             "learning_rate": rate,
             "skipped_update": float(prepared.reason is not None),
         }
-        return State(state.generation + 1, {"theta": theta}, {"updates": np.array(done)}), metrics
+        updates = np.array(done + (prepared.reason is None))
+        return State(state.generation + 1, {"theta": theta}, {"updates": updates}), metrics
 
     def notices(self, state: State, results: Results, after: State) -> Sequence[str]:
         """Return why there was no update."""
