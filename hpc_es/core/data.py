@@ -49,12 +49,14 @@ def row_dtype(fields: tuple[Field, ...] = ()) -> np.dtype[np.void]:
 ROW = row_dtype((SIGN_RETURN,))  # of an episode
 
 
-def with_episode_lengths(rows: Rows, lengths: Array) -> Rows:
-    """Return the rows with this further field, int[jobs]."""
-    extended = np.zeros(len(rows), [*rows.dtype.descr, (EPISODE_LENGTH.name, EPISODE_LENGTH.dtype)])
+def with_fields(rows: Rows, values: Mapping[Field, Any]) -> Rows:
+    """Return the rows with further fields, each with its values, [jobs, *shape]: those that an algorithm declares."""
+    further = [(each.name, each.dtype, each.shape) for each in values]
+    extended = np.zeros(len(rows), [*rows.dtype.descr, *further])
     for name in rows.dtype.names or ():
         extended[name] = rows[name]
-    extended[EPISODE_LENGTH.name] = lengths
+    for each, value in values.items():
+        extended[each.name] = value
     return extended
 
 

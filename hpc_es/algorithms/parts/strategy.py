@@ -78,6 +78,10 @@ class Strategy:
             candidates = self.candidates(state, chunk)
         else:
             candidates = unperturbed(self.centre(state, chunk.parent), chunk.jobs)
+        return self.evaluated(state, chunk, candidates, poll)
+
+    def evaluated(self, state: State, chunk: Chunk, candidates: Candidates, poll: Poll) -> Outcome:
+        """Return what the problem says of a chunk's candidates."""
         carried = self._carried.found_in(state)
         outcome: Outcome = self.problem.evaluate(candidates, self.jobs(state, chunk), carried, poll)
         return outcome
