@@ -87,6 +87,14 @@ def test_chunks_that_part_a_pair_change_no_bit() -> None:
         assert array.tobytes() == {**other.shared, **other.master}[name].tobytes(), name
 
 
+def test_deviations_stay_above_zero() -> None:
+    """A path some hundred times as long as is usual would turn the sign of a coordinate's."""
+    made, state = after(1.0, 0.5, 1)
+    path = np.array([0.0, 0, 0, 0, 300, 1000])
+    state = stepping.following(made, replace(state, master={**state.master, "covariance_path": path}))
+    assert (state.shared["scales"] > 0).all() and np.isfinite(state.theta).all()
+
+
 def test_rows_tell_of_z_and_those_of_an_evaluation_of_nothing() -> None:
     made, state = after(1.0, 0.5, 0)
     rows = generation(made, state).rows
