@@ -54,10 +54,17 @@ def restarting(kind: str) -> dict[str, Any]:
     return {**RESTARTS, "algorithm": {"kind": kind, "population_size": 5, **restarts}}
 
 
+def on_a_plateau(kind: str) -> dict[str, Any]:
+    """A search of which no generation has an update."""
+    stops = {"stops": {"tolflatfitness": 99}} if has(kind, "stops") else {}
+    return {"task": {**FUNCTION["task"], "function": "tests.toys:plateau"}, "algorithm": {**settings(kind), **stops}}
+
+
 SHORT = {kind: {**FUNCTION, "algorithm": settings(kind)} for kind in KINDS}
 ALL = {
     **{f"{kind}, blocks": {**EACH, **BLOCKS, "algorithm": settings(kind)} for kind in KINDS},
     **{f"{kind}, episodes": {**EACH, **EPISODES, "algorithm": settings(kind)} for kind in KINDS},
+    **{f"{kind}, plateau": {**EACH, **on_a_plateau(kind)} for kind in KINDS},
     **{f"{kind}, restarts": {**EACH, **restarting(kind)} for kind in KINDS if has(kind, "restarts")},
 }
 

@@ -216,9 +216,12 @@ class Generation:
                     _pack(packed, f"unit/{index}.{unit}", arrays)
         self.clock.timed("update", since)
         since = time.perf_counter()
-        received = self._world.gather(encode(packed))
+        parts: Sequence[Arrays] = [packed]
+        if size > 1:
+            received = self._world.gather(encode(packed))
+            parts = [] if received is None else [decode(part) for part in received]
         self.clock.timed("messages", since)
-        return Gathered([], [], []) if received is None else _unpacked(received, count, trained)
+        return _unpacked(parts, count, trained) if parts else Gathered([], [], [])
 
 
 @dataclass(frozen=True)
@@ -235,16 +238,16 @@ def _pack(packed: dict[str, Array], where: str, arrays: Arrays) -> None:
         packed[f"{where}/{name}"] = array
 
 
-def _unpacked(received: Sequence[Array], blocks: int, chunks: Sequence[int]) -> Gathered:
+def _unpacked(parts: Sequence[Arrays], blocks: int, chunks: Sequence[int]) -> Gathered:
     """Return what `_pack` has packed on all ranks."""
     groups: dict[str, dict[str, dict[str, Array]]] = {"block": {}, "chunk": {}, "unit": {}}
-    for part in received:
-        for where, array in decode(part).items():
+    for part in parts:
+        for where, array in part.items():
             group, place, name = where.split("/", 2)
             groups[group].setdefault(place, {})[name] = array
     units = sorted(groups["unit"], key=lambda place: tuple(map(int, place.split("."))))
     return Gathered(
-        [groups["block"][str(block)] for block in range(blocks)],
+        [groups["block"].get(str(block), {}) for block in range(blocks)],
         [groups["chunk"].get(str(index), {}) for index in chunks],
         [groups["unit"][place] for place in units],
     )

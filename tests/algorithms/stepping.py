@@ -77,6 +77,7 @@ class Cost(ProblemDefaults):
     """A function to be minimised, or costs in job order, as a problem without a run."""
 
     fields: tuple[Field, ...] = ()
+    is_objective = True
 
     def __init__(self, cost: Callable[[Array], float] | Sequence[float], theta: Array) -> None:
         self.size, self.dtype, self._theta, self._cost = len(theta), theta.dtype, theta, cost

@@ -105,6 +105,15 @@ def test_what_only_one_of_both_has_stays_as_it_is() -> None:
     assert found.shared["observation_mean"].tolist() == [0, 0, 0] and found.master["observation_count"] == 0
 
 
+def test_statistics_of_another_kind_are_not_mixed() -> None:
+    """The other run's mean and count without its sums would be neither its statistics nor ours."""
+    ours = Carried(CARRIED.shared, {**CARRIED.master, "observation_centre": np.zeros(3)})
+    begin = ours.added_to(State(0, {"theta": np.zeros(2, np.float32)}, {}))
+    found = started_from(begin, state(fill=5.0, count=7.0), ours)
+    assert found.theta.tolist() == [5, 5]
+    assert found.shared["observation_mean"].tolist() == [0, 0, 0] and found.master["observation_count"] == 0
+
+
 def test_what_a_run_counts_begins_anew() -> None:
     own, source = ({"episodes": np.asarray(n)} for n in (0, 500))
     found = started_from(state(**own), state(fill=5.0, **source), CARRIED)

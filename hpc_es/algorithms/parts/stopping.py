@@ -19,8 +19,13 @@ LONGEST = 20_000  # entries of them
 class Options:
     """`algorithm.stops:`; a tolerance of 0 is never met."""
 
-    tolfun: NonNegative = option("range of a generation's returns and of the best of recent ones", 1e-11)
-    tolfunhist: NonNegative = option("range of the best of recent generations", 1e-12)
+    tolfun: NonNegative | None = option(
+        "range of a generation's returns and of the best of recent ones; null: 1e-11 of an objective, 0 of a policy",
+        None,
+    )
+    tolfunhist: NonNegative | None = option(
+        "range of the best of recent generations; null: 1e-12 of an objective, 0 of a policy", None
+    )
     tolfunrel: NonNegative = option("range of returns, as a share of how far the median has come", 0.0)
     tolx: NonNegative = option("standard deviation and path of every coordinate", 1e-11)
     tolxstagnation: NonNegative = option(
@@ -29,7 +34,9 @@ class Options:
     tolfacupx: NonNegative = option("growth of a standard deviation: a search that diverges", 1e3)
     tolupsigma: NonNegative = option("growth of sigma beyond that of the longest axis", 1e20)
     tolconditioncov: NonNegative = option("condition number of the covariance", 1e14)
-    tolflatfitness: Natural | None = option("flat generations in a row that are tolerated; null: any number", 1)
+    tolflatfitness: Natural | None = option(
+        "flat generations in a row that are tolerated; null: 1 of an objective, any number of a policy", None
+    )
     tolstagnation: Natural | None = option(
         "generations without better medians; null: 100 + 100 n^1.5 / population, 0: any number", None
     )
@@ -56,6 +63,7 @@ class View:
     path: Float64  # float64[size], the covariance path, with sigma
     axes: tuple[Float64, Float64] | None = None  # lengths, in rising order, and columns; None: the coordinates
     ratios: Float64 | float = 1.0  # of the first deviations to first_sigma
+    is_objective: bool = True  # not a policy's return
     population: int = 0
     age: int = 0  # generations of this search
 
@@ -85,16 +93,21 @@ def updated(options: Options, view: View, returns: Float64, old: Arrays) -> dict
         new |= _histories(view, costs, old)
         flat = len(costs) > 1 and costs[0] >= costs[int(0.75 * len(costs))]
         new["flat_generations"] = old["flat_generations"] + 1 if flat else np.array(0)
-    moved = not np.abs(view.theta - old["still_theta"]).max() < options.tolxstagnation
-    new["still_theta"] = view.theta.astype(np.float64) if moved else old["still_theta"]
-    new["still_generations"] = np.array(0) if moved else old["still_generations"] + 1
+    if len(costs) and costs[0] < costs[-1]:  # else it was not to move
+        moved = not np.abs(view.theta - old["still_theta"]).max() < options.tolxstagnation
+        new["still_theta"] = view.theta.astype(np.float64) if moved else old["still_theta"]
+        new["still_generations"] = np.array(0) if moved else old["still_generations"] + 1
     met = criteria(options, view, costs, new)
     new["stopped"] = np.array(sum(bit(name) for name, is_met in met.items() if is_met))
     return {name: np.asarray(array) for name, array in new.items()}
 
 
 def _histories(view: View, costs: Float64, old: Arrays) -> dict[str, Array]:
-    least, median, size = float(costs[0]), float(np.median(costs)), len(view.theta)
+    least, median, size = (
+        float(costs[0]),
+        float(costs[(len(costs) - 1) // 2] + costs[len(costs) // 2]) / 2,
+        len(view.theta),
+    )
     better = least < old["least_cost"]
     new: dict[str, Array] = {
         "history": np.append(old["history"], least)[-int(11 + 30 * size / view.population) :],
@@ -118,13 +131,13 @@ def criteria(options: Options, view: View, costs: Float64, seen: Arrays) -> Mapp
     if generations is None:
         generations = int(100 + 150 * (size + 3) ** 2 // view.population**0.5)
     met: dict[str, bool] = {
-        "tolfun": len(history) >= SHORT and max(spread, recent) < options.tolfun,
-        "tolfunhist": len(history) >= SHORT and recent < options.tolfunhist,
+        "tolfun": len(history) >= SHORT and max(spread, recent) < _tolerance(options.tolfun, view, 1e-11),
+        "tolfunhist": len(history) >= SHORT and recent < _tolerance(options.tolfunhist, view, 1e-12),
         "tolfunrel": spread < options.tolfunrel * float(seen["median_first"] - seen["median_least"]),
         "tolx": bool((np.maximum(view.deviations, np.abs(view.path)) < options.tolx).all()),
         "tolxstagnation": int(seen["still_generations"]) > 20 + 0.1 * view.age,
         "tolfacupx": _above(float((view.deviations / view.ratios).max()) / view.first_sigma, options.tolfacupx),
-        "tolflatfitness": options.tolflatfitness is not None and int(seen["flat_generations"]) > options.tolflatfitness,
+        "tolflatfitness": _is_flat(options, view, int(seen["flat_generations"])),
         "tolstagnation": _stagnates(options, view, seen),
         "max_generations": 0 < generations <= view.age,
         "noeffectcoord": options.noeffect and bool((view.theta == _added(view.theta, 0.2 * view.deviations)).any()),
@@ -134,6 +147,17 @@ def criteria(options: Options, view: View, costs: Float64, seen: Arrays) -> Mapp
 
 def _above(value: float, limit: float) -> bool:
     return 0 < limit < value
+
+
+def _tolerance(given: float | None, view: View, of_objectives: float) -> float:
+    """Return a tolerance; a policy's returns may be equal for long, as at the limit of an episode's length."""
+    return given if given is not None else of_objectives if view.is_objective else 0.0
+
+
+def _is_flat(options: Options, view: View, generations: int) -> bool:
+    if options.tolflatfitness is None:
+        return view.is_objective and generations > 1
+    return generations > options.tolflatfitness
 
 
 def _added(theta: Array, step: Float64) -> Array:

@@ -69,7 +69,7 @@ class Rollout:
         self._cut: list[int] = []  # the rows that a time limit ended in this step
         self._total_return, self._total_signs = np.zeros(jobs), np.zeros(jobs)  # of each job
         self._total_length = np.zeros(jobs, np.int64)
-        self._sums = Sums(batch.observe, width)
+        self._sums = Sums(batch, width)
         self._noise = ActionNoise(batch, task.spaces.actions)
         self._failures: list[str] = []
         self._seconds = {"environment": 0.0, "policy": 0.0}
@@ -226,7 +226,7 @@ class Rollout:
         rows["length"] = self._total_length
         failed = np.isnan(rows["return_"])
         seconds = {**self._seconds, "policy_calls": float(self._taken)}
-        return Outcome(rows, {}, seconds, self._failures, self._sums.units(failed, self._batch.unit))
+        return Outcome(rows, {}, seconds, self._failures, self._sums.units(failed))
 
 
 def _no_step(action: Any) -> Any:

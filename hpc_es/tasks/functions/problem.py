@@ -7,7 +7,8 @@ group, so that both halves of a mirrored pair have the same one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,11 +44,25 @@ SPREAD = 0.3  # of a range, as is usual for CMA-ES
 PROBE_BLOCK = 3  # of evaluation's keys, as episodes have it
 
 
+class Seeds(Sequence[int]):
+    """The seeds of a chunk's jobs, those of their groups, each computed when it is asked for."""
+
+    def __init__(self, of_group: Callable[[int], int], groups: Sequence[int]) -> None:
+        self._of_group, self._groups = of_group, groups
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._of_group(self._groups[place])
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+
 class ObjectiveProblem(ProblemDefaults):
     """The search for the vector with the best value."""
 
     fields: tuple[Field, ...] = (VALUE,)
     dtype = np.dtype(np.float64)
+    is_objective = True
     evaluation_episodes: int | None = 1
 
     def __init__(
@@ -107,14 +122,15 @@ class ObjectiveProblem(ProblemDefaults):
         return Outcome(rows, arrays, seconds, self._failures(jobs, found), self._units(seen, rows, jobs))
 
     def _measured(self, seen: Float64, jobs: Jobs, poll: Poll) -> list[Measured]:
-        seeds = {group: self._seed(jobs, group) for group in dict.fromkeys(jobs.groups)}
-        of_jobs = [seeds[group] for group in jobs.groups]
-        numbered = zip(jobs.numbers, seen, of_jobs, strict=True)
+        seeds = Seeds(partial(self._seed, jobs), jobs.groups)
+        if not self._journal.is_open:
+            return self._tried(seen, seeds, poll)
+        numbered = zip(jobs.numbers, seen, seeds, strict=True)
         keys = [self._journal.key(f"{jobs.purpose} {number}", x, seed) for number, x, seed in numbered]
         known = self._journal.known(jobs.generation, keys)
         if known is not None:
             return known
-        found = self._tried(seen, of_jobs, poll)
+        found = self._tried(seen, seeds, poll)
         self._journal.add(jobs.generation, keys, found)
         return found
 
@@ -145,13 +161,12 @@ class ObjectiveProblem(ProblemDefaults):
         return told
 
     def _units(self, seen: Float64, rows: Rows, jobs: Jobs) -> list[Arrays]:
-        """Return the best of a chunk, where one did not fail."""
-        each = (
-            BestVector(x, float(value), jobs.generation, number)
-            for x, value, number in zip(seen, rows["value"], jobs.numbers, strict=True)
-        )
-        best = BestVector(np.zeros(0)).better(each, self._search.sign)
-        return [] if math.isnan(best.value) else [best.arrays()]
+        """Return the best of a chunk, the first of several, where one did not fail."""
+        values = self._search.sign * rows["value"]
+        if np.isnan(values).all():
+            return []
+        row = int(np.nanargmax(values))
+        return [BestVector(seen[row], float(rows["value"][row]), jobs.generation, jobs.numbers[row]).arrays()]
 
     def carried(self) -> Carried:
         """Return that nothing was evaluated yet."""

@@ -66,7 +66,15 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [  # criterion, met, j
     (
         "tolflatfitness",
         {"seen": {"flat_generations": 9}, "options": {"tolflatfitness": 8}},
-        {"seen": {"flat_generations": 9}, "options": {"tolflatfitness": None}},
+        {"seen": {"flat_generations": 8}, "options": {"tolflatfitness": 8}},
+    ),
+    # a policy's returns may be equal for long
+    ("tolflatfitness", {"seen": {"flat_generations": 9}}, {"seen": {"flat_generations": 9}, "is_objective": False}),
+    ("tolfunhist", {"seen": {"history": FLAT}}, {"seen": {"history": FLAT}, "is_objective": False}),
+    (
+        "tolfun",
+        {"costs": FLAT, "seen": {"history": FLAT}, "is_objective": False, "options": {"tolfun": 0.1}},
+        {"costs": FLAT, "seen": {"history": FLAT}, "is_objective": False},
     ),
     # 100 + 100 * 2^1.5 / 6 = 147 generations; 101 entries are enough; the last 14 are compared with the 14 before
     ("tolstagnation", {"seen": LONG, "age": 505}, {"seen": {**LONG, "history_median": FALLING}, "age": 505}),
@@ -155,6 +163,14 @@ def test_a_centre_that_stays_is_counted_until_it_moves() -> None:
         seen = updated(Options(), replace(VIEW, theta=np.array([x, 2])), -COSTS, seen)
         counts.append(int(seen["still_generations"]))
     assert counts == [0, 1, 2, 0, 1]
+
+
+def test_a_plateau_is_no_centre_that_stays() -> None:
+    """Nothing was learned, so nothing was to move."""
+    seen: Any = nothing(2)
+    for costs in (COSTS, FLAT, [np.nan] * 6, COSTS):
+        seen = updated(Options(), VIEW, -np.array(costs), seen)
+    assert int(seen["still_generations"]) == 1
 
 
 def test_generations_that_all_fail_are_no_reason_to_end() -> None:
