@@ -86,7 +86,7 @@ IN_A_SEARCH = {  # task, options of cma_es, what --check says
     "no growth": (VALLEY, {"restarts": "ipop", "population_factor": 1}, "expected a number greater than 1, found 1"),
     "an unknown stop": (VALLEY, {"stops": {"tolfunn": 1}}, "'algorithm.stops.tolfunn'; did you mean 'tolfun'?"),
     "a tolerance below 0": (VALLEY, {"stops": {"tolx": -1}}, "algorithm.stops.tolx: expected a number of at least 0"),
-    "an option of es": (VALLEY, {"beta1": 0.5}, "did you mean 'algorithm.optimizer.beta1' of kind es"),
+    "an option of es": (VALLEY, {"beta1": 0.5}, "did you mean 'algorithm.optimizer.beta1' of kind actor_critic, es"),
     "bounds the wrong way": (
         {**VALLEY, "bounds": {"low": 1, "high": 0}},
         {},

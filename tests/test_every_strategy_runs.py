@@ -51,7 +51,7 @@ def settings(kind: str) -> dict[str, Any]:
 def restarting(kind: str) -> dict[str, Any]:
     """A search that ends with each second generation."""
     restarts = {"restarts": "bipop", "stops": {"max_generations": 2}}
-    return {**RESTARTS, "algorithm": {"kind": kind, "population_size": 5, **restarts}}
+    return {**RESTARTS, "algorithm": {"kind": kind, "population_size": 6, **restarts}}
 
 
 def on_a_plateau(kind: str) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def trained(variants: dict[str, Any], ranks: int, directory: Path, generations: 
     configs.write_text(json.dumps({name: {**COMMON, **config} for name, config in variants.items()}))
     arguments = [*script(TRAIN), str(configs), str(directory), str(generations)]
     job = mpiexec(ranks, arguments, timeout_seconds=300, cwd=ROOT)
-    assert job.status == 0, str(job)
+    assert job.status == 0, job.stderr
     return directory
 
 
