@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.algorithms.stepping import Rotated, Waves, after, elli, rotation, strategy
+from tests.algorithms.stepping import Rotated, Rows, Waves, after, elli, rotation, strategy
 
 
 def test_one_and_three_generations_of_the_ellipsoid() -> None:
@@ -56,3 +56,15 @@ def test_the_path_is_told_and_the_axes_are() -> None:
     assert shown["condition_number"] == pytest.approx((lengths[-1] / lengths[0]) ** 2)
     path = np.linalg.norm([0.4159907821, 0.6803817445, -1.31752224])  # of the published generation
     assert (shown["sigma"], shown["path_length"]) == pytest.approx((0.4948117169, path / 1.59687753), rel=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["cma_es", "sep_cma_es"])
+@pytest.mark.parametrize(("length", "is_long"), [(1.6, False), (1.85, True)])
+def test_a_long_step_size_path_holds_the_covariance_path(kind: str, length: float, is_long: bool) -> None:
+    """Samples all along one z: the path is sqrt(mueff) |z|, which h compares with (1.4 + 2 / 3) 1.2543 = 2.592.
+
+    mueff is 2.029, of sep-CMA-ES 2.255: 2.28 and 2.63, or 2.40 and 2.78.
+    """
+    noise = Rows([[0.6 * length, 0.8 * length]] * 6)
+    state = after(strategy(kind, [1, 2, 3, 4, 5, 6], np.ones(2), noise, population_size=6), 1)
+    assert (state.master["covariance_path"] == 0).all() == is_long

@@ -162,8 +162,8 @@ class DistributionStrategy(Strategy):
         age, run = int(after.master["age"]) + 1, Run.of(after.master)
         run = replace(run, evaluations=run.evaluations + run.population)
         _, ratios = first_deviations(self.options.sigma, self.problem)
-        counted = {"age": age, "population": run.population, "ratios": ratios}
-        view = replace(self.view(after), **counted, is_objective=self.problem.is_objective)
+        view = replace(self.view(after), ratios=ratios, is_objective=self.problem.is_objective)
+        view = replace(view, age=age, population=run.population)
         seen = stopping.updated(self.options.stops, view, returns, after.master)
         stopped = int(seen["stopped"])
         if run.limit and run.evaluations >= run.limit:
