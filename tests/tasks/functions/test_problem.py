@@ -15,7 +15,8 @@ from hpc_es.core.keys import Keys
 from hpc_es.core.places import RunPlace
 from hpc_es.tasks.functions.best import BestVector
 from hpc_es.tasks.functions.calls import Calls
-from hpc_es.tasks.functions.options import BoundsOptions, Search
+from hpc_es.tasks.functions.initial import initial_values
+from hpc_es.tasks.functions.options import BoundsOptions, RegionOptions, Search
 from hpc_es.tasks.functions.problem import ObjectiveProblem
 from hpc_es.tasks.functions.resolve import objective
 
@@ -182,9 +183,21 @@ def test_a_killed_generation_is_not_evaluated_again(tmp_path: Path) -> None:
     assert again.calls == 2
 
 
-def test_the_first_vector_is_drawn_between_the_bounds() -> None:
-    search = Search(dimension=2, bounds=BoundsOptions(low=(1.0, 10.0), high=(2.0, 20.0)), initial="random")
-    made = ObjectiveProblem(search, search.coordinates(), None, Calls(objective(len, {})), Keys(1))
+BOUNDS = BoundsOptions(low=(1.0, 10.0), high=(2.0, 20.0))
+
+
+@pytest.mark.parametrize(
+    ("region", "low", "high"),
+    [
+        (RegionOptions(), [1.0, 10.0], [2.0, 20.0]),
+        (RegionOptions(low=(1.5, 10.0)), [1.5, 10.0], [2.0, 20.0]),
+        (RegionOptions(high=(1.25, 10.0)), [1.0, 10.0], [1.25, 10.0]),
+    ],
+)
+def test_the_first_vector_is_drawn_in_the_region(region: RegionOptions, low: list[float], high: list[float]) -> None:
+    search = Search(dimension=2, bounds=BOUNDS, initial="random", initial_region=region)
+    first = initial_values(search, search.coordinates(), Path())
+    made = ObjectiveProblem(search, search.coordinates(), first, Calls(objective(len, {})), Keys(1))
     drawn = np.array([made.initial(Keys(seed).generator(1)) for seed in range(50)])  # type: ignore[arg-type]
-    assert ((drawn > [1.0, 10.0]) & (drawn < [2.0, 20.0])).all()
-    assert drawn.mean(axis=0) == pytest.approx([1.5, 15.0], rel=0.1)
+    assert ((drawn >= low) & (drawn <= high)).all()
+    assert drawn.mean(axis=0) == pytest.approx(np.mean([low, high], axis=0), rel=0.1)
