@@ -116,8 +116,9 @@ class Search:
             yield from _named_problems(self)
         else:
             yield from _side_problems(self)
-        if self.initial != "random" and self.initial_region != RegionOptions():
-            yield "initial_region", f"is set, but initial is {self.initial!r}: expected initial: random"
+        region = self.initial_region
+        if self.initial != "random" and (region.low, region.high) != (None, None):
+            yield "initial_region", "is set, but initial is not random: expected initial: random"
 
     def coordinates(self) -> Coordinates:
         """Return how search vectors become what is evaluated."""

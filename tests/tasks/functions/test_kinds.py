@@ -86,7 +86,7 @@ def test_where_the_search_begins(task: dict[str, Any], expected: list[float], tm
         ),
         ({"parameters": NAMED, "bounds": {"low": 0}}, "task.bounds.low", "bounds of their own"),
         ({"parameters": NAMED, "initial_region": {"low": 0}}, "task.initial_region.low", "bounds of their own"),
-        ({"initial": 1, "initial_region": {"low": 0}}, "task.initial_region", "is set, but initial is 1"),
+        ({"initial": 1, "initial_region": {"low": 0}}, "task.initial_region", "is set, but initial is not random"),
         ({"parameters": NAMED, "initial": 1}, "task.initial", "named parameters have one each"),
         ({"parameters": NAMED, "batch": 4}, "task.batch", "one vector at a time"),
         ({"parameters": NAMED, "arguments": {"rate": 1}}, "task.arguments", "a parameter that is searched"),
