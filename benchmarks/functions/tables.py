@@ -40,16 +40,16 @@ def medians(rows: Rows, reference: str) -> str:
         for dimension in values(rows, "dimension"):
             found = where(rows, function=function, dimension=dimension)
             base = where(found, strategy=reference)
-            cells = [cell(where(found, strategy=name), base) for name in names]
+            cells = [cell(where(found, strategy=name), [] if name == reference else base) for name in names]
             if found:
                 lines.append(_line([f"f{function}", str(dimension), *cells]))
     return "".join(lines)
 
 
 def cell(rows: Rows, base: Rows) -> str:
-    """Return "MEDIAN (RATIO)", and of how many trials how many are solved where it is not all.
+    """Return "MEDIAN (RATIO TO BASE)", and of how many trials how many are solved where it is not all.
 
-    Where at most half of them are solved, it is ERT, marked as that.
+    Where the median is infinite, as half of them are not solved, it is ERT, marked as that.
     """
     if not rows:
         return ""
@@ -61,7 +61,7 @@ def cell(rows: Rows, base: Rows) -> str:
     part = "" if solved == len(rows) else f"{solved}/{len(rows)}"
     if math.isinf(middle):
         return part
-    ratio = f" ({middle / of_base:.2f})" if math.isfinite(of_base) and rows is not base else ""
+    ratio = f" ({middle / of_base:.2f})" if math.isfinite(of_base) else ""
     return f"{mark}{middle:.0f}{ratio}" + (f", {part}" if part else "")
 
 

@@ -103,9 +103,9 @@ def run(wanted: Sequence[Trial], path: Path, jobs: int) -> int:
     file = LinesFile(path)
     for number, (trial, row) in enumerate(_rows(wanted, jobs), start=1):
         print(f"{number}/{len(wanted)} {trial}: ", end="")
-        if isinstance(row, Exception):
+        if isinstance(row, str):
             failed += 1
-            print(f"failed: {type(row).__name__}: {row}", flush=True)
+            print(f"failed: {row}", flush=True)
         else:
             file.append(json.dumps(row) + "\n")
             print(f"{'solved' if row['solved'] else row['reason']}, {row['evaluations']} evaluations", flush=True)
@@ -113,18 +113,23 @@ def run(wanted: Sequence[Trial], path: Path, jobs: int) -> int:
     return int(failed > 0)
 
 
-def _rows(wanted: Sequence[Trial], jobs: int) -> Iterator[tuple[Trial, Row | Exception]]:
+def _rows(wanted: Sequence[Trial], jobs: int) -> Iterator[tuple[Trial, Row | str]]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, initializer=_end_with_parent) as pool:
-        futures = {pool.submit(row_of, trial): trial for trial in wanted}
+        futures = {pool.submit(_attempt, trial): trial for trial in wanted}
         try:
             for future in as_completed(futures):
-                error = future.exception()
-                if error is not None and not isinstance(error, Exception):
-                    raise error
-                yield futures.pop(future), future.result() if error is None else error
+                yield futures.pop(future), future.result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _attempt(trial: Trial) -> Row | str:
+    """Return the row of a trial, or why it failed: as text, since not every exception can be sent."""
+    try:
+        return row_of(trial)
+    except Exception as error:  # one strategy that fails must not end the others' trials
+        return f"{type(error).__name__}: {error}"
 
 
 def row_of(trial: Trial) -> Row:
