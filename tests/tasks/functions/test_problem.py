@@ -184,6 +184,14 @@ def test_a_killed_generation_is_not_evaluated_again(tmp_path: Path) -> None:
     assert again.calls == 2
 
 
+def test_no_key_is_computed_for_a_journal_that_keeps_nothing(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(Journal, "key", lambda *which: 1 / 0)
+    switched_off = problem(journal=False)
+    switched_off.open(place(tmp_path))
+    for made in (problem(), switched_off):
+        assert evaluated(made).rows["value"].tolist() == [3.0, -2.5]
+
+
 BOUNDS = BoundsOptions(low=(1.0, 10.0), high=(2.0, 20.0))
 
 
@@ -195,14 +203,6 @@ BOUNDS = BoundsOptions(low=(1.0, 10.0), high=(2.0, 20.0))
         (RegionOptions(high=(1.25, 10.0)), [1.0, 10.0], [1.25, 10.0]),
     ],
 )
-def test_no_key_is_computed_for_a_journal_that_keeps_nothing(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(Journal, "key", lambda *which: 1 / 0)
-    switched_off = problem(journal=False)
-    switched_off.open(place(tmp_path))
-    for made in (problem(), switched_off):
-        assert evaluated(made).rows["value"].tolist() == [3.0, -2.5]
-
-
 def test_the_first_vector_is_drawn_in_the_region(region: RegionOptions, low: list[float], high: list[float]) -> None:
     search = Search(dimension=2, bounds=BOUNDS, initial="random", initial_region=region)
     first = initial_values(search, search.coordinates(), Path())
