@@ -27,7 +27,8 @@ X = np.array([[1.0, 2.0], [-3.0, 0.5]])
 def problem(function: Any = lambda x: float(x.sum()), batch: int = 0, **options: Any) -> ObjectiveProblem:
     search = Search(dimension=2, **options)
     calls = Calls(objective(function, {}), batch > 0)
-    return ObjectiveProblem(search, search.coordinates(), np.zeros(2), calls, Keys(1), batch)
+    first = initial_values(search, search.coordinates(), Path())
+    return ObjectiveProblem(search, search.coordinates(), first, calls, Keys(1), batch)
 
 
 def jobs(count: int = 2, purpose: Any = "train", groups: Any = None) -> Jobs:
@@ -192,21 +193,18 @@ def test_no_key_is_computed_for_a_journal_that_keeps_nothing(tmp_path: Path, mon
         assert evaluated(made).rows["value"].tolist() == [3.0, -2.5]
 
 
-BOUNDS = BoundsOptions(low=(1.0, 10.0), high=(2.0, 20.0))
-
-
 @pytest.mark.parametrize(
     ("region", "low", "high"),
     [
-        (RegionOptions(), [1.0, 10.0], [2.0, 20.0]),
-        (RegionOptions(low=(1.5, 10.0)), [1.5, 10.0], [2.0, 20.0]),
-        (RegionOptions(high=(1.25, 10.0)), [1.0, 10.0], [1.25, 10.0]),
+        ({}, [1.0, 10.0], [2.0, 20.0]),
+        ({"low": (1.5, 10.0)}, [1.5, 10.0], [2.0, 20.0]),
+        ({"high": (1.25, 10.0)}, [1.0, 10.0], [1.25, 10.0]),
     ],
 )
-def test_the_first_vector_is_drawn_in_the_region(region: RegionOptions, low: list[float], high: list[float]) -> None:
-    search = Search(dimension=2, bounds=BOUNDS, initial="random", initial_region=region)
-    first = initial_values(search, search.coordinates(), Path())
-    made = ObjectiveProblem(search, search.coordinates(), first, Calls(objective(len, {})), Keys(1))
+def test_the_first_vector_is_drawn_in_the_region(region: dict[str, Any], low: list[float], high: list[float]) -> None:
+    bounds: dict[str, Any] = {"low": (1.0, 10.0), "high": (2.0, 20.0)}
+    given = {"bounds": BoundsOptions(**bounds), "initial_region": RegionOptions(**region), "initial": "random"}
+    made = problem(**given)
     drawn = np.array([made.initial(Keys(seed).generator(1)) for seed in range(50)])  # type: ignore[arg-type]
     assert ((drawn >= low) & (drawn <= high)).all()
     assert drawn.mean(axis=0) == pytest.approx(np.mean([low, high], axis=0), rel=0.1)
