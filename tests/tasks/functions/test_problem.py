@@ -203,7 +203,11 @@ def test_no_key_is_computed_for_a_journal_that_keeps_nothing(tmp_path: Path, mon
 )
 def test_the_first_vector_is_drawn_in_the_region(region: dict[str, Any], low: list[float], high: list[float]) -> None:
     bounds: dict[str, Any] = {"low": (1.0, 10.0), "high": (2.0, 20.0)}
-    given = {"bounds": BoundsOptions(**bounds), "initial_region": RegionOptions(**region), "initial": "random"}
+    given: dict[str, Any] = {
+        "bounds": BoundsOptions(**bounds),
+        "initial_region": RegionOptions(**region),
+        "initial": "random",
+    }
     made = problem(**given)
     drawn = np.array([made.initial(Keys(seed).generator(1)) for seed in range(50)])  # type: ignore[arg-type]
     assert ((drawn >= low) & (drawn <= high)).all()
