@@ -191,7 +191,7 @@ class Strategy:
             raise CheckpointError(f"{path}: expected what Strategy.save wrote, found the checkpoint of a run")
         strategy = Strategy.__new__(Strategy)
         strategy._start(config)
-        verify_restored(strategy._state, snapshot.state)
+        verify_restored(strategy._state, snapshot.state, needs(config).growing)
         strategy._begin(snapshot.state)
         rounds: Any = snapshot.counters["rounds"]
         for values in rounds:

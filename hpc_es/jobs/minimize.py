@@ -117,7 +117,8 @@ def _parts(config: Config, f: Callable[..., Any]) -> Parts:
         noise = module("noise", config.noise.kind).build(config.noise, keys, problem.size, None)
     build = module("algorithms", config.algorithm.kind).build
     algorithm = build(config.algorithm, problem, noise, keys, problem.chunk_size)
-    return Parts(task, None, problem, noise, algorithm, row_dtype((*problem.fields, *needs(config).fields)))
+    wanted = needs(config)
+    return Parts(task, None, problem, noise, algorithm, row_dtype((*problem.fields, *wanted.fields)), wanted.growing)
 
 
 def _found(

@@ -31,7 +31,7 @@ class Evaluated:
     headers: npt.NDArray[np.void]  # HEADER[ranks]
     results: Results  # of training jobs
     evaluation: Rows  # [evaluation jobs], empty if there was no evaluation
-    learned: Sequence[Arrays] = ()  # what the problem learned in training, by units in their order
+    learned: Sequence[Arrays] = ()  # what the problem learned in training and probes, by units in their order
 
 
 class Clock:
@@ -212,6 +212,8 @@ class Generation:
         for index in trained:
             if index in outcomes:
                 _pack(packed, f"chunk/{index}", outcomes[index].arrays)
+        for index in (chunk.index for chunk in chunks if chunk.purpose != "evaluate"):
+            if index in outcomes:
                 for unit, arrays in enumerate(outcomes[index].learned):
                     _pack(packed, f"unit/{index}.{unit}", arrays)
         self.clock.timed("update", since)

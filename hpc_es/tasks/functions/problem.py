@@ -165,7 +165,8 @@ class ObjectiveProblem(ProblemDefaults):
         if np.isnan(values).all():
             return []
         row = int(np.nanargmax(values))
-        return [BestVector(seen[row], float(rows["value"][row]), jobs.generation, jobs.numbers[row]).arrays()]
+        number = jobs.numbers[row] if jobs.purpose == "train" else CENTRE
+        return [BestVector(seen[row], float(rows["value"][row]), jobs.generation, number).arrays()]
 
     def carried(self) -> Carried:
         """Return that nothing was evaluated yet."""
