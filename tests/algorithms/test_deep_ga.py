@@ -104,6 +104,13 @@ def test_a_search_may_begin_with_the_theta_of_another_run() -> None:
     assert again.genomes.vector(state, 3) == pytest.approx(theta + 0.1 * Z[2] + 0.1 * Z[3], rel=1e-12)
 
 
+def test_what_is_kept_belongs_to_its_origin() -> None:
+    made, chains = deep_ga(noise=D4, sigma=0.1), packed([chain((0, 0), (0, 2))])
+    for origin in (np.ones(3), np.zeros(3)):
+        state = State(1, {"theta": np.ones(3), "origin": origin, **chains}, {})
+        assert made.genomes.vector(state, 3) == pytest.approx(origin + 0.1 * Z[2] + 0.1 * Z[3], rel=1e-12)
+
+
 def test_sigma_decays_with_the_generations() -> None:
     made = deep_ga(noise=D4, sigma=0.1, sigma_decay=0.5)
     shared = {"theta": np.ones(3), "origin": np.ones(3), **packed([chain((0, 0), (1, 0))])}

@@ -58,6 +58,7 @@ def test_the_best_vector_may_be_one_that_was_validated() -> None:
     es.tell([1.0, 2.0, 3.0, 4.0, 5.0])
     assert es.best is not None and es.best.f == 1.0
     assert np.array_equal(es.best.x, validated[0]) and np.array_equal(es.theta, np.ones(3))
+    assert es._state.master["best_at"].tolist() == [0, -1]  # of generation 0, and of a centre, not of a child
 
 
 def test_saved_and_loaded_it_goes_on_to_the_same_vectors(tmp_path: Path) -> None:
