@@ -84,6 +84,7 @@ class ObjectiveProblem(ProblemDefaults):
         self.spread = _spread(coordinates)
         self.chunk_size = batch or 1
         self._at_once = batch > 0
+        self.joinable = not batch
         self.columns = coordinates.names if search.record_evaluations else ()
 
     def initial(self, rng: np.random.Generator) -> Float64:
@@ -161,10 +162,10 @@ class ObjectiveProblem(ProblemDefaults):
 
     def _units(self, seen: Float64, rows: Rows, jobs: Jobs) -> list[Arrays]:
         """Return the best of a chunk, the first of several, where one did not fail."""
-        values = self._search.sign * rows["value"]
-        if np.isnan(values).all():
+        values = np.where(np.isnan(rows["value"]), -np.inf, self._search.sign * rows["value"])
+        row = int(values.argmax())
+        if values[row] == -np.inf:
             return []
-        row = int(np.nanargmax(values))
         number = jobs.numbers[row] if jobs.purpose == "train" else CENTRE
         return [BestVector(seen[row], float(rows["value"][row]), jobs.generation, number).arrays()]
 
