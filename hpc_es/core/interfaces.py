@@ -83,6 +83,7 @@ class Problem(Protocol):
     fields: tuple[Field, ...]  # of a row, besides `return_` and `length`
     episodes_per_job: int
     chunk_size: int | None  # jobs of a chunk where that is not the user's choice; None: mpi.chunk_size
+    joinable: bool  # whether neighbouring chunks may be evaluated as one: no bit depends on where they are cut
     evaluation_episodes: int | None  # of an evaluation of the centre; None: evaluation.episodes; 0: there is none
 
     def carried(self) -> Carried:

@@ -38,7 +38,7 @@ from hpc_es.core.data import (
 from hpc_es.core.errors import CheckpointError
 from hpc_es.core.places import RunPlace
 from hpc_es.core.version import __version__
-from hpc_es.jobs.vectors import ALGORITHM, OUTSIDE, algorithm_options, parts_of, vector_options
+from hpc_es.jobs.vectors import ALGORITHM, OUTSIDE, Region, algorithm_options, parts_of, vector_options
 from hpc_es.tasks.function import VectorTask
 from hpc_es.tasks.functions.best import BestVector
 from hpc_es.tasks.functions.evaluator import Measured, measured
@@ -58,17 +58,19 @@ class Best:
 class Strategy:
     """A strategy that asks for the values of vectors; small ones are good.
 
-    `algorithm` is a kind that searches vectors, `x0` the first centre, float64[size], and `sigma0` its step size.
-    Further keywords are options of the algorithm, and with the prefix `optimizer_` or a plain name of those of its
-    optimizer (`learning_rate`). `bounds` is (low, high), each a number, a list or None, kept as `keep` says. Raises
-    ConfigError, which lists every mistake.
+    `algorithm` is a kind that searches vectors, `x0` the first centre, float64[size], and `sigma0` its step size. In
+    place of `x0`, `region` is (low, high), vectors or one and a number: the first centre, and that of each restart, is
+    drawn between them. Further keywords are options of the algorithm, and with the prefix `optimizer_` or a plain name
+    of those of its optimizer (`learning_rate`). `bounds` is (low, high), each a number, a list or None, kept as `keep`
+    says. Raises ConfigError, which lists every mistake.
     """
 
     def __init__(
         self,
         algorithm: str = ALGORITHM,
         *,
-        x0: npt.ArrayLike,
+        x0: npt.ArrayLike | None = None,
+        region: Region | None = None,
         sigma0: float | None = None,
         seed: int = 0,
         bounds: tuple[Any, Any] | None = None,
@@ -78,7 +80,7 @@ class Strategy:
         target: float | None = None,
         **options: Any,
     ) -> None:
-        task = {"kind": "function", "function": OUTSIDE, **vector_options(x0, bounds, keep)}
+        task = {"kind": "function", "function": OUTSIDE, **vector_options(x0, region, bounds, keep)}
         stop = {"episodes": max_evaluations, "target_value": target}
         self._start(
             validate(

@@ -14,7 +14,7 @@ from hpc_es.config.loading import validate
 from hpc_es.config.resolved import dump_json, parse_resolved
 from hpc_es.config.sections import Config
 from hpc_es.core.data import Float64
-from hpc_es.jobs.vectors import ALGORITHM, OUTSIDE, algorithm_options, parts_of, vector_options
+from hpc_es.jobs.vectors import ALGORITHM, OUTSIDE, Region, algorithm_options, parts_of, vector_options
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, stand_by
 from hpc_es.mpi.world import World
@@ -43,9 +43,10 @@ class Minimum:
 
 def minimize(
     f: Callable[..., Any],
-    x0: npt.ArrayLike,
+    x0: npt.ArrayLike | None = None,
     sigma0: float | None = None,
     *,
+    region: Region | None = None,
     algorithm: str = ALGORITHM,
     max_evaluations: int = EVALUATIONS,
     target: float | None = None,
@@ -61,6 +62,8 @@ def minimize(
 ) -> Minimum:
     """Minimise f(x), x float64[size], from `x0`; with `batch: K` f(X) of float64[<= K, size] gives float64[<= K].
 
+    In place of `x0`, `region` says between which (low, high) to draw the first centre, and that of each restart.
+
     Under MPI every rank calls this with the same arguments; the evaluations are shared out, and every rank returns the
     same result, whatever their number. It ends after `max_evaluations` (at a generation's end), at a value of at most
     `target`, or on SIGINT and the like. An exception, NaN or time-out in f is a failed evaluation, which the update
@@ -73,7 +76,7 @@ def minimize(
 
     def checked() -> Config:
         objective(f, arguments or {})  # raises where f does not take the call
-        task = {"kind": "function", "function": OUTSIDE, **vector_options(x0, bounds, keep)}
+        task = {"kind": "function", "function": OUTSIDE, **vector_options(x0, region, bounds, keep)}
         task |= {"batch": batch, "timeout_seconds": timeout_seconds, "arguments": dict(arguments or {})}
         config = validate(
             {

@@ -11,13 +11,14 @@ import numpy.typing as npt
 
 from hpc_es.config.kinds import module
 from hpc_es.config.sections import Config
-from hpc_es.core.data import row_dtype
+from hpc_es.core.data import Float64, row_dtype
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys
 from hpc_es.training.build import Parts
 from hpc_es.training.misfits import needs, of_parts
 
 ALGORITHM = "cma_es"  # where the caller names none
+Region = tuple[npt.ArrayLike, npt.ArrayLike]  # low and high, vectors or one and a number
 OUTSIDE = "the_caller:evaluates"  # in place of a function, of which there is no name
 
 
@@ -39,20 +40,41 @@ def parts_of(config: Config, task: Any, chunk_size: int) -> Parts:
     return Parts(task, None, problem, noise, algorithm, row, wanted.growing)
 
 
-def vector_options(x0: npt.ArrayLike, bounds: tuple[Any, Any] | None, keep: str) -> dict[str, Any]:
-    """Return the options of a task that begins with this vector; ConfigError."""
-    first = np.asarray(x0, np.float64)
-    if first.ndim != 1 or not first.size:
-        raise ConfigError([("x0", f"expected a vector of numbers, found an array of shape {first.shape}")])
+def vector_options(
+    x0: npt.ArrayLike | None, region: Region | None, bounds: tuple[Any, Any] | None, keep: str
+) -> dict[str, Any]:
+    """Return the options of a task that begins with this vector, or in this region; ConfigError."""
+    if (x0 is None) == (region is None):
+        raise ConfigError([("x0", f"expected x0, or region, found {'neither' if x0 is None else 'both'}")])
     low, high = bounds or (None, None)
     limits = {"low": _listed(low), "high": _listed(high), "keep": keep}
     return {
-        "dimension": first.size,
-        "initial": first.tolist(),
+        **(_at(x0) if region is None else _between(region)),
         "bounds": limits,
         "record_evaluations": False,
         "journal": False,
     }
+
+
+def _at(x0: Any) -> dict[str, Any]:
+    first = np.asarray(x0, np.float64)
+    _require_vector("x0", first)
+    return {"dimension": first.size, "initial": first.tolist()}
+
+
+def _between(region: Region) -> dict[str, Any]:
+    try:
+        low, high = np.broadcast_arrays(*(np.asarray(side, np.float64) for side in region))
+    except ValueError as error:
+        raise ConfigError([("region", f"expected low and high of one length: {error}")]) from error
+    _require_vector("region", low)
+    sides = {"low": low.tolist(), "high": high.tolist()}
+    return {"dimension": low.size, "initial": "random", "initial_region": sides}
+
+
+def _require_vector(name: str, values: Float64) -> None:
+    if values.ndim != 1 or not values.size:
+        raise ConfigError([(name, f"expected a vector of numbers, found an array of shape {values.shape}")])
 
 
 def _listed(side: Any) -> Any:

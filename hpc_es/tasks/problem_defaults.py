@@ -16,6 +16,7 @@ class ProblemDefaults:
     fields: tuple[Field, ...] = ()
     episodes_per_job = 1
     chunk_size: int | None = None
+    joinable = False
     evaluation_episodes: int | None = None
     columns: tuple[str, ...] = ()
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Purpose, Results, Rows, State, numbered
+from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Purpose, Results, Rows, State, joined, numbered
 from hpc_es.core.interfaces import Algorithm
 from hpc_es.mpi.serialize import decode, encode
 from hpc_es.mpi.work import Work
@@ -31,7 +31,7 @@ class Evaluated:
     headers: npt.NDArray[np.void]  # HEADER[ranks]
     results: Results  # of training jobs
     evaluation: Rows  # [evaluation jobs], empty if there was no evaluation
-    learned: Sequence[Arrays] = ()  # what the problem learned in training, by units in their order
+    learned: Sequence[Arrays] = ()  # what the problem learned in training and probes, by units in their order
 
 
 class Clock:
@@ -95,6 +95,7 @@ class Generation:
         self._world, self._work, self._algorithm, self._row = world, work, algorithm, row
         self._signals, self._log = signals, log
         self.clock = Clock(world)
+        self.jobs_at_once = 1  # chunks are joined up to so many jobs
         self._held = KeptOutcomes(world)
 
     def go_on(self, work: Work) -> None:
@@ -111,7 +112,8 @@ class Generation:
         rows, headers = np.zeros(0, self._row), np.zeros(self._world.size, HEADER)
         round = 0
         while True:
-            new = numbered(self._algorithm.ask(state, round, rows), len(chunks)) if train else []
+            asked = self._algorithm.ask(state, round, rows) if train else []
+            new = numbered(joined(asked, self.jobs_at_once), len(chunks))
             if round == 0:
                 new += evaluation_chunks(evaluation_episodes, len(new))
             elif not new:
@@ -212,6 +214,8 @@ class Generation:
         for index in trained:
             if index in outcomes:
                 _pack(packed, f"chunk/{index}", outcomes[index].arrays)
+        for index in (chunk.index for chunk in chunks if chunk.purpose != "evaluate"):
+            if index in outcomes:
                 for unit, arrays in enumerate(outcomes[index].learned):
                     _pack(packed, f"unit/{index}.{unit}", arrays)
         self.clock.timed("update", since)

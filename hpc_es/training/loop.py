@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 RUN, EVALUATE, STOP, FAIL = 0, 1, 2, 3  # what rank 0 tells the others to do
 OTHERS_SAVE_SECONDS = 2.0
+CHUNK_SECONDS, CHUNKS_A_RANK = 0.01, 4  # of cheap evaluations
 
 
 @dataclass
@@ -55,6 +56,7 @@ class Training:
         )
         self._interrupted = self._trained = self._is_stopped = False
         self._noticed: Sequence[str] = ()
+        self._jobs_at_once = 1  # rank 0: see `_join`
         self.final: dict[str, float] = {}  # rank 0: what the final evaluation found
 
     def _shared_work(self) -> Work:
@@ -107,9 +109,9 @@ class Training:
         Raises RunFailedError on every rank for the command FAIL.
         """
         since = time.perf_counter()
-        control = np.array([command, self.state.generation, self._interrupted], np.int64)
+        control = np.array([command, self.state.generation, self._interrupted, self._jobs_at_once], np.int64)
         self.world.broadcast(control)
-        self._interrupted = bool(control[2])
+        self._interrupted, self._generation.jobs_at_once = bool(control[2]), int(control[3])
         if control[0] == FAIL:
             raise RunFailedError(self.world.broadcast_text(reason))
         if control[0] != STOP:
@@ -201,8 +203,22 @@ class Training:
         )
         found = self.parts.algorithm.discoveries(before, evaluated.results)
         self.writer.add(self.state, measured, before.shared if len(evaluated.evaluation) else None, found)
+        self._join(evaluated)
         self._notice(before.generation, self.parts.algorithm.notices(before, evaluated.results, after))
         return measured
+
+    def _join(self, evaluated: Evaluated) -> None:
+        """Rank 0: choose how many cheap evaluations make a chunk, of problems whose bits do not depend on that.
+
+        Some milliseconds of them, but several chunks a rank. Where lost ranks are outlived chunks stay as they were, as
+        those that are left tell each other which they have.
+        """
+        if not self.parts.problem.joinable or self.world.faults.outlives:
+            return
+        jobs = len(evaluated.results.rows)
+        seconds = float(evaluated.headers["environment"].sum()) / max(jobs, 1)
+        most = jobs if self.world.size == 1 else jobs // (CHUNKS_A_RANK * self.world.size)
+        self._jobs_at_once = max(1, min(most, int(CHUNK_SECONDS / max(seconds, 1e-9))))
 
     def _notice(self, generation: int, notices: Sequence[str]) -> None:
         """Rank 0: write what the algorithm has to say, and not again what it said of the generation before."""

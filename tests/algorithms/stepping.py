@@ -6,6 +6,7 @@ state = after(made, 3)
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -110,17 +111,24 @@ def strategy(kind: str, cost: Any, theta: Any, noise: Any = None, chunk_size: in
 
 def generation(made: Any, state: State) -> Results:
     """What a generation gives."""
-    rows = np.zeros(0, row_dtype(made.problem.fields))
-    outcomes: list[Outcome] = []
+    fields = sys.modules[type(made).__module__].NEEDS.fields
+    rows = probes = np.zeros(0, row_dtype((*made.problem.fields, *fields)))
+    arrays, count = list[Any](), 0
     for round in range(100):
-        chunks = numbered(made.ask(state, round, rows), len(outcomes))
+        chunks = numbered(made.ask(state, round, rows), count)
         if not chunks:
             break
-        outcomes += [made.evaluate(state, chunk, nothing) for chunk in chunks]
-        rows = np.concatenate([outcome.rows for outcome in outcomes])
+        count += len(chunks)
+        for chunk in chunks:
+            outcome = made.evaluate(state, chunk, nothing)
+            if chunk.purpose == "train":
+                rows = np.concatenate([rows, outcome.rows])
+                arrays.append(outcome.arrays)
+            else:
+                probes = np.concatenate([probes, outcome.rows])
     prepared = made.prepare(state, rows)
     blocks = [made.contribute(state, prepared, block) for block in range(made.blocks(state))]
-    return Results(rows, [outcome.arrays for outcome in outcomes], blocks, prepared)
+    return Results(rows, arrays, blocks, prepared, probes)
 
 
 def following(made: Any, state: State) -> State:

@@ -98,10 +98,13 @@ def test_rows_of_training_and_probes_are_apart_and_in_job_order(told: dict[str, 
     assert told["evaluation"] == [[300, 301, 302, 303], [[job, 0] for job in range(4)]]
 
 
-def test_arrays_and_what_was_learned_are_those_of_training_in_order(told: dict[str, Any]) -> None:
-    """Places: three chunks and two probes, the evaluation, then two chunks and a probe. Units 0+1, none, 4, 5 and 6."""
+def test_arrays_are_those_of_training_and_what_was_learned_is_of_probes_too_in_order(told: dict[str, Any]) -> None:
+    """Places: three chunks and two probes, the evaluation, then two chunks and a probe.
+
+    Units 0+1, none and 4, of the probes 0+1 and none, then 5, 6 and the probe 3.
+    """
     assert told["indices"] == [0, 1, 2, 6, 7]
-    assert told["learned"] == [1, 4, 5, 6]
+    assert told["learned"] == [1, 4, 1, 5, 6, 3]
 
 
 def test_blocks_come_in_order_and_from_what_was_prepared(told: dict[str, Any]) -> None:

@@ -41,9 +41,8 @@ class Calls:
             return [self._one(vectors, seeds, row, watch) for row in range(len(vectors))]
 
     def _one(self, vectors: Float64, seeds: Sequence[int], row: int, watch: Watch) -> Measured:
-        value, failure, seconds = self._called(
-            vectors[row], seeds[row], seeds[row], number, watch.timed(row, self._call)
-        )
+        seed = seeds[row]
+        value, failure, seconds = self._called(vectors[row], seed, seed, number, watch.timed(row, self._call))
         return Measured(math.nan, failure, seconds) if failure else measured(value, seconds)
 
     def _at_once(self, vectors: Float64, seeds: Sequence[int], watch: Watch) -> list[Measured]:

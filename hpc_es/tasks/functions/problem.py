@@ -32,6 +32,7 @@ from hpc_es.core.interfaces import Evaluation
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.places import RunPlace
 from hpc_es.tasks.functions.best import CENTRE, BestVector, best_report
+from hpc_es.tasks.functions.bounds import Bounds
 from hpc_es.tasks.functions.coordinates import Coordinates
 from hpc_es.tasks.functions.evaluator import Evaluator, Measured
 from hpc_es.tasks.functions.journal import Journal, remove_finished
@@ -69,7 +70,7 @@ class ObjectiveProblem(ProblemDefaults):
         self,
         search: Search,
         coordinates: Coordinates,
-        first: Float64 | None,
+        first: Float64 | Bounds,
         evaluator: Evaluator,
         keys: Keys,
         batch: int = 0,
@@ -83,16 +84,15 @@ class ObjectiveProblem(ProblemDefaults):
         self.spread = _spread(coordinates)
         self.chunk_size = batch or 1
         self._at_once = batch > 0
+        self.joinable = not batch
         self.columns = coordinates.names if search.record_evaluations else ()
 
     def initial(self, rng: np.random.Generator) -> Float64:
         """Return the search vector to begin with, float64[size]."""
-        if self._first is not None:
-            return np.array(self._coordinates.searched(self._first), np.float64)
-        bounds = self._coordinates.bounds
-        assert bounds is not None, "a random vector needs bounds"
-        drawn: Float64 = rng.uniform(bounds.low, bounds.high)
-        return drawn
+        if isinstance(self._first, Bounds):
+            drawn: Float64 = rng.uniform(self._first.low, self._first.high)
+            return drawn
+        return np.array(self._coordinates.searched(self._first), np.float64)
 
     def open(self, place: RunPlace) -> None:
         """Read what a killed run has evaluated already."""
@@ -162,11 +162,12 @@ class ObjectiveProblem(ProblemDefaults):
 
     def _units(self, seen: Float64, rows: Rows, jobs: Jobs) -> list[Arrays]:
         """Return the best of a chunk, the first of several, where one did not fail."""
-        values = self._search.sign * rows["value"]
-        if np.isnan(values).all():
+        values = np.where(np.isnan(rows["value"]), -np.inf, self._search.sign * rows["value"])
+        row = int(values.argmax())
+        if values[row] == -np.inf:
             return []
-        row = int(np.nanargmax(values))
-        return [BestVector(seen[row], float(rows["value"][row]), jobs.generation, jobs.numbers[row]).arrays()]
+        number = jobs.numbers[row] if jobs.purpose == "train" else CENTRE
+        return [BestVector(seen[row], float(rows["value"][row]), jobs.generation, number).arrays()]
 
     def carried(self) -> Carried:
         """Return that nothing was evaluated yet."""
@@ -216,9 +217,9 @@ def _spread(coordinates: Coordinates) -> Float64:
     return found
 
 
-def first_values(search: Search, values: Float64 | None, coordinates: Coordinates) -> Float64 | None:
+def first_values(search: Search, values: Float64 | Bounds) -> Float64 | Bounds:
     """Return the initial values with those that named parameters have of their own put in."""
-    if values is None or not search.parameters:
+    if isinstance(values, Bounds) or not search.parameters:
         return values
     given = [each.initial for each in search.parameters.values()]
     return np.array([old if new is None else new for old, new in zip(values.tolist(), given, strict=True)])
