@@ -34,6 +34,7 @@ CORRECT = Field("correct", "?")  # whether a program is
 EPISODE_LENGTH = Field(
     "episode_length", "<i4"
 )  # steps of the episode that ended in this job; 0: it goes on in a later one
+BEHAVIOUR = "behaviour"  # the name of the field that `behaviour` makes
 
 Rows = npt.NDArray[np.void]  # row_dtype(fields)[jobs]; a failed job has the return NaN
 
@@ -47,13 +48,23 @@ def row_dtype(fields: Sequence[Field] = ()) -> np.dtype[np.void]:
 ROW = row_dtype((SIGN_RETURN,))  # of an episode
 
 
-def with_episode_lengths(rows: Rows, lengths: Array) -> Rows:
-    """Return the rows with this further field, int[jobs]."""
-    extended = np.zeros(len(rows), [*rows.dtype.descr, (EPISODE_LENGTH.name, EPISODE_LENGTH.dtype)])
+def behaviour(size: int) -> Field:
+    """Return the field of a job's behaviour: so many numbers that say what it did, for novelty search."""
+    return Field(BEHAVIOUR, "<f4", (size,))
+
+
+def with_field(rows: Rows, field: Field, values: Array) -> Rows:
+    """Return the rows with this further field, [jobs, ...]."""
+    extended = np.zeros(len(rows), [*rows.dtype.descr, (field.name, field.dtype, field.shape)])
     for name in rows.dtype.names or ():
         extended[name] = rows[name]
-    extended[EPISODE_LENGTH.name] = lengths
+    extended[field.name] = values
     return extended
+
+
+def with_episode_lengths(rows: Rows, lengths: Array) -> Rows:
+    """Return the rows with this further field, int[jobs]."""
+    return with_field(rows, EPISODE_LENGTH, lengths)
 
 
 def of_episodes(rows: Rows) -> Rows:

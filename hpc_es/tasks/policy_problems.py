@@ -73,12 +73,18 @@ def refuse_normalization(normalization: ObservationNormalization) -> None:
 class PolicyProblem(ProblemDefaults):
     """A policy's parameters, evaluated by episodes; what it learns is the observations' mean and deviation."""
 
-    fields: tuple[Field, ...] = (SIGN_RETURN,)
     dtype = np.dtype(np.float32)
 
     def __init__(
-        self, task: Episodic, policy: Policy, keys: Keys, normalization: ObservationNormalization, unit: int
+        self,
+        task: Episodic,
+        policy: Policy,
+        keys: Keys,
+        normalization: ObservationNormalization,
+        unit: int,
+        fields: tuple[Field, ...] = (),
     ) -> None:
+        self.fields = (SIGN_RETURN, *fields)
         self._task, self._policy, self._keys, self._normalization, self._unit = task, policy, keys, normalization, unit
         self.episodes_per_job = task.episodes_per_job
         self.size = policy.size
@@ -156,8 +162,6 @@ def _as_carried(moments: Moments) -> Carried:
 class PolicyTrajectories(ProblemDefaults):
     """The episodes of a policy, for algorithms that see every step."""
 
-    fields: tuple[Field, ...] = (SIGN_RETURN,)
-
     def __init__(
         self,
         task: Episodic,
@@ -165,7 +169,9 @@ class PolicyTrajectories(ProblemDefaults):
         time_limit: int | None,
         compiled: Any = None,
         segments: Callable[[], Segments] | None = None,
+        fields: tuple[Field, ...] = (),
     ) -> None:
+        self.fields = (SIGN_RETURN, *fields)
         self._task, self.policy = task, policy
         self.name, self.spaces, self.episodes_per_job = task.name, task.spaces, task.episodes_per_job
         self.time_limit = time_limit  # in steps

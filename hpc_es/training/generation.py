@@ -109,7 +109,7 @@ class Generation:
         chunks: list[Chunk] = []
         by_chunk: dict[int, Rows] = {}
         rows, headers = np.zeros(0, self._row), np.zeros(self._world.size, HEADER)
-        round = 0
+        first, round = state, 0
         while True:
             new = numbered(self._algorithm.ask(state, round, rows), len(chunks)) if train else []
             if round == 0:
@@ -121,6 +121,8 @@ class Generation:
             chunks += new
             headers = summed(headers, self._exchange(new, mine, by_chunk))
             rows = self._joined(by_chunk, chunks, "train")
+            if any(chunk.purpose == "probe" for chunk in new):
+                state = self._algorithm.probed(first, self._joined(by_chunk, chunks, "probe"))
             round += 1
             if not train:
                 break
@@ -244,7 +246,7 @@ def _unpacked(received: Sequence[Array], blocks: int, chunks: Sequence[int]) -> 
             groups[group].setdefault(place, {})[name] = array
     units = sorted(groups["unit"], key=lambda place: tuple(map(int, place.split("."))))
     return Gathered(
-        [groups["block"][str(block)] for block in range(blocks)],
+        [groups["block"].get(str(block), {}) for block in range(blocks)],
         [groups["chunk"].get(str(index), {}) for index in chunks],
         [groups["unit"][place] for place in units],
     )

@@ -80,6 +80,10 @@ class Strategy:
         outcome: Outcome = self.problem.evaluate(candidates, self.jobs(state, chunk), carried, poll)
         return outcome
 
+    def probed(self, state: State, probes: Rows) -> State:
+        """Return the state as it is: what probes show is for the update."""
+        return state
+
     def prepare(self, state: State, rows: Rows) -> Any:
         """Return nothing: the update needs no blocks."""
         return None
