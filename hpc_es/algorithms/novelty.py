@@ -223,14 +223,15 @@ class NoveltySearch(Strategy):
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
         """Move the parent; on a plateau, where it stays, it is probed again all the same."""
         now, weights = self.probed(state, results.probes), results.prepared
-        parent, thetas, slots = self.chosen(now), self._thetas(now).copy(), state.master
+        parent, thetas = self.chosen(now), self._thetas(now).copy()
+        slots = {name: array for name, array in state.master.items() if name in optimizers.SLOTS}
         metrics = {**self._metrics(now, parent, results.rows), "gradient_norm": 0.0, "update_ratio": 0.0}
         if weights.reason is None:
             number = thetas.dtype.type
             ascent = np.concatenate([block["sum"] for block in results.blocks]) / number(weights.count)
             gradient = number(self.options.weight_decay) * thetas[parent] - ascent
-            own = {name: array[parent] for name, array in slots.items()}
-            own, step = optimizers.step(self.options.optimizer, own, gradient)
+            before = {name: array[parent] for name, array in slots.items()}
+            own, step = optimizers.step(self.options.optimizer, before, gradient)
             metrics |= {"gradient_norm": norm(ascent), "update_ratio": norm(step) / max(norm(thetas[parent]), 1e-12)}
             thetas[parent] += step
             slots = {name: _with_row(array, parent, own[name]) for name, array in slots.items()}
@@ -275,14 +276,15 @@ def _to_probe(state: State, parents: int) -> range:
 
 
 def _with_row(array: Array, place: int, row: Array) -> Array:
-    changed = array.copy()
+    changed: Array = array.copy()
     changed[place] = row
     return changed
 
 
 def _width(problem: VectorProblem) -> int:
     """Return how many numbers a behaviour has; 0 where there is none."""
-    return next((field.shape[0] for field in problem.fields if field.name == BEHAVIOUR), 0)
+    shapes = [field.shape for field in problem.fields if field.name == BEHAVIOUR]
+    return shapes[0][0] if shapes else 0
 
 
 def misfits(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:

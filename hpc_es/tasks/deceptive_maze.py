@@ -11,7 +11,7 @@
       +-----------------+
 
 It observes its place, x and y, and chooses its velocity. Nothing is random. The return is the distance of S and G less
-the distance of the end and G: 1.4 and no more at the goal, which ends the episode, and about 1.0 at the roof.
+the distance of the end and G: 1.3 to 1.4 at the goal, which ends the episode, and 1.1 below the roof.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ import numpy as np
 from hpc_es.core.data import Array, Float32
 
 NAME = "DeceptiveMaze-v0"
-STEPS = 60
-REACH = 0.08  # of a step at full speed, along each axis
+STEPS = 30
+REACH = 0.15  # of a step at full speed, along each axis
 START, GOAL, GOAL_RADIUS = (0.0, -0.7), (0.0, 0.7), 0.1
-ROOF, SIDE, BOTTOM = 0.4, 0.7, -0.4  # the trap: a roof at y = 0.4 from x = -0.7 to 0.7, walls down to y = -0.4
+ROOF, SIDE, BOTTOM = 0.4, 0.6, -0.2  # the trap: a roof at y = 0.4 from x = -0.6 to 0.6, walls down to y = -0.2
 GAP = 1e-6  # between the robot and a wall that it touches
 
 

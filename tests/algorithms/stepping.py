@@ -13,7 +13,7 @@ import numpy as np
 
 from hpc_es.config import kinds
 from hpc_es.config.loading import validate
-from hpc_es.core.data import Array, Carried, Field, Outcome, Results, State, numbered, row_dtype
+from hpc_es.core.data import Array, Arrays, Carried, Field, Outcome, Results, State, numbered, row_dtype
 from hpc_es.core.keys import Keys
 from hpc_es.noise.counter import BLOCK, CounterNoise
 from hpc_es.noise.sums import weighted_sums
@@ -91,17 +91,23 @@ def strategy(kind: str, cost: Any, theta: Any, noise: Any = None, chunk_size: in
 
 def generation(made: Any, state: State) -> Results:
     """What a generation gives."""
-    rows = np.zeros(0, row_dtype(made.problem.fields))
-    outcomes: list[Outcome] = []
+    none = np.zeros(0, row_dtype((*made.problem.fields, *kinds.module("algorithms", made.options.kind).NEEDS.fields)))
+    first, parts = state, {"train": [none], "probe": [none]}
+    arrays: list[Arrays] = []
     for round in range(100):
-        chunks = numbered(made.ask(state, round, rows), len(outcomes))
+        chunks = numbered(made.ask(state, round, np.concatenate(parts["train"])), 0)
         if not chunks:
             break
-        outcomes += [made.evaluate(state, chunk, nothing) for chunk in chunks]
-        rows = np.concatenate([outcome.rows for outcome in outcomes])
+        for chunk in chunks:
+            outcome = made.evaluate(state, chunk, nothing)
+            parts[chunk.purpose].append(outcome.rows)
+            arrays += [outcome.arrays] if chunk.purpose == "train" else []
+        if any(chunk.purpose == "probe" for chunk in chunks):
+            state = made.probed(first, np.concatenate(parts["probe"]))
+    rows, probes = np.concatenate(parts["train"]), np.concatenate(parts["probe"])
     prepared = made.prepare(state, rows)
     blocks = [made.contribute(state, prepared, block) for block in range(made.blocks(state))]
-    return Results(rows, [outcome.arrays for outcome in outcomes], blocks, prepared)
+    return Results(rows, arrays, blocks, prepared, probes)
 
 
 def following(made: Any, state: State) -> State:
