@@ -10,7 +10,7 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 3# processes that share the tests (see tests/conftest.py): more than cores, as those that start jobs also wait
 
-.PHONY: help venv run test test-long test-gym test-loggers test-slurm test-ft lint check bench docs clean
+.PHONY: help venv run test test-long test-gym test-loggers test-slurm test-ft lint check bench bench-functions docs clean
 help:           ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/  -/'
 
@@ -61,6 +61,13 @@ check: lint test  ## make lint and make test
 
 bench: venv     ## the benchmarks: tables on the screen, JSON in benchmarks/results
 	$(BIN)/python -m benchmarks
+
+bench-functions: venv ## the strategies on BBOB functions beside pycma: hours; what is done is not done again
+	$(PIP) -e '.[oracles]'
+	$(BIN)/python -m benchmarks.functions bbob
+	$(BIN)/python -m benchmarks.functions tables --csv benchmarks/results/bbob.csv --png benchmarks/results/bbob.png
+	$(BIN)/python -m benchmarks.functions cost
+	$(BIN)/python -m benchmarks.functions ranks
 
 docs: $(VENV)/.docs ## build the documentation into site/, with --strict; open site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -42,6 +42,7 @@ OTHERS = {
     "blocks, counter": ["policy.hidden_dims=[128, 128]", "noise.kind=counter"],
     "not mirrored, sgd": ["algorithm.mirrored_sampling=false", "algorithm.optimizer.kind=sgd"],
     "no optimizer, decay": ["algorithm.optimizer.kind=none", "algorithm.weight_decay=0.01"],
+    "ars": ["algorithm={kind: ars, population_size: 12, top_directions: 3}", "policy={hidden_dims: []}"],
     "seed 0": ["seed=0"],
     "seed 2": ["seed=2"],
 }

@@ -22,6 +22,7 @@ keras: Any = None
 pytestmark = pytest.mark.tensorflow
 
 SEEN = np.random.default_rng(5).normal(0, 2, (64, WIDTH)).astype(np.float32)
+ONES = np.ones(2, np.float32)
 INFINITE = "half infinite"
 HALF = Box(np.array([-0.2, -np.inf], np.float32), np.array([np.inf, 0.1], np.float32))
 
@@ -60,6 +61,17 @@ def test_equal_to_numpy_after_saving(activation: str, head: str, normaliser: Nor
         assert (found.argmax(axis=1) + 4).tolist() == wanted.tolist()
     else:
         np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_an_exported_linear_policy_ignores_what_never_varied(tmp_path: Path) -> None:
+    """As in training: such an input is 0 wherever it moves to, and nothing is clipped."""
+    network = MLP(Options(hidden_dims=(), bias=False), Spaces(WIDTH, Box(np.full(2, -9e3, np.float32), 9e3 * ONES)))
+    theta = np.random.default_rng(4).standard_normal(network.size).astype(np.float32)
+    normaliser = (NORMALISER[0], np.array([1, np.inf, 0.01, 1, 1], np.float32), np.inf)
+    mlp_keras.model(network, theta, normaliser).save(tmp_path / "policy.keras")
+    found = np.asarray(keras.models.load_model(tmp_path / "policy.keras")(SEEN))
+    np.testing.assert_allclose(found, expected(network, theta, normaliser), rtol=1e-4, atol=1e-4)
+    assert np.abs(found).max() > 50
 
 
 def test_export_loads_without_hpc_es(tmp_path: Path) -> None:

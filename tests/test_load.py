@@ -65,6 +65,18 @@ def test_the_normaliser_comes_along() -> None:
     np.testing.assert_allclose(load_policy(path, "last")(SEEN), np.clip(raw, -1, 1), atol=1e-5)
 
 
+def test_a_linear_policy_sees_what_it_has_seen_in_training() -> None:
+    """By the deviation of the sample, unclipped; an input that has never varied is 0."""
+    path = run(env("Reach"), "algorithm={kind: ars, population_size: 4, sigma: 1.0}", "policy={hidden_dims: []}")
+    state = snapshot(path).state
+    mean, deviation = state.shared["observation_mean"], state.shared["observation_std"]
+    assert np.isinf(deviation).sum() == 1
+    seen = 99 * SEEN
+    raw = (seen - mean) / deviation @ state.theta.reshape(3, 2)
+    assert np.abs(raw).max() > 1 > np.abs(raw).min() > 0
+    np.testing.assert_allclose(load_policy(path, "last")(seen), np.clip(raw, -1, 1), atol=1e-5)
+
+
 @pytest.mark.parametrize("rows", [0, 1, ROWS, ROWS + 1, len(SEEN)])
 def test_a_batch_is_its_rows_one_by_one(rows: int) -> None:
     policy = load_policy(run(env("Reach")))

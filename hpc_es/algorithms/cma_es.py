@@ -22,7 +22,7 @@ from hpc_es.algorithms.parts.gradient import norm
 from hpc_es.algorithms.parts.recombination import of_samples
 from hpc_es.algorithms.parts.samples import directions
 from hpc_es.config.options import option, options
-from hpc_es.core.data import Array, Arrays, Candidates, Chunk, Float64, State, Vectors
+from hpc_es.core.data import Array, Arrays, Candidates, Chunk, Float64, Rows, State, Vectors
 from hpc_es.core.interfaces import Needs, VectorProblem
 
 NEEDS = Needs(searches="vectors", noise=True, growing=True, presets={"noise.kind": "counter"})
@@ -86,9 +86,9 @@ class CMAES(DistributionStrategy):
         steps = covariance.products(drawn, jobs.start, state.shared["root"])
         return Vectors((theta + state.shared["sigma"] * steps).astype(theta.dtype, copy=False))
 
-    def weights(self, state: State, returns: Float64) -> Samples:
+    def weights(self, state: State, rows: Rows) -> Samples:
         """Return the weights of the samples."""
-        return Samples(self, state, of_samples(self.constants(state).weights, returns, share_ties=False))
+        return Samples(self, state, of_samples(self.constants(state).weights, rows["return_"], share_ties=False))
 
     def blocks(self, state: State) -> int:
         """Return the blocks of rows of the covariance."""

@@ -19,9 +19,10 @@ from hpc_es.algorithms.parts import optimizers
 from hpc_es.algorithms.parts.gradient import norm
 from hpc_es.algorithms.parts.pairs import Pairs
 from hpc_es.algorithms.parts.ranking import BY_SIGNS, Shaping, shaped
+from hpc_es.algorithms.parts.rounds import round_of_jobs
 from hpc_es.algorithms.parts.strategy import Strategy
 from hpc_es.config.options import Count, Natural, NonNegative, Positive, option, options
-from hpc_es.core.data import SIGN_RETURN, Array, Arrays, Chunk, Perturbed, Results, Rows, State, cut
+from hpc_es.core.data import SIGN_RETURN, Array, Arrays, Chunk, Perturbed, Results, Rows, State
 from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import Needs, Noise, VectorProblem
 from hpc_es.core.keys import Purpose
@@ -84,14 +85,11 @@ class EvolutionStrategy(Strategy):
         return State(0, {"theta": theta}, optimizers.initial_slots(self.options.optimizer, len(theta), theta.dtype))
 
     def ask(self, state: State, round: int, rows: Rows) -> Sequence[Chunk]:
-        """Return rounds of `population_size` jobs until there are enough timesteps.
-
-        Episodes that all end before a step would never give enough: they end the generation too.
-        """
-        timesteps, population = int(rows["length"].sum()), self.options.population_size
-        if round and (timesteps >= self.options.min_timesteps_per_generation or timesteps == 0):
-            return []
-        return cut(population, self.chunk_size, round * population)
+        """Return rounds of `population_size` jobs until there are enough timesteps."""
+        given = self.options
+        return round_of_jobs(
+            round, rows, given.population_size, given.min_timesteps_per_generation, chunk_size=self.chunk_size
+        )
 
     def candidates(self, state: State, chunk: Chunk) -> Perturbed:
         """Return perturbed thetas."""

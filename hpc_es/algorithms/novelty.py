@@ -46,7 +46,7 @@ from hpc_es.core.data import (
     Rows,
     State,
     cut,
-    with_field,
+    with_fields,
 )
 from hpc_es.core.interfaces import Needs, Noise, VectorProblem
 from hpc_es.core.keys import Purpose
@@ -201,7 +201,7 @@ class NoveltySearch(Strategy):
         found: Float64 = np.zeros(chunk.jobs)
         if chunk.purpose == "train":
             found = novelties(outcome.rows[BEHAVIOUR], state.shared["archive"], self.options.neighbours)
-        return replace(outcome, rows=with_field(outcome.rows, NOVELTY, found))
+        return replace(outcome, rows=with_fields(outcome.rows, {NOVELTY: found}))
 
     def prepare(self, state: State, rows: Rows) -> Weights:
         """Return the weights of all pairs."""

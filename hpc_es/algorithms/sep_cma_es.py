@@ -21,7 +21,7 @@ from hpc_es.algorithms.parts.gradient import norm
 from hpc_es.algorithms.parts.recombination import of_samples
 from hpc_es.algorithms.parts.samples import directions
 from hpc_es.config.options import option, options
-from hpc_es.core.data import Array, Arrays, Candidates, Chunk, Float64, State, Vectors
+from hpc_es.core.data import Array, Arrays, Candidates, Chunk, Float64, Rows, State, Vectors
 from hpc_es.core.interfaces import Needs
 
 NEEDS = Needs(searches="vectors", noise=True, growing=True, presets={"noise.kind": "counter"})
@@ -83,10 +83,10 @@ class SepCMAES(DistributionStrategy):
         scales = state.shared["deviations"] * self.problem.dtype.type(state.shared["sigma"])
         return Vectors(state.theta + scales * drawn)
 
-    def weights(self, state: State, returns: Float64) -> Array:
+    def weights(self, state: State, rows: Rows) -> Array:
         """Return the weights of z and of its square, float64[2, samples]."""
         weights = constants(self.problem.size, self.population(state)).weights
-        return np.tile(of_samples(weights, returns, share_ties=False), (2, 1))
+        return np.tile(of_samples(weights, rows["return_"], share_ties=False), (2, 1))
 
     def contribute(self, state: State, prepared: Ranked, block: int) -> Arrays:
         """Return the sums of w z and of w z^2 over a block of parameters."""

@@ -23,7 +23,7 @@ from hpc_es.algorithms.parts.distribution import DistributionStrategy, Ranked
 from hpc_es.algorithms.parts.recombination import of_samples, utilities
 from hpc_es.algorithms.parts.samples import directions
 from hpc_es.config.options import Positive, option, options
-from hpc_es.core.data import Array, Arrays, Candidates, Chunk, Float64, State, Vectors
+from hpc_es.core.data import Array, Arrays, Candidates, Chunk, Float64, Rows, State, Vectors
 from hpc_es.core.interfaces import Needs
 
 NEEDS = Needs(searches="vectors", noise=True, growing=True, presets={"noise.kind": "counter"})
@@ -53,9 +53,9 @@ class SNES(DistributionStrategy):
         drawn = directions(self.noise, state.generation, chunk.job_numbers, self.problem.size)
         return Vectors(state.theta + state.shared["deviations"] * drawn)
 
-    def weights(self, state: State, returns: Float64) -> Array:
+    def weights(self, state: State, rows: Rows) -> Array:
         """Return the utilities, for z and for its square, float64[2, samples]."""
-        return np.tile(of_samples(utilities(len(returns)), returns), (2, 1))
+        return np.tile(of_samples(utilities(len(rows)), rows["return_"]), (2, 1))
 
     def contribute(self, state: State, prepared: Ranked, block: int) -> Arrays:
         """Return the sums of u z and of u z^2 over a block of parameters."""

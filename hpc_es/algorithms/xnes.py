@@ -24,7 +24,7 @@ from hpc_es.algorithms.parts.distribution import DistributionStrategy, Ranked
 from hpc_es.algorithms.parts.recombination import of_samples, utilities
 from hpc_es.algorithms.parts.samples import directions
 from hpc_es.config.options import Positive, option, options
-from hpc_es.core.data import Array, Arrays, Candidates, Chunk, Float64, State, Vectors
+from hpc_es.core.data import Array, Arrays, Candidates, Chunk, Float64, Rows, State, Vectors
 from hpc_es.core.interfaces import Needs, VectorProblem
 
 NEEDS = Needs(searches="vectors", noise=True, growing=True, presets={"noise.kind": "counter"})
@@ -57,10 +57,10 @@ class XNES(DistributionStrategy):
         steps = covariance.products(drawn, jobs.start, state.shared["shape"].T)
         return Vectors((theta + state.shared["sigma"] * steps).astype(theta.dtype, copy=False))
 
-    def weights(self, state: State, returns: Float64) -> tuple[Float64, Array]:
+    def weights(self, state: State, rows: Rows) -> tuple[Float64, Array]:
         """Return the utilities, float64[samples], and z, [samples, size]."""
-        drawn = directions(self.noise, state.generation, range(len(returns)), self.problem.size)
-        return of_samples(utilities(len(returns)), returns), drawn.astype(np.float64)
+        drawn = directions(self.noise, state.generation, range(len(rows)), self.problem.size)
+        return of_samples(utilities(len(rows)), rows["return_"]), drawn.astype(np.float64)
 
     def blocks(self, state: State) -> int:
         """Return the blocks of rows of G."""

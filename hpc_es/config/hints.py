@@ -48,7 +48,7 @@ def _named(data: Mapping[str, Any], section: str, package: kinds.Package) -> str
     """Return the kind that a section names, if there is such a kind."""
     other = data.get(section)
     name = other.get("kind") if isinstance(other, Mapping) else None
-    return name if foreign.is_foreign(name) or name in kinds.kinds(package) else None
+    return name if foreign.is_foreign(name) or kinds.find(package, name) else None
 
 
 def field_hints(cls: type[Any]) -> dict[str, Any]:

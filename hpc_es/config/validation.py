@@ -94,14 +94,13 @@ def _kind_section(kind: Kinds, data: Any, key: str, problems: Problems, default:
     if default is None and not data:
         return None
     name = data.get("kind", default or kind.default) if isinstance(data, Mapping) else default
-    known = kinds.kinds(kind.package)
-    if isinstance(data, str) and data in known:
+    if isinstance(data, str) and kinds.find(kind.package, data):
         problems.append((key, f"expected a mapping with keys such as 'kind', found {data!r}; write {key}.kind: {data}"))
         return _WRONG
     if name is not None and foreign.is_foreign(name):
         return _foreign_section(kind, name, data, key, problems)
-    if name not in known:
-        problems.append((join(key, "kind"), _expected(Literal[known], name)))
+    if name is None or not kinds.find(kind.package, name):
+        problems.append((join(key, "kind"), _expected(Literal[kinds.kinds(kind.package)], name)))
         return _WRONG
     return _section(kinds.module(kind.package, name).Options, data, key, problems)
 

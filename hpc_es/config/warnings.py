@@ -38,7 +38,11 @@ def unused(options: Any, names: Iterable[str], why: str) -> Iterator[Problem]:
 
 
 def unused_of_kinds(options: Any, names: Mapping[str, Iterable[str]]) -> Iterator[Problem]:
-    """Yield the same for options that belong to one `kind` each: `names` by kind."""
+    """Yield the same for options that some kinds alone have: `names` by kind."""
+    owners: dict[str, list[str]] = {}
     for kind, own in names.items():
-        if kind != options.kind:
-            yield from unused(options, own, f"it is for kind {kind}, and this is {options.kind}")
+        for name in own:
+            owners.setdefault(name, []).append(kind)
+    for name, kinds in owners.items():
+        if options.kind not in kinds:
+            yield from unused(options, (name,), f"it is for kind {' or '.join(kinds)}, and this is {options.kind}")

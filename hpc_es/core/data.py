@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -39,7 +40,8 @@ BEHAVIOUR = "behaviour"  # the name of the field that `behaviour` makes
 Rows = npt.NDArray[np.void]  # row_dtype(fields)[jobs]; a failed job has the return NaN
 
 
-def row_dtype(fields: Sequence[Field] = ()) -> np.dtype[np.void]:
+@lru_cache(maxsize=64)
+def row_dtype(fields: tuple[Field, ...] = ()) -> np.dtype[np.void]:
     """Return the dtype of a row: `return_`, `length` (in steps or characters) and these fields."""
     further = [(each.name, each.dtype, each.shape) for each in fields]
     return np.dtype([("return_", "<f8"), ("length", "<i4"), *further])
@@ -53,18 +55,20 @@ def behaviour(size: int) -> Field:
     return Field(BEHAVIOUR, "<f4", (size,))
 
 
-def with_field(rows: Rows, field: Field, values: Array) -> Rows:
-    """Return the rows with this further field, [jobs, ...]."""
-    extended = np.zeros(len(rows), [*rows.dtype.descr, (field.name, field.dtype, field.shape)])
+def with_fields(rows: Rows, values: Mapping[Field, Any]) -> Rows:
+    """Return the rows with further fields, each with its values, [jobs, *shape]: those that an algorithm declares."""
+    further = [(each.name, each.dtype, each.shape) for each in values]
+    extended = np.zeros(len(rows), [*rows.dtype.descr, *further])
     for name in rows.dtype.names or ():
         extended[name] = rows[name]
-    extended[field.name] = values
+    for each, value in values.items():
+        extended[each.name] = value
     return extended
 
 
 def with_episode_lengths(rows: Rows, lengths: Array) -> Rows:
     """Return the rows with this further field, int[jobs]."""
-    return with_field(rows, EPISODE_LENGTH, lengths)
+    return with_fields(rows, {EPISODE_LENGTH: lengths})
 
 
 def of_episodes(rows: Rows) -> Rows:

@@ -21,6 +21,8 @@ EXTRAS = {  # package as it is imported: extra as setup.cfg has it
     "imageio": "video",
     "pygame": "video",
     "mpich": "mpi",
+    "cma": "oracles",
+    "cocoex": "oracles",
 }
 
 

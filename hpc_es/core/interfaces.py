@@ -131,6 +131,7 @@ class VectorProblem(Problem, Protocol):
     size: int
     dtype: np.dtype[Any]  # of candidates, sums and state: float32 of policies, float64 of functions
     layout: Mapping[str, tuple[int, ...]]  # the named parts of the vector, in their order
+    is_objective: bool  # whether it is a function of the user's, and not the return of a policy
     spread: Array  # [size]: standard deviations to begin with, of strategies to which the config gives none
 
     def initial(self, rng: np.random.Generator) -> Array:
@@ -231,7 +232,10 @@ class Policy(Protocol):
         ...
 
     def bind(self, parameters: Candidates, normaliser: Normaliser | None) -> Actor:
-        """Return an actor for a chunk; `normaliser` is (mean, standard deviation, clip) of the observations."""
+        """Return an actor for a chunk; `normaliser` is (mean, standard deviation, clip) of the observations.
+
+        A deviation may be infinite, of an input that is to become 0; and so may the clip, where there is none.
+        """
         ...
 
 
@@ -260,6 +264,7 @@ class Batch:
     action_noise: Callable[[int], np.random.Generator]  # the generator of a job (its place in the batch)
     on_step: OnStep | None = None
     unit: int | None = None  # jobs whose observations are summed as one, from the first job on; None: all of them
+    centred: bool = False  # whether a job's sums are of differences from its first observation, for sample deviations
 
 
 class Noise(Protocol):

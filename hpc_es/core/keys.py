@@ -9,9 +9,12 @@ different uses never share a number, any rank can draw any of them, and no gener
 from __future__ import annotations
 
 import enum
+import threading
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
 
 
 class Purpose(enum.IntEnum):
@@ -44,10 +47,40 @@ class Keys:
 
     def generator(self, purpose: Purpose, generation: int = 0, index: int = 0, block: int = 0) -> np.random.Generator:
         """Return the generator of one use; equal arguments give equal numbers on every rank."""
-        key = np.array([self.seed, (int(purpose) << 32) | self.repetition], dtype=np.uint64)
-        counter = np.array([0, block, index, generation], dtype=np.uint64)
-        return np.random.Generator(np.random.Philox(key=key, counter=counter))
+        generator = np.random.Generator(np.random.Philox(_NO_ENTROPY))  # type: ignore[arg-type]  # any ISeedSequence
+        self.reset(generator, purpose, generation, index, block)
+        return generator
+
+    def reset(
+        self, generator: np.random.Generator, purpose: Purpose, generation: int = 0, index: int = 0, block: int = 0
+    ) -> None:
+        """Make a generator that came from here one of another use: a third of the time of a new one."""
+        generator.bit_generator.state = {
+            "bit_generator": "Philox",
+            "state": {
+                "key": np.array([self.seed, (int(purpose) << 32) | self.repetition], dtype=np.uint64),
+                "counter": np.array([0, block, index, generation], dtype=np.uint64),
+            },
+            "buffer": _NO_BUFFER,
+            "buffer_pos": len(_NO_BUFFER),
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
 
     def seed31(self, purpose: Purpose, generation: int = 0, index: int = 0, block: int = 0) -> int:
         """One integer in 0 .. 2**31 - 1, which every environment and legacy generator takes as its seed."""
-        return int(self.generator(purpose, generation, index, block).integers(2**31))
+        if not hasattr(_OF_THREAD, "generator"):
+            _OF_THREAD.generator = self.generator(purpose)
+        self.reset(_OF_THREAD.generator, purpose, generation, index, block)
+        return int(_OF_THREAD.generator.integers(2**31))
+
+
+class _NoEntropy(ISeedSequence):
+    """In place of the entropy that NumPy asks the system for, also where a key is given, for two thirds of the time."""
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> Any:
+        return np.zeros(n_words, dtype)
+
+
+_NO_ENTROPY, _NO_BUFFER = _NoEntropy(), np.zeros(4, np.uint64)
+_OF_THREAD = threading.local()  # what a seed is drawn from

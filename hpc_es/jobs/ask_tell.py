@@ -37,6 +37,7 @@ from hpc_es.training.misfits import needs
 
 OUTSIDE = "the_caller:evaluates"  # in place of a function
 ALL = 1 << 30  # jobs of a chunk: a round is asked for in one
+Region = tuple[npt.ArrayLike, npt.ArrayLike]  # low and high, vectors or one and a number
 
 
 @dataclass(frozen=True)
@@ -50,17 +51,19 @@ class Best:
 class Strategy:
     """A strategy that asks for the values of vectors; small ones are good.
 
-    `algorithm` is a kind that searches vectors, `x0` the first centre, float64[size], and `sigma0` its step size.
-    Further keywords are options of the algorithm, and with the prefix `optimizer_` or a plain name of those of its
-    optimizer (`learning_rate`). `bounds` is (low, high), each a number, a list or None, kept as `keep` says. Raises
-    ConfigError, which lists every mistake.
+    `algorithm` is a kind that searches vectors, `x0` the first centre, float64[size], and `sigma0` its step size. In
+    place of `x0`, `region` is (low, high), vectors or one and a number: the first centre, and that of each restart, is
+    drawn between them. Further keywords are options of the algorithm, and with the prefix `optimizer_` or a plain name
+    of those of its optimizer (`learning_rate`). `bounds` is (low, high), each a number, a list or None, kept as `keep`
+    says. Raises ConfigError, which lists every mistake.
     """
 
     def __init__(
         self,
         algorithm: str = "es",
         *,
-        x0: npt.ArrayLike,
+        x0: npt.ArrayLike | None = None,
+        region: Region | None = None,
         sigma0: float | None = None,
         seed: int = 0,
         bounds: tuple[Any, Any] | None = None,
@@ -70,7 +73,7 @@ class Strategy:
         target: float | None = None,
         **options: Any,
     ) -> None:
-        task = {"kind": "function", "function": OUTSIDE, **vector_options(x0, bounds, keep)}
+        task = {"kind": "function", "function": OUTSIDE, **vector_options(x0, region, bounds, keep)}
         stop = {"episodes": max_evaluations, "target_value": target}
         self._start(
             validate(
@@ -250,20 +253,41 @@ def _no_poll() -> None:
     pass
 
 
-def vector_options(x0: npt.ArrayLike, bounds: tuple[Any, Any] | None, keep: str) -> dict[str, Any]:
-    """Return the options of a task that begins with this vector; ConfigError."""
-    first = np.asarray(x0, np.float64)
-    if first.ndim != 1 or not first.size:
-        raise ConfigError([("x0", f"expected a vector of numbers, found an array of shape {first.shape}")])
+def vector_options(
+    x0: npt.ArrayLike | None, region: Region | None, bounds: tuple[Any, Any] | None, keep: str
+) -> dict[str, Any]:
+    """Return the options of a task that begins with this vector, or in this region; ConfigError."""
+    if (x0 is None) == (region is None):
+        raise ConfigError([("x0", f"expected x0, or region, found {'neither' if x0 is None else 'both'}")])
     low, high = bounds or (None, None)
     limits = {"low": _listed(low), "high": _listed(high), "keep": keep}
     return {
-        "dimension": first.size,
-        "initial": first.tolist(),
+        **(_at(x0) if region is None else _between(region)),
         "bounds": limits,
         "record_evaluations": False,
         "journal": False,
     }
+
+
+def _at(x0: Any) -> dict[str, Any]:
+    first = np.asarray(x0, np.float64)
+    _require_vector("x0", first)
+    return {"dimension": first.size, "initial": first.tolist()}
+
+
+def _between(region: Region) -> dict[str, Any]:
+    try:
+        low, high = np.broadcast_arrays(*(np.asarray(side, np.float64) for side in region))
+    except ValueError as error:
+        raise ConfigError([("region", f"expected low and high of one length: {error}")]) from error
+    _require_vector("region", low)
+    sides = {"low": low.tolist(), "high": high.tolist()}
+    return {"dimension": low.size, "initial": "random", "initial_region": sides}
+
+
+def _require_vector(name: str, values: Float64) -> None:
+    if values.ndim != 1 or not values.size:
+        raise ConfigError([(name, f"expected a vector of numbers, found an array of shape {values.shape}")])
 
 
 def _listed(side: Any) -> Any:

@@ -16,7 +16,7 @@ from hpc_es.config.resolved import dump_json, parse_resolved
 from hpc_es.config.sections import Config
 from hpc_es.core.data import Float64, row_dtype
 from hpc_es.core.keys import Keys
-from hpc_es.jobs.ask_tell import OUTSIDE, algorithm_options, vector_options
+from hpc_es.jobs.ask_tell import OUTSIDE, Region, algorithm_options, vector_options
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, stand_by
 from hpc_es.mpi.world import World
@@ -46,9 +46,10 @@ class Minimum:
 
 def minimize(
     f: Callable[..., Any],
-    x0: npt.ArrayLike,
+    x0: npt.ArrayLike | None = None,
     sigma0: float | None = None,
     *,
+    region: Region | None = None,
     algorithm: str = "es",
     max_evaluations: int = EVALUATIONS,
     target: float | None = None,
@@ -64,6 +65,8 @@ def minimize(
 ) -> Minimum:
     """Minimise f(x), x float64[size], from `x0`; with `batch: K` f(X) of float64[<= K, size] gives float64[<= K].
 
+    In place of `x0`, `region` says between which (low, high) to draw the first centre, and that of each restart.
+
     Under MPI every rank calls this with the same arguments; the evaluations are shared out, and every rank returns the
     same result, whatever their number. It ends after `max_evaluations` (at a generation's end), at a value of at most
     `target`, or on SIGINT and the like. An exception, NaN or time-out in f is a failed evaluation, which the update
@@ -77,7 +80,7 @@ def minimize(
     def checked() -> Config:
         called = objective(f, arguments or {})  # raises where f does not take the call
         del called
-        task = {"kind": "function", "function": OUTSIDE, **vector_options(x0, bounds, keep)}
+        task = {"kind": "function", "function": OUTSIDE, **vector_options(x0, region, bounds, keep)}
         task |= {"batch": batch, "timeout_seconds": timeout_seconds, "arguments": dict(arguments or {})}
         return validate(
             {
@@ -114,7 +117,8 @@ def _parts(config: Config, f: Callable[..., Any]) -> Parts:
         noise = module("noise", config.noise.kind).build(config.noise, keys, problem.size, None)
     build = module("algorithms", config.algorithm.kind).build
     algorithm = build(config.algorithm, problem, noise, keys, problem.chunk_size)
-    return Parts(task, None, problem, noise, algorithm, row_dtype((*problem.fields, *needs(config).fields)))
+    wanted = needs(config)
+    return Parts(task, None, problem, noise, algorithm, row_dtype((*problem.fields, *wanted.fields)), wanted.growing)
 
 
 def _found(

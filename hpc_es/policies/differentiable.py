@@ -25,6 +25,7 @@ class Network:
 
     widths: tuple[int, ...]
     activation: str | None
+    bias: bool = True
 
     @staticmethod
     def of(policy: Policy) -> Network | None:
@@ -32,7 +33,7 @@ class Network:
         if isinstance(policy, LSTM):
             return Network((policy.observations, *policy.hidden_dims, policy.head.outputs), None)
         if isinstance(policy, MLP):
-            return Network(policy.layout.widths, policy.options.activation)
+            return Network(policy.layout.widths, policy.options.activation, policy.layout.bias)
         return None
 
     @property
@@ -84,10 +85,11 @@ class Network:
             return [(arrays["output_kernel"], arrays["output_bias"])]
         found, start = [], 0
         for n, m in pairwise(self.widths):
-            matrix = tf.reshape(theta[start : start + (n + 1) * m], (n + 1, m))
-            found.append((matrix[:-1], matrix[-1]))
-            start += (n + 1) * m
-        assert start == Layout(self.widths).size
+            rows = n + self.bias
+            matrix = tf.reshape(theta[start : start + rows * m], (rows, m))
+            found.append((matrix[:n], matrix[n] if self.bias else tf.zeros(m, matrix.dtype)))
+            start += rows * m
+        assert start == Layout(self.widths, self.bias).size
         return found
 
     def arrays(self, tf: Any, theta: Any) -> dict[str, Any]:

@@ -49,8 +49,8 @@ class Stored:
         """Mean, standard deviation and clip of the observations, if they are normalised."""
         if "observation_mean" not in self.shared:
             return None
-        clip = float(self.config.task.observation_normalization.clip)
-        return self.shared["observation_mean"], self.shared["observation_std"], clip
+        limit: float = self.config.task.observation_normalization.limit
+        return self.shared["observation_mean"], self.shared["observation_std"], limit
 
     def policy(self, spaces: Spaces, **changes: Any) -> Policy:
         """The policy of the config, with such options changed as it has; CheckpointError if theta does not fit it."""

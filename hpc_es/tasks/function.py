@@ -55,8 +55,7 @@ class VectorTask:
     def __init__(self, name: str, search: Search, evaluator: Evaluator, batch: int = 0) -> None:
         self.name, self._search, self._evaluator, self._batch = name, search, evaluator, batch
         self._coordinates = search.coordinates()
-        values = initial_values(search.initial, self._coordinates, config_directory())
-        self._first = first_values(search, values, self._coordinates)
+        self._first = first_values(search, initial_values(search, self._coordinates, config_directory()))
 
     def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> ObjectiveProblem:
         """Return the objective."""

@@ -25,6 +25,16 @@ class Moments:
         """Mean 0, standard deviation 1."""
         return Moments(np.zeros(width), np.full(width, INITIAL_COUNT), INITIAL_COUNT)
 
+    @staticmethod
+    def nothing(width: int) -> Moments:
+        """Nothing observed, and no mean and deviation to begin with."""
+        return Moments(np.zeros(width), np.zeros(width), 0.0)
+
+    @staticmethod
+    def of_sums(total: Float64, squares: Float64, count: float, origin: Float64) -> Moments:
+        """Return those of a job; `origin` is 0."""
+        return Moments(total, squares, count)
+
     def plus(self, other: Moments) -> Moments:
         """Return the moments of both; the order of additions is the caller's to fix."""
         return Moments(self.total + other.total, self.squares + other.squares, self.count + other.count)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from hpc_es.core.data import Array, Arrays
+from hpc_es.core.interfaces import Batch
+from hpc_es.tasks.observation_deviations import Deviations
+from hpc_es.tasks.observation_moments import Moments
 
 
 class Sums:
-    """Sums and squares of the observations a policy saw, for each job to observe: float64[jobs observed, width]."""
+    """Sums and squares of the observations a policy saw, for each job to observe: float64[jobs observed, width].
 
-    def __init__(self, observe: Array, width: int) -> None:
-        self._place = {int(job): place for place, job in enumerate(np.flatnonzero(observe))}
-        self._jobs = np.flatnonzero(observe)
+    For sample deviations they are of the differences from the job's first observation.
+    """
+
+    def __init__(self, batch: Batch, width: int) -> None:
+        self._place = {int(job): place for place, job in enumerate(np.flatnonzero(batch.observe))}
+        self._jobs, self._unit, self._centred = np.flatnonzero(batch.observe), batch.unit, batch.centred
+        self._origin = np.zeros((len(self._place), width))
         self._total = np.zeros((len(self._place), width))
         self._squares = np.zeros((len(self._place), width))
         self._count = np.zeros(len(self._place))
@@ -24,28 +33,31 @@ class Sums:
         rows = [row for row in live if jobs[row] in self._place]
         places = [self._place[jobs[row]] for row in rows]
         seen = observations[rows].astype(np.float64)
+        if self._centred:
+            first = self._count[places] == 0
+            if first.any():
+                self._origin[np.array(places)[first]] = seen[first]
+            seen -= self._origin[places]
         self._total[places] += seen
         self._squares[places] += np.square(seen)
         self._count[places] += 1
 
-    def units(self, failed: Array, unit: int | None) -> list[Arrays]:
-        """Return the sums of each run of `unit` jobs (None: of all): see `arrays`."""
+    def units(self, failed: Array) -> list[Arrays]:
+        """Return the statistics of each unit of jobs: see `arrays`."""
         jobs = len(failed)
-        size = unit or max(jobs, 1)
+        size = self._unit or max(jobs, 1)
         return [self.arrays(failed, range(start, min(start + size, jobs))) for start in range(0, jobs, size)]
 
     def arrays(self, failed: Array, jobs: range) -> Arrays:
-        """Return the sums of some jobs, added in order, without failed ones; nothing where none was observed."""
+        """Return the statistics of some jobs, in order, without failed ones; nothing where none was observed."""
         observed = [(place, job) for place, job in enumerate(self._jobs.tolist()) if job in jobs]
         if not observed:
             return {}
-        total, squares, count = np.zeros_like(self._total[0]), np.zeros_like(self._total[0]), 0.0
+        kind: Any = Deviations if self._centred else Moments
+        found = kind.nothing(self._total.shape[1])
         for place, job in observed:
             if not failed[job]:
-                total, squares = total + self._total[place], squares + self._squares[place]
-                count += self._count[place]
-        return {
-            "observation_sum": total,
-            "observation_squares": squares,
-            "observation_count": np.asarray(count, np.float64),
-        }
+                sums = self._total[place], self._squares[place], self._count[place], self._origin[place]
+                found = found.plus(kind.of_sums(*sums))
+        arrays: Arrays = found.arrays()
+        return arrays

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from hpc_es.core.data import (
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Actor, Batch, Policy, Segments
 from hpc_es.core.keys import Keys, Purpose
+from hpc_es.tasks.observation_deviations import Deviations
 from hpc_es.tasks.observation_moments import Moments
 from hpc_es.tasks.problem_defaults import ProblemDefaults
 
@@ -39,12 +41,22 @@ class ObservationNormalization:
 
     enabled: bool = option("normalise what the policy sees", False)
     probability: Probability = option("share of pairs whose observations are added to the statistics", 0.01)
-    clip: Positive = option("normalised observations are clipped to [-clip, clip]", 5.0)
+    clip: Positive | None = option("normalised observations are clipped to [-clip, clip]; null: not", 5.0)
+    deviation: Literal["floored", "sample"] = option(
+        "what they are divided by: a deviation of at least 0.1 (OpenAI-ES), or the sample's, where an input that has "
+        "never varied becomes 0 (ARS)",
+        "floored",
+    )
+
+    @property
+    def limit(self) -> float:
+        """The largest normalised observation; infinity where none is clipped."""
+        return math.inf if self.clip is None else self.clip
 
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield what has no effect: (key, text)."""
         if not self.enabled:
-            yield from unused(self, ("probability", "clip"), "enabled is false")
+            yield from unused(self, ("probability", "clip", "deviation"), "enabled is false")
         elif not self.probability:
             yield "probability", "is 0: nothing is ever observed, so mean and deviation stay 0 and 1 (try 0.01)"
 
@@ -74,6 +86,7 @@ class PolicyProblem(ProblemDefaults):
     """A policy's parameters, evaluated by episodes; what it learns is the observations' mean and deviation."""
 
     dtype = np.dtype(np.float32)
+    is_objective = False
 
     def __init__(
         self,
@@ -86,6 +99,7 @@ class PolicyProblem(ProblemDefaults):
     ) -> None:
         self.fields = (SIGN_RETURN, *fields)
         self._task, self._policy, self._keys, self._normalization, self._unit = task, policy, keys, normalization, unit
+        self._statistics: Any = Deviations if normalization.deviation == "sample" else Moments
         self.episodes_per_job = task.episodes_per_job
         self.size = policy.size
         self.spread = np.broadcast_to(np.float32(SPREAD), (policy.size,))
@@ -103,7 +117,7 @@ class PolicyProblem(ProblemDefaults):
     def _normaliser(self, carried: Carried) -> Normaliser | None:
         if not self._normalization.enabled:
             return None
-        return carried.shared["observation_mean"], carried.shared["observation_std"], self._normalization.clip
+        return carried.shared["observation_mean"], carried.shared["observation_std"], self._normalization.limit
 
     def _batch(self, jobs: Jobs) -> Batch:
         """Seeds by group, so that both halves of a pair meet the same episodes; evaluation has seeds of its own."""
@@ -116,6 +130,7 @@ class PolicyProblem(ProblemDefaults):
             action_noise_std=self._policy.action_noise_std,
             action_noise=partial(self._action_noise, jobs.generation, jobs.numbers.start),
             unit=self._unit,
+            centred=self._statistics is Deviations,
         )
 
     def _seeds(self, jobs: Jobs, group: int) -> Any:
@@ -137,26 +152,27 @@ class PolicyProblem(ProblemDefaults):
         """Return mean 0 and standard deviation 1, where observations are normalised."""
         return _as_carried(self._nothing_seen()) if self._normalization.enabled else Carried()
 
-    def _nothing_seen(self) -> Moments:
-        return Moments.initial(self._task.spaces.observations)
+    def _nothing_seen(self) -> Any:
+        return self._statistics.initial(self._task.spaces.observations)
 
     def merge(self, carried: Carried, units: Sequence[Arrays]) -> Carried:
         """Return the statistics with those of more observations, added in the order of the units."""
         if not self._normalization.enabled:
             return carried
-        moments = Moments.of(carried.master)
+        statistics = self._statistics.of(carried.master)
         for arrays in units:
-            moments = moments.plus(Moments.of(arrays)) if arrays else moments
-        return _as_carried(moments)
+            statistics = statistics.plus(self._statistics.of(arrays)) if arrays else statistics
+        return _as_carried(statistics)
 
     def metrics(self, carried: Carried) -> Mapping[str, float]:
         """Return how many observations the statistics are of."""
-        moments = Moments.of(carried.master) if self._normalization.enabled else self._nothing_seen()
-        return {"observation_count": moments.count}
+        seen = self._statistics.of(carried.master) if self._normalization.enabled else self._nothing_seen()
+        return {"observation_count": seen.count}
 
 
-def _as_carried(moments: Moments) -> Carried:
-    return Carried({"observation_mean": moments.mean(), "observation_std": moments.deviation()}, dict(moments.arrays()))
+def _as_carried(statistics: Any) -> Carried:
+    shared = {"observation_mean": statistics.mean(), "observation_std": statistics.deviation()}
+    return Carried(shared, dict(statistics.arrays()))
 
 
 class PolicyTrajectories(ProblemDefaults):

@@ -31,7 +31,7 @@ class Evaluated:
     headers: npt.NDArray[np.void]  # HEADER[ranks]
     results: Results  # of training jobs
     evaluation: Rows  # [evaluation jobs], empty if there was no evaluation
-    learned: Sequence[Arrays] = ()  # what the problem learned in training, by units in their order
+    learned: Sequence[Arrays] = ()  # what the problem learned in training and probes, by units in their order
 
 
 class Clock:
@@ -214,13 +214,18 @@ class Generation:
         for index in trained:
             if index in outcomes:
                 _pack(packed, f"chunk/{index}", outcomes[index].arrays)
+        for index in (chunk.index for chunk in chunks if chunk.purpose != "evaluate"):
+            if index in outcomes:
                 for unit, arrays in enumerate(outcomes[index].learned):
                     _pack(packed, f"unit/{index}.{unit}", arrays)
         self.clock.timed("update", since)
         since = time.perf_counter()
-        received = self._world.gather(encode(packed))
+        parts: Sequence[Arrays] = [packed]
+        if size > 1:
+            received = self._world.gather(encode(packed))
+            parts = [] if received is None else [decode(part) for part in received]
         self.clock.timed("messages", since)
-        return Gathered([], [], []) if received is None else _unpacked(received, count, trained)
+        return _unpacked(parts, count, trained) if parts else Gathered([], [], [])
 
 
 @dataclass(frozen=True)
@@ -237,11 +242,11 @@ def _pack(packed: dict[str, Array], where: str, arrays: Arrays) -> None:
         packed[f"{where}/{name}"] = array
 
 
-def _unpacked(received: Sequence[Array], blocks: int, chunks: Sequence[int]) -> Gathered:
+def _unpacked(parts: Sequence[Arrays], blocks: int, chunks: Sequence[int]) -> Gathered:
     """Return what `_pack` has packed on all ranks."""
     groups: dict[str, dict[str, dict[str, Array]]] = {"block": {}, "chunk": {}, "unit": {}}
-    for part in received:
-        for where, array in decode(part).items():
+    for part in parts:
+        for where, array in part.items():
             group, place, name = where.split("/", 2)
             groups[group].setdefault(place, {})[name] = array
     units = sorted(groups["unit"], key=lambda place: tuple(map(int, place.split("."))))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpc_es.algorithms.parts.optimizers import SLOTS
-from hpc_es.core.data import Array, Carried, State
+from hpc_es.core.data import Array, Arrays, Carried, State
 from hpc_es.core.errors import ConfigError
 
 
@@ -27,17 +27,22 @@ def source_of(path: str, size: int) -> State:
 def started_from(state: State, source: State, carried: Carried) -> State:
     """Return `state` with the theta of `source`, and what else both have: a value head, observation statistics.
 
-    A number that counts, such as episodes, begins anew.
+    A number that counts, such as episodes, begins anew. What the problem carries comes along as a whole, or not.
     """
     shared, master = dict(state.shared), dict(state.master)
+    is_known = _has(source.shared, carried.shared) and _has(source.master, carried.master)
     for name, array in state.shared.items():
         is_count = array.ndim == 0 and array.dtype.kind == "i"
-        if not is_count and name in source.shared and source.shared[name].shape == array.shape:
+        if not is_count and _has(source.shared, {name: array}) and (is_known or name not in carried.shared):
             shared[name] = source.shared[name]
-    for name in carried.master:
-        if name in source.master and source.master[name].shape == master[name].shape:
-            master[name] = source.master[name]
+    if is_known:
+        master |= {name: source.master[name] for name in carried.master}
     return replace(state, shared=shared, master=master)
+
+
+def _has(arrays: Arrays, wanted: Arrays) -> bool:
+    """Return whether there are arrays of these names and shapes."""
+    return all(name in arrays and arrays[name].shape == array.shape for name, array in wanted.items())
 
 
 def with_optimizer(state: State, source: State) -> State:

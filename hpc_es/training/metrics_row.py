@@ -24,10 +24,12 @@ def row(
     """Return all metrics of a generation.
 
     `ranks` are all and those that evaluate, `before` the totals so far (episodes, timesteps, seconds). Returns and
-    lengths are None where no episode ended.
+    lengths are None where no episode ended. Probes count as episodes and timesteps, since an update depends on them.
     """
-    rows, episode_rows = evaluated.results.rows, of_episodes(evaluated.results.rows)
-    timesteps, episodes = int(rows["length"].sum()), len(episode_rows) * episodes_per_job
+    rows, probes = evaluated.results.rows, evaluated.results.probes
+    episode_rows = of_episodes(rows)
+    timesteps = int(rows["length"].sum() + probes["length"].sum())
+    episodes = (len(episode_rows) + len(probes)) * episodes_per_job
     return {
         "generation": generation,
         **_statistics("", episode_rows),
@@ -37,7 +39,7 @@ def row(
         "episodes_total": int(before["episodes"]) + episodes,
         "timesteps_this_generation": timesteps,
         "timesteps_total": int(before["timesteps"]) + timesteps,
-        "failed_episodes": int(np.isnan(rows["return_"]).sum()) * episodes_per_job,  # with one, a job's are all dropped
+        "failed_episodes": _failed(rows, probes) * episodes_per_job,  # with one, a job's are all dropped
         "ranks": ranks[0],
         "evaluating_ranks": ranks[1],
         **learned,
@@ -46,6 +48,10 @@ def row(
         "steps_per_second": timesteps / max(seconds, 1e-9),
         **_times(evaluated.headers, timesteps),
     }
+
+
+def _failed(*rows: Rows) -> int:
+    return sum(int(np.isnan(each["return_"]).sum()) for each in rows)
 
 
 def _statistics(prefix: str, rows: Rows) -> Row:

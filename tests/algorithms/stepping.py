@@ -13,7 +13,7 @@ import numpy as np
 
 from hpc_es.config import kinds
 from hpc_es.config.loading import validate
-from hpc_es.core.data import Array, Arrays, Carried, Field, Outcome, Results, State, numbered, row_dtype
+from hpc_es.core.data import Array, Carried, Field, Outcome, Results, State, numbered, row_dtype
 from hpc_es.core.keys import Keys
 from hpc_es.noise.counter import BLOCK, CounterNoise
 from hpc_es.noise.sums import weighted_sums
@@ -59,6 +59,7 @@ class Cost(ProblemDefaults):
     """A function to be minimised, or costs in job order, as a problem without a run."""
 
     fields: tuple[Field, ...] = ()
+    is_objective = True
 
     def __init__(self, cost: Callable[[Array], float] | Sequence[float], theta: Array) -> None:
         self.size, self.dtype, self._theta, self._cost = len(theta), theta.dtype, theta, cost
@@ -91,20 +92,23 @@ def strategy(kind: str, cost: Any, theta: Any, noise: Any = None, chunk_size: in
 
 def generation(made: Any, state: State) -> Results:
     """What a generation gives."""
-    none = np.zeros(0, row_dtype((*made.problem.fields, *kinds.module("algorithms", made.options.kind).NEEDS.fields)))
-    first, parts = state, {"train": [none], "probe": [none]}
-    arrays: list[Arrays] = []
+    fields = kinds.module("algorithms", made.options.kind).NEEDS.fields
+    rows = probes = np.zeros(0, row_dtype((*made.problem.fields, *fields)))
+    first, arrays, count = state, list[Any](), 0
     for round in range(100):
-        chunks = numbered(made.ask(state, round, np.concatenate(parts["train"])), 0)
+        chunks = numbered(made.ask(state, round, rows), count)
         if not chunks:
             break
+        count += len(chunks)
         for chunk in chunks:
             outcome = made.evaluate(state, chunk, nothing)
-            parts[chunk.purpose].append(outcome.rows)
-            arrays += [outcome.arrays] if chunk.purpose == "train" else []
+            if chunk.purpose == "train":
+                rows = np.concatenate([rows, outcome.rows])
+                arrays.append(outcome.arrays)
+            else:
+                probes = np.concatenate([probes, outcome.rows])
         if any(chunk.purpose == "probe" for chunk in chunks):
-            state = made.probed(first, np.concatenate(parts["probe"]))
-    rows, probes = np.concatenate(parts["train"]), np.concatenate(parts["probe"])
+            state = made.probed(first, probes)
     prepared = made.prepare(state, rows)
     blocks = [made.contribute(state, prepared, block) for block in range(made.blocks(state))]
     return Results(rows, arrays, blocks, prepared, probes)

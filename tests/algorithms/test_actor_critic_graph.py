@@ -18,7 +18,7 @@ from hpc_es.algorithms.actor_critic.graph import (
     seen_by,
     terms,
 )
-from hpc_es.core.data import Discrete, Spaces
+from hpc_es.core.data import Box, Discrete, Spaces, unperturbed
 from hpc_es.policies.differentiable import Network
 from hpc_es.policies.lstm.policy import LSTM
 from hpc_es.policies.lstm.policy import Options as LSTMOptions
@@ -29,7 +29,7 @@ from hpc_es.policies.networks.lstm_tensorflow import sequence
 from hpc_es.policies.networks.tensorflow_setup import tensorflow
 from hpc_es.tasks.bandits.setting import Inputs, Lockstep, setting
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
 RNG = np.random.default_rng(0)
 RECURRENT = Network((3, 4, 2), None)
 DEEP = Network((3, 4, 5, 2), None)
@@ -281,3 +281,13 @@ def test_the_gradient_of_bandits_is_that_of_their_episodes() -> None:
     expected = gradient(network, PLAIN, theta, value, seen, actions, rewards, lives, 0 * lives)
     np.testing.assert_allclose(found, expected[0], rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(sums, expected[1], rtol=1e-4)
+
+
+def test_a_network_without_biases_computes_what_the_policy_does() -> None:
+    wide = np.full(2, 100, np.float32)
+    policy, rng = MLP(MLPOptions(hidden_dims=(4,), bias=False), Spaces(3, Box(-wide, wide))), np.random.default_rng(1)
+    network, theta = Network.of(policy), rng.standard_normal(20).astype(np.float32)
+    seen = rng.standard_normal((1, 6, 3)).astype(np.float32)
+    assert network is not None and policy.size == 20
+    outputs, _ = network(tf, tf.constant(theta), tf.constant(seen))
+    np.testing.assert_allclose(outputs[0], policy.bind(unperturbed(theta, 6), None).act(seen[0]), atol=1e-6)

@@ -28,7 +28,7 @@ from hpc_es.training.build import parts, task_and_policy
 from tests import runs
 from tests.toys import lifetime, nothing
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
 
 SURVIVAL: dict[str, Any] = {
     "seed": 1,

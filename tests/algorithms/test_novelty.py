@@ -13,7 +13,7 @@ import pytest
 import hpc_es
 from hpc_es.algorithms.novelty import NOVELTY
 from hpc_es.config.loading import validate
-from hpc_es.core.data import SIGN_RETURN, Array, Carried, Outcome, Rows, State, behaviour, row_dtype, with_field
+from hpc_es.core.data import SIGN_RETURN, Array, Carried, Outcome, Rows, State, behaviour, row_dtype, with_fields
 from hpc_es.core.errors import ConfigError
 from hpc_es.training.build import task_and_policy
 from tests import runs
@@ -46,7 +46,7 @@ def made(cost: Any = sphere, **options: Any) -> Any:
 def rows_of(returns: Any, novelties: Any) -> Rows:
     rows = np.zeros(np.size(returns), row_dtype((SIGN_RETURN, behaviour(2))))
     rows["return_"] = np.ravel(returns)
-    return with_field(rows, NOVELTY, np.ravel(novelties))
+    return with_fields(rows, {NOVELTY: np.ravel(novelties)})
 
 
 def changed(state: State, **shared: Any) -> State:

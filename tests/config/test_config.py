@@ -483,6 +483,7 @@ def test_the_table_says_which_kinds_have_a_key(monkeypatch: pytest.MonkeyPatch) 
     both = {"OFFERS": Offers(problems=("vectors",), policy=True), "NEEDS": Needs(searches="vectors", policy="first")}
     toys = {kind: SimpleNamespace(Options=cls, **both) for kind, cls in classes.items()}
     monkeypatch.setattr("hpc_es.config.kinds.module", lambda _, kind: toys[kind])
+    monkeypatch.setattr("hpc_es.config.kinds.find", lambda _, kind: toys.get(kind))
     lines = table().splitlines()
     assert "| `task.kind` | one of 'first', 'second' | `episodes` | what is optimised |" in lines
     assert "| `task.shared` | a whole number of at least 1 | `1` | in both |" in lines

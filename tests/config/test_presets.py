@@ -41,6 +41,15 @@ def test_a_task_without_the_key_or_the_policy_goes_without() -> None:
     assert not hasattr(config.task, "observation_normalization")
 
 
+def test_a_policy_of_another_kind_and_what_is_switched_off_go_without(monkeypatch: Any) -> None:
+    key = "task.observation_normalization.probability"
+    monkeypatch.setattr(es, "NEEDS", dataclasses.replace(es.NEEDS, presets={**PRESETS, key: 1.0}))
+    task = {"env_id": "CartPole-v1", "observation_normalization": {"enabled": False}}
+    config = validate({"task": task, "policy": {"kind": "lstm"}})
+    assert config.policy.hidden_dims == (48,)
+    assert config.task.observation_normalization.probability == 0.01
+
+
 def test_other_algorithms_have_none() -> None:
     config = validate({"task": {"kind": "programs", "name": "reverse"}, "algorithm": {"kind": "random_search"}})
     assert config.evaluation.episodes == 10

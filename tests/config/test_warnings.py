@@ -16,7 +16,9 @@ ES = {"task": {"env_id": "CartPole-v1"}}
 AC = {**ES, "algorithm": {"kind": "actor_critic"}}
 PG = {"task": {"kind": "programs", "name": "add"}, "algorithm": {"kind": "policy_gradient"}}
 NOTHING: list[tuple[Any, str, Any, str]] = [
-    (ES, "algorithm.optimizer.momentum", 0.5, "is 0.5, but does nothing: it is for kind sgd, and this is adam"),
+    (ES, "algorithm.optimizer.momentum", 0.5, "is 0.5, but does nothing: it is for kind sgd or clipup, and this is ad"),
+    (ES, "algorithm.optimizer", {"kind": "sgd", "max_speed": 0.5}, "max_speed: is 0.5, but does nothing: it is for k"),
+    (ES, "algorithm.optimizer", {"kind": "clipup", "max_speed": 0.5}, "is 0.5, but does nothing: learning_rate 0.01"),
     (
         AC,
         "algorithm.optimizer",
@@ -60,7 +62,8 @@ def test_no_config_of_the_repository_has_such_options(config: str) -> None:
 
 
 def test_check_and_the_start_tell_of_them_and_go_on(tmp_path: Path) -> None:
-    said = "WARNING: algorithm.optimizer.momentum: is 0.5, but does nothing: it is for kind sgd, and this is adam\n"
+    why = "it is for kind sgd or clipup, and this is adam"
+    said = f"WARNING: algorithm.optimizer.momentum: is 0.5, but does nothing: {why}\n"
     for more in (["--check"], ["stop.generations=1"]):
         done = runs.finished(0, tmp_path / "run", "algorithm.optimizer.momentum=0.5", *more)
         assert done.stdout.count(said) == 1

@@ -21,6 +21,7 @@ from hpc_es.core.data import (
     numbered,
     row_dtype,
     unperturbed,
+    with_fields,
 )
 
 
@@ -31,6 +32,16 @@ def test_a_row_has_its_return_its_length_and_the_fields_asked_for() -> None:
     assert (made.dtype.itemsize, made["behaviour"].shape, made["correct"].dtype) == (29, (3, 2), np.bool_)
     assert row_dtype().names == ("return_", "length")
     assert row_dtype((SIGN_RETURN,)) == ROW
+
+
+def test_rows_get_the_further_fields_of_an_algorithm() -> None:
+    rows = np.zeros(2, ROW)
+    rows["return_"], rows["sign_return"] = [1, 2], [3, 4]
+    along, corner = Field("along", "<f8"), Field("corner", "<i4", (2,))
+    wide = with_fields(rows, {along: np.array([5, 6]), corner: [[7, 8], [9, 10]]})
+    assert wide.dtype == row_dtype((SIGN_RETURN, along, corner))
+    assert wide["return_"].tolist() == [1, 2] and wide["sign_return"].tolist() == [3, 4]
+    assert wide["along"].tolist() == [5, 6] and wide["corner"].tolist() == [[7, 8], [9, 10]]
 
 
 def test_jobs_are_cut_into_consecutive_chunks() -> None:

@@ -43,6 +43,7 @@ def test_every_extra_is_in_setup_cfg_and_brings_its_package() -> None:
             "keras": "tensorflow",
             "numba": "numba",
             "pygame": "classic-control",
+            "cocoex": "coco-experiment",
         }  # what brings it, if not its name
         assert others.get(package, package).lower() in setup["options.extras_require"][extra], package
 

@@ -151,6 +151,17 @@ def test_bounds_are_kept() -> None:
     assert (x[:, 2] > 0.5).any()
 
 
+def test_a_region_draws_the_first_vector_and_that_of_each_restart() -> None:
+    """All values are equal: by `tolfun` a search of CMA-ES ends after one generation."""
+    es = hpc_es.Strategy("cma_es", region=(np.full(3, -4.0), 4.0), sigma0=0.1, restarts="ipop", seed=2)
+    centres = []
+    for _ in range(3):
+        centres.append(es.theta)
+        es.tell(np.zeros(len(es.ask())))
+    assert (np.abs(centres) <= 4).all()
+    assert np.abs(np.diff(centres, axis=0)).max(axis=1).min() > 0.5
+
+
 @pytest.mark.parametrize(("values", "shape"), [([1.0] * 7, r"\(7,\)"), ([[1.0] * 8], r"\(1, 8\)"), (3.0, r"\(\)")])
 def test_another_number_of_values_is_refused(values: Any, shape: str) -> None:
     es = strategy()
@@ -176,5 +187,13 @@ def test_mistakes_are_told_at_once() -> None:
     assert "populaton_size" in text
     with pytest.raises(ConfigError, match="expected a vector of numbers, found an array of shape \\(2, 1\\)"):
         hpc_es.Strategy("es", x0=[[1.0], [2.0]], sigma0=0.1)
+    with pytest.raises(ConfigError, match="expected x0, or region, found neither"):
+        hpc_es.Strategy("es")
+    with pytest.raises(ConfigError, match="expected x0, or region, found both"):
+        hpc_es.Strategy("es", x0=[1.0], region=([0.0], 1.0))
+    with pytest.raises(ConfigError, match=r"region: expected a vector of numbers, found an array of shape \(\)"):
+        hpc_es.Strategy("es", region=(-4.0, 4.0))
+    with pytest.raises(ConfigError, match="region: expected low and high of one length"):
+        hpc_es.Strategy("es", region=([0.0, 0.0], [1.0, 1.0, 1.0]))
     with pytest.raises(ConfigError, match="searches programs"):
         hpc_es.Strategy("ga", x0=[1.0])

@@ -84,6 +84,17 @@ def test_a_target_ends_it_and_the_callback_sees_each_generation() -> None:
     assert [row["generation"] for row in rows] == list(range(found.generations))
 
 
+def test_in_place_of_x0_a_region_says_where_to_begin() -> None:
+    seen: list[Any] = []
+
+    def recorded(x: Any) -> float:
+        seen.append(x)
+        return shifted(x)
+
+    hpc_es.minimize(recorded, sigma0=1e-9, region=([5.0, -7.0], [6.0, -6.0]), **{**SEARCH, "max_evaluations": 1})
+    assert ((np.array(seen) > [5, -7]) & (np.array(seen) < [6, -6])).all()
+
+
 def test_a_function_that_does_not_take_the_call_is_refused() -> None:
     with pytest.raises(ConfigError, match="does not take the vector"):
         hpc_es.minimize(lambda: 1.0, START, 0.1)

@@ -86,6 +86,31 @@ def test_no_hidden_layer_is_a_linear_policy() -> None:
     assert actor.act(np.array([[1, 2]], np.float32)).tolist() == [[0.125]]
 
 
+def test_no_hidden_layer_and_no_bias_is_a_matrix() -> None:
+    """.5 * 1 - .25 * 2 + 0 and .125 * 1 + .25 * 2; a row that is dropped leaves the others."""
+    network = policy(2, 2, bias=False)
+    theta = np.array([0.5, 0.125, -0.25, 0.25], np.float32)
+    assert (network.size, network.initial(np.random.default_rng(0)).shape) == (4, (4,))
+    jobs = Perturbed(theta, np.ones((1, 4), np.float32), np.zeros(2, np.intp), np.array([0, 0.25], np.float32))
+    actor, seen = network.bind(jobs, None), np.array([[1, 2], [1, 2]], np.float32)
+    assert actor.act(seen).tolist() == [[0, 0.625], [0.75, 1]]
+    actor.keep(np.array([1]))
+    assert actor.act(seen[:1]).tolist() == [[0.75, 1]]
+
+
+def test_a_hidden_layer_without_bias_by_hand() -> None:
+    """relu([1, 2] W1) W2: hidden [1 + 1, -1 + 0] -> [2, 0] -> .5."""
+    actor = policy(2, 1, (2,), activation="relu", bias=False).bind(
+        alone(np.array([1, -1, 0.5, 0, 0.25, 7], np.float32)), None
+    )
+    assert actor.act(np.array([[1, 2]], np.float32)).tolist() == [[0.5]]
+
+
+def test_a_policy_may_begin_at_zero() -> None:
+    theta = policy(3, 2, (4,), initial="zeros").initial(np.random.default_rng(0))
+    assert (theta.dtype, theta.tolist()) == (np.float32, [0] * (3 * 4 + 4 + 4 * 2 + 2))
+
+
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
 def test_each_job_acts_with_its_own_parameters(activation: Any) -> None:
     """Against a plain forward pass in float64, job for job; the second pair of signs is theta - scale * direction."""
@@ -181,10 +206,11 @@ def test_a_discrete_policy_takes_the_highest_output() -> None:
     assert [actor.act(np.array([o], np.float32))[0] for o in ([2, 1], [1, 2])] == [3, 4]
 
 
+@pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
-def test_the_actor_computes_what_the_layers_say(activation: str) -> None:
+def test_the_actor_computes_what_the_layers_say(activation: str, bias: bool) -> None:
     """One float32 rounding apart, as biases are summed within the product."""
-    network = policy(7, 3, (16, 16), activation=activation)
+    network = policy(7, 3, (16, 16), activation=activation, bias=bias)
     parameters = perturbed(network.initial(np.random.default_rng(0)) * 3, 6)
     seen = np.random.default_rng(1).standard_normal((6, 7)).astype(np.float32)
     layers = list(network.layout.layers(parameters.stacked()))

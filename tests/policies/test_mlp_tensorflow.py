@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 import numpy as np
@@ -20,6 +20,7 @@ from tests.trained import HEADS, NORMALISER, WIDTH
 pytestmark = pytest.mark.tensorflow
 
 ROWS = 7
+BACKENDS: tuple[Literal["tensorflow", "numpy"], ...] = ("tensorflow", "numpy")
 OWN = {"TF_NUM_INTRAOP_THREADS": "3", "TF_NUM_INTEROP_THREADS": "2", "TF_DETERMINISTIC_OPS": "0"}
 
 
@@ -52,6 +53,16 @@ def test_equal_to_numpy(activation: str, head: str, normaliser: Normaliser | Non
     assert (actions.shape, actions.dtype) == (expected.shape, expected.dtype)
     assert len(np.unique(expected)) > 1
     np.testing.assert_allclose(actions, expected, atol=1e-5)
+
+
+def test_without_biases_and_with_an_input_that_never_varies() -> None:
+    spaces = Spaces(WIDTH, HEADS["box"][0])
+    ours, theirs = (MLP(Options(backend=each, hidden_dims=(3,), bias=False), spaces) for each in BACKENDS)
+    deviation = np.array([1, np.inf, 2, 1, 1], np.float32)
+    normaliser = (np.ones(WIDTH, np.float32), deviation, np.inf)
+    actions, expected = (each.bind(perturbed(ours.size), normaliser).act(observations()) for each in (ours, theirs))
+    np.testing.assert_allclose(actions, expected, atol=1e-5)
+    assert len(np.unique(expected)) > 1
 
 
 def test_a_linear_policy_by_hand() -> None:

@@ -45,7 +45,7 @@ def test_a_task_that_the_algorithm_cannot_search_is_told_with_those_that_fit(
     first, second = lines[0].removeprefix(start).split(", or algorithm.kind: ")
     assert set(tasks) <= set(first.replace("'", "").split(" or ")), first
     assert set(algorithms) <= set(second.replace("'", "").split(" or ")), second
-    assert task["kind"] not in first and algorithm not in second
+    assert repr(task["kind"]) not in first and repr(algorithm) not in second
 
 
 def test_a_policy_is_for_tasks_in_which_one_acts() -> None:
@@ -102,6 +102,15 @@ def test_what_only_one_of_both_has_stays_as_it_is() -> None:
     found = started_from(state(value=value), source, CARRIED)
     assert list(found.shared) == ["theta", "value", "observation_mean"]
     assert found.shared["theta"].tolist() == [5, 5] and found.shared["value"] is value
+    assert found.shared["observation_mean"].tolist() == [0, 0, 0] and found.master["observation_count"] == 0
+
+
+def test_statistics_of_another_kind_are_not_mixed() -> None:
+    """The other run's mean and count without its sums would be neither its statistics nor ours."""
+    ours = Carried(CARRIED.shared, {**CARRIED.master, "observation_centre": np.zeros(3)})
+    begin = ours.added_to(State(0, {"theta": np.zeros(2, np.float32)}, {}))
+    found = started_from(begin, state(fill=5.0, count=7.0), ours)
+    assert found.theta.tolist() == [5, 5]
     assert found.shared["observation_mean"].tolist() == [0, 0, 0] and found.master["observation_count"] == 0
 
 

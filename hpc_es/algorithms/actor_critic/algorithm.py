@@ -41,7 +41,7 @@ from hpc_es.core.data import (
     cut,
     of_episodes,
     unperturbed,
-    with_episode_lengths,
+    with_fields,
 )
 from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import Actor, Batch, Needs, Policy, TrajectoryProblem
@@ -109,7 +109,7 @@ class ActorCritic(Strategy):
         if chunk.purpose == "train" and self.options.update_every is not None:
             return self._segments(self.options.update_every, state, chunk, poll)
         outcome = self._whole(state, chunk, poll)
-        return replace(outcome, rows=with_episode_lengths(outcome.rows, outcome.rows["length"]))
+        return replace(outcome, rows=with_fields(outcome.rows, {EPISODE_LENGTH: outcome.rows["length"]}))
 
     def _whole(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         if chunk.purpose != "train":

@@ -14,6 +14,7 @@ import numpy as np
 from annotated_types import Ge, Gt
 
 from hpc_es.algorithms.parts import restarts, stopping
+from hpc_es.algorithms.parts.pairs import Pairs
 from hpc_es.algorithms.parts.recombination import default_population, nothing_to_learn
 from hpc_es.algorithms.parts.restarts import Run
 from hpc_es.algorithms.parts.samples import first_deviations
@@ -79,8 +80,8 @@ class DistributionStrategy(Strategy):
         """Return how many evaluations must not have failed, for an update."""
         return population // 2
 
-    def weights(self, state: State, returns: Float64) -> Any:
-        """Return what `contribute` and `moved` need of the returns."""
+    def weights(self, state: State, rows: Rows) -> Any:
+        """Return what `contribute` and `moved` need of the rows."""
         raise NotImplementedError
 
     def moved(self, state: State, weights: Any, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
@@ -98,9 +99,19 @@ class DistributionStrategy(Strategy):
     # What they share.
 
     @property
+    def pairs(self) -> Pairs:
+        """Which samples share a direction: none, for most."""
+        return Pairs(mirrored=False)
+
+    def group(self, job: int) -> int:
+        """Return the sample's pair: both halves meet the same episodes."""
+        return self.pairs.of(job)
+
+    @property
     def first_population(self) -> int:
         """Samples of a generation of the first search."""
-        return self.options.population_size or default_population(self.problem.size)
+        default = default_population(self.problem.size)
+        return self.options.population_size or -(-default // self.pairs.size) * self.pairs.size
 
     def population(self, state: State) -> int:
         """Return the samples of a generation of this search."""
@@ -125,7 +136,7 @@ class DistributionStrategy(Strategy):
         """Return what the returns say."""
         returns = rows["return_"]
         reason = nothing_to_learn(returns, self.needed(self.population(state)))
-        return Ranked(returns, reason, None if reason else self.weights(state, returns))
+        return Ranked(returns, reason, None if reason else self.weights(state, rows))
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
         """Move the distribution; begin the next search where this one has ended."""
@@ -150,7 +161,7 @@ class DistributionStrategy(Strategy):
         """
         age, run = int(after.master["age"]) + 1, Run.of(after.master)
         run = replace(run, evaluations=run.evaluations + run.population)
-        view = replace(self.view(after), age=age, population=run.population)
+        view = replace(self.view(after), age=age, population=run.population, is_objective=self.problem.is_objective)
         seen = stopping.updated(self.options.stops, view, returns, after.master)
         stopped = int(seen["stopped"])
         if run.limit and run.evaluations >= run.limit:
@@ -160,7 +171,8 @@ class DistributionStrategy(Strategy):
         if not stopped:
             return state, None
         given = self.options
-        plan = restarts.Plan(given.restarts, self.first_population, given.population_factor, given.max_restarts)
+        growing = (given.population_factor, given.max_restarts, self.pairs.size)
+        plan = restarts.Plan(given.restarts, self.first_population, *growing)
         return state, restarts.following(plan, self.keys, run, stopped)
 
     def notices(self, state: State, results: Results, after: State) -> Sequence[str]:

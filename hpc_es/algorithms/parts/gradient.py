@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpc_es.algorithms.parts import optimizers
-from hpc_es.core.data import Array, Arrays, Float32
+from hpc_es.core.data import Arrays, Float32
 from hpc_es.core.errors import RunError
 
 GRADIENT = "gradient"  # the name of a chunk's gradient among its arrays
+norm = optimizers.norm
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,3 @@ def descend(
             "theta_norm": norm(moved),
         },
     )
-
-
-def norm(vector: Array) -> float:
-    """Euclidean length, summed in float64."""
-    return float(np.sqrt(np.square(vector, dtype=np.float64).sum()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,38 +12,44 @@ from hpc_es.config.options import Count, Fraction, Positive, option, options
 from hpc_es.config.warnings import unused_of_kinds
 from hpc_es.core.data import Array, Arrays
 
+Kind = Literal["adam", "rmsprop", "sgd", "clipup", "none"]
+
 
 @options
 class Options:
     """`algorithm.optimizer:`."""
 
-    kind: Literal["adam", "rmsprop", "sgd", "none"] = option(
-        "none: theta moves by learning_rate times the gradient", "adam"
-    )
+    kind: Kind = option("none: theta moves by learning_rate times the gradient", "adam")
     learning_rate: Positive = option("step size", 0.01)
     beta1: Fraction = option("decay of Adam's first moment", 0.9)
     beta2: Fraction = option("decay of Adam's second moment", 0.999)
     epsilon: Positive = option("added to the root of Adam's second moment", 1e-8)
-    momentum: Fraction = option("decay of SGD's velocity", 0.9)
+    momentum: Fraction = option("decay of SGD's and ClipUp's velocity", 0.9)
     rmsprop_decay: Fraction = option("decay of RMSProp's mean square, which starts at 1", 0.99)
     rmsprop_epsilon: Positive = option("added to RMSProp's mean square, inside of the root", 1e-10)
+    max_speed: Positive | None = option("length of ClipUp's longest step; null: twice the learning rate", None)
     anneal_updates: Count | None = option(
         "updates in which the learning rate falls to 0 in a straight line, and stays there; null: it never falls", None
     )
 
     def warnings(self) -> Iterator[tuple[str, str]]:
-        """Options of another kind of optimizer: (key, text)."""
-        return unused_of_kinds(self, OWN)
+        """Options of another kind of optimizer, and a speed that is never reached: (key, text)."""
+        yield from unused_of_kinds(self, OWN)
+        rate, speed = self.learning_rate, self.max_speed
+        if self.kind == "clipup" and rate is not None and speed is not None and speed * (1 - self.momentum) >= rate:
+            text = f"learning_rate {rate:g} and momentum {self.momentum:g} are slower"
+            yield "max_speed", f"is {speed:g}, but does nothing: {text} (try learning_rate {speed / 2:g}, half of it)"
 
 
-OWN = {  # options that one kind alone has
+OWN = {  # options that not all kinds have
     "adam": ("beta1", "beta2", "epsilon"),
     "rmsprop": ("rmsprop_decay", "rmsprop_epsilon"),
     "sgd": ("momentum",),
+    "clipup": ("momentum", "max_speed"),
 }
 
 
-SLOTS = ("optimizer_steps", "adam_m", "adam_v", "rmsprop_square", "sgd_velocity")  # of all kinds
+SLOTS = ("optimizer_steps", "adam_m", "adam_v", "rmsprop_square", "sgd_velocity", "clipup_velocity")  # of all kinds
 
 
 def initial_slots(options: Options, size: int, dtype: npt.DTypeLike = np.float32) -> Arrays:
@@ -56,6 +62,8 @@ def initial_slots(options: Options, size: int, dtype: npt.DTypeLike = np.float32
         return {"optimizer_steps": steps, "rmsprop_square": np.ones(size, dtype)}
     if options.kind == "sgd":
         return {"optimizer_steps": steps, "sgd_velocity": np.zeros(size, dtype)}
+    if options.kind == "clipup":
+        return {"optimizer_steps": steps, "clipup_velocity": np.zeros(size, dtype)}
     return {"optimizer_steps": steps}
 
 
@@ -77,10 +85,30 @@ def step(options: Options, slots: Arrays, gradient: Array) -> tuple[Arrays, Arra
     if options.kind == "sgd":
         velocity = lerp(slots["sgd_velocity"], gradient, options.momentum)
         return {"optimizer_steps": steps, "sgd_velocity": velocity}, -number(rate) * velocity
+    if options.kind == "clipup":  # Toklu et al. 2020 (arXiv:2008.02387), its velocity in units of the learning rate
+        velocity = number(options.momentum) * slots["clipup_velocity"] + scaled(gradient, 1.0)
+        longest = (options.max_speed or 2 * options.learning_rate) / options.learning_rate
+        if norm(velocity) > longest:
+            velocity = scaled(velocity, longest)
+        return {"optimizer_steps": steps, "clipup_velocity": velocity}, -number(rate) * velocity
     return {"optimizer_steps": steps}, -number(rate) * gradient
 
 
-def learning_rate(options: Options, done: int) -> float:
+class Annealed(Protocol):
+    """Options of a learning rate that may fall."""
+
+    @property
+    def learning_rate(self) -> float:
+        """At the begin."""
+        ...
+
+    @property
+    def anneal_updates(self) -> int | None:
+        """In how many updates it falls to 0; None: it never falls."""
+        ...
+
+
+def learning_rate(options: Annealed, done: int) -> float:
     """Return the learning rate after so many updates (annealed as in Mnih et al. 2016, arXiv:1602.01783)."""
     if options.anneal_updates is None:
         return options.learning_rate
@@ -92,3 +120,15 @@ def lerp(old: Array, new: Array, decay: float) -> Array:
     number = new.dtype.type
     mixed: Array = number(decay) * old + number(1 - decay) * new
     return mixed
+
+
+def scaled(vector: Array, length: float) -> Array:
+    """Return a vector of this direction and length, in its dtype; 0 of 0, which has no direction."""
+    now = norm(vector)
+    wide: Array = vector.astype(np.float64) * (length / now) if now else vector
+    return wide.astype(vector.dtype)
+
+
+def norm(vector: Array) -> float:
+    """Euclidean length, summed in float64."""
+    return float(np.sqrt(np.square(vector, dtype=np.float64).sum()))

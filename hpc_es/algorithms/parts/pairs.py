@@ -27,13 +27,21 @@ class Pairs:
 
     def perturbed(self, theta: Array, noise: Noise, generation: int, jobs: range, sigma: float) -> Perturbed:
         """Return theta + sigma * eps and theta - sigma * eps for consecutive jobs."""
-        pairs = [self.of(job) for job in jobs]
-        first = pairs[0]
-        directions = [noise.direction(generation, pair, 0, len(theta)) for pair in range(first, pairs[-1] + 1)]
-        scales = np.full(len(jobs), sigma, theta.dtype)
-        if self.mirrored:
-            scales[[job % 2 == 1 for job in jobs]] *= -1
-        return Perturbed(theta, np.stack(directions), np.array(pairs) - first, scales)
+        directions = [noise.direction(generation, pair, 0, len(theta)) for pair in self.among(jobs)]
+        return self.along(theta, np.stack(directions), jobs, sigma)
+
+    def among(self, jobs: range) -> range:
+        """Return the pairs of consecutive jobs."""
+        return range(self.of(jobs[0]), self.of(jobs[-1]) + 1)
+
+    def signs(self, jobs: range) -> Array:
+        """Return 1 of jobs that go along their direction and -1 of those that go against it, int[jobs]."""
+        return np.array([-1 if self.mirrored and job % 2 else 1 for job in jobs])
+
+    def along(self, theta: Array, directions: Array, jobs: range, scale: float = 1.0) -> Perturbed:
+        """Return theta and scale times the directions of these jobs' pairs, with the jobs' signs."""
+        scales = (scale * self.signs(jobs)).astype(theta.dtype)
+        return Perturbed(theta, directions, np.array([self.of(job) for job in jobs]) - self.of(jobs[0]), scales)
 
     def in_pairs(self, values: Array) -> Array:
         """Return a value a job as a row a pair, [pairs, size of a pair]."""

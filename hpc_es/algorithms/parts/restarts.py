@@ -50,6 +50,11 @@ class Plan:
     first_population: int
     factor: float  # of a population to the one before
     growths: int  # at most
+    pair: int = 1  # of which populations are multiples
+
+    def whole(self, population: float) -> int:
+        """Return a population in whole pairs."""
+        return -(-int(population) // self.pair) * self.pair
 
 
 def following(plan: Plan, keys: Keys, run: Run, ended_by: int) -> Run | None:
@@ -63,11 +68,11 @@ def following(plan: Plan, keys: Keys, run: Run, ended_by: int) -> Run | None:
     if plan.kind == "bipop" and of_small < of_large:
         rng = keys.generator(Purpose.RESTARTS, run.restart + 1)
         ratio = max(1.0, grown / (plan.factor * plan.first_population))
-        population = int(plan.first_population * ratio ** (rng.random() ** 2))
+        population = plan.whole(plan.first_population * ratio ** (rng.random() ** 2))
         limit = (run.evaluations if run.large else 2 * run.limit) // 2
         step = float(10 ** (-2 * rng.random()))
         return replace(new, population=population, large=False, sigma_factor=step, limit=limit)
     if run.growths >= plan.growths:
         return None
-    larger = int(plan.first_population * plan.factor ** (run.growths + 1))
+    larger = plan.whole(plan.first_population * plan.factor ** (run.growths + 1))
     return replace(new, population=larger, large=True, sigma_factor=1.0, growths=run.growths + 1, limit=0)

@@ -28,7 +28,9 @@ class Options:
     tolfacupx: NonNegative = option("growth of a standard deviation: a search that diverges", 1e3)
     tolupsigma: NonNegative = option("growth of sigma beyond that of the longest axis", 1e20)
     tolconditioncov: NonNegative = option("condition number of the covariance", 1e14)
-    tolflatfitness: Natural | None = option("flat generations in a row that are tolerated; null: any number", 1)
+    tolflatfitness: Natural | None = option(
+        "flat generations in a row that are tolerated; null: 1 of an objective, any number of a policy", None
+    )
     tolstagnation: Natural | None = option(
         "generations without better medians; null: 100 + 100 n^1.5 / population, 0: any number", None
     )
@@ -54,6 +56,7 @@ class View:
     deviations: Float64  # float64[size], of the coordinates, with sigma
     path: Float64  # float64[size], the covariance path, with sigma
     axes: tuple[Float64, Float64] | None = None  # lengths, in rising order, and columns; None: the coordinates
+    is_objective: bool = True  # not a policy's return
     population: int = 0
     age: int = 0  # generations of this search
 
@@ -92,7 +95,11 @@ def updated(options: Options, view: View, returns: Float64, old: Arrays) -> dict
 
 
 def _histories(view: View, costs: Float64, old: Arrays) -> dict[str, Array]:
-    least, median, size = float(costs[0]), float(np.median(costs)), len(view.theta)
+    least, median, size = (
+        float(costs[0]),
+        float(costs[(len(costs) - 1) // 2] + costs[len(costs) // 2]) / 2,
+        len(view.theta),
+    )
     better = least < old["least_cost"]
     new: dict[str, Array] = {
         "history": np.append(old["history"], least)[-int(11 + 30 * size / view.population) :],
@@ -122,7 +129,7 @@ def criteria(options: Options, view: View, costs: Float64, seen: Arrays) -> Mapp
         "tolx": bool((np.maximum(view.deviations, view.path) < options.tolx).all()),
         "tolxstagnation": int(seen["still_generations"]) > 20 + 0.1 * view.age,
         "tolfacupx": _above(float(view.deviations.max()) / view.first_sigma, options.tolfacupx),
-        "tolflatfitness": options.tolflatfitness is not None and int(seen["flat_generations"]) > options.tolflatfitness,
+        "tolflatfitness": _is_flat(options, view, int(seen["flat_generations"])),
         "tolstagnation": _stagnates(options, view, seen),
         "max_generations": 0 < generations <= view.age,
         "noeffectcoord": options.noeffect and bool((view.theta == _added(view.theta, 0.2 * view.deviations)).any()),
@@ -132,6 +139,12 @@ def criteria(options: Options, view: View, costs: Float64, seen: Arrays) -> Mapp
 
 def _above(value: float, limit: float) -> bool:
     return 0 < limit < value
+
+
+def _is_flat(options: Options, view: View, generations: int) -> bool:
+    if options.tolflatfitness is None:
+        return view.is_objective and generations > 1
+    return generations > options.tolflatfitness
 
 
 def _added(theta: Array, step: Float64) -> Array:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from hpc_es.core.data import (
     Array,
     Arrays,
     Candidates,
+    Carried,
     Chunk,
     Jobs,
     Outcome,
@@ -76,9 +78,19 @@ class Strategy:
             candidates = self.candidates(state, chunk)
         else:
             candidates = unperturbed(self.centre(state, chunk.parent), chunk.jobs)
-        carried = self.problem.carried().found_in(state)
+        return self.evaluated(state, chunk, candidates, poll)
+
+    def evaluated(self, state: State, chunk: Chunk, candidates: Candidates, poll: Poll) -> Outcome:
+        """Return what the problem says of a chunk's candidates."""
+        carried = self._carried.found_in(state)
         outcome: Outcome = self.problem.evaluate(candidates, self.jobs(state, chunk), carried, poll)
         return outcome
+
+    @cached_property
+    def _carried(self) -> Carried:
+        """The names of what the problem carries; a cheap evaluation should not make its arrays anew."""
+        found: Carried = self.problem.carried()
+        return found
 
     def probed(self, state: State, probes: Rows) -> State:
         """Return the state as it is: what probes show is for the update."""

@@ -34,7 +34,7 @@ def _normalised(keras: Any, inputs: Any, normaliser: Normaliser) -> Any:
     mean, deviation, clip = normaliser
     variance = np.square(deviation.astype(np.float64))
     layer = keras.layers.Normalization(mean=mean.tolist(), variance=variance.tolist(), name="normalise")
-    return keras.ops.clip(layer(inputs), -clip, clip)
+    return keras.ops.clip(layer(inputs), -clip, clip) if np.isfinite(clip) else layer(inputs)
 
 
 def _activation(keras: Any, name: str, number: int) -> Any:

@@ -20,17 +20,19 @@ class NumpyActor:
         self._bind(stack)
 
     def _bind(self, stack: Float32) -> None:
-        """Views of the weights, and a buffer for each layer's input; its last column, 1, meets the biases."""
+        """Views of the weights, and a buffer for each layer's input; a last column, 1, meets the biases."""
         self._stack = stack
         layout = self._network.layout
         self._matrices = list(layout.matrices(stack))
-        self._inputs = [np.ones((len(stack), 1, width + 1), np.float32) for width in layout.widths[:-1]]
-        self._values = [buffer[:, 0, :-1] for buffer in self._inputs]  # where a layer's input is written
-        self._outputs = [*(buffer[:, :, :-1] for buffer in self._inputs[1:]), None]
+        widths = layout.widths[:-1]
+        self._inputs = [np.ones((len(stack), 1, width + layout.bias), np.float32) for width in widths]
+        values = [buffer[:, :, :width] for buffer, width in zip(self._inputs, widths, strict=True)]
+        self._first = values[0][:, 0]  # where the observations are written
+        self._outputs = [*values[1:], None]
 
     def act(self, observations: Float32) -> Array:
         """Actions of all rows from float32[rows, observations]."""
-        first = self._values[0]
+        first = self._first
         first[...] = observations
         if self._normaliser is not None:
             normalise(first, self._normaliser)

@@ -1,7 +1,8 @@
 """A feed-forward network, all jobs of a chunk in one stacked matrix product.
 
-Parameters lie layer by layer: weights [inputs, outputs] in row order, then biases [outputs]. Initial weights are
-"normalised columns": normal columns scaled to length 1 (hidden layers) or 0.01 (output), biases 0, as in OpenAI's ES.
+Parameters lie layer by layer: weights [inputs, outputs] in row order, then biases [outputs], if there are any. Initial
+weights are "normalised columns": normal columns scaled to length 1 (hidden layers) or 0.01 (output), biases 0, as in
+OpenAI's ES.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ class Options:
     kind: Literal["mlp"] = option("the policy's module in hpc_es/policies", "mlp")
     hidden_dims: tuple[Count, ...] = option("widths of the hidden layers; [] is a linear policy", (64, 64))
     activation: Activation = option("between the layers", "tanh")
+    bias: bool = option("whether layers add a bias to their products", True)
+    initial: Literal["normalised_columns", "zeros"] = option(
+        "weights to begin with: normal columns of length 1, 0.01 of the output layer; or zeros", "normalised_columns"
+    )
     action_noise_std: NonNegative = option("normal noise added to Box actions, in training episodes only", 0.0)
     action_bins: Annotated[int, Ge(2)] | None = option("uniform bins per action dimension; null: continuous", None)
     backend: Literal["numpy", "tensorflow"] = option("what computes the actions", "numpy")
@@ -49,15 +54,17 @@ class MLP:
     def __init__(self, options: Options, spaces: Spaces) -> None:
         self.options = options
         head = Head.of(spaces.actions, options.action_bins)
-        self.layout = Layout((spaces.observations, *options.hidden_dims, head.outputs))
+        self.layout = Layout((spaces.observations, *options.hidden_dims, head.outputs), options.bias)
         self.network = Network(self.layout, options.activation, head)
         self.head = head
         self.size = self.layout.size
         self.action_noise_std = options.action_noise_std
 
     def initial(self, rng: np.random.Generator) -> Float32:
-        """Return normalised columns and biases of 0, float32[size]."""
+        """Return normalised columns or zeros, and biases of 0, float32[size]."""
         parameters = np.zeros(self.size, np.float32)
+        if self.options.initial == "zeros":
+            return parameters
         layers = list(self.layout.layers(parameters))
         for number, (weights, _) in enumerate(layers):
             length = 0.01 if number == len(layers) - 1 else 1.0

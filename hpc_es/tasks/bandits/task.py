@@ -111,7 +111,7 @@ class Bandits:
         rows["return_"], rows["sign_return"] = totals.mean(axis=1).T
         rows["length"] = episodes * self.setting.num_trials
         none_failed = np.zeros(jobs, np.bool_)
-        return Outcome(rows, {}, rollout.seconds, learned=rollout.sums.units(none_failed, batch.unit))
+        return Outcome(rows, {}, rollout.seconds, learned=rollout.sums.units(none_failed))
 
     def environment(self, render_mode: str | None = None) -> Any:
         """There is none to film: UserError."""
@@ -129,7 +129,7 @@ class Rollout:
         self._jobs = list(range(len(batch.seeds)))
         self._is_regret = batch.training and task.options.training_return == "negative_regret"
         self._is_observed = bool(batch.observe.any())
-        self.sums = Sums(batch.observe, task.setting.inputs.width)
+        self.sums = Sums(batch, task.setting.inputs.width)
         self.seconds = {"environment": 0.0, "policy": 0.0, "policy_calls": 0.0}
 
     def play(self, actor: Actor, seeds: np.ndarray[Any, Any]) -> Float64:

@@ -78,7 +78,7 @@ class Rollout:
         self._total_length = np.zeros(jobs, np.int64)
         self._infos: dict[int, Any] = {}  # of the last step, of the rows whose episode ended
         self._total_behaviour = np.zeros((jobs, task.behaviour.size if task.behaviour else 0))
-        self._sums = Sums(batch.observe, width)
+        self._sums = Sums(batch, width)
         self._noise = ActionNoise(batch, task.spaces.actions)
         self._failures: list[str] = []
         self._seconds = {"environment": 0.0, "policy": 0.0}
@@ -250,7 +250,7 @@ class Rollout:
             rows[BEHAVIOUR] = self._total_behaviour / episodes
         failed = np.isnan(rows["return_"])
         seconds = {**self._seconds, "policy_calls": float(self._taken)}
-        return Outcome(rows, {}, seconds, self._failures, self._sums.units(failed, self._batch.unit))
+        return Outcome(rows, {}, seconds, self._failures, self._sums.units(failed))
 
 
 def _no_step(action: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.core.data import Float32, Outcome, Poll, with_episode_lengths
+from hpc_es.core.data import EPISODE_LENGTH, Float32, Outcome, Poll, with_fields
 from hpc_es.core.interfaces import Actor, Batch
 from hpc_es.tasks.episodes.environments import Environment
 from hpc_es.tasks.episodes.rollout import Played, Rollout
@@ -109,7 +109,7 @@ class Segment(Rollout):
         outcome = super()._outcome()
         whole = self._total_length.copy()
         whole[[*self.paused, *np.flatnonzero(np.isnan(self._total_return))]] = 0
-        rows = with_episode_lengths(outcome.rows, whole)
+        rows = with_fields(outcome.rows, {EPISODE_LENGTH: whole})
         for row, before in self._before.items():
             rows["length"][row] -= before.steps
         return Outcome(rows, {}, outcome.seconds, outcome.failures, outcome.learned)

@@ -1,31 +1,28 @@
-"""The vector that a search begins with."""
+"""The vector that a search begins with, or the region that it is drawn from."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from hpc_es.core.data import Float64
 from hpc_es.core.errors import ConfigError
-from hpc_es.tasks.functions.coordinates import Coordinates
+from hpc_es.tasks.functions.bounds import Bounds
+from hpc_es.tasks.functions.coordinates import Coordinates, limits
+from hpc_es.tasks.functions.options import Search
 
-KEY = "task.initial"
+KEY, REGION = "task.initial", "task.initial_region"
 RANDOM = "random"
 SUFFIXES = (".npy", ".json", ".txt")
 
 
-def initial_values(
-    initial: float | Sequence[float] | str | None, coordinates: Coordinates, directory: Path
-) -> Float64 | None:
-    """Return what the objective sees first, float64[size], or None: a random vector; ConfigError."""
+def initial_values(search: Search, coordinates: Coordinates, directory: Path) -> Float64 | Bounds:
+    """Return what the objective sees first, float64[size], or between which search vectors to draw; ConfigError."""
+    initial = search.initial
     if initial == RANDOM:
-        bounds = coordinates.bounds
-        if bounds is None or not (np.isfinite(bounds.low) & np.isfinite(bounds.high)).all():
-            raise _error("is random, but not every coordinate has a lower and an upper bound: set task.bounds")
-        return None
+        return _region(search, coordinates)
     if isinstance(initial, str):
         values = _read(directory / initial)
     elif initial is None:
@@ -45,6 +42,26 @@ def initial_values(
         low, high = bounds.low[index], bounds.high[index]
         raise _error(f"is {values[index]:g} in coordinate {index}: expected a number from {low:g} to {high:g}")
     return values
+
+
+def _region(search: Search, coordinates: Coordinates) -> Bounds:
+    """Return `task.initial_region`; a side that is not given is that of the bounds."""
+    size, given = coordinates.size, search.initial_region
+    bounds = coordinates.bounds or Bounds(np.full(size, -np.inf), np.full(size, np.inf))
+    try:
+        low = bounds.low if given.low is None else limits(given.low, size, np.nan)
+        high = bounds.high if given.high is None else limits(given.high, size, np.nan)
+    except ValueError as error:
+        raise ConfigError([(REGION, str(error))]) from error
+    if not (np.isfinite(low) & np.isfinite(high)).all():
+        text = "is random, but not every coordinate has a lower and an upper limit: set task.initial_region"
+        raise _error(f"{text} or task.bounds")
+    wrong = (low > high) | (low < bounds.low) | (high > bounds.high)
+    if wrong.any():
+        index = int(wrong.argmax())
+        text = f"is {low[index]:g} to {high[index]:g} in coordinate {index}: expected low <= high"
+        raise ConfigError([(REGION, f"{text}, within {bounds.low[index]:g} to {bounds.high[index]:g}")])
+    return Bounds(low, high)
 
 
 def _read(path: Path) -> Float64:

@@ -53,6 +53,11 @@ class Journal:
         told = from_rank_0(lambda: "".join(_lines(run / FOLDER)))
         self._known = dict(entry for line in told.splitlines() if (entry := _entry(line)) is not None)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a run whose evaluations may be kept."""
+        return self._folder is not None
+
     def key(self, job: str, vector: Float64, seed: int) -> str:
         """Return what a job is known by again: its number, its vector, its seed and the source of the objective."""
         told = f"{job} {seed} {self._identity} ".encode() + vector.astype("<f8").tobytes()

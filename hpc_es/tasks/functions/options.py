@@ -56,6 +56,16 @@ class BoundsOptions:
 
 
 @options
+class RegionOptions:
+    """`task.initial_region:`, in coordinates of the objective."""
+
+    low: Side = option(
+        "smallest value of each coordinate to begin with: one number for all, or a list; null: that of the bounds", None
+    )
+    high: Side = option("largest value of each coordinate to begin with", None)
+
+
+@options
 class Search:
     """What is searched and how evaluations are treated; a task adds what it evaluates with."""
 
@@ -67,8 +77,11 @@ class Search:
     bounds: BoundsOptions = option("limits of the coordinates", default_factory=BoundsOptions)
     initial: float | tuple[float, ...] | str | None = option(
         "the vector to begin with: a number for all, a list, a file (.npy, .json, .txt) relative to the config, or "
-        "random: anywhere between the bounds; null: the middle of the bounds, or 0",
+        "random: anywhere in initial_region; null: the middle of the bounds, or 0",
         None,
+    )
+    initial_region: RegionOptions = option(
+        "where initial: random begins, and each restart of a strategy that has restarts", default_factory=RegionOptions
     )
     timeout_seconds: Positive | None = option("of an evaluation, which then counts as failed; null: none", None)
     retries: Natural = option("how often a failed evaluation is tried again", 0, may_change=True)
@@ -104,6 +117,9 @@ class Search:
             yield from _named_problems(self)
         else:
             yield from _side_problems(self)
+        region = self.initial_region
+        if self.initial != "random" and (region.low, region.high) != (None, None):
+            yield "initial_region", "is set, but initial is not random: expected initial: random"
 
     def coordinates(self) -> Coordinates:
         """Return how search vectors become what is evaluated."""
@@ -123,9 +139,10 @@ def bounded_coordinates(size: int, low: Side, high: Side, keep: Keep, penalty_we
 
 
 def _named_problems(search: Search) -> Iterator[Problem]:
-    for side in ("low", "high"):
-        if getattr(search.bounds, side) is not None:
-            yield f"bounds.{side}", "is set, but named parameters have bounds of their own: remove it"
+    for section, given in (("bounds", search.bounds), ("initial_region", search.initial_region)):
+        for side in ("low", "high"):
+            if getattr(given, side) is not None:
+                yield f"{section}.{side}", "is set, but named parameters have bounds of their own: remove it"
     if search.initial not in (None, "random"):
         yield "initial", "is set, but named parameters have one each: remove it, or write parameters.NAME.initial"
 

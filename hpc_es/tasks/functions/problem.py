@@ -7,7 +7,8 @@ group, so that both halves of a mirrored pair have the same one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from hpc_es.core.interfaces import Evaluation
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.places import RunPlace
 from hpc_es.tasks.functions.best import CENTRE, BestVector, best_report
+from hpc_es.tasks.functions.bounds import Bounds
 from hpc_es.tasks.functions.coordinates import Coordinates
 from hpc_es.tasks.functions.evaluator import Evaluator, Measured
 from hpc_es.tasks.functions.journal import Journal, remove_finished
@@ -45,17 +47,31 @@ SPREAD = 0.3  # of a range, as is usual for CMA-ES
 PROBE_BLOCK = 3  # of evaluation's keys, as episodes have it
 
 
+class Seeds(Sequence[int]):
+    """The seeds of a chunk's jobs, those of their groups, each computed when it is asked for."""
+
+    def __init__(self, of_group: Callable[[int], int], groups: Sequence[int]) -> None:
+        self._of_group, self._groups = of_group, groups
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._of_group(self._groups[place])
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+
 class ObjectiveProblem(ProblemDefaults):
     """The search for the vector with the best value."""
 
     dtype = np.dtype(np.float64)
+    is_objective = True
     evaluation_episodes: int | None = 1
 
     def __init__(
         self,
         search: Search,
         coordinates: Coordinates,
-        first: Float64 | None,
+        first: Float64 | Bounds,
         evaluator: Evaluator,
         keys: Keys,
         batch: int = 0,
@@ -74,12 +90,10 @@ class ObjectiveProblem(ProblemDefaults):
 
     def initial(self, rng: np.random.Generator) -> Float64:
         """Return the search vector to begin with, float64[size]."""
-        if self._first is not None:
-            return np.array(self._coordinates.searched(self._first), np.float64)
-        bounds = self._coordinates.bounds
-        assert bounds is not None, "a random vector needs bounds"
-        drawn: Float64 = rng.uniform(bounds.low, bounds.high)
-        return drawn
+        if isinstance(self._first, Bounds):
+            drawn: Float64 = rng.uniform(self._first.low, self._first.high)
+            return drawn
+        return np.array(self._coordinates.searched(self._first), np.float64)
 
     def open(self, place: RunPlace) -> None:
         """Read what a killed run has evaluated already."""
@@ -111,14 +125,15 @@ class ObjectiveProblem(ProblemDefaults):
         return Outcome(rows, arrays, seconds, self._failures(jobs, found), self._units(seen, rows, jobs))
 
     def _measured(self, seen: Float64, jobs: Jobs, poll: Poll) -> list[Measured]:
-        seeds = {group: self._seed(jobs, group) for group in dict.fromkeys(jobs.groups)}
-        of_jobs = [seeds[group] for group in jobs.groups]
-        numbered = zip(jobs.numbers, seen, of_jobs, strict=True)
+        seeds = Seeds(partial(self._seed, jobs), jobs.groups)
+        if not self._journal.is_open:
+            return self._tried(seen, seeds, poll)
+        numbered = zip(jobs.numbers, seen, seeds, strict=True)
         keys = [self._journal.key(f"{jobs.purpose} {number}", x, seed) for number, x, seed in numbered]
         known = self._journal.known(jobs.generation, keys)
         if known is not None:
             return known
-        found = self._tried(seen, of_jobs, poll)
+        found = self._tried(seen, seeds, poll)
         self._journal.add(jobs.generation, keys, found)
         return found
 
@@ -149,13 +164,13 @@ class ObjectiveProblem(ProblemDefaults):
         return told
 
     def _units(self, seen: Float64, rows: Rows, jobs: Jobs) -> list[Arrays]:
-        """Return the best of a chunk, where one did not fail."""
-        each = (
-            BestVector(x, float(value), jobs.generation, number)
-            for x, value, number in zip(seen, rows["value"], jobs.numbers, strict=True)
-        )
-        best = BestVector(np.zeros(0)).better(each, self._search.sign)
-        return [] if math.isnan(best.value) else [best.arrays()]
+        """Return the best of a chunk, the first of several, where one did not fail."""
+        values = self._search.sign * rows["value"]
+        if np.isnan(values).all():
+            return []
+        row = int(np.nanargmax(values))
+        number = jobs.numbers[row] if jobs.purpose == "train" else CENTRE
+        return [BestVector(seen[row], float(rows["value"][row]), jobs.generation, number).arrays()]
 
     def carried(self) -> Carried:
         """Return that nothing was evaluated yet."""
@@ -205,9 +220,9 @@ def _spread(coordinates: Coordinates) -> Float64:
     return found
 
 
-def first_values(search: Search, values: Float64 | None, coordinates: Coordinates) -> Float64 | None:
+def first_values(search: Search, values: Float64 | Bounds) -> Float64 | Bounds:
     """Return the initial values with those that named parameters have of their own put in."""
-    if values is None or not search.parameters:
+    if isinstance(values, Bounds) or not search.parameters:
         return values
     given = [each.initial for each in search.parameters.values()]
     return np.array([old if new is None else new for old, new in zip(values.tolist(), given, strict=True)])

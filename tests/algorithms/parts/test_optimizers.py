@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.parts.optimizers import Options, initial_slots, step
+from hpc_es.algorithms.parts.optimizers import Kind, Options, initial_slots, step
 from hpc_es.algorithms.policy_gradient import options as policy_gradient
 from hpc_es.core.data import Arrays, Float32
 
 GRADIENT = np.array([1, -2, 0.5], np.float32)
-Kind = Literal["adam", "rmsprop", "sgd", "none"]
-KINDS: tuple[Kind, ...] = ("adam", "rmsprop", "sgd", "none")
+KINDS: tuple[Kind, ...] = ("adam", "rmsprop", "sgd", "clipup", "none")
 
 
 def steps(options: Options, *gradients: Float32) -> list[Float32]:
@@ -77,7 +74,43 @@ def test_no_optimizer_is_the_rate_times_the_gradient() -> None:
     np.testing.assert_allclose(steps(Options(kind="none", learning_rate=0.1), GRADIENT)[0], [-0.1, 0.2, -0.05])
 
 
-@pytest.mark.parametrize("kind", ["none", "sgd", "rmsprop", "adam"])
+CLIPUP = Options(kind="clipup", learning_rate=0.2, max_speed=0.3)
+
+
+def test_clipup_by_the_numbers_of_other_implementations() -> None:
+    gradients = [np.array(each, np.float32) for each in ([3, 4, 0], [3, 4, 0], [0, -5, 12])]
+    expected = [[0.12, 0.16, 0], [0.18, 0.24, 0], [0.162, 0.1390769231, 0.1846153846]]  # the second is clipped
+    np.testing.assert_allclose(steps(CLIPUP, *gradients), -np.array(expected), rtol=1e-6)
+
+
+def test_the_longest_step_of_clipup_is_twice_its_learning_rate_where_it_is_not_given() -> None:
+    """Speeds in one direction: a, 1.9 a, 2 a instead of 2.71 a."""
+    moves = steps(Options(kind="clipup", learning_rate=0.1), *[7 * GRADIENT] * 3)
+    np.testing.assert_allclose([np.linalg.norm(each) for each in moves], [0.1, 0.19, 0.2], rtol=1e-6)
+
+
+def test_clipup_without_a_gradient_slows_down() -> None:
+    none = np.zeros(3, np.float32)
+    first, second, third = steps(CLIPUP, none, np.array([3, 4, 0], np.float32), none)
+    assert first.tolist() == [0, 0, 0]
+    np.testing.assert_allclose(third, 0.9 * second, rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-40, 1e30])
+def test_clipup_has_the_same_step_for_the_smallest_and_largest_gradients(scale: float) -> None:
+    (move,) = steps(CLIPUP, np.array([3 * scale, 4 * scale, 0], np.float32))
+    np.testing.assert_allclose(move, [-0.12, -0.16, 0], rtol=1e-4)
+
+
+@pytest.mark.parametrize(("rate", "told"), [(0.03, True), (0.031, False), (0.15, False)])
+def test_a_speed_that_clipup_never_reaches_is_told(rate: float, told: bool) -> None:
+    """With momentum 0.9 it gets to ten times the learning rate; the paper has half of the speed."""
+    found = list(Options(kind="clipup", learning_rate=rate, max_speed=0.3001).warnings())
+    assert [key for key, _ in found] == (["max_speed"] if told else [])
+    assert all(text.endswith("(try learning_rate 0.15005, half of it)") for _, text in found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_learning_rate_falls_to_0_in_a_straight_line(kind: Kind) -> None:
     """Each step is that of the constant rate times 1, 3/4, 1/2, 1/4, 0, 0."""
     gradients = [GRADIENT, 2 * GRADIENT, GRADIENT, GRADIENT, -GRADIENT, GRADIENT]
@@ -114,7 +147,8 @@ def test_a_step_changes_none_of_its_arguments(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_optimizer_descends_a_quadratic(kind: Kind) -> None:
-    options = Options(kind=kind, learning_rate=0.05)
+    """ClipUp's steps do not shrink with the gradient, only with the learning rate."""
+    options = Options(kind=kind, learning_rate=0.05, anneal_updates=300 if kind == "clipup" else None)
     x, slots = np.array([1, -2, 3], np.float32), initial_slots(options, 3)
     for _ in range(300):
         slots, move = step(options, slots, 2 * x)

@@ -15,7 +15,9 @@ from hpc_es.core.keys import Keys
 from hpc_es.core.places import RunPlace
 from hpc_es.tasks.functions.best import BestVector
 from hpc_es.tasks.functions.calls import Calls
-from hpc_es.tasks.functions.options import BoundsOptions, Search
+from hpc_es.tasks.functions.initial import initial_values
+from hpc_es.tasks.functions.journal import Journal
+from hpc_es.tasks.functions.options import BoundsOptions, RegionOptions, Search
 from hpc_es.tasks.functions.problem import ObjectiveProblem
 from hpc_es.tasks.functions.resolve import objective
 
@@ -25,7 +27,8 @@ X = np.array([[1.0, 2.0], [-3.0, 0.5]])
 def problem(function: Any = lambda x: float(x.sum()), batch: int = 0, **options: Any) -> ObjectiveProblem:
     search = Search(dimension=2, **options)
     calls = Calls(objective(function, {}), batch > 0)
-    return ObjectiveProblem(search, search.coordinates(), np.zeros(2), calls, Keys(1), batch)
+    first = initial_values(search, search.coordinates(), Path())
+    return ObjectiveProblem(search, search.coordinates(), first, calls, Keys(1), batch)
 
 
 def jobs(count: int = 2, purpose: Any = "train", groups: Any = None) -> Jobs:
@@ -182,9 +185,30 @@ def test_a_killed_generation_is_not_evaluated_again(tmp_path: Path) -> None:
     assert again.calls == 2
 
 
-def test_the_first_vector_is_drawn_between_the_bounds() -> None:
-    search = Search(dimension=2, bounds=BoundsOptions(low=(1.0, 10.0), high=(2.0, 20.0)), initial="random")
-    made = ObjectiveProblem(search, search.coordinates(), None, Calls(objective(len, {})), Keys(1))
+def test_no_key_is_computed_for_a_journal_that_keeps_nothing(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(Journal, "key", lambda *which: 1 / 0)
+    switched_off = problem(journal=False)
+    switched_off.open(place(tmp_path))
+    for made in (problem(), switched_off):
+        assert evaluated(made).rows["value"].tolist() == [3.0, -2.5]
+
+
+@pytest.mark.parametrize(
+    ("region", "low", "high"),
+    [
+        ({}, [1.0, 10.0], [2.0, 20.0]),
+        ({"low": (1.5, 10.0)}, [1.5, 10.0], [2.0, 20.0]),
+        ({"high": (1.25, 10.0)}, [1.0, 10.0], [1.25, 10.0]),
+    ],
+)
+def test_the_first_vector_is_drawn_in_the_region(region: dict[str, Any], low: list[float], high: list[float]) -> None:
+    bounds: dict[str, Any] = {"low": (1.0, 10.0), "high": (2.0, 20.0)}
+    given: dict[str, Any] = {
+        "bounds": BoundsOptions(**bounds),
+        "initial_region": RegionOptions(**region),
+        "initial": "random",
+    }
+    made = problem(**given)
     drawn = np.array([made.initial(Keys(seed).generator(1)) for seed in range(50)])  # type: ignore[arg-type]
-    assert ((drawn > [1.0, 10.0]) & (drawn < [2.0, 20.0])).all()
-    assert drawn.mean(axis=0) == pytest.approx([1.5, 15.0], rel=0.1)
+    assert ((drawn >= low) & (drawn <= high)).all()
+    assert drawn.mean(axis=0) == pytest.approx(np.mean([low, high], axis=0), rel=0.1)

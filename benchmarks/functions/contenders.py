@@ -1,0 +1,97 @@
+"""Who is compared on the BBOB functions: our strategies by folder, each with its defaults, and pycma.
+
+All begin at 0, those of the CMA-ES and NES families with the standard deviation 2, as is usual on these functions. A
+search with restarts begins each time anywhere between -4 and 4, where all optima lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+import hpc_es
+from hpc_es.config import kinds
+from hpc_es.core.data import Float64
+
+FUNCTIONS = (1, 2, 8, 9, 10, 15, 21)
+DIMENSIONS, LARGE = (2, 5, 10, 20), 40
+ALL_DIMENSIONS = (*DIMENSIONS, LARGE)
+INSTANCES = (1, 2, 3, 4, 5)
+MULTIMODAL = (15, 21)  # where restarts are needed
+SIGMA, REGION, RESTARTS = 2.0, 4.0, 9
+BUDGET = 10_000  # evaluations, times the dimension
+
+SLOW = {"es": 1000, "pgpe": 1000, "ars": 1000, "deep_ga": 1000}  # not made for exact optima: another budget
+LEFT_OUT = ("novelty",)  # needs episodes with a behaviour
+ALSO_LARGE = ("cma_es", "sep_cma_es", "cr_fm_nes", "pycma")
+
+Restarts = Literal["none", "ipop", "bipop"]
+Function = Callable[[Float64], float]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A strategy and its settings."""
+
+    kind: str  # of hpc_es/algorithms, or pycma
+    restarts: Restarts = "none"
+
+    @property
+    def name(self) -> str:
+        """Its name in files and tables."""
+        return self.kind if self.restarts == "none" else f"{self.kind}-{self.restarts}"
+
+    @property
+    def budget(self) -> int:
+        """Evaluations, times the dimension."""
+        return SLOW.get(self.kind, BUDGET)
+
+    def takes(self, function: int, dimension: int) -> bool:
+        """Return whether it is run there."""
+        if self.restarts != "none" and function not in MULTIMODAL:
+            return False
+        return dimension != LARGE or self.kind in ALSO_LARGE
+
+    def search(self, function: Function, dimension: int, seed: int) -> str:
+        """Search until it ends by itself, and return why; `function` raises where it has seen enough."""
+        if self.kind == "pycma":
+            return _pycma(self.restarts, function, dimension, seed)
+        return _ours(self, function, dimension, seed)
+
+
+def contenders() -> list[Contender]:
+    """Return all of them, references first."""
+    ours = [
+        kind
+        for kind in kinds.kinds("algorithms")
+        if kinds.module("algorithms", kind).NEEDS.searches == "vectors" and kind not in LEFT_OUT
+    ]
+    variants: list[tuple[str, Restarts]] = [("pycma", "bipop"), ("cma_es", "bipop"), ("cma_es", "ipop")]
+    return [*map(Contender, ("pycma", *ours)), *(Contender(*each) for each in variants)]
+
+
+def _ours(given: Contender, function: Function, dimension: int, seed: int) -> str:
+    options: dict[str, Any] = {} if given.kind in SLOW else {"sigma0": SIGMA}
+    if given.restarts == "none":
+        options["x0"] = np.zeros(dimension)
+    else:
+        options |= {"region": (np.full(dimension, -REGION), REGION), "restarts": given.restarts}
+        options["max_restarts"] = RESTARTS
+    es = hpc_es.Strategy(given.kind, seed=seed, **options)
+    while (reason := es.stop()) is None:
+        es.tell([function(x) for x in es.ask()])
+    return reason
+
+
+def _pycma(restarts: Restarts, function: Function, dimension: int, seed: int) -> str:
+    import cma
+
+    rng = np.random.default_rng(seed)
+    x0: Any = np.zeros(dimension) if restarts == "none" else lambda: rng.uniform(-REGION, REGION, dimension)
+    count = 0 if restarts == "none" else RESTARTS
+    quiet = {"seed": seed, "verbose": -9, "verb_log": 0}
+    _, es = cma.fmin2(function, x0, SIGMA, quiet, restarts=count, bipop=restarts == "bipop")
+    return ", ".join(sorted(es.stop()))

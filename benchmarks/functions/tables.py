@@ -1,0 +1,88 @@
+"""Trials as Markdown tables and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+
+from benchmarks.functions.profiles import (
+    REFERENCES,
+    Rows,
+    expected_evaluations,
+    median_evaluations,
+    of_group,
+    share_solved,
+    strategies,
+    values,
+    where,
+)
+
+COLUMNS = ("strategy", "function", "dimension", "instance", "solved", "evaluations", "best", "reason", "seconds")
+
+
+def markdown(rows: Rows) -> str:
+    """Return the tables of both groups: medians beside the reference's, and the share solved."""
+    parts = []
+    for group, reference in REFERENCES.items():
+        if some := of_group(rows, group):
+            parts += [f"Searches {group}: median evaluations (over those of {reference}), trials solved\n"]
+            parts += [medians(some, reference)]
+            parts += [f"Searches {group}: share of trials solved\n", shares(some)]
+    return "\n".join(parts)
+
+
+def medians(rows: Rows, reference: str) -> str:
+    """Return one row a function and dimension, one column a strategy."""
+    names = strategies(rows)
+    lines = [_line(["function", "n", *names]), _line(["---"] * (len(names) + 2))]
+    for function in values(rows, "function"):
+        for dimension in values(rows, "dimension"):
+            found = where(rows, function=function, dimension=dimension)
+            base = where(found, strategy=reference)
+            cells = [cell(where(found, strategy=name), [] if name == reference else base) for name in names]
+            if found:
+                lines.append(_line([f"f{function}", str(dimension), *cells]))
+    return "".join(lines)
+
+
+def cell(rows: Rows, base: Rows) -> str:
+    """Return "MEDIAN (RATIO TO BASE)", and of how many trials how many are solved where it is not all.
+
+    Where the median is infinite, as half of them are not solved, it is ERT, marked as that.
+    """
+    if not rows:
+        return ""
+    middle, of_base = median_evaluations(rows), median_evaluations(base)
+    mark = ""
+    if math.isinf(middle):
+        middle, of_base, mark = expected_evaluations(rows), expected_evaluations(base), "ERT "
+    solved = sum(row["solved"] for row in rows)
+    part = "" if solved == len(rows) else f"{solved}/{len(rows)}"
+    if math.isinf(middle):
+        return part
+    ratio = f" ({middle / of_base:.2f})" if math.isfinite(of_base) else ""
+    return f"{mark}{middle:.0f}{ratio}" + (f", {part}" if part else "")
+
+
+def shares(rows: Rows) -> str:
+    """Return one row a strategy, one column a dimension."""
+    dimensions = values(rows, "dimension")
+    lines = [_line(["strategy", *(f"n = {each}" for each in dimensions)]), _line(["---"] * (len(dimensions) + 1))]
+    for name in strategies(rows):
+        found = [where(rows, strategy=name, dimension=each) for each in dimensions]
+        lines.append(_line([name, *(f"{share_solved(some):.2f}" if some else "" for some in found)]))
+    return "".join(lines)
+
+
+def csv_text(rows: Rows) -> str:
+    """Return all trials, sorted."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(sorted([row[name] for name in COLUMNS] for row in rows))
+    return text.getvalue()
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |\n"

@@ -1,0 +1,176 @@
+"""Trials on BBOB functions, in processes side by side; each that has ended is a JSON line of a file.
+
+What is in the file is not run again, so the command may be killed and repeated: a line that was cut off is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.functions.contenders import Contender
+from hpc_es.core.data import Float64
+from hpc_es.core.extras import require
+from hpc_es.storage.lines_file import LinesFile
+
+Key = tuple[str, int, int, int]  # strategy, function, dimension, instance
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One search on one function."""
+
+    contender: Contender
+    function: int
+    dimension: int
+    instance: int  # of the function, and the seed of the search
+
+    @property
+    def key(self) -> Key:
+        """What tells it from the others."""
+        return self.contender.name, self.function, self.dimension, self.instance
+
+    def __str__(self) -> str:
+        name, function, dimension, instance = self.key
+        return f"{name} f{function} n={dimension} instance {instance}"
+
+
+class SeenEnoughError(Exception):
+    """The target is hit, or the budget is used: ends a search from within."""
+
+
+class Counted:
+    """A problem of cocoex that counts its evaluations, and ends the search where it has seen enough."""
+
+    def __init__(self, problem: Any, budget: int) -> None:
+        self._problem, self._budget = problem, budget
+        self.evaluations, self.best = 0, float("inf")
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether a value was at most 1e-8 above the optimum."""
+        return bool(self._problem.final_target_hit)
+
+    def __call__(self, x: Float64) -> float:
+        value = float(self._problem(x))
+        self.evaluations += 1
+        self.best = min(self.best, value)
+        if self.is_solved or self.evaluations >= self._budget:
+            raise SeenEnoughError
+        return value
+
+
+def plan(
+    contenders: Sequence[Contender], functions: Sequence[int], dimensions: Sequence[int], instances: Sequence[int]
+) -> list[Trial]:
+    """Return all trials, the cheap ones first."""
+    return [
+        Trial(contender, function, dimension, instance)
+        for dimension in sorted(dimensions)
+        for function in functions
+        for instance in instances
+        for contender in contenders
+        if contender.takes(function, dimension)
+    ]
+
+
+def read(path: Path) -> list[Row]:
+    """Return the whole lines of the file, as rows; none where there is no file."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def missing(wanted: Sequence[Trial], path: Path) -> list[Trial]:
+    """Return the trials that are not in the file."""
+    there = {(row["strategy"], row["function"], row["dimension"], row["instance"]) for row in read(path)}
+    return [trial for trial in wanted if trial.key not in there]
+
+
+def run(wanted: Sequence[Trial], path: Path, jobs: int) -> int:
+    """Run the trials and append their rows; the status is 1 if one failed, which is then not in the file."""
+    require("bbob", "cma", "cocoex")
+    failed = 0
+    drop_cut_line(path)
+    file = LinesFile(path)
+    for number, (trial, row) in enumerate(_rows(wanted, jobs), start=1):
+        print(f"{number}/{len(wanted)} {trial}: ", end="")
+        if isinstance(row, str):
+            failed += 1
+            print(f"failed: {row}", flush=True)
+        else:
+            file.append(json.dumps(row) + "\n")
+            print(f"{'solved' if row['solved'] else row['reason']}, {row['evaluations']} evaluations", flush=True)
+    file.close()
+    return int(failed > 0)
+
+
+def _rows(wanted: Sequence[Trial], jobs: int) -> Iterator[tuple[Trial, Row | str]]:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, initializer=_end_with_parent) as pool:
+        futures = {pool.submit(_attempt, trial): trial for trial in wanted}
+        try:
+            for future in as_completed(futures):
+                yield futures.pop(future), future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _attempt(trial: Trial) -> Row | str:
+    """Return the row of a trial, or why it failed: as text, since not every exception can be sent."""
+    try:
+        return row_of(trial)
+    except Exception as error:  # one strategy that fails must not end the others' trials
+        return f"{type(error).__name__}: {error}"
+
+
+def row_of(trial: Trial) -> Row:
+    """Run a trial."""
+    import cocoex
+
+    which = f"function_indices:{trial.function} dimensions:{trial.dimension} instance_indices:{trial.instance}"
+    suite = cocoex.Suite("bbob", "", which)
+    counted = Counted(suite.next_problem(), trial.contender.budget * trial.dimension)
+    return searched(trial, counted)
+
+
+def searched(trial: Trial, counted: Counted) -> Row:
+    """Return what came of a search."""
+    since = time.perf_counter()
+    try:
+        reason = trial.contender.search(counted, trial.dimension, trial.instance)
+    except SeenEnoughError:
+        reason = "target" if counted.is_solved else "budget"
+    name, function, dimension, instance = trial.key
+    return {
+        **{"strategy": name, "function": function, "dimension": dimension, "instance": instance},
+        **{"solved": counted.is_solved, "evaluations": counted.evaluations, "best": counted.best, "reason": reason},
+        "seconds": round(time.perf_counter() - since, 3),
+    }
+
+
+def drop_cut_line(path: Path) -> None:
+    """Cut off a last line without an end, which a killed process has left."""
+    if path.exists():
+        whole = path.read_bytes().rfind(b"\n") + 1
+        os.truncate(path, whole)
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that has started it ends, however that is."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,165 @@
+"""ARS, augmented random search (Mania, Guy and Recht 2018, arXiv:1803.07055): large steps along the best directions.
+
+Each direction delta_k is tried both ways, theta +- nu delta_k, and gives the returns F+_k and F-_k. Of the b directions
+with the largest max(F+_k, F-_k)
+
+    theta <- theta + alpha / (b sigma_R) * sum_k (F+_k - F-_k) delta_k
+
+where sigma_R is the standard deviation of their 2b returns. V2 normalises observations, V1 does not: that is
+`task.observation_normalization`. With b smaller than the number of directions they are V2-t and V1-t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, Literal
+
+import numpy as np
+from annotated_types import Ge
+
+from hpc_es.algorithms.parts.gradient import norm
+from hpc_es.algorithms.parts.optimizers import learning_rate
+from hpc_es.algorithms.parts.pairs import Pairs
+from hpc_es.algorithms.parts.samples import first_deviations
+from hpc_es.algorithms.parts.strategy import Strategy
+from hpc_es.config.options import Count, Positive, option, options
+from hpc_es.core.data import Array, Arrays, Chunk, Float64, Perturbed, Results, Rows, State
+from hpc_es.core.interfaces import Needs, Noise, VectorProblem
+
+NEEDS = Needs(
+    searches="vectors",
+    noise=True,
+    presets={
+        "noise.kind": "counter",
+        "policy.hidden_dims": [],
+        "policy.bias": False,
+        "policy.initial": "zeros",
+        "task.observation_normalization.enabled": True,
+        "task.observation_normalization.probability": 1.0,
+        "task.observation_normalization.clip": None,
+        "task.observation_normalization.deviation": "sample",
+    },
+)
+PAIRS = Pairs(mirrored=True)
+
+
+@options
+class Options:
+    """`algorithm:` with `kind: ars`."""
+
+    kind: Literal["ars"] = option("the algorithm's module in hpc_es/algorithms", "ars")
+    population_size: Annotated[int, Ge(2)] = option("jobs of a generation, two a direction", 16)
+    top_directions: Count | None = option("b, the directions that are followed; null: all", None)
+    learning_rate: Positive = option("alpha, the step size", 0.02)
+    anneal_updates: Count | None = option(
+        "updates in which the learning rate falls to 0 in a straight line, and stays there; null: it never falls", None
+    )
+    sigma: Positive | None = option(
+        "nu, the standard deviation of the perturbations; null: 0.3 of the range between the bounds, or 0.3; of a "
+        "policy 0.1",
+        0.03,
+    )
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Mistakes that no single field shows: (key, text)."""
+        jobs, top = self.population_size, self.top_directions
+        if jobs % 2:
+            text = f"is {jobs}: a direction has two jobs, so it must be an even number (try {jobs + 1})"
+            yield "population_size", text
+        elif top is not None and top > jobs // 2:
+            text = f"is {top}, but a population_size of {jobs} has {jobs // 2} directions (try {jobs // 2})"
+            yield "top_directions", text
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a generation's returns say of its directions."""
+
+    weights: Array  # (F+ - F-) / (b sigma_R), [1, directions], in the problem's dtype; those not followed weigh 0
+    deviation: float  # sigma_R
+    reason: str | None = None  # why nothing can be learned from them
+
+
+def chosen(returns: Float64, top: int | None) -> tuple[Array, float, str | None]:
+    """Return the weights, float64[pairs], sigma_R, and why there is nothing to learn, from float64[pairs, 2].
+
+    Pairs with a failed job are left out. Of pairs whose better halves are equal the first goes before.
+    """
+    weights = np.zeros(len(returns))
+    left = np.flatnonzero(np.isfinite(returns).all(axis=1))
+    if not len(left):
+        return weights, 0.0, "every direction has a failed evaluation: no update"
+    order = np.argsort(-returns[left].max(axis=1), kind="stable")
+    best = np.sort(left[order[:top]])
+    used = returns[best]
+    if used.min() == used.max():
+        return weights, 0.0, "all returns of the directions to follow are equal: no update"
+    deviation = float(used.std())
+    weights[best] = (used[:, 0] - used[:, 1]) / (len(best) * deviation)
+    return weights, deviation, None
+
+
+@dataclass(frozen=True)
+class AugmentedRandomSearch(Strategy):
+    """The strategy."""
+
+    options: Options
+    problem: VectorProblem
+    noise: Noise
+
+    def group(self, job: int) -> int:
+        """Return the job's direction: both ways meet the same episodes."""
+        return PAIRS.of(job)
+
+    @cached_property
+    def _deviations(self) -> tuple[float, Array | None]:
+        """nu, and each coordinate's share of it; None where all have the same."""
+        step, ratios = first_deviations(self.options.sigma, self.problem)
+        return step, None if (ratios == 1).all() else ratios.astype(self.problem.dtype)
+
+    def initial(self) -> State:
+        """Return theta from the problem; no updates were made."""
+        return State(0, {"theta": self.first_theta()}, {"updates": np.array(0)})
+
+    def candidates(self, state: State, chunk: Chunk) -> Perturbed:
+        """Return theta +- nu delta."""
+        sigma, ratios = self._deviations
+        made = PAIRS.perturbed(state.theta, self.noise, state.generation, chunk.job_numbers, sigma)
+        return made if ratios is None else replace(made, directions=made.directions * ratios)
+
+    def prepare(self, state: State, rows: Rows) -> Chosen:
+        """Return the directions to follow."""
+        weights, deviation, reason = chosen(PAIRS.in_pairs(rows["return_"]), self.options.top_directions)
+        return Chosen(weights[np.newaxis].astype(self.problem.dtype), deviation, reason)
+
+    def contribute(self, state: State, prepared: Chosen, block: int) -> Arrays:
+        """Return the weighted sum of the directions over a block of parameters."""
+        return {"sum": self.weighted_sums(state, prepared.weights, (1,), block)[0]}
+
+    def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
+        """Take the step; it is 0 and not counted where nothing was learned."""
+        prepared: Chosen = results.prepared
+        done, ratios = int(state.master["updates"]), self._deviations[1]
+        rate, ascent = learning_rate(self.options, done), np.concatenate([block["sum"] for block in results.blocks])
+        ascent = ascent if ratios is None else ratios * ascent
+        theta = state.theta + state.theta.dtype.type(rate) * ascent
+        metrics = {
+            "gradient_norm": norm(ascent),
+            "update_ratio": rate * norm(ascent) / max(norm(state.theta), 1e-12),
+            "theta_norm": norm(theta),
+            "return_deviation": prepared.deviation,
+            "learning_rate": rate,
+            "skipped_update": float(prepared.reason is not None),
+        }
+        updates = np.array(done + (prepared.reason is None))
+        return State(state.generation + 1, {"theta": theta}, {"updates": updates}), metrics
+
+    def notices(self, state: State, results: Results, after: State) -> Sequence[str]:
+        """Return why there was no update."""
+        reason = results.prepared.reason
+        return [reason] if reason else []
+
+
+build = AugmentedRandomSearch

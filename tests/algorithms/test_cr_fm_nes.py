@@ -1,0 +1,168 @@
+"""CR-FM-NES: constants and generations against an independent implementation, which agrees with the package crfmnes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpc_es
+from hpc_es.algorithms.cr_fm_nes import STALLED, constants
+from hpc_es.algorithms.parts.restarts import Plan, Run, following
+from hpc_es.core.data import Chunk, State
+from hpc_es.core.errors import ConfigError
+from hpc_es.core.keys import Keys
+from tests.algorithms import stepping
+from tests.algorithms.stepping import Waves, elli, generation, sphere, strategy
+from tests.toys import nothing
+
+# sigma, the first and last coordinate of m, v and D, by the start and the number of generations.
+NEAR = {  # m = 1, sigma = 0.5
+    1: (0.5150431928, 1.264050214, 0.3527494978, 0.0278918678, 0.767996612, 0.9567843209, 0.8950748731),
+    3: (0.4288358088, 1.167398834, 0.0151321943, 0.09189231735, 0.554052256, 0.9412058818, 0.8850981796),
+}
+FAR = (0.125643803, 30.20534511, 29.38642484, -0.2896678947, 1.111891122, 0.9259196, 0.922379196)
+
+
+def after(start: float, sigma: float, generations: int, dtype: Any = np.float64, **options: Any) -> tuple[Any, State]:
+    """The strategy of the test vectors and its state: six parameters, eight samples, v = (1, ..., 6) / 10."""
+    theta = np.full(6, start, dtype)
+    made = strategy("cr_fm_nes", elli, theta, Waves(4, 6), sigma=sigma, population_size=8, **options)
+    state = made.initial()
+    state = replace(state, shared={**state.shared, "v": np.arange(1, 7).astype(dtype) / dtype(10)})
+    for _ in range(generations):
+        state = stepping.following(made, state)
+    return made, state
+
+
+def numbers(state: State) -> list[float]:
+    ends = [state.shared[name][[0, 5]] for name in ("theta", "v", "scales")]
+    return [float(state.shared["sigma"]), *np.concatenate(ends).tolist()]
+
+
+def test_the_constants_of_six_parameters_and_eight_samples() -> None:
+    c = constants(6, 8)
+    found = (c.mueff, c.c_s, c.c_c, c.c_1(8), c.eta_b(8), c.alpha(8), c.eta_sigma(0.5, 8))
+    expected = (2.84061043, 0.3497396632, 0.4086496883, 0.005938530345, 0.1931457104, 1.074796922, 0.875254292)
+    assert found == pytest.approx(expected, rel=1e-8)
+    assert c.eta_sigma(1.0, 8) == 1
+    assert c.eta_sigma(0.05, 8) == pytest.approx(2 * np.tanh(14.7 / 10))
+
+
+def test_failed_samples_slow_it_down() -> None:
+    """A quarter of the samples: half of alpha, a quarter of c_1."""
+    c = constants(6, 8)
+    assert c.alpha(2) == pytest.approx(1.074796922 / 2, rel=1e-8)
+    assert c.c_1(2) == pytest.approx(0.005938530345 / 4, rel=1e-8)
+
+
+def test_c_1_is_not_negative_for_few_parameters() -> None:
+    assert [constants(size, 4).c_1(4) for size in (1, 2, 5)] == [0, 0, 0]
+    assert constants(6, 4).c_1(4) > 0
+
+
+@pytest.mark.parametrize("generations", NEAR)
+def test_generations_of_the_ellipsoid(generations: int) -> None:
+    assert numbers(after(1.0, 0.5, generations)[1]) == pytest.approx(NEAR[generations], rel=1e-8)
+
+
+def test_far_samples_weigh_more_while_the_centre_travels() -> None:
+    """From generation 2 on, whose path is 1.3188 times as long as expected."""
+    made, second = after(30.0, 0.1, 2)
+    assert float(second.shared["path_length"]) / made.constants(second).chi == pytest.approx(1.3188, abs=1e-4)
+    assert numbers(after(30.0, 0.1, 4)[1]) == pytest.approx(FAR, rel=1e-8)
+
+
+def test_float32_is_as_near_as_its_digits() -> None:
+    _, state = after(1.0, 0.5, 3, np.float32)
+    assert state.shared["v"].dtype == state.master["sigma_path"].dtype == np.float32
+    assert numbers(state) == pytest.approx(NEAR[3], rel=1e-4)
+
+
+def test_chunks_that_part_a_pair_change_no_bit() -> None:
+    one, other = (after(1.0, 0.5, 2, chunk_size=size)[1] for size in (3, 8))
+    for name, array in (*one.shared.items(), *one.master.items()):
+        assert array.tobytes() == {**other.shared, **other.master}[name].tobytes(), name
+
+
+def test_deviations_stay_above_zero() -> None:
+    """A path some hundred times as long as is usual would turn the sign of a coordinate's."""
+    made, state = after(1.0, 0.5, 1)
+    path = np.array([0.0, 0, 0, 0, 300, 1000])
+    state = stepping.following(made, replace(state, master={**state.master, "covariance_path": path}))
+    assert (state.shared["scales"] > 0).all() and np.isfinite(state.theta).all()
+
+
+def test_rows_tell_of_z_and_those_of_an_evaluation_of_nothing() -> None:
+    made, state = after(1.0, 0.5, 0)
+    rows = generation(made, state).rows
+    z = np.stack([Waves(4, 6).direction(0, pair, 0, 6) for pair in range(4)])
+    v = np.arange(1, 7) / 10
+    assert rows["along"][::2] == pytest.approx(z @ v / np.linalg.norm(v))
+    assert rows["along"][1::2].tolist() == (-rows["along"][::2]).tolist()
+    assert rows["norm"] == pytest.approx(np.repeat(np.linalg.norm(z, axis=1), 2))
+    evaluated = made.evaluate(state, Chunk(0, 0, 3, "evaluate"), nothing).rows
+    assert evaluated.dtype == rows.dtype and not evaluated["along"].any() and not evaluated["norm"].any()
+
+
+@pytest.mark.parametrize(("path", "kinds"), [(3.0, 1), (4.0, 2)])
+def test_weights_by_distance_are_summed_only_where_the_path_may_be_long(path: float, kinds: int) -> None:
+    """Where halves are equal a path only fades, to 0.65 of its length; chi of six parameters is 2.35."""
+    made, state = after(1.0, 0.5, 1)
+    rows = generation(made, state).rows
+    rows["return_"] = np.arange(8) // 2
+    told = replace(state, shared={**state.shared, "path_length": np.array(path)})
+    assert len(made.weights(told, rows).each) == kinds
+
+
+def test_a_failed_evaluation_is_as_bad_as_the_largest_cost_but_is_known_to_have_failed() -> None:
+    found = []
+    for worst in (np.nan, 1e300):
+        costs = [3.0, 1.0, 2.0, 5.0, 4.0, 6.0, 7.0, worst]
+        made = strategy("cr_fm_nes", costs, np.ones(6), Waves(4, 6), population_size=8)
+        found.append(generation(made, made.initial()).prepared.weights)
+    assert found[0].each[0].tolist() == found[1].each[0].tolist()
+    assert [weights.feasible for weights in found] == [7, 8]
+
+
+def test_the_default_population_is_even() -> None:
+    """4 + 3 ln 5 is 8.8 and 4 + 3 ln 6 is 9.4."""
+    assert [strategy("cr_fm_nes", sphere, np.ones(size)).first_population for size in (1, 5, 6, 10)] == [4, 8, 10, 10]
+
+
+def test_an_odd_population_is_refused_with_the_nearest_even_one() -> None:
+    with pytest.raises(ConfigError, match=r"population_size: is 7: mirrored sampling needs an even number \(try 8\)"):
+        strategy("cr_fm_nes", sphere, np.ones(6), population_size=7)
+
+
+def test_restarts_have_whole_pairs() -> None:
+    run = following(Plan("ipop", 10, 1.5, 9, pair=2), Keys(1), Run(0, 10), 1)
+    assert run is not None and run.population == 16
+    run = following(Plan("ipop", 10, 1.5, 9), Keys(1), Run(0, 10), 1)
+    assert run is not None and run.population == 15
+
+
+def test_a_search_without_progress_is_told_of() -> None:
+    """Every generation gives the same returns, so the best is of the first one."""
+    made = strategy("cr_fm_nes", [1.0, 2, 3, 4, 5, 6, 7, 8], np.ones(6), Waves(4, 6), population_size=8)
+    state, told = made.initial(), []
+    for _ in range(STALLED + 2):
+        results = generation(made, state)
+        after = made.tell(state, results)[0]
+        told.append([text for text in made.notices(state, results, after) if "better" in text])
+        state = after
+    text = (
+        "no better return in 100 generations: a population of 8 may be too small for 6 parameters, or sigma too large"
+    )
+    assert told == [[]] * STALLED + [[text]] * 2
+
+
+def test_ask_and_tell_find_what_minimize_finds() -> None:
+    options: dict[str, Any] = {"population_size": 8, "seed": 3, "max_evaluations": 400}
+    found = hpc_es.minimize(sphere, np.ones(6), 0.3, algorithm="cr_fm_nes", **options)
+    es = hpc_es.Strategy("cr_fm_nes", x0=np.ones(6), sigma0=0.3, **options)
+    while not es.stop():
+        es.tell([sphere(x) for x in es.ask()])
+    assert es.best is not None and found.f == es.best.f < 1e-3

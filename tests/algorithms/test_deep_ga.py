@@ -1,0 +1,287 @@
+"""Deep GA: chains, selection and validation against numbers worked out by hand; what is kept changes no bit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc_es.algorithms.parts.chains import chain, packed, unpacked
+from hpc_es.config.loading import validate
+from hpc_es.core.data import Array, Results, State, row_dtype
+from hpc_es.core.errors import ConfigError
+from hpc_es.core.keys import Keys, Purpose
+from hpc_es.noise.counter import CounterNoise
+from tests.algorithms.stepping import D4, Cost, after, following, generation, sphere, strategy
+
+Z = np.array([[0.5, -1, 0.25], [1.5, 0.75, -0.5], [-0.25, 0.5, 1.25], [-1, -0.75, 0.5]])  # of D4
+
+
+class RandomStart(Cost):
+    """The initial vector depends on the key."""
+
+    def initial(self, rng: np.random.Generator) -> Array:
+        return rng.standard_normal(self.size).astype(self.dtype)
+
+
+class Counted(CounterNoise):
+    """Counts the directions that were drawn."""
+
+    drawn = 0
+
+    def direction(self, generation: int, pair: int, start: int, stop: int) -> Any:
+        self.drawn += 1
+        return super().direction(generation, pair, start, stop)
+
+
+def deep_ga(size: int = 3, noise: Any = None, dtype: Any = np.float64, random: bool = False, **options: Any) -> Any:
+    """The strategy on a sphere, from ones or from a random vector of each key."""
+    made = strategy("deep_ga", sphere, np.ones(size, dtype), noise, **options)
+    if random:
+        object.__setattr__(made, "problem", RandomStart(sphere, np.ones(size, dtype)))
+    return made
+
+
+def rows_of(returns: Sequence[float]) -> Any:
+    rows = np.zeros(len(returns), row_dtype())
+    rows["return_"] = returns
+    return rows
+
+
+def told(made: Any, state: State, returns: Sequence[float], validation: Sequence[float] = ()) -> State:
+    """The state after these returns of children and of validation episodes."""
+    rows = rows_of(returns)
+    told: State = made.tell(state, Results(rows, [], (), made.prepare(state, rows), rows_of(validation)))[0]
+    return told
+
+
+def keys_of(state: State) -> list[list[list[int]]]:
+    """The chains of the parents."""
+    return [each.tolist() for each in unpacked(state.shared)]
+
+
+# Genomes.
+
+
+def test_a_chain_is_summed_in_its_order() -> None:
+    """0.5 z_0 + 0.002 z_2 + 0.002 z_1, the vector of the facts."""
+    made = deep_ga(noise=D4, sigma=0.002)
+    shared = {"theta": np.ones(3), "origin": 0.5 * Z[0], **packed([chain((0, 0), (0, 2))])}
+    found = made.genomes.vector(State(1, shared, {}), 1)
+    assert found == pytest.approx([0.2525, -0.4975, 0.1265], rel=1e-12)
+
+
+def test_the_first_generation_is_of_initial_vectors_and_the_next_of_their_mutations() -> None:
+    made = deep_ga(noise=D4, random=True, population_size=4, parents=1, sigma=0.1)
+    state = made.initial()
+    keys = Keys(1)
+    drawn = [keys.generator(Purpose.INITIAL_PARAMETERS, 0, child).standard_normal(3) for child in range(4)]
+    assert np.array_equal([made.genomes.vector(state, child) for child in range(4)], drawn)
+    assert np.array_equal(state.theta, drawn[0])
+    state = told(made, state, [0, 1, 5, 2], [0.0] * 30 * 5)
+    assert keys_of(state) == [[[0, 0]]]  # the elite, whose validation is as good as the others'
+    assert made.genomes.vector(state, 3) == pytest.approx(drawn[0] + 0.1 * Z[3], rel=1e-12)
+
+
+def test_where_there_is_one_initial_vector_the_first_generation_mutates_it() -> None:
+    made = deep_ga(noise=D4, population_size=4, sigma=0.1)
+    state = made.initial()
+    assert np.array_equal(made.centre(state, 0), np.ones(3))
+    for child in range(4):
+        assert made.genomes.vector(state, child) == pytest.approx(1 + 0.1 * Z[child], rel=1e-12)
+
+
+def test_a_search_may_begin_with_the_theta_of_another_run() -> None:
+    """As policy.init_from puts it into the initial state."""
+    made, theta = deep_ga(noise=D4, random=True, population_size=4, parents=1, sigma=0.1), np.array([5.0, 6, 7])
+    state = made.initial()
+    state = State(0, {**state.shared, "theta": theta}, state.master)
+    assert made.genomes.vector(state, 2) == pytest.approx(theta + 0.1 * Z[2], rel=1e-12)
+    state = told(made, state, [0, 1, 5, 2], np.repeat([0.0, 1, 0, 0, 0], 30).tolist())  # child 2 is the next elite
+    again = deep_ga(noise=D4, random=True, population_size=4, parents=1, sigma=0.1)
+    assert again.genomes.vector(state, 3) == pytest.approx(theta + 0.1 * Z[2] + 0.1 * Z[3], rel=1e-12)
+
+
+def test_what_is_kept_belongs_to_its_origin() -> None:
+    made, chains = deep_ga(noise=D4, sigma=0.1), packed([chain((0, 0), (0, 2))])
+    for origin in (np.ones(3), np.zeros(3)):
+        state = State(1, {"theta": np.ones(3), "origin": origin, **chains}, {})
+        assert made.genomes.vector(state, 3) == pytest.approx(origin + 0.1 * Z[2] + 0.1 * Z[3], rel=1e-12)
+
+
+def test_sigma_decays_with_the_generations() -> None:
+    made = deep_ga(noise=D4, sigma=0.1, sigma_decay=0.5)
+    shared = {"theta": np.ones(3), "origin": np.ones(3), **packed([chain((0, 0), (1, 0))])}
+    found = made.genomes.vector(State(2, shared, {}), 3)
+    assert found == pytest.approx(1 + 0.1 * 0.5 * Z[0] + 0.1 * 0.25 * Z[3], rel=1e-12)
+
+
+def test_sigma_is_a_fifth_of_the_problem_s_spread() -> None:
+    made = deep_ga(noise=D4)
+    made.problem.spread = np.array([0.1, 0.2, 0.4])
+    assert made.genomes.vector(made.initial(), 1) == pytest.approx(1 + np.array([0.02, 0.04, 0.08]) * Z[1], rel=1e-12)
+
+
+def test_parents_are_drawn_uniformly() -> None:
+    made = deep_ga(population_size=900)
+    state = State(1, {**made.initial().shared, **packed([chain((0, child)) for child in range(3)])}, {})
+    first = [int(made.genomes.chain(state, child)[0, 1]) for child in range(900)]
+    assert np.bincount(first) == pytest.approx([300] * 3, abs=4 * (900 * 2 / 9) ** 0.5)  # four deviations
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_rebuilt_parent_has_the_bits_of_a_kept_one(dtype: Any) -> None:
+    """Of each generation anew, as after a restart; and theta is the elite's chain."""
+    made = deep_ga(7, dtype=dtype, random=True, population_size=12, parents=4, validation_episodes=1)
+    state = made.initial()
+    for _ in range(15):
+        state = following(made, state)
+        new = deep_ga(7, dtype=dtype, random=True, population_size=12, parents=4)
+        for child in range(12):
+            assert new.genomes.vector(state, child).tobytes() == made.genomes.vector(state, child).tobytes()
+        elite = State(state.generation, {**state.shared, **packed([state.master["elite_chain"]])}, {})
+        new.genomes._rebuilder.keep(elite.shared, state.shared["origin"])
+        assert new.genomes._rebuilder.vector(state.master["elite_chain"]).tobytes() == state.theta.tobytes()
+
+
+def test_long_chains_cost_no_more_than_short_ones() -> None:
+    """A generation draws one direction for each child, each who is validated, and each parent."""
+    noise = Counted(Keys(1), 5)
+    made = deep_ga(5, noise, population_size=10, parents=4, sigma=0.01, validation_episodes=1)
+    state = after(made, 200)
+    assert max(len(each) for each in unpacked(state.shared)) > 100
+    noise.drawn = 0
+    state = following(made, state)
+    assert noise.drawn <= 10 + 9 + 4 + 1
+    longest = int(state.shared["chain_lengths"].max())
+    noise.drawn = 0
+    deep_ga(5, noise, population_size=10, parents=4, sigma=0.01).genomes.vector(state, 0)
+    assert noise.drawn <= longest + 4 * 20  # after a restart: what all share once, then a few each
+
+
+# Selection.
+
+
+def test_the_best_are_parents_ties_by_number_and_failed_ones_never() -> None:
+    made = deep_ga(population_size=5, parents=2, validation_episodes=1, random=True)
+    state = told(made, made.initial(), [3, 7, 7, np.nan, 5], [0, 1, 0, 0, 0])  # child 1 is the elite
+    assert keys_of(state) == [[[0, 1]], [[0, 2]]]
+    made = deep_ga(population_size=5, parents=5, validation_episodes=1, random=True)
+    state = told(made, made.initial(), [3, 7, 7, np.nan, 5], [0, 1, 0, 0, 0])
+    assert keys_of(state) == [[[0, 1]], [[0, 2]], [[0, 4]], [[0, 0]]]
+
+
+def test_the_elite_comes_first_where_it_is_not_among_the_parents() -> None:
+    made = deep_ga(population_size=5, parents=2, validation_episodes=1, random=True)
+    first = made.initial()
+    assert keys_of(told(made, first, [1, 2, 3, 4, 5], [9, 0, 0, 0, 0, 0])) == [[[0, 0]], [[0, 4]]]
+    state = told(made, first, [1, 2, 3, 4, 5], [0, 1, 2, 9, 0, 0])  # validated: elite, 4, 3, 2, ...
+    assert keys_of(state) == [[[0, 2]], [[0, 4]]]
+    assert state.master["elite_chain"].tolist() == [[0, 2]]
+    assert float(state.master["elite_mean"]) == 9
+    assert np.array_equal(state.theta, made.genomes.vector(first, 2))
+
+
+@pytest.mark.parametrize(("means", "elite"), [((9, 5, 9, 9), 0), ((5, 9, 9, 5), 2), ((np.nan, -1, 0, np.nan), 3)])
+def test_the_best_mean_is_the_elite_and_the_earliest_of_several(means: Sequence[float], elite: int) -> None:
+    """Validated are the elite of before, which is genome 0, then the children 2, 3 and 1."""
+    made = deep_ga(population_size=4, parents=1, validation_episodes=2, validate_top=4, random=True)
+    validation = np.repeat(np.array(means, float), 2) + np.tile([-1.0, 1.0], 4)
+    state = told(made, made.initial(), [0, 1, 9, 5], validation.tolist())
+    assert state.master["elite_chain"].tolist() == [[0, elite]]
+
+
+def test_failed_validation_episodes_are_left_out() -> None:
+    made = deep_ga(population_size=2, validation_episodes=3, validate_top=2, random=True)
+    state = told(made, made.initial(), [1, 2], [1, 1, 1, np.nan, 4, 2])
+    assert float(state.master["elite_mean"]) == 3
+
+
+def test_without_validation_the_elite_keeps_its_return() -> None:
+    made = deep_ga(population_size=3, parents=1, validation_episodes=0, random=True)
+    state = told(made, made.initial(), [1, 7, 2])
+    assert (state.master["elite_chain"].tolist(), float(state.master["elite_mean"])) == ([[0, 1]], 7)
+    state = told(made, state, [6, 5, 4])
+    assert (keys_of(state), float(state.master["elite_mean"])) == ([[[0, 1]]], 7)
+    assert keys_of(told(made, state, [8, 5, 4])) == [[[0, 1], [2, 0]]]
+
+
+def test_without_parents_each_generation_begins_anew() -> None:
+    made = deep_ga(population_size=4, parents=0, random=True)
+    state = after(made, 3)
+    assert keys_of(state) == []
+    drawn = Keys(1).generator(Purpose.INITIAL_PARAMETERS, 3, 2).standard_normal(3)
+    assert np.array_equal(made.genomes.vector(state, 2), drawn)
+
+
+@pytest.mark.parametrize(
+    ("returns", "notice"),
+    [([2.0] * 4, "all evaluations are equal"), ([np.nan] * 4, "0 of 4 evaluations did not fail")],
+)
+def test_nothing_moves_where_nothing_can_be_learned(returns: list[float], notice: str) -> None:
+    made = deep_ga(population_size=4, random=True)
+    for state in (made.initial(), after(made, 2)):
+        rows = rows_of(returns)
+        results = Results(rows, [], (), made.prepare(state, rows), rows_of([]))
+        new, metrics = made.tell(state, results)
+        assert made.ask(state, 1, rows) == []
+        assert {name: array.tobytes() for name, array in new.shared.items()} == {
+            name: array.tobytes() for name, array in state.shared.items()
+        }
+        assert metrics["skipped_update"] == 1
+        assert notice in made.notices(state, results, new)[0]
+
+
+# Validation.
+
+
+def test_the_best_and_the_elite_are_validated_on_the_same_episodes() -> None:
+    """Chunks of one centre: the elite is 0, child i is i + 1; of five returns the elite replaces the third best."""
+    made = deep_ga(population_size=5, validate_top=3, validation_episodes=6)
+    state = made.initial()
+    chunks = made.ask(state, 1, rows_of([1, 5, np.nan, 4, 2]))
+    assert [(each.parent, each.first_job, each.jobs) for each in chunks] == [
+        *((0, 0, 4), (0, 4, 2)),
+        *((2, 6, 4), (2, 10, 2)),
+        *((4, 12, 4), (4, 16, 2)),
+    ]
+    assert {each.purpose for each in chunks} == {"probe"}
+    assert [list(made.jobs(state, each).groups) for each in chunks] == [[0, 1, 2, 3], [4, 5]] * 3
+    assert np.array_equal(made.centre(state, 4), made.genomes.vector(state, 3))
+    assert made.ask(state, 2, rows_of([1, 5, np.nan, 4, 2])) == []
+
+
+def test_an_objective_is_validated_once_and_a_policy_by_thirty_episodes() -> None:
+    made, rows = deep_ga(population_size=3), rows_of([1, 2, 3])
+    assert sum(each.jobs for each in made.ask(made.initial(), 1, rows)) == 4 * 30
+    made.problem.evaluation_episodes = 1
+    assert sum(each.jobs for each in made.ask(made.initial(), 1, rows)) == 4
+    assert deep_ga(population_size=3, validation_episodes=0).ask(made.initial(), 1, rows) == []
+
+
+def test_metrics_tell_of_the_elite_and_the_parents() -> None:
+    made = deep_ga(population_size=20, sigma=0.1, sigma_decay=0.5)
+    state = after(made, 2)
+    results = generation(made, state)
+    new, metrics = made.tell(state, results)
+    lengths = [len(each) for each in unpacked(new.shared)]
+    assert (metrics["chain_length_mean"], metrics["chain_length_max"]) == (np.mean(lengths), max(lengths))
+    assert metrics["sigma"] == 0.1 * 0.25
+    assert metrics["parents_return_mean"] == pytest.approx(np.sort(results.rows["return_"])[-2:].mean())
+    assert metrics["elite_return_mean"] == pytest.approx(-sphere(new.theta))
+    assert made.summary(new)["elite_mutations"] == len(new.master["elite_chain"]) - 1
+
+
+def test_a_shrinking_sigma_finds_the_minimum_of_a_sphere() -> None:
+    """0.95^200 of 0.3 is 1e-5: the elite is as near, but for a factor."""
+    made = deep_ga(sigma=0.3, sigma_decay=0.95, population_size=40, validation_episodes=0)
+    assert sphere(after(made, 200).theta) < 1e-8
+
+
+def test_more_parents_than_children_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"algorithm.parents: is 30, but a generation has 20 children.*try 20"):
+        validate(
+            {"task": {"env_id": "CartPole-v1"}, "algorithm": {"kind": "deep_ga", "population_size": 20, "parents": 30}}
+        )

@@ -1,0 +1,184 @@
+"""The benchmarks on functions: what is computed of trials, what is run again, what ends a trial."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.functions import cost, job, plot, profiles, ranks, tables, trials
+from benchmarks.functions.contenders import Contender, contenders
+from benchmarks.functions.trials import Counted, Trial
+from hpc_es.core.errors import UserError
+
+
+def row(strategy: str, evaluations: int, solved: bool = True, function: int = 1, dimension: int = 2) -> dict[str, Any]:
+    """A trial."""
+    named = {"strategy": strategy, "function": function, "dimension": dimension, "instance": 1}
+    return {**named, "solved": solved, "evaluations": evaluations, "best": 0.5, "reason": "target", "seconds": 0.1}
+
+
+class Bowl:
+    """A problem of cocoex, of the values 5, 4, 3 ...; it is solved at 0."""
+
+    def __init__(self) -> None:
+        self.value = 6.0
+
+    @property
+    def final_target_hit(self) -> int:
+        return int(self.value <= 0)
+
+    def __call__(self, x: Any) -> float:
+        self.value -= 1
+        return self.value
+
+
+def trial(**changes: Any) -> Trial:
+    return Trial(**{"contender": Contender("cma_es"), "function": 1, "dimension": 2, "instance": 1, **changes})
+
+
+def test_a_data_profile_counts_what_is_solved_per_dimension() -> None:
+    rows = [row("a", 40), row("a", 50, dimension=5), row("a", 30, solved=False), row("a", 90)]
+    assert profiles.data_profile(rows) == ([10.0, 20.0, 45.0], [0.25, 0.5, 0.75])
+    assert profiles.data_profile([row("a", 9, solved=False)]) == ([], [])
+    assert profiles.share_solved(rows) == 0.75
+
+
+def test_an_unsolved_trial_is_infinitely_long_for_the_median_and_paid_for_by_the_expectation() -> None:
+    rows = [row("a", 100), row("a", 300), row("a", 1000, solved=False)]
+    assert profiles.median_evaluations(rows) == 300
+    assert profiles.expected_evaluations(rows) == 1400 / 2
+    assert profiles.median_evaluations(rows[2:]) == profiles.expected_evaluations(rows[2:]) == math.inf
+
+
+BASE = [row("pycma", 200), row("pycma", 200), row("pycma", 200)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([], ""),
+        ([row("a", 100), row("a", 150), row("a", 170)], "150 (0.75)"),
+        ([row("a", 100), row("a", 250), row("a", 999, solved=False)], "250 (1.25), 2/3"),
+        ([row("a", 100), row("a", 250, solved=False), row("a", 250, solved=False)], "ERT 600 (3.00), 1/3"),
+        ([row("a", 100, solved=False)] * 2, "0/2"),
+    ],
+)
+def test_a_cell_of_the_table(rows: Any, expected: str) -> None:
+    assert tables.cell(rows, BASE) == expected
+
+
+def test_the_tables_keep_searches_with_restarts_apart() -> None:
+    restarted = [row("cma_es-ipop", 500, function=15), row("pycma-bipop", 250, function=15)]
+    lines = tables.markdown([*BASE, row("cma_es", 100), row("snes", 300, dimension=5), *restarted]).splitlines()
+    assert "| function | n | pycma | cma_es | snes |" in lines
+    assert "| f1 | 2 | 200 | 100 (0.50) |  |" in lines
+    assert "| f1 | 5 |  |  | 300 |" in lines
+    assert "| f15 | 2 | 250 | 500 (2.00) |" in lines
+    assert "| strategy | n = 2 | n = 5 |" in lines and "| snes |  | 1.00 |" in lines
+
+
+def test_all_trials_are_in_the_csv_file_and_in_the_picture(tmp_path: Path) -> None:
+    rows = [row("pycma", 20), row("pycma-bipop", 60, function=15, dimension=10)]
+    first, *others = tables.csv_text(rows).splitlines()
+    assert first.startswith("strategy,function,dimension,instance,solved,evaluations")
+    assert [line.split(",")[5] for line in others] == ["20", "60"]
+    plot.draw(rows, tmp_path / "x.png")
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_restarts_are_run_where_they_are_needed_and_large_dimensions_by_few() -> None:
+    names = {
+        (each.contender.name, each.function, each.dimension)
+        for each in trials.plan(contenders(), [1, 15], [2, 40], [1])
+    }
+    assert {("cma_es-bipop", 15, 2), ("pycma-bipop", 15, 2), ("es", 1, 2), ("cma_es", 15, 40)} <= names
+    assert not {("cma_es-bipop", 1, 2), ("es", 1, 40), ("snes", 1, 40), ("ga", 1, 2)} & names
+    assert {each.name: each.budget for each in contenders()}["es"] == 1000
+
+
+def test_what_is_in_the_file_is_not_run_again_and_a_cut_line_is(tmp_path: Path) -> None:
+    file = tmp_path / "trials.jsonl"
+    wanted = [trial(instance=instance) for instance in (1, 2, 3)]
+    assert trials.missing(wanted, file) == wanted
+    whole = json.dumps(row("cma_es", 10)) + "\n"
+    file.write_text(whole + whole.replace('"instance": 1', '"instance": 2')[:-1])
+    assert trials.missing(wanted, file) == wanted[1:]
+    assert trials.missing([trial(contender=Contender("cma_es", "ipop"))], file) != []
+    trials.drop_cut_line(file)
+    assert file.read_text() == whole
+
+
+@pytest.mark.parametrize(
+    ("budget", "evaluations", "solved", "reason"),
+    [(99, 6, True, "target"), (6, 6, True, "target"), (4, 4, False, "budget")],
+)
+def test_the_target_or_the_budget_ends_a_trial(budget: int, evaluations: int, solved: bool, reason: str) -> None:
+    counted = Counted(Bowl(), budget)
+    found = trials.searched(trial(), counted)
+    assert (found["evaluations"], found["solved"], found["reason"]) == (evaluations, solved, reason)
+    assert found["best"] == 6 - evaluations
+
+
+def test_a_strategy_that_ends_by_itself_says_why() -> None:
+    class Plateau(Bowl):
+        def __call__(self, x: Any) -> float:
+            return 1.0
+
+    found = trials.searched(trial(), Counted(Plateau(), 10_000))
+    assert not found["solved"] and "tolfun" in found["reason"] and found["evaluations"] < 100
+
+
+def test_trials_are_run_once(tmp_path: Path, capsys: Any) -> None:
+    """Two of ours and pycma, on the sphere in two dimensions, where the facts of pycma are 188 to 300 evaluations."""
+    pytest.importorskip("cma")
+    pytest.importorskip("cocoex")
+    file, wanted = tmp_path / "trials.jsonl", [trial(), trial(contender=Contender("pycma"))]
+    assert trials.run(wanted, file, 2) == 0
+    found = {each["strategy"]: each for each in trials.read(file)}
+    assert sorted(found) == ["cma_es", "pycma"] and trials.missing(wanted, file) == []
+    assert all(each["solved"] and 150 < each["evaluations"] < 400 for each in found.values())
+    assert "2/2" in capsys.readouterr().out
+
+
+def test_a_trial_that_fails_is_told_and_not_kept(tmp_path: Path, capsys: Any) -> None:
+    pytest.importorskip("cma")
+    pytest.importorskip("cocoex")
+    assert trials.run([trial(contender=Contender("no_such"))], tmp_path / "trials.jsonl", 1) == 1
+    assert "failed: ConfigError" in capsys.readouterr().out
+    assert trials.read(tmp_path / "trials.jsonl") == []
+
+
+def test_a_missing_package_is_named_with_the_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "cma", None)
+    with pytest.raises(UserError, match=r"bbob needs cma, which is not installed: pip install 'hpc_es\[oracles\]'"):
+        trials.run([], tmp_path / "trials.jsonl", 1)
+    with pytest.raises(UserError, match=r"cost needs cma"):
+        next(cost.rows(["*"], 10, 1, False))
+
+
+def test_rounds_alternate_and_give_means_of_generations() -> None:
+    class Timed:
+        def __init__(self, seconds: list[float]) -> None:
+            self.seconds = iter(seconds)
+
+        def generation(self, rng: Any) -> float:
+            return next(self.seconds)
+
+    asked = {"a": Timed([9, 1, 3, 5, 7]), "b": Timed([9, 2, 2, 4, 4])}  # the first of each warms up
+    assert cost.alternated(asked, 2, 2) == {"a": [2.0, 6.0], "b": [2.0, 4.0]}
+
+
+def test_a_rate_is_that_of_generations_without_the_first() -> None:
+    assert ranks.rate([2.0, 4.0]) == 64 * 2 / 6
+
+
+def test_jobs_give_their_generations_and_loops_their_rate() -> None:
+    """Two ranks that sleep 10 ms for each of 10 evaluations make at most 200 a second."""
+    assert 20 < job.Spec(generations=10, work="sleep", seconds=0.01).run(2) <= 200
+    seconds = job.Spec("cma_es", size=3, population=4, generations=5).run(2)
+    assert len(seconds) == 4 and min(seconds) > 0
