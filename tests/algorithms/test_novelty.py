@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import hpc_es
 from hpc_es.algorithms.novelty import NOVELTY
 from hpc_es.config.loading import validate
-from hpc_es.core.data import SIGN_RETURN, Array, Carried, Outcome, Rows, State, behaviour, row_dtype, with_fields
+from hpc_es.core.data import SIGN_RETURN, Array, Carried, Field, Outcome, Rows, State, behaviour, row_dtype, with_fields
 from hpc_es.core.errors import ConfigError
 from hpc_es.training.build import task_and_policy
 from tests import runs
@@ -27,7 +28,7 @@ NOVELTIES = [[0.1, 0.7], [0.3, 0.2], [0.9, 0.5], [0.4, 0.4]]
 class Placed(Cost):
     """A job's behaviour is its first two coordinates; theta begins anywhere."""
 
-    fields = (behaviour(2),)
+    fields: tuple[Field, ...] = (behaviour(2),)
 
     def initial(self, rng: np.random.Generator) -> Array:
         return rng.standard_normal(self.size)
@@ -160,14 +161,15 @@ def test_a_behaviour_is_the_mean_of_the_rollouts_that_did_not_fail() -> None:
     assert es.chosen(after) in (0, 1)
 
 
-def test_novelty_is_against_the_archive_with_the_new_entries() -> None:
-    es = made(neighbours=1, rollouts=1)
-    state = es.initial()
-    found = generation(es, state).rows
-    nearest = [
-        min(float(np.hypot(*(row["behaviour"] - theta[:2]))) for theta in state.shared["parents"]) for row in found
-    ]
-    assert found["novelty"] == pytest.approx(nearest, rel=1e-6)
+def test_novelty_is_against_the_archive_with_the_new_entry() -> None:
+    """With one parent: the places where it has begun and where it is now, the nearest of which counts."""
+    es = made(parents=1, neighbours=1, rollouts=1)
+    first = es.initial()
+    second = following(es, first)
+    for state, places in ((first, [first.theta]), (second, [first.theta, second.theta])):
+        found = generation(es, state).rows
+        nearest = [min(float(np.hypot(*(row["behaviour"] - place[:2]))) for place in places) for row in found]
+        assert found["novelty"] == pytest.approx(nearest, rel=1e-5)
 
 
 # The parents.
@@ -206,6 +208,9 @@ def test_the_same_on_any_ranks_and_after_a_restart(tmp_path: Path) -> None:
     runs.finished(3, tmp_path / "three", *novelty, "stop.generations=3")
     runs.finished(2, tmp_path / "three", *novelty)
     runs.assert_same(tmp_path / "three", tmp_path / "one")
+    rows = [json.loads(line) for line in (tmp_path / "one" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["archive_size"] for row in rows] == [2, 3, 4, 5, 6, 7]
+    assert rows[0]["novelty_mean"] > 0  # the archive has what the probes of this generation have shown
     assert runs.newest(tmp_path / "three").state.shared["archive"].shape[0] == 2 + 5
 
 

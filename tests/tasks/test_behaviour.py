@@ -69,7 +69,8 @@ def test_a_function_of_ones_own() -> None:
 
 
 def test_a_behaviour_of_another_size_fails_its_job_alone() -> None:
-    task = episodes("Survival", behaviour=Options(function="tests.tasks.test_behaviour:as_long"))
+    options: Any = {"function": "tests.tasks.test_behaviour:as_long"}
+    task = episodes("Survival", behaviour=Options(**options))
     assert task.behaviour is not None
     size = task.behaviour.size
     outcome = played(task, [size - 1, size])
