@@ -53,6 +53,7 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
         "task": {**CHAOS, "observation_normalization": {"enabled": True, "probability": 0.5}},
         "algorithm": {"kind": "es", "population_size": 12, "optimizer": {"kind": "adam"}},
     },
+    ("algorithms", "novelty"): {"algorithm": {"kind": "novelty", "population_size": 6, "parents": 2, "rollouts": 3}},
     ("algorithms", "ga"): {**PROGRAMS, "algorithm": {"kind": "ga", "population_size": 12}},
     ("algorithms", "random_search"): {
         **PROGRAMS,
@@ -140,32 +141,42 @@ def opened(settings: Mapping[str, Any], repetition: int = 0) -> Parts:
     return made
 
 
-def asked(made: Parts, state: State, rounds: int = 10) -> tuple[list[Chunk], Rows]:
-    """The chunks of a generation as the loop numbers them, and the rows of its training jobs."""
+def asked(made: Parts, state: State, rounds: int = 10) -> tuple[list[Chunk], Rows, list[State]]:
+    """The chunks of a generation as the loop numbers them, and the rows of its training jobs.
+
+    The states are those that the chunks are evaluated with, and the one of the update.
+    """
     chunks: list[Chunk] = []
-    rows = np.zeros(0, made.row)
+    first, states = state, list[State]()
+    rows = probes = np.zeros(0, made.row)
     for round in range(rounds):
         new = numbered(made.algorithm.ask(state, round, rows), len(chunks))
         if not new:
             break
-        chunks += new
-        trained = [chunk for chunk in new if chunk.purpose == "train"]
-        rows = np.concatenate([rows, *(made.algorithm.evaluate(state, chunk, nothing).rows for chunk in trained)])
-    return chunks, rows
+        chunks, states = chunks + new, states + [state] * len(new)
+        done = [(chunk.purpose, made.algorithm.evaluate(state, chunk, nothing).rows) for chunk in new]
+        rows = np.concatenate([rows, *(each for purpose, each in done if purpose == "train")])
+        probed = [each for purpose, each in done if purpose == "probe"]
+        if probed:
+            probes = np.concatenate([probes, *probed])
+            state = made.algorithm.probed(first, probes)
+    return chunks, rows, [*states, state]
 
 
 def generation(made: Parts, state: State, order: int = 1) -> tuple[list[Chunk], list[Outcome], Results]:
     """A generation on one rank, its chunks and blocks taken forwards (1) or backwards (-1)."""
     algorithm = made.algorithm
-    chunks, _ = asked(made, state)
-    outcomes = [algorithm.evaluate(state, chunk, nothing) for chunk in chunks[::order]][::order]
+    chunks, _, states = asked(made, state)
+    pairs = list(zip(states, chunks, strict=False))
+    outcomes = [algorithm.evaluate(now, chunk, nothing) for now, chunk in pairs[::order]][::order]
     of = {
         purpose: [outcome for chunk, outcome in zip(chunks, outcomes, strict=True) if chunk.purpose == purpose]
         for purpose in ("train", "probe")
     }
     rows, probes = (np.concatenate([np.zeros(0, made.row), *(outcome.rows for outcome in of[each])]) for each in of)
-    prepared = algorithm.prepare(state, rows)
-    blocks = [algorithm.contribute(state, prepared, block) for block in range(algorithm.blocks(state))[::order]]
+    now = states[-1]
+    prepared = algorithm.prepare(now, rows)
+    blocks = [algorithm.contribute(now, prepared, block) for block in range(algorithm.blocks(now))[::order]]
     arrays = [outcome.arrays for outcome in of["train"]]
     return chunks, outcomes, Results(rows, arrays, blocks[::order], prepared, probes)
 
@@ -258,7 +269,7 @@ def test_what_the_problem_carries_has_names_of_its_own(kind: str) -> None:
 def test_ask_cuts_each_round_into_consecutive_chunks_until_none_is_left(kind: str) -> None:
     made = built("algorithms", kind)
     state = made.initial()
-    chunks, rows = asked(made, state)
+    chunks, rows, _ = asked(made, state)
     assert (chunks, rows.tobytes()) == (asked(made, state)[0], asked(made, state)[1].tobytes())
     trained = [chunk for chunk in chunks if chunk.purpose == "train"]
     assert [job for chunk in trained for job in chunk.job_numbers] == list(range(len(rows)))

@@ -35,6 +35,7 @@ CORRECT = Field("correct", "?")  # whether a program is
 EPISODE_LENGTH = Field(
     "episode_length", "<i4"
 )  # steps of the episode that ended in this job; 0: it goes on in a later one
+BEHAVIOUR = "behaviour"  # the name of the field that `behaviour` makes
 
 Rows = npt.NDArray[np.void]  # row_dtype(fields)[jobs]; a failed job has the return NaN
 
@@ -49,6 +50,11 @@ def row_dtype(fields: tuple[Field, ...] = ()) -> np.dtype[np.void]:
 ROW = row_dtype((SIGN_RETURN,))  # of an episode
 
 
+def behaviour(size: int) -> Field:
+    """Return the field of a job's behaviour: so many numbers that say what it did, for novelty search."""
+    return Field(BEHAVIOUR, "<f4", (size,))
+
+
 def with_fields(rows: Rows, values: Mapping[Field, Any]) -> Rows:
     """Return the rows with further fields, each with its values, [jobs, *shape]: those that an algorithm declares."""
     further = [(each.name, each.dtype, each.shape) for each in values]
@@ -58,6 +64,11 @@ def with_fields(rows: Rows, values: Mapping[Field, Any]) -> Rows:
     for each, value in values.items():
         extended[each.name] = value
     return extended
+
+
+def with_episode_lengths(rows: Rows, lengths: Array) -> Rows:
+    """Return the rows with this further field, int[jobs]."""
+    return with_fields(rows, {EPISODE_LENGTH: lengths})
 
 
 def of_episodes(rows: Rows) -> Rows:

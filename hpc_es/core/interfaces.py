@@ -6,6 +6,7 @@ One generation (`training/generation.py`):
     chunks   = algorithm.ask(state, round, rows)             the same list on every rank; [] ends the generation
     mine     = work.evaluate(algorithm, state, chunks)       chunks are handed out on demand
     rows     = world.allgather(mine)                         one row a job, in job order, on every rank
+    state    = algorithm.probed(state, probes)               on every rank, after a round with probes
     prepared = algorithm.prepare(state, rows)                on every rank, once
     blocks   = algorithm.contribute(state, prepared, block)  each rank computes its share of the blocks
     state    = algorithm.tell(state, results)                on rank 0
@@ -305,6 +306,14 @@ class Algorithm(Protocol):
 
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         """Evaluate a chunk, whatever its purpose."""
+        ...
+
+    def probed(self, state: State, probes: Rows) -> State:
+        """Return the state for the next rounds of the generation, and for its update; on every rank.
+
+        Called after rounds with probes only: `state` is that of the generation's begin, and `probes` are the rows of
+        its probe jobs so far, in job order. `tell` gets the state of the begin, and calls this itself.
+        """
         ...
 
     def prepare(self, state: State, rows: Rows) -> Any:

@@ -105,7 +105,7 @@ class Strategy:
 
     def _begin(self, state: State) -> None:
         """Begin a generation."""
-        self._state = state
+        self._state = self._probed = state  # at its begin, and with what its probes have shown
         self._told: list[tuple[Chunk, Outcome]] = []  # of the rounds so far
         self._round_values: list[list[float]] = []
         self._chunks = numbered(self._algorithm.ask(state, 0, np.zeros(0, self._row)), 0)
@@ -151,16 +151,17 @@ class Strategy:
         start, told = 0, list(self._told)
         for chunk in self._chunks:
             self._values.next = given[start : start + chunk.jobs].tolist()
-            told.append((chunk, self._algorithm.evaluate(self._state, chunk, _no_poll)))
+            told.append((chunk, self._algorithm.evaluate(self._probed, chunk, _no_poll)))
             start += chunk.jobs
-        rows, round = self._rows(told, "train"), len(self._round_values) + 1
-        more = numbered(self._algorithm.ask(self._state, round, rows), len(told))
-        following = None if more else self._updated(told, rows)
+        rows, probes, round = self._rows(told, "train"), self._rows(told, "probe"), len(self._round_values) + 1
+        state = self._algorithm.probed(self._state, probes) if len(probes) else self._state
+        more = numbered(self._algorithm.ask(state, round, rows), len(told))
+        following = None if more else self._updated(told, state, rows)
         self._evaluations += wanted
         if following is not None:
             self._begin(following)
         else:
-            self._told, self._chunks = told, more
+            self._told, self._chunks, self._probed = told, more, state
             self._round_values.append(given.tolist())
 
     def stop(self) -> str | None:
@@ -205,8 +206,8 @@ class Strategy:
 
     def _candidates(self, chunk: Chunk) -> Any:
         if chunk.purpose == "train":
-            return self._algorithm.candidates(self._state, chunk)
-        return unperturbed(self._algorithm.centre(self._state, chunk.parent), chunk.jobs)
+            return self._algorithm.candidates(self._probed, chunk)
+        return unperturbed(self._algorithm.centre(self._probed, chunk.parent), chunk.jobs)
 
     def _carried(self) -> Carried:
         return self._learned([unit for _, outcome in self._told for unit in outcome.learned])
@@ -219,11 +220,11 @@ class Strategy:
         parts = [outcome.rows for chunk, outcome in told if chunk.purpose == purpose]
         return np.concatenate([np.zeros(0, self._row), *parts])
 
-    def _updated(self, told: Sequence[tuple[Chunk, Outcome]], rows: Rows) -> State:
-        """Return the state after the generation's update."""
+    def _updated(self, told: Sequence[tuple[Chunk, Outcome]], probed: State, rows: Rows) -> State:
+        """Return the state after the generation's update; `probed` is the one with what its probes have shown."""
         algorithm, state = self._algorithm, self._state
-        prepared = algorithm.prepare(state, rows)
-        blocks = [algorithm.contribute(state, prepared, block) for block in range(algorithm.blocks(state))]
+        prepared = algorithm.prepare(probed, rows)
+        blocks = [algorithm.contribute(probed, prepared, block) for block in range(algorithm.blocks(probed))]
         arrays = [outcome.arrays for chunk, outcome in told if chunk.purpose == "train"]
         after, _ = algorithm.tell(state, Results(rows, arrays, blocks, prepared, self._rows(told, "probe")))
         require_finite(after)

@@ -85,13 +85,19 @@ def refuse_normalization(normalization: ObservationNormalization) -> None:
 class PolicyProblem(ProblemDefaults):
     """A policy's parameters, evaluated by episodes; what it learns is the observations' mean and deviation."""
 
-    fields: tuple[Field, ...] = (SIGN_RETURN,)
     dtype = np.dtype(np.float32)
     is_objective = False
 
     def __init__(
-        self, task: Episodic, policy: Policy, keys: Keys, normalization: ObservationNormalization, unit: int
+        self,
+        task: Episodic,
+        policy: Policy,
+        keys: Keys,
+        normalization: ObservationNormalization,
+        unit: int,
+        fields: tuple[Field, ...] = (),
     ) -> None:
+        self.fields = (SIGN_RETURN, *fields)
         self._task, self._policy, self._keys, self._normalization, self._unit = task, policy, keys, normalization, unit
         self._statistics: Any = Deviations if normalization.deviation == "sample" else Moments
         self.episodes_per_job = task.episodes_per_job
@@ -172,8 +178,6 @@ def _as_carried(statistics: Any) -> Carried:
 class PolicyTrajectories(ProblemDefaults):
     """The episodes of a policy, for algorithms that see every step."""
 
-    fields: tuple[Field, ...] = (SIGN_RETURN,)
-
     def __init__(
         self,
         task: Episodic,
@@ -181,7 +185,9 @@ class PolicyTrajectories(ProblemDefaults):
         time_limit: int | None,
         compiled: Any = None,
         segments: Callable[[], Segments] | None = None,
+        fields: tuple[Field, ...] = (),
     ) -> None:
+        self.fields = (SIGN_RETURN, *fields)
         self._task, self.policy = task, policy
         self.name, self.spaces, self.episodes_per_job = task.name, task.spaces, task.episodes_per_job
         self.time_limit = time_limit  # in steps

@@ -110,7 +110,7 @@ class Generation:
         chunks: list[Chunk] = []
         by_chunk: dict[int, Rows] = {}
         rows, headers = np.zeros(0, self._row), np.zeros(self._world.size, HEADER)
-        round = 0
+        first, round = state, 0
         while True:
             asked = self._algorithm.ask(state, round, rows) if train else []
             new = numbered(joined(asked, self.jobs_at_once), len(chunks))
@@ -123,6 +123,8 @@ class Generation:
             chunks += new
             headers = summed(headers, self._exchange(new, mine, by_chunk))
             rows = self._joined(by_chunk, chunks, "train")
+            if any(chunk.purpose == "probe" for chunk in new):
+                state = self._algorithm.probed(first, self._joined(by_chunk, chunks, "probe"))
             round += 1
             if not train:
                 break

@@ -113,7 +113,7 @@ def generation(made: Any, state: State) -> Results:
     """What a generation gives."""
     fields = sys.modules[type(made).__module__].NEEDS.fields
     rows = probes = np.zeros(0, row_dtype((*made.problem.fields, *fields)))
-    arrays, count = list[Any](), 0
+    first, arrays, count = state, list[Any](), 0
     for round in range(100):
         chunks = numbered(made.ask(state, round, rows), count)
         if not chunks:
@@ -126,6 +126,8 @@ def generation(made: Any, state: State) -> Results:
                 arrays.append(outcome.arrays)
             else:
                 probes = np.concatenate([probes, outcome.rows])
+        if any(chunk.purpose == "probe" for chunk in chunks):
+            state = made.probed(first, probes)
     prepared = made.prepare(state, rows)
     blocks = [made.contribute(state, prepared, block) for block in range(made.blocks(state))]
     return Results(rows, arrays, blocks, prepared, probes)

@@ -92,6 +92,10 @@ class Strategy:
         found: Carried = self.problem.carried()
         return found
 
+    def probed(self, state: State, probes: Rows) -> State:
+        """Return the state as it is: what probes show is for the update."""
+        return state
+
     def prepare(self, state: State, rows: Rows) -> Any:
         """Return nothing: the update needs no blocks."""
         return None

@@ -1,5 +1,5 @@
 """`task: {kind: episodes}`: episodes of a Gymnasium environment."""
 
-from hpc_es.tasks.episodes.task import OFFERS, Episodes, Options, build
+from hpc_es.tasks.episodes.task import OFFERS, Episodes, Options, build, sources
 
-__all__ = ["OFFERS", "Episodes", "Options", "build"]
+__all__ = ["OFFERS", "Episodes", "Options", "build", "sources"]

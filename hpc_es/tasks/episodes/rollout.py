@@ -16,11 +16,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpc_es.core.data import ROW, Box, Outcome, Poll, Spaces
+from hpc_es.core.data import BEHAVIOUR, SIGN_RETURN, Box, Field, Outcome, Poll, Spaces, row_dtype
 from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import Actor, Batch
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.tasks.episodes.action_noise import ActionNoise
+from hpc_es.tasks.episodes.behaviour import Behaviour, End
 from hpc_es.tasks.episodes.environments import Environment
 from hpc_es.tasks.observation_sums import Sums
 from hpc_es.tasks.timeouts import EpisodeTimeout, Watch
@@ -32,6 +33,12 @@ class Played(Protocol):
     options: Any
     spaces: Spaces
     episodes_per_job: int
+    behaviour: Behaviour | None  # what is measured at the end of an episode
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """What a row has besides what every episode's has."""
+        ...
 
     def environment(self) -> Environment:
         """Return a new environment."""
@@ -69,6 +76,8 @@ class Rollout:
         self._cut: list[int] = []  # the rows that a time limit ended in this step
         self._total_return, self._total_signs = np.zeros(jobs), np.zeros(jobs)  # of each job
         self._total_length = np.zeros(jobs, np.int64)
+        self._infos: dict[int, Any] = {}  # of the last step, of the rows whose episode ended
+        self._total_behaviour = np.zeros((jobs, task.behaviour.size if task.behaviour else 0))
         self._sums = Sums(batch, width)
         self._noise = ActionNoise(batch, task.spaces.actions)
         self._failures: list[str] = []
@@ -110,12 +119,14 @@ class Rollout:
         ended, failed, self._cut = [], [], []
         for row in self._live:
             try:
-                observations[row], rewards[row], terminated, truncated, _ = steps[row](actions[row])
+                observations[row], rewards[row], terminated, truncated, info = steps[row](actions[row])
             except (Exception, EpisodeTimeout) as error:
                 failed.append((row, error))
                 continue
             if terminated or truncated:
                 ended.append(row)
+                if self._task.behaviour is not None:
+                    self._infos[row] = info
                 if not terminated:
                     self._cut.append(row)
         for row, reason in failed:
@@ -164,6 +175,8 @@ class Rollout:
         job = self._jobs[row]
         if not np.isfinite(self._episode_return[row]):
             self._fail(row, ValueError(f"the return is {self._episode_return[row]}"))
+        if self._task.behaviour is not None:
+            self._behave(row, self._task.behaviour)
         if np.isnan(self._total_return[job]):
             return
         self._total_return[job] += self._episode_return[row]
@@ -173,6 +186,15 @@ class Rollout:
         if self._episode[job] < self._task.episodes_per_job:
             self._actor.restart(row)
             self._begin(row)
+
+    def _behave(self, row: int, behaviour: Behaviour) -> None:
+        """Add the behaviour of a finished episode."""
+        length, return_ = self._taken - self._began[row], float(self._episode_return[row])
+        try:
+            end = End(self._observations[row].copy(), self._infos[row], return_, length)
+            self._total_behaviour[self._jobs[row]] += behaviour.of(end)
+        except Exception as error:
+            self._fail(row, error)
 
     def _fail(self, row: int, error: BaseException) -> None:
         """A job whose episode failed counts as NaN; its environment is made anew, for what it may have left behind."""
@@ -220,10 +242,12 @@ class Rollout:
 
     def _outcome(self) -> Outcome:
         episodes = self._task.episodes_per_job
-        rows = np.zeros(len(self._total_return), ROW)
+        rows = np.zeros(len(self._total_return), row_dtype((SIGN_RETURN, *self._task.fields)))
         rows["return_"] = self._total_return / episodes
         rows["sign_return"] = self._total_signs / episodes
         rows["length"] = self._total_length
+        if self._task.behaviour is not None:
+            rows[BEHAVIOUR] = self._total_behaviour / episodes
         failed = np.isnan(rows["return_"])
         seconds = {**self._seconds, "policy_calls": float(self._taken)}
         return Outcome(rows, {}, seconds, self._failures, self._sums.units(failed))

@@ -10,13 +10,16 @@ import contextlib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from itertools import chain
+from pathlib import Path
 from typing import Any, Literal
 
+from hpc_es.config.foreign import source_hash
 from hpc_es.config.options import Count, Positive, option, options
-from hpc_es.core.data import Outcome, Poll
+from hpc_es.core.data import Field, Outcome, Poll, behaviour
 from hpc_es.core.interfaces import Actor, Batch, Offers, Policy, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.core.quiet import quiet_stderr
+from hpc_es.tasks.episodes import behaviour as behaviours
 from hpc_es.tasks.episodes import environments
 from hpc_es.tasks.episodes.rollout import Rollout
 from hpc_es.tasks.episodes.segments import Segments
@@ -52,6 +55,10 @@ class Options:
     observation_normalization: ObservationNormalization = option(
         "statistics of the observations", default_factory=ObservationNormalization
     )
+    behaviour: behaviours.Options | None = option(
+        "numbers that say what an episode did, for novelty search: final_observation, info or function; null: none",
+        None,
+    )
 
 
 class Episodes:
@@ -63,16 +70,22 @@ class Episodes:
         self._pool: list[environments.Environment] = [self.environment()]
         self._segments: list[Segments] = []
         self.spaces = environments.spaces(self._pool[0])
+        self.behaviour = behaviours.behaviour_of(options.behaviour, self.spaces.observations, self.environment)
         spec = self._pool[0].spec
         self.time_limit = None if spec is None else spec.max_episode_steps  # in steps
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """What a row has besides what every episode's has."""
+        return () if self.behaviour is None else (behaviour(self.behaviour.size),)
 
     def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> Any:
         """Return the policy's parameters as a vector, or its trajectories."""
         assert policy is not None
         if searched == "vectors":
-            return PolicyProblem(self, policy, keys, self.options.observation_normalization, unit)
+            return PolicyProblem(self, policy, keys, self.options.observation_normalization, unit, self.fields)
         refuse_normalization(self.options.observation_normalization)
-        return PolicyTrajectories(self, policy, self.time_limit, segments=self.segments)
+        return PolicyTrajectories(self, policy, self.time_limit, segments=self.segments, fields=self.fields)
 
     def segments(self) -> Segments:
         """Return episodes that go on from batch to batch, in environments of their own."""
@@ -106,6 +119,12 @@ class Episodes:
         for environment in chain(self._pool, *(segments.pool for segments in self._segments)):
             with contextlib.suppress(Exception):
                 environment.close()
+
+
+def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
+    """Return the SHA-256 of the module of a behaviour's function; it is not imported."""
+    function = (section.get("behaviour") or {}).get("function")
+    return {function: source_hash(function)} if function else {}
 
 
 def build(options: Options, repetition: int = 0) -> Episodes:

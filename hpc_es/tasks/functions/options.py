@@ -88,6 +88,7 @@ class Search:
     on_failed_evaluation: Literal["drop", "abort"] = option(
         "drop: the update goes on without it; abort: the run ends", "drop", may_change=True
     )
+    vector_behaviour: bool = option("give each row its vector as its behaviour, for novelty search", False)
     record_evaluations: bool = option("write every vector with its value into evaluations.csv", True, may_change=True)
     journal: Mode = option(
         "keep finished evaluations of a killed generation; auto: where one takes more than 0.01 s",

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hpc_es.core.data import (
+    BEHAVIOUR,
     Arrays,
     Candidates,
     Carried,
@@ -25,6 +26,7 @@ from hpc_es.core.data import (
     Results,
     Rows,
     State,
+    behaviour,
     row_dtype,
 )
 from hpc_es.core.errors import RunError
@@ -61,7 +63,6 @@ class Seeds(Sequence[int]):
 class ObjectiveProblem(ProblemDefaults):
     """The search for the vector with the best value."""
 
-    fields: tuple[Field, ...] = (VALUE,)
     dtype = np.dtype(np.float64)
     is_objective = True
     evaluation_episodes: int | None = 1
@@ -80,6 +81,7 @@ class ObjectiveProblem(ProblemDefaults):
         self._journal = Journal(search.journal, evaluator.identity)
         self._place: RunPlace | None = None
         self.size = coordinates.size
+        self.fields: tuple[Field, ...] = (VALUE, behaviour(self.size)) if search.vector_behaviour else (VALUE,)
         self.layout: Mapping[str, tuple[int, ...]] = {"x": (coordinates.size,)}
         self.spread = _spread(coordinates)
         self.chunk_size = batch or 1
@@ -117,6 +119,8 @@ class ObjectiveProblem(ProblemDefaults):
         rows["value"] = [each.value for each in found]
         rows["return_"] = self._search.sign * rows["value"] - penalties
         rows["length"] = 1
+        if self._search.vector_behaviour:
+            rows[BEHAVIOUR] = seen
         arrays = {SEEN: seen} if jobs.purpose == "train" and self._search.record_evaluations else {}
         seconds = {"environment": sum(each.seconds for each in found)}
         return Outcome(rows, arrays, seconds, self._failures(jobs, found), self._units(seen, rows, jobs))

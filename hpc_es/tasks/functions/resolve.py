@@ -39,30 +39,39 @@ class Objective:
 
 def resolve(text: str, arguments: Mapping[str, Any], names: tuple[str, ...] = ()) -> Objective:
     """Return the objective that `text` names; ConfigError where there is none, or it cannot be called so."""
+    return objective(named(text, KEY), arguments, names, text)
+
+
+def named(text: str, key: str) -> Callable[..., Any]:
+    """Return the function that `text`, the value of this key, names; ConfigError where there is none."""
     module, _, attribute = text.partition(":")
     if not module or not attribute:
-        raise _error(f"expected module:function such as my_model:cost, found {text!r}")
-    found: Any = _imported(module)
+        raise _error(f"expected module:function such as my_model:cost, found {text!r}", key)
+    found: Any = _imported(module, key)
     for name in attribute.split("."):
         if not hasattr(found, name):
             near = ", ".join(each for each in vars(found) if callable(getattr(found, each, None)) and each[0] != "_")
-            raise _error(f"there is no {name!r} in {module} (it has: {near or 'no function'})")
+            raise _error(f"there is no {name!r} in {module} (it has: {near or 'no function'})", key)
         found = getattr(found, name)
     if not callable(found):
-        raise _error(f"expected a function, found {text!r} to be of type {type(found).__name__}")
-    return objective(found, arguments, names, text)
+        raise _error(f"expected a function, found {text!r} to be of type {type(found).__name__}", key)
+    function: Callable[..., Any] = found
+    return function
 
 
-def _imported(module: str) -> Any:
+def _imported(module: str, key: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise _error(f"the module {module!r} imports {error.name!r}, which is not there: install it") from error
+            raise _error(
+                f"the module {module!r} imports {error.name!r}, which is not there: install it", key
+            ) from error
         where = f"{Path.cwd()}, the config's directory and the packages that are installed were searched"
-        raise _error(f"there is no module {module!r}: {where}") from None
+        raise _error(f"there is no module {module!r}: {where}", key) from None
     except Exception as error:  # of code that is not ours
-        raise _error(f"the module {module!r} fails when it is imported: {type(error).__name__}: {error}") from error
+        text = f"the module {module!r} fails when it is imported: {type(error).__name__}: {error}"
+        raise _error(text, key) from error
 
 
 def objective(
@@ -97,5 +106,5 @@ def _source(function: Callable[..., Any]) -> str:
         return ""
 
 
-def _error(text: str) -> ConfigError:
-    return ConfigError([(KEY, text)])
+def _error(text: str, key: str = KEY) -> ConfigError:
+    return ConfigError([(key, text)])

@@ -1,0 +1,240 @@
+"""Novelty search: weights against numbers worked out apart, what joins the archive and when, who moves."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpc_es
+from hpc_es.algorithms.novelty import NOVELTY
+from hpc_es.config.loading import validate
+from hpc_es.core.data import SIGN_RETURN, Array, Carried, Field, Outcome, Rows, State, behaviour, row_dtype, with_fields
+from hpc_es.core.errors import ConfigError
+from hpc_es.training.build import task_and_policy
+from tests import runs
+from tests.algorithms.stepping import D4, Cost, following, generation, sphere, strategy
+
+MU = (0.1, -0.2, 0.3)
+RETURNS = [[1, 0], [3, 2.5], [-2, 1], [0.5, 4]]  # of D4: theta + sigma z, theta - sigma z
+NOVELTIES = [[0.1, 0.7], [0.3, 0.2], [0.9, 0.5], [0.4, 0.4]]
+
+
+class Placed(Cost):
+    """A job's behaviour is its first two coordinates; theta begins anywhere."""
+
+    fields: tuple[Field, ...] = (behaviour(2),)
+
+    def initial(self, rng: np.random.Generator) -> Array:
+        return rng.standard_normal(self.size)
+
+    def evaluate(self, candidates: Any, jobs: Any, carried: Carried, poll: Any) -> Outcome:
+        outcome = super().evaluate(candidates, jobs, carried, poll)
+        outcome.rows["behaviour"] = candidates.stacked()[:, :2]
+        return outcome
+
+
+def made(cost: Any = sphere, **options: Any) -> Any:
+    given = {"population_size": 8, "parents": 3, "rollouts": 2, "sigma": 0.1, **options}
+    return dataclasses.replace(strategy("novelty", cost, MU, D4, **given), problem=Placed(cost, np.array(MU)))
+
+
+def rows_of(returns: Any, novelties: Any) -> Rows:
+    rows = np.zeros(np.size(returns), row_dtype((SIGN_RETURN, behaviour(2))))
+    rows["return_"] = np.ravel(returns)
+    return with_fields(rows, {NOVELTY: np.ravel(novelties)})
+
+
+def changed(state: State, **shared: Any) -> State:
+    arrays = {name: np.asarray(value, state.shared[name].dtype) for name, value in shared.items()}
+    return dataclasses.replace(state, shared={**state.shared, **arrays})
+
+
+# The update.
+
+
+@pytest.mark.parametrize(
+    ("mode", "weight", "gradient"),
+    [
+        ("nsra", 0.8, [0.1160714286, 0.03125, -0.09464285714]),
+        ("nsr", 0.5, [0.05915178571, 0.07142857143, -0.05580357143]),
+        ("ns", 0.0, [-0.03571428571, 0.1383928571, 0.008928571429]),
+    ],
+)
+def test_the_update_mixes_the_ranks_of_return_and_novelty(mode: str, weight: float, gradient: list[float]) -> None:
+    es = made(mode=mode, reward_weight=weight)
+    state = es.initial()
+    assert float(state.shared["reward_weight"]) == weight
+    found = es.prepare(state, rows_of(RETURNS, NOVELTIES))
+    if mode == "nsra":
+        pairs = [0.1142857143, 0.1428571429, -0.3428571429, -0.5714285714]
+        assert found.values[0] == pytest.approx(pairs, rel=1e-9)
+    assert es.contribute(state, found, 0)["sum"] / found.count == pytest.approx(gradient, rel=1e-9)
+
+
+def test_the_parent_follows_the_gradient_and_the_others_stay() -> None:
+    """A plain step of rate 1: theta + g - decay * theta."""
+    es = made(mode="ns", weight_decay=0.5, optimizer={"kind": "none", "learning_rate": 1.0})
+    state = es.initial()
+    results = generation(es, state)
+    rows = rows_of(RETURNS, NOVELTIES)
+    prepared = es.prepare(state, rows)
+    results = dataclasses.replace(results, rows=rows, prepared=prepared, blocks=[es.contribute(state, prepared, 0)])
+    after, metrics = es.tell(state, results)
+    parent = int(after.shared["moved"])
+    expected = state.shared["parents"].copy()
+    expected[parent] = 0.5 * expected[parent] + [-0.03571428571, 0.1383928571, 0.008928571429]
+    np.testing.assert_allclose(after.shared["parents"], expected, rtol=1e-9)
+    assert after.master["optimizer_steps"].tolist() == [int(each == parent) for each in range(3)]
+    assert metrics["parent"] == parent + 1
+
+
+def test_a_failed_job_drops_its_pair() -> None:
+    failed = [[1, np.nan], *RETURNS[1:]]
+    es = made(mode="nsr")
+    found, whole = es.prepare(es.initial(), rows_of(failed, NOVELTIES)), slice(1, None)
+    alone = es.prepare(es.initial(), rows_of(RETURNS[whole], NOVELTIES[whole]))
+    assert found.values[0].tolist() == [0, *alone.values[0]] and found.count == 6
+
+
+def test_without_anything_to_learn_nobody_moves_but_returns_weigh_less() -> None:
+    """All returns are equal and novelty does not count: the weight of the returns falls after `patience`."""
+    es = made(lambda x: 1.0, patience=2, reward_weight_step=0.25)
+    first = state = es.initial()
+    for _ in range(3):  # the thetas of the last two are probed so far: a first return, and one that is no better
+        results = generation(es, state)
+        assert es.notices(state, results, state) == ["all evaluations are equal: no update"]
+        state = es.tell(state, results)[0]
+    assert np.array_equal(state.shared["parents"], first.shared["parents"])
+    assert state.master["optimizer_steps"].tolist() == [0, 0, 0]
+    assert [float(each.shared["reward_weight"]) for each in (state, following(es, state))] == [1, 0.75]
+
+
+def test_without_a_pair_that_did_not_fail_nobody_moves() -> None:
+    es = made(lambda x: np.nan)
+    state = es.initial()
+    results = generation(es, state)
+    after, metrics = es.tell(state, results)
+    assert es.notices(state, results, after) == ["every pair has a failed evaluation: no update"]
+    assert np.array_equal(after.shared["parents"], state.shared["parents"])
+    assert metrics["skipped_update"] == 1 and not len(after.shared["archive"])
+
+
+# The archive.
+
+
+def test_each_theta_joins_the_archive_once_it_is_known() -> None:
+    """First those to begin with, then the one that each generation has moved."""
+    es = made(mode="nsr")
+    state = es.initial()
+    expected = state.shared["parents"][:, :2].tolist()
+    for _ in range(4):
+        state = following(es, state)
+        np.testing.assert_allclose(state.shared["archive"], expected, rtol=1e-6)
+        expected.append(state.shared["parents"][int(state.shared["moved"]), :2].tolist())
+
+
+def test_probes_are_of_all_parents_first_and_then_of_the_one_that_was_moved() -> None:
+    es = made()
+    chunks = es.ask(es.initial(), 0, rows_of([], []))
+    assert [(chunk.purpose, chunk.parent, list(chunk.job_numbers)) for chunk in chunks] == [
+        ("probe", 1, [0, 1]),
+        ("probe", 2, [2, 3]),
+        ("probe", 3, [4, 5]),
+    ]
+    chunks = es.ask(changed(es.initial(), moved=1), 0, rows_of([], []))
+    assert [(chunk.purpose, chunk.parent, list(chunk.job_numbers)) for chunk in chunks] == [("probe", 2, [0, 1])]
+
+
+def test_a_behaviour_is_the_mean_of_the_rollouts_that_did_not_fail() -> None:
+    es = made(parents=2, rollouts=3)
+    probes = rows_of([1, 3, np.nan, np.nan, np.nan, np.nan], np.zeros(6))
+    probes["behaviour"] = [[1, 2], [2, 4], [9, 9], [9, 9], [9, 9], [9, 9]]
+    after = es.probed(es.initial(), probes)
+    assert after.shared["archive"].tolist() == [[1.5, 3.0]]
+    assert after.shared["returns"][0] == 2.0 and np.isnan(after.shared["returns"][1])
+    assert es.chosen(after) in (0, 1)
+
+
+def test_novelty_is_against_the_archive_with_the_new_entry() -> None:
+    """With one parent: the places where it has begun and where it is now, the nearest of which counts."""
+    es = made(parents=1, neighbours=1, rollouts=1)
+    first = es.initial()
+    second = following(es, first)
+    for state, places in ((first, [first.theta]), (second, [first.theta, second.theta])):
+        found = generation(es, state).rows
+        nearest = [min(float(np.hypot(*(row["behaviour"] - place[:2]))) for place in places) for row in found]
+        assert found["novelty"] == pytest.approx(nearest, rel=1e-5)
+
+
+# The parents.
+
+
+def test_parents_are_chosen_in_proportion_to_their_novelty() -> None:
+    """The nearest entries of the behaviours 0, 10 and 20 are 2, 1 and 5 away."""
+    es = made(neighbours=1)
+    state = changed(es.initial(), behaviours=[[0, 0], [10, 0], [20, 0]], archive=[[0, 2], [10, 1], [20, 5]])
+    drawn = Counter(es.chosen(dataclasses.replace(state, generation=number)) for number in range(2000))
+    assert [drawn[parent] / 2000 for parent in range(3)] == pytest.approx([0.25, 0.125, 0.625], abs=0.03)
+
+
+def test_theta_is_the_newest_of_the_parent_with_the_best_return() -> None:
+    es = made(mode="nsr")
+    state = following(es, es.initial())
+    best = int(np.argmin(np.square(es.initial().shared["parents"]).sum(axis=1)))  # the cost is the sphere
+    assert np.array_equal(state.theta, state.shared["parents"][best])
+    assert np.array_equal(es.centre(state, 0), state.theta)
+    assert np.array_equal(es.centre(state, 2), state.shared["parents"][1])
+
+
+def test_the_first_parent_begins_at_a_theta_from_elsewhere() -> None:
+    es = made()
+    state = changed(es.initial(), theta=[7, 8, 9])
+    assert es.centre(state, 1).tolist() == [7, 8, 9]
+    assert 7 in following(es, state).shared["parents"][0] or int(following(es, state).shared["moved"]) == 0
+
+
+# In a run.
+
+
+def test_the_same_on_any_ranks_and_after_a_restart(tmp_path: Path) -> None:
+    novelty = ("algorithm={kind: novelty, population_size: 12, parents: 2, rollouts: 3}",)
+    runs.finished(1, tmp_path / "one", *novelty)
+    runs.finished(3, tmp_path / "three", *novelty, "stop.generations=3")
+    runs.finished(2, tmp_path / "three", *novelty)
+    runs.assert_same(tmp_path / "three", tmp_path / "one")
+    rows = [json.loads(line) for line in (tmp_path / "one" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["archive_size"] for row in rows] == [2, 3, 4, 5, 6, 7]
+    assert rows[0]["novelty_mean"] > 0  # the archive has what the probes of this generation have shown
+    assert runs.newest(tmp_path / "three").state.shared["archive"].shape[0] == 2 + 5
+
+
+def test_ask_and_tell_and_what_is_saved(tmp_path: Path) -> None:
+    es = hpc_es.Strategy("novelty", x0=[1.0, 2.0], sigma0=0.1, population_size=6, parents=1, rollouts=1)
+    for _ in range(3):
+        assert np.array_equal(es.ask(), [es.theta])  # its behaviour is to be known first
+        es.tell([sphere(x) for x in es.ask()])
+        assert es.ask().shape == (6, 2)
+        es.tell([sphere(x) for x in es.ask()])
+    es.tell([sphere(x) for x in es.ask()])
+    es.save(tmp_path / "saved.h5")
+    assert np.array_equal(hpc_es.Strategy.load(tmp_path / "saved.h5").ask(), es.ask())
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        {"env_id": "CartPole-v1", "behaviour": None},
+        {"kind": "bandits"},
+        {"kind": "function", "function": "tests.toys:noisy_bowl", "dimension": 2, "vector_behaviour": False},
+    ],
+)
+def test_a_task_without_behaviour_is_refused(task: dict[str, Any]) -> None:
+    config = validate({"task": task, "algorithm": {"kind": "novelty"}})
+    with pytest.raises(ConfigError, match=r"tells of no behaviour: expected task.behaviour, such as"):
+        task_and_policy(config)

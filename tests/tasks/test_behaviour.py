@@ -1,0 +1,101 @@
+"""Behaviours of episodes: what they are, how many numbers they have, and what is told of a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc_es.config.foreign import source_hash
+from hpc_es.config.loading import validate
+from hpc_es.config.sources import sources
+from hpc_es.core.data import ROW
+from hpc_es.core.errors import ConfigError
+from hpc_es.tasks.episodes.behaviour import Options
+from tests.toys import Still, episodes, played
+
+MAZE = "hpc_es.tasks.deceptive_maze:DeceptiveMaze-v0"
+
+
+def told(observation: Any, info: Any, return_: float, length: int) -> list[float]:
+    """The last step of Survival, and how long the episode was."""
+    return [float(observation[0]), return_, length]
+
+
+def as_long(observation: Any, info: Any, return_: float, length: int) -> Any:
+    """More numbers the longer an episode is."""
+    return np.zeros(length)
+
+
+def behaviours(name: str, seeds: Any, actor: Any = None, episodes_per_job: int = 1, **options: Any) -> Any:
+    task = episodes(name, behaviour=Options(**options), episodes_per_job=episodes_per_job)
+    outcome = played(task, seeds, actor)
+    assert outcome.rows.dtype["behaviour"].base == np.float32
+    return outcome.rows["behaviour"]
+
+
+def test_the_last_observation_or_some_of_it() -> None:
+    """Survival observes (step, lifetime, 1); the lifetimes are 5 and 3."""
+    assert behaviours("Survival", [4, 2], final_observation=True).tolist() == [[5, 5, 1], [3, 3, 1]]
+    assert behaviours("Survival", [4, 2], final_observation=(2, 0)).tolist() == [[1, 5], [1, 3]]
+
+
+def test_of_several_episodes_it_is_the_mean() -> None:
+    found = behaviours("Survival", [[4, 2], [0, 9]], episodes_per_job=2, final_observation=(0,))
+    assert found.tolist() == [[4.0], [5.5]]
+
+
+def test_rows_that_the_stack_has_lost_keep_theirs() -> None:
+    seeds = [49, 3, 0, 20, 99, 7, 31, 12]
+    found = behaviours("Survival", seeds, final_observation=(0,))
+    assert found.ravel().tolist() == [50, 4, 1, 21, 50, 8, 32, 13]
+
+
+def test_entries_of_the_last_info() -> None:
+    """Right and up at full speed: past the trap, into the corner."""
+    found = behaviours(MAZE, [1], Still(1, 1.0, 2), info=("y", "x"))
+    assert found[0] == pytest.approx([1.0, 1.0])
+    assert behaviours(MAZE, [1], Still(1, 0.0, 2), info="y").tolist() == [[np.float32(-0.7)]]
+
+
+def test_a_function_of_ones_own() -> None:
+    found = behaviours("Survival", [4, 2], function="tests.tasks.test_behaviour:told")
+    assert found.tolist() == [[5, 5, 5], [3, 3, 3]]
+    task = {"env_id": "CartPole-v1", "behaviour": {"function": "tests.tasks.test_behaviour:told"}}
+    hashes = {"tests.tasks.test_behaviour:told": source_hash("tests.tasks.test_behaviour:told")}
+    assert sources({"task": {"kind": "episodes", **task}}) == hashes and all(hashes.values())
+
+
+def test_a_behaviour_of_another_size_fails_its_job_alone() -> None:
+    options: Any = {"function": "tests.tasks.test_behaviour:as_long"}
+    task = episodes("Survival", behaviour=Options(**options))
+    assert task.behaviour is not None
+    size = task.behaviour.size
+    outcome = played(task, [size - 1, size])
+    assert np.isnan(outcome.rows["return_"]).tolist() == [False, True]
+    assert f"the behaviour has {size % 50 + 1} numbers, not {size} as in other episodes" in outcome.failures[0]
+
+
+def test_without_a_behaviour_rows_are_as_ever() -> None:
+    assert played(episodes("Survival"), [4]).rows.dtype == ROW
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"info": "position"}, r"task.behaviour.info: .* has no 'position' \(it has: x, y\)"),
+        ({"info": ["x", "Y"]}, r"has no 'Y' .*; did you mean 'y'\?"),
+        ({"final_observation": [0, 2]}, "final_observation: has 2, but an observation has 2 numbers: expected 0 to 1"),
+        ({"function": "tests.toys:nowhere"}, "task.behaviour.function: there is no 'nowhere' in tests.toys"),
+        ({"function": "tests.toys:nothing"}, "task.behaviour.function: expected numbers .* TypeError: nothing"),
+        ({}, "expected one of final_observation, info and function, found none"),
+        ({"info": "x", "final_observation": True}, "found final_observation and info"),
+        ({"inof": "x"}, "unknown key 'task.behaviour.inof'; did you mean 'info'"),
+    ],
+)
+def test_a_wrong_one_is_told_before_the_run(options: dict[str, Any], text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=text):
+        config = validate({"task": {"env_id": MAZE, "behaviour": options}})
+        episodes(MAZE, behaviour=config.task.behaviour)

@@ -1,0 +1,32 @@
+"""What novelty search is for: a maze in whose trap evolution strategies stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import hpc_es
+from hpc_es.config.loading import load
+from tests.harness import ROOT
+
+TRAP, GOAL = 1.1, 1.3  # returns below the roof of the trap, and at the goal
+
+
+def best(config: str, run: Path, *overrides: str) -> float:
+    """The best evaluation of a run in this process."""
+    given = load(ROOT / "configs" / config, ["report.plot_interval_seconds=0", *overrides])
+    returns = [row["evaluation_return_mean"] for row in hpc_es.train(given, run)]
+    return max(float(each) for each in returns if each is not None)
+
+
+@pytest.mark.long
+def test_evolution_strategies_stay_in_the_trap(tmp_path: Path) -> None:
+    assert TRAP - 0.01 < best("es_maze.yaml", tmp_path / "es", "stop.generations=150") <= TRAP + 1e-6
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("mode", "patience"), [("nsr", 50), ("nsra", 10)])
+def test_novelty_search_finds_the_way_around(mode: str, patience: int, tmp_path: Path) -> None:
+    overrides = (f"algorithm.mode={mode}", f"algorithm.patience={patience}", "seed=2")
+    assert best("novelty_maze.yaml", tmp_path / mode, *overrides) >= GOAL
