@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import zlib
+import hashlib
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ class Reach:
     """How far a strategy comes on the sphere, from |x|^2 = SIZE, and in how many generations."""
 
     cost: float = 1e-3
-    noisy: float = SIZE / 5  # with noise of 0.3, or where many evaluations fail
+    noisy: float = SIZE / 5  # with noise of 0.3, or half as long with failures
     generations: int = 120
     why: str = ""
 
@@ -38,7 +39,9 @@ REACH = {
 
 def hash_noise(x: Array) -> float:
     """A standard normal number that depends on every bit of x."""
-    return float(np.random.default_rng(zlib.crc32(x.tobytes())).standard_normal())
+    bits = hashlib.blake2b(x.tobytes(), digest_size=8).digest()
+    u, v = ((int.from_bytes(half, "little") + 0.5) / 2**32 for half in (bits[:4], bits[4:]))
+    return math.sqrt(-2 * math.log(u)) * math.cos(2 * math.pi * v)
 
 
 def moving(state: State) -> dict[str, Array]:
@@ -83,8 +86,8 @@ def test_a_plateau_moves_nothing(kind: str) -> None:
 
 @every
 def test_some_failures_do_not_stop_it(kind: str) -> None:
-    """Where half of the space fails, it goes on in the other half, and nothing of it becomes NaN."""
-    made = strategy(kind, lambda x: np.nan if x[0] + 0.1 * hash_noise(x) > 1 else sphere(x), np.ones(SIZE))
+    """One evaluation in six; nothing of it becomes NaN."""
+    made = strategy(kind, lambda x: np.nan if hash_noise(x) > 1 else sphere(x), np.ones(SIZE))
     reach = REACH.get(kind, Reach())
     state = after(made, reach.generations // 2)
     assert set(moving(made.initial())) <= set(moving(state))
