@@ -14,7 +14,7 @@ import numpy as np
 
 from hpc_es.config import kinds
 from hpc_es.config.loading import validate
-from hpc_es.core.data import Array, Carried, Field, Outcome, Results, State, numbered, row_dtype
+from hpc_es.core.data import Array, Carried, Field, Outcome, Results, State, behaviour, numbered, row_dtype
 from hpc_es.core.keys import Keys
 from hpc_es.noise.counter import BLOCK, CounterNoise
 from hpc_es.noise.sums import weighted_sums
@@ -98,6 +98,19 @@ class Cost(ProblemDefaults):
         return Outcome(rows)
 
 
+class Behaving(Cost):
+    """The same, a vector being its behaviour."""
+
+    def __init__(self, cost: Callable[[Array], float] | Sequence[float], theta: Array) -> None:
+        super().__init__(cost, theta)
+        self.fields = (behaviour(self.size),)
+
+    def evaluate(self, candidates: Any, jobs: Any, carried: Carried, poll: Any) -> Outcome:
+        outcome = super().evaluate(candidates, jobs, carried, poll)
+        outcome.rows["behaviour"] = candidates.stacked()
+        return outcome
+
+
 def strategy(kind: str, cost: Any, theta: Any, noise: Any = None, chunk_size: int = 4, **options: Any) -> Any:
     """A strategy of this kind and these options, on a cost, from theta."""
     theta = np.asarray(theta)
@@ -105,8 +118,9 @@ def strategy(kind: str, cost: Any, theta: Any, noise: Any = None, chunk_size: in
     task = {"kind": "function", "function": "tests.toys:noisy_bowl", "dimension": len(theta)}
     config = validate({"task": task, "policy": None, "algorithm": {"kind": kind, **options}})
     noise = noise or CounterNoise(Keys(1), len(theta))
-    build = kinds.module("algorithms", kind).build
-    return build(config.algorithm, Cost(cost, theta), noise, Keys(1), chunk_size)
+    module = kinds.module("algorithms", kind)
+    problem = Behaving if module.NEEDS.presets.get("task.vector_behaviour") else Cost
+    return module.build(config.algorithm, problem(cost, theta), noise, Keys(1), chunk_size)
 
 
 def generation(made: Any, state: State) -> Results:
