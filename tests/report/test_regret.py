@@ -125,7 +125,9 @@ def test_another_test_distribution() -> None:
 
 
 def test_json(capsys: Any) -> None:
-    assert cli.run(["bandit-report", str(run()), "--episodes", "20", "--json"]) == 0
+    trained = str(run())
+    capsys.readouterr()  # what training printed, if it was trained only now
+    assert cli.run(["bandit-report", trained, "--episodes", "20", "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["reports"]
     assert (found["test_distribution"], found["num_trials"], found["episodes"]) == ("easy", 20, 20)
     agents = {each["agent"]: each for each in found["agents"]}
