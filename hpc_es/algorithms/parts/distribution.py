@@ -6,6 +6,7 @@ Its state is what the strategy has, and `population`, `age`, what `stopping` rem
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -61,7 +62,7 @@ class Ranked:
 
 
 @dataclass(frozen=True)
-class DistributionStrategy(Strategy):
+class DistributionStrategy(Strategy, ABC):
     """A strategy writes `begun`, `candidates`, `weights`, `contribute`, `moved` and `view`.
 
     Its options are those above, and what is its own.
@@ -72,25 +73,25 @@ class DistributionStrategy(Strategy):
 
     # What a strategy writes.
 
+    @abstractmethod
     def begun(self, step: float, ratios: Float64) -> tuple[Arrays, Arrays]:
         """Return the arrays (shared, master) of a search that begins with the deviations step * ratios."""
-        raise NotImplementedError
 
     def needed(self, population: int) -> int:
         """Return how many evaluations must not have failed, for an update."""
         return population // 2
 
+    @abstractmethod
     def weights(self, state: State, rows: Rows) -> Any:
         """Return what `contribute` and `moved` need of the rows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def moved(self, state: State, weights: Any, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
         """Return the arrays (shared, master) of the strategy after an update."""
-        raise NotImplementedError
 
+    @abstractmethod
     def view(self, state: State) -> stopping.View:
         """Return what the criteria look at."""
-        raise NotImplementedError
 
     def shown(self, state: State) -> Mapping[str, float]:
         """Return metrics of the distribution."""
