@@ -16,6 +16,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 NAMES = (
     "rollouts",
+    "mujoco",
     "limits",
     "scaling",
     "update",

@@ -20,6 +20,14 @@ PACKAGES = (
     "pydantic",
     "shimmy",
     "gym",
+    "jax",
+    "jaxlib",
+    "gymnax",
+    "brax",
+    "mujoco-mjx",
+    "playground",
+    "jumanji",
+    "craftax",
 )
 
 

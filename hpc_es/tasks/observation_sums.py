@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from hpc_es.core.acting import Batch
 from hpc_es.core.data import Array, Arrays
-from hpc_es.core.interfaces import Batch
 from hpc_es.tasks.observation_deviations import Deviations
 from hpc_es.tasks.observation_moments import Moments
 
@@ -41,6 +41,12 @@ class Sums:
         self._total[places] += seen
         self._squares[places] += np.square(seen)
         self._count[places] += 1
+
+    def put(self, job: int, total: Array, squares: Array, count: float, origin: Array) -> None:
+        """Set the sums of a job that were made elsewhere, float64[width]; of differences from `origin`."""
+        place = self._place[job]
+        self._total[place], self._squares[place], self._origin[place] = total, squares, origin
+        self._count[place] = count
 
     def units(self, failed: Array) -> list[Arrays]:
         """Return the statistics of each unit of jobs: see `arrays`."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from hpc_es.config.options import Positive, Probability, option, options
 from hpc_es.config.warnings import unused
+from hpc_es.core.acting import Actor, Batch, Policy, Segments
 from hpc_es.core.data import (
     SIGN_RETURN,
     Arrays,
@@ -25,7 +26,6 @@ from hpc_es.core.data import (
     Spaces,
 )
 from hpc_es.core.errors import ConfigError
-from hpc_es.core.interfaces import Actor, Batch, Policy, Segments
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.tasks.observation_deviations import Deviations
 from hpc_es.tasks.observation_moments import Moments

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from hpc_es.core.acting import Batch
 from hpc_es.core.data import Array
-from hpc_es.core.interfaces import Batch
 
 NOISE_STEPS = 64  # drawn for so many steps at a time
 

@@ -5,26 +5,22 @@ All actions of a step come from one stacked matrix product, so that the time goe
 
 from __future__ import annotations
 
-import contextlib
 import math
 import random
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
 
-from hpc_es.core.data import BEHAVIOUR, SIGN_RETURN, Box, Field, Outcome, Poll, Spaces, row_dtype
+from hpc_es.core.acting import Actor, Batch
+from hpc_es.core.data import BEHAVIOUR, SIGN_RETURN, Array, Field, Outcome, Poll, Spaces, row_dtype
 from hpc_es.core.errors import RunError
-from hpc_es.core.interfaces import Actor, Batch
-from hpc_es.core.quiet import quiet_stderr
 from hpc_es.tasks.episodes.action_noise import ActionNoise
 from hpc_es.tasks.episodes.behaviour import Behaviour, End
-from hpc_es.tasks.episodes.environments import Environment
+from hpc_es.tasks.episodes.stepping import Running, Stepped, Stepping
 from hpc_es.tasks.observation_sums import Sums
-from hpc_es.tasks.timeouts import EpisodeTimeout, Watch
+from hpc_es.tasks.timeouts import EpisodeTimeout
 
 
 class Played(Protocol):
@@ -40,16 +36,8 @@ class Played(Protocol):
         """What a row has besides what every episode's has."""
         ...
 
-    def environment(self) -> Environment:
-        """Return a new environment."""
-        ...
-
-    def fill(self, pool: list[Environment], jobs: int) -> None:
-        """Add environments until each job has one."""
-        ...
-
-    def watch(self) -> AbstractContextManager[Watch | None]:
-        """Return what ends episodes that take too long, where there is a limit."""
+    def stepping(self) -> Stepping:
+        """Return environments of their own for the jobs of chunks."""
         ...
 
 
@@ -59,15 +47,14 @@ class Rollout:
     A finished row stays in the stack, computed and unused, until a quarter of the stack is idle; then it is compacted.
     """
 
-    def __init__(self, task: Played, pool: list[Environment], actor: Actor, batch: Batch, watch: Watch | None) -> None:
-        self._task, self._pool, self._actor, self._batch, self._watch = task, pool, actor, batch, watch
+    def __init__(self, task: Played, stepping: Stepping, actor: Actor, batch: Batch) -> None:
+        self._task, self._stepping, self._actor, self._batch = task, stepping, actor, batch
         self._offset = task.options.reward_offset if batch.training else 0.0
-        self._discrete = not isinstance(task.spaces.actions, Box)
         jobs, width = len(batch.seeds), task.spaces.observations
         self._jobs: list[int] = list(range(jobs))  # the job in each row
         self._live: list[int] = list(range(jobs))
+        self._running = Running(self._live, self._jobs)
         self._episode = [0] * jobs  # of each job
-        self._steps: list[Callable[[Any], Any]] = [_no_step] * jobs  # of each row
         self._observations = np.zeros((jobs, width), np.float32)
         self._rewards = np.zeros(jobs)
         self._episode_return, self._episode_signs = np.zeros(jobs), np.zeros(jobs)  # of each row
@@ -100,38 +87,24 @@ class Rollout:
         self._sums.add(self._observations, self._jobs, self._live)
         actions = self._actor.act(self._observations)
         actions = self._noise.added(actions, self._jobs, self._live, self._taken)
-        listed = actions.tolist() if self._discrete else list(actions)
         t1 = time.perf_counter()
         failures = len(self._failures)
-        ended = self._advance(listed)
+        stepped = self._advance(actions)
+        self._cut, self._infos = stepped.cut, stepped.infos
+        for row, error in stepped.failed:
+            self._fail(row, error)
         self._count()
-        for row in ended:
+        for row in stepped.ended:
             self._end(row)
-        if ended or len(self._failures) > failures:
+        if stepped.ended or len(self._failures) > failures:
             self._settle()
         t2 = time.perf_counter()
         self._seconds["policy"] += t1 - t0
         self._seconds["environment"] += t2 - t1
 
-    def _advance(self, actions: list[Any]) -> list[int]:
-        """Step the environment of every live row; the rows whose episode ended."""
-        steps, observations, rewards = self._steps, self._observations, self._rewards
-        ended, failed, self._cut = [], [], []
-        for row in self._live:
-            try:
-                observations[row], rewards[row], terminated, truncated, info = steps[row](actions[row])
-            except (Exception, EpisodeTimeout) as error:
-                failed.append((row, error))
-                continue
-            if terminated or truncated:
-                ended.append(row)
-                if self._task.behaviour is not None:
-                    self._infos[row] = info
-                if not terminated:
-                    self._cut.append(row)
-        for row, reason in failed:
-            self._fail(row, reason)
-        return ended
+    def _advance(self, actions: Array) -> Stepped:
+        """Take a step in every live row."""
+        return self._stepping.advance(self._running, actions, self._observations, self._rewards)
 
     def _count(self) -> None:
         """Add the step's rewards and tell of it; a NaN observation fails the episode before the policy sees it."""
@@ -158,13 +131,8 @@ class Rollout:
         self._began[row] = self._taken
         try:
             if self._task.options.fresh_environment and self._episode[job] == 0:
-                self._renew(job)
-            reset, step = self._pool[job].reset, self._pool[job].step
-            if self._watch is not None:
-                self._watch.restart(job)
-                reset, step = self._watch.timed(job, reset), self._watch.timed(job, step)
-            self._observations[row], _ = reset(seed=seed)
-            self._steps[row] = step
+                self._stepping.renew(job)
+            self._observations[row] = self._stepping.reset(job, seed)
             if np.isnan(self._observations[row]).any():
                 raise ValueError("the observation is NaN after reset")
         except (Exception, EpisodeTimeout) as error:
@@ -191,7 +159,7 @@ class Rollout:
         """Add the behaviour of a finished episode."""
         length, return_ = self._taken - self._began[row], float(self._episode_return[row])
         try:
-            end = End(self._observations[row].copy(), self._infos[row], return_, length)
+            end = End(self._observations[row].copy(), self._infos.get(row, {}), return_, length)
             self._total_behaviour[self._jobs[row]] += behaviour.of(end)
         except Exception as error:
             self._fail(row, error)
@@ -209,17 +177,7 @@ class Rollout:
             raise RunError(text) from error
         self._total_return[job] = np.nan
         self._total_length[job] += self._taken - self._began[row]
-        self._renew(job)
-
-    def _renew(self, job: int) -> None:
-        close = self._pool[job].close
-        if self._watch is not None:  # what hung in `step` may hang again
-            self._watch.restart(job)
-            close = self._watch.timed(job, close)
-        with contextlib.suppress(Exception, EpisodeTimeout):
-            close()
-        with quiet_stderr():
-            self._pool[job] = self._task.environment()
+        self._stepping.renew(job)
 
     def _settle(self) -> None:
         """Drop the rows of finished jobs from the live ones; compact the stack once a quarter of it is idle."""
@@ -229,12 +187,12 @@ class Rollout:
         self._observations[[row for row, is_done in enumerate(done) if is_done]] = 0.0
         if self._live and 4 * len(self._live) <= 3 * len(self._jobs):
             self._compact()
+        self._running = Running(self._live, [self._jobs[row] for row in self._live])
 
     def _compact(self) -> None:
         keep = np.array(self._live, np.intp)
         self._actor.keep(keep)
         self._jobs = [self._jobs[row] for row in self._live]
-        self._steps = [self._steps[row] for row in self._live]
         self._observations, self._rewards = self._observations[keep], self._rewards[keep]
         self._episode_return, self._episode_signs = self._episode_return[keep], self._episode_signs[keep]
         self._began = [self._began[row] for row in self._live]
@@ -251,7 +209,3 @@ class Rollout:
         failed = np.isnan(rows["return_"])
         seconds = {**self._seconds, "policy_calls": float(self._taken)}
         return Outcome(rows, {}, seconds, self._failures, self._sums.units(failed))
-
-
-def _no_step(action: Any) -> Any:
-    raise AssertionError("a row that never began was stepped")

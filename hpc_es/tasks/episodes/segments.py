@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from hpc_es.core.data import EPISODE_LENGTH, Float32, Outcome, Poll, with_fields
-from hpc_es.core.interfaces import Actor, Batch
-from hpc_es.tasks.episodes.environments import Environment
+from hpc_es.core.acting import Actor, Batch
+from hpc_es.core.data import EPISODE_LENGTH, Array, Float32, Outcome, Poll, with_fields
 from hpc_es.tasks.episodes.rollout import Played, Rollout
-from hpc_es.tasks.timeouts import Watch
+from hpc_es.tasks.episodes.stepping import Stepped, Stepping
 
 
 @dataclass(frozen=True)
@@ -30,21 +28,23 @@ class Paused:
 
 
 class Segments:
-    """The environments of one worker, one a job (`core/interfaces.Segments`)."""
+    """The environments of one worker, one a job (`core/acting.Segments`)."""
 
     def __init__(self, task: Played) -> None:
-        self._task = task
-        self.pool: list[Environment] = []
+        self._task, self._stepping = task, task.stepping()
         self._paused: Mapping[int, Paused] = {}  # by job
 
     def play(self, actor: Actor, batch: Batch, steps: int, poll: Poll) -> Outcome:
         """Run every job's episode on for so many steps, or to its end; rows have EPISODE_LENGTH too."""
-        self._task.fill(self.pool, len(batch.seeds))
-        with self._task.watch() as watch:
-            segment = Segment(self._task, self.pool, actor, batch, watch, steps, self._paused)
+        with self._stepping.chunk(len(batch.seeds)):
+            segment = Segment(self._task, self._stepping, actor, batch, steps, self._paused)
             outcome = segment.run(poll)
         self._paused = segment.paused
         return outcome
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._stepping.close()
 
 
 class Segment(Rollout):
@@ -53,14 +53,13 @@ class Segment(Rollout):
     def __init__(
         self,
         task: Played,
-        pool: list[Environment],
+        stepping: Stepping,
         actor: Actor,
         batch: Batch,
-        watch: Watch | None,
         steps: int,
         before: Mapping[int, Paused],
     ) -> None:
-        super().__init__(task, pool, actor, batch, watch)
+        super().__init__(task, stepping, actor, batch)
         self._last_step, self._before = steps, before
         self.paused: dict[int, Paused] = {}
 
@@ -69,20 +68,18 @@ class Segment(Rollout):
         if row not in self._before:
             super()._begin(row)
             return
-        before, step = self._before[row], self._pool[row].step
-        if self._watch is not None:
-            self._watch.restart(row, before.seconds)
-            step = self._watch.timed(row, step)
-        self._observations[row], self._steps[row] = before.observation, step
+        before = self._before[row]
+        self._stepping.resume(row, before.seconds)
+        self._observations[row] = before.observation
         self._episode_return[row], self._episode_signs[row] = before.return_, before.signs
         self._began[row] = -before.steps
 
-    def _advance(self, actions: list[Any]) -> list[int]:
+    def _advance(self, actions: Array) -> Stepped:
         """At the last step the episodes that go on are told of as cut off: they are worth the value of their state."""
-        ended = super()._advance(actions)
+        stepped = super()._advance(actions)
         if self._taken + 1 == self._last_step:
-            self._cut += [row for row in self._live if row not in ended]
-        return ended
+            stepped.cut += [row for row in self._live if row not in stepped.ended]
+        return stepped
 
     def _step(self) -> None:
         super()._step()
@@ -97,8 +94,7 @@ class Segment(Rollout):
             self._fail(row, ValueError(f"the return is {so_far[0]}"))
             return
         steps = self._taken - self._began[row]
-        seconds = 0.0 if self._watch is None else self._watch.spent(row)
-        self.paused[row] = Paused(self._observations[row].copy(), *so_far, steps, seconds)
+        self.paused[row] = Paused(self._observations[row].copy(), *so_far, steps, self._stepping.seconds(row))
         self._total_return[row], self._total_signs[row] = so_far
         self._total_length[row] = steps
 

@@ -8,28 +8,29 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 from hpc_es.config.foreign import source_hash
 from hpc_es.config.options import Count, Positive, option, options
+from hpc_es.core.acting import Actor, Batch, Policy
 from hpc_es.core.data import Field, Outcome, Poll, behaviour
-from hpc_es.core.interfaces import Actor, Batch, Offers, Policy, Searched
+from hpc_es.core.errors import ConfigError
+from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
-from hpc_es.core.quiet import quiet_stderr
 from hpc_es.tasks.episodes import behaviour as behaviours
 from hpc_es.tasks.episodes import environments
+from hpc_es.tasks.episodes.gymnasium_stepping import GymnasiumStepping
+from hpc_es.tasks.episodes.mujoco import choice
 from hpc_es.tasks.episodes.rollout import Rollout
 from hpc_es.tasks.episodes.segments import Segments
+from hpc_es.tasks.episodes.stepping import Stepping
 from hpc_es.tasks.policy_problems import (
     ObservationNormalization,
     PolicyProblem,
     PolicyTrajectories,
     refuse_normalization,
 )
-from hpc_es.tasks.timeouts import Watch
 
 OFFERS = Offers(problems=("vectors", "trajectories"), policy=True)
 
@@ -51,6 +52,11 @@ class Options:
     wrappers: tuple[str | Mapping[str, Mapping[str, Any]], ...] = option(
         "wrappers from the inside out: 'module:Class', or {'module:Class': {keyword: value}}", ()
     )
+    stepping: Literal["auto", "native", "gymnasium"] = option(
+        "native: MuJoCo environments of Gymnasium (-v5) without its overhead, to the same bits; auto: where possible",
+        "auto",
+        may_change=True,
+    )
     fresh_environment: bool = option("a new environment for each job, for those that keep hidden state", False)
     observation_normalization: ObservationNormalization = option(
         "statistics of the observations", default_factory=ObservationNormalization
@@ -67,12 +73,49 @@ class Episodes:
     def __init__(self, options: Options) -> None:
         self.options, self.name = options, options.env_id
         self.episodes_per_job = options.episodes_per_job
-        self._pool: list[environments.Environment] = [self.environment()]
+        self._first = self.environment()
         self._segments: list[Segments] = []
-        self.spaces = environments.spaces(self._pool[0])
+        self.spaces = environments.spaces(self._first)
         self.behaviour = behaviours.behaviour_of(options.behaviour, self.spaces.observations, self.environment)
-        spec = self._pool[0].spec
+        spec = self._first.spec
         self.time_limit = None if spec is None else spec.max_episode_steps  # in steps
+        self.notices: tuple[str, ...] = ()  # what a user should know of how it will run
+        self._simulator = self._native()
+        self._stepping = self._new_stepping(self._first)
+
+    def _native(self) -> Any:
+        """Return what steps without Gymnasium, or None; ConfigError where it must and cannot."""
+        wanted = self.options.stepping
+        if wanted == "gymnasium" or (wanted == "auto" and not choice.is_mujoco(self._first)):
+            return None
+        try:
+            self._refuse_native()
+            return choice.simulator(self._first)
+        except choice.NotNativeError as error:
+            if wanted == "native":
+                text = f"is native, which is not possible here: {error}; expected auto or gymnasium"
+                raise ConfigError([("task.stepping", text)]) from error
+            self.notices = (f"task.stepping: {self.name} is stepped by Gymnasium, which is slower: {error}",)
+            return None
+
+    def _refuse_native(self) -> None:
+        """Raise NotNativeError where options of the task need Gymnasium."""
+        measured = self.options.behaviour
+        if measured is not None and not measured.final_observation:
+            raise choice.NotNativeError("task.behaviour needs the info of its steps")
+        if self.options.episode_timeout_seconds is not None:
+            raise choice.NotNativeError("task.episode_timeout_seconds watches each step of Gymnasium's")
+
+    def stepping(self) -> Stepping:
+        """Return environments of their own for the jobs of chunks."""
+        return self._new_stepping(None)
+
+    def _new_stepping(self, first: environments.Environment | None) -> Stepping:
+        if self._simulator is None:
+            return GymnasiumStepping(self.environment, self.options.episode_timeout_seconds, first)
+        from hpc_es.tasks.episodes.mujoco.stepping import MujocoStepping
+
+        return MujocoStepping(self._simulator)
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -82,10 +125,14 @@ class Episodes:
     def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> Any:
         """Return the policy's parameters as a vector, or its trajectories."""
         assert policy is not None
+        problem: PolicyProblem | PolicyTrajectories
         if searched == "vectors":
-            return PolicyProblem(self, policy, keys, self.options.observation_normalization, unit, self.fields)
-        refuse_normalization(self.options.observation_normalization)
-        return PolicyTrajectories(self, policy, self.time_limit, segments=self.segments, fields=self.fields)
+            problem = PolicyProblem(self, policy, keys, self.options.observation_normalization, unit, self.fields)
+        else:
+            refuse_normalization(self.options.observation_normalization)
+            problem = PolicyTrajectories(self, policy, self.time_limit, segments=self.segments, fields=self.fields)
+        problem.notices = self.notices
+        return problem
 
     def segments(self) -> Segments:
         """Return episodes that go on from batch to batch, in environments of their own."""
@@ -99,26 +146,17 @@ class Episodes:
 
     def evaluate(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
         """Run every job's episodes; rows, and the sums of the observations of the jobs to observe."""
-        self.fill(self._pool, len(batch.seeds))
-        with self.watch() as watch:
-            return Rollout(self, self._pool, actor, batch, watch).run(poll)
-
-    def fill(self, pool: list[environments.Environment], jobs: int) -> None:
-        """Add environments until each job has one."""
-        with quiet_stderr(len(pool) < jobs):  # the task's first has said all
-            while len(pool) < jobs:
-                pool.append(self.environment())
-
-    def watch(self) -> AbstractContextManager[Watch | None]:
-        """Return what ends episodes that take too long, where there is a limit."""
-        limit = self.options.episode_timeout_seconds
-        return contextlib.nullcontext() if limit is None else Watch(limit)
+        with self._stepping.chunk(len(batch.seeds)):
+            return Rollout(self, self._stepping, actor, batch).run(poll)
 
     def close(self) -> None:
         """Close all environments."""
-        for environment in chain(self._pool, *(segments.pool for segments in self._segments)):
+        self._stepping.close()
+        for segments in self._segments:
+            segments.close()
+        if self._simulator is not None:  # else it is one of these environments
             with contextlib.suppress(Exception):
-                environment.close()
+                self._first.close()
 
 
 def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""MuJoCo environments of Gymnasium, stepped without Gymnasium, to the same bits."""

@@ -1,0 +1,141 @@
+"""Whether an environment can be stepped without Gymnasium, and why not."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import inspect
+import re
+from collections.abc import Mapping
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+
+from hpc_es.tasks.episodes.environments import Environment
+
+if TYPE_CHECKING:
+    from hpc_es.tasks.episodes.mujoco.simulator import Simulator
+
+# What the tests compared with Gymnasium bit by bit (tests/tasks/test_mujoco.py); others go through Gymnasium.
+VERSIONS = {"gymnasium": ("1.4.0",), "mujoco": ("4.0.0",)}
+
+FILES = {  # environment: the file of its description
+    "HalfCheetah": "planar",
+    "Swimmer": "planar",
+    "Hopper": "planar",
+    "Walker2d": "planar",
+    "Ant": "ant",
+    "Humanoid": "humanoids",
+    "HumanoidStandup": "humanoids",
+    "Reacher": "arms",
+    "Pusher": "arms",
+    "InvertedPendulum": "pendulums",
+    "InvertedDoublePendulum": "pendulums",
+}
+MUJOCO_ENVIRONMENT = "gymnasium.envs.mujoco.mujoco_env"
+UNSEEN = ("render_mode", "width", "height", "camera_id", "camera_name", "max_geom", "visual_options")  # of a picture
+
+
+class NotNativeError(Exception):
+    """Why an environment is stepped by Gymnasium."""
+
+
+def is_mujoco(environment: Environment) -> bool:
+    """Return whether it is one of Gymnasium's MuJoCo environments, or made from their base class."""
+    return any(base.__module__ == MUJOCO_ENVIRONMENT for base in type(environment.unwrapped).__mro__)
+
+
+def simulator(environment: Environment) -> Simulator:
+    """Return what steps this environment without Gymnasium; NotNativeError with the reason."""
+    name = _name(environment)
+    max_steps = _max_steps(environment)
+    for package, seen in VERSIONS.items():
+        found = importlib.metadata.version(package)
+        if found not in seen:
+            raise NotNativeError(f"it was compared with {package} {' and '.join(seen)} only, and this is {found}")
+    options = _options(environment)
+    from hpc_es.tasks.episodes.mujoco.simulator import Simulator
+
+    description = getattr(importlib.import_module(f"{__package__}.{FILES[name]}"), name)
+    try:
+        made = Simulator(description, environment.unwrapped, options, max_steps)
+        _try(made, environment)
+    except Exception as error:  # such as a model without a body that is asked for: Gymnasium fails in its own way
+        raise NotNativeError(f"it fails with this model or these keywords: {type(error).__name__}: {error}") from error
+    return made
+
+
+def _name(environment: Environment) -> str:
+    """Return HalfCheetah for HalfCheetah-v5."""
+    env_id = environment.spec.id if environment.spec is not None else type(environment.unwrapped).__name__
+    name = env_id.removesuffix("-v5")
+    if name not in FILES or name == env_id:
+        raise NotNativeError(f"{env_id} is none of {', '.join(f'{known}-v5' for known in FILES)}")
+    module = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().replace("humanoid_standup", "humanoidstandup")
+    found, expected = type(environment.unwrapped), f"gymnasium.envs.mujoco.{module}_v5"
+    if (found.__module__, found.__name__) != (expected, f"{name}Env"):
+        raise NotNativeError(f"{env_id} is registered as {found.__module__}:{found.__name__}, which is not Gymnasium's")
+    return name
+
+
+def _max_steps(environment: Environment) -> int | None:
+    """Return the limit of TimeLimit, None without one; no other wrapper may do anything."""
+    limit = None
+    while isinstance(environment, gymnasium.Wrapper):
+        if type(environment) is gymnasium.wrappers.TimeLimit and limit is None:
+            limit = environment._max_episode_steps
+        elif type(environment) is not gymnasium.wrappers.OrderEnforcing:
+            raise NotNativeError(f"its wrapper {type(environment).__name__} needs Gymnasium")
+        environment = environment.env
+    return limit
+
+
+def _options(environment: Environment) -> Mapping[str, Any]:
+    """Return all keywords of the environment with their defaults."""
+    assert environment.spec is not None
+    parameters = list(inspect.signature(type(environment.unwrapped).__init__).parameters.values())
+    defaults = {each.name: each.default for each in parameters[1:] if each.kind is not each.VAR_KEYWORD}
+    given = dict(environment.spec.kwargs)
+    if given.get("render_mode") is not None:
+        raise NotNativeError("it is rendered")
+    for keyword, value in given.items():
+        if keyword not in (*UNSEEN, "default_camera_config") and not _is_like(value, keyword, defaults):
+            raise NotNativeError(f"its keyword {keyword} is {value!r}")
+    return {**defaults, **given}
+
+
+def _is_like(value: Any, keyword: str, defaults: Mapping[str, Any]) -> bool:
+    """Return whether a value is of the kind of the default, for which alone the formulas are right."""
+    if keyword == "main_body":
+        return type(value) in (int, str)
+    default = defaults.get(keyword)
+    if keyword == "frame_skip":
+        return type(value) is int
+    if isinstance(default, (bool, str)):
+        return type(value) is type(default)
+    if isinstance(default, tuple):
+        return isinstance(value, (tuple, list)) and len(value) == 2 and all(map(_is_number, value))
+    return _is_number(default) and _is_number(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _try(made: Simulator, environment: Environment) -> None:
+    """Take a step; raise what it raises."""
+    from hpc_es.tasks.episodes.mujoco.stepping import MujocoStepping
+    from hpc_es.tasks.episodes.stepping import Running
+
+    stepping = MujocoStepping(made)
+    shape = environment.observation_space.shape
+    assert shape is not None
+    observations, rewards = np.zeros((1, *shape), np.float32), np.zeros(1)
+    with stepping.chunk(1):
+        observations[0] = stepping.reset(0, 0)
+        actions = np.zeros((1, made.model.nu), np.float32)
+        stepped = stepping.advance(Running([0], [0]), actions, observations, rewards)
+    for _, error in stepped.failed:
+        raise error

@@ -1,0 +1,66 @@
+"""How the environments of a chunk are stepped: what a rollout asks of whoever does it.
+
+Environments belong to jobs and are kept from chunk to chunk; rows are places in the actor's stack. Implementations:
+`gymnasium_stepping.py` (any environment, one after another) and `mujoco/` (MuJoCo without Gymnasium's overhead).
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from hpc_es.core.data import Array, Float32, Float64
+
+
+@dataclass(frozen=True, eq=False)
+class Running:
+    """The episodes that are running. It stays the same object until one of them is over."""
+
+    rows: list[int]  # rising
+    jobs: list[int]  # of each of these rows
+
+
+@dataclass
+class Stepped:
+    """What a step of all running episodes did besides observations and rewards."""
+
+    ended: list[int] = field(default_factory=list)  # rows whose episode is over
+    cut: list[int] = field(default_factory=list)  # of these, the rows that a time limit ended
+    failed: list[tuple[int, BaseException]] = field(default_factory=list)  # rows that raised, which did not end
+    infos: dict[int, Any] = field(default_factory=dict)  # of the rows that ended, where there are any
+
+
+class Stepping(Protocol):
+    """The environments of a chunk's jobs."""
+
+    def chunk(self, jobs: int) -> AbstractContextManager[None]:
+        """Have an environment for each job of a chunk that begins; it is over at the end of the context."""
+        ...
+
+    def reset(self, job: int, seed: int) -> Array:
+        """Begin an episode; return its first observation, [observations]. Raises what the environment does."""
+        ...
+
+    def resume(self, job: int, seconds: float) -> None:
+        """Go on with the job's episode of an earlier chunk, which has taken so many seconds."""
+        ...
+
+    def advance(self, running: Running, actions: Array, observations: Float32, rewards: Float64) -> Stepped:
+        """Take a step in all running episodes; write what they give into their rows.
+
+        Actions, observations and rewards have a row for each place in the stack, whether it runs or not.
+        """
+        ...
+
+    def seconds(self, job: int) -> float:
+        """Return the seconds that the job's episode has taken, where they are limited; else 0."""
+        ...
+
+    def renew(self, job: int) -> None:
+        """Replace the job's environment by a new one."""
+        ...
+
+    def close(self) -> None:
+        """Close all environments."""
+        ...

@@ -1,0 +1,96 @@
+"""The same steps through Gymnasium and without it, to be compared bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from hpc_es.core.data import Array
+from hpc_es.tasks.episodes import environments
+from hpc_es.tasks.episodes.mujoco import choice
+from hpc_es.tasks.episodes.mujoco.stepping import MujocoStepping
+from hpc_es.tasks.episodes.stepping import Running
+
+Line = tuple[Any, ...]  # of one row: its first observation, or observation, reward and how the episode ended
+
+
+def actions_of(environment: Any, rows: int, steps: int, scale: float) -> Array:
+    """Random actions, float32[steps, rows, numbers]; with a scale above 1 beyond the bounds, too."""
+    space = environment.action_space
+    drawn = np.random.default_rng(1).uniform(-scale, scale, (steps, rows, *space.shape))
+    return (drawn * space.high).astype(np.float32)
+
+
+def by_gymnasium(env_id: str, options: dict[str, Any], rows: int, steps: int, scale: float) -> list[list[Line]]:
+    """What each row sees, a line per step and per reset, in its own environment of Gymnasium."""
+    found: list[list[Line]] = []
+    for row in range(rows):
+        environment = gymnasium.make(env_id, disable_env_checker=True, **options)
+        actions = actions_of(environment, rows, steps, scale)[:, row]
+        lines, seed = list[Line](), row
+        lines.append((environment.reset(seed=seed)[0].tobytes(),))
+        for action in actions:
+            observation, reward, terminated, truncated, _ = environment.step(action)
+            over, cut = terminated or truncated, truncated and not terminated
+            lines.append((observation.tobytes(), np.float64(reward).tobytes(), bool(over), bool(cut)))
+            if over:
+                seed += 100
+                lines.append((environment.reset(seed=seed)[0].tobytes(),))
+        environment.close()
+        found.append(lines)
+    return found
+
+
+def natively(env_id: str, options: dict[str, Any], rows: int, steps: int, scale: float) -> list[list[Line]]:
+    """The same in lockstep; every other step takes the rows in two halves, as if the others were over."""
+    environment = environments.make(env_id, options)
+    stepping = MujocoStepping(choice.simulator(environment))
+    actions = actions_of(environment, rows, steps, scale)
+    shape: Any = environment.observation_space.shape
+    observations, rewards, seeds = np.zeros((rows, *shape)), np.zeros(rows), list(range(rows))
+    found: list[list[Line]] = []
+    with stepping.chunk(rows):
+        found += [[(stepping.reset(row, row).tobytes(),)] for row in range(rows)]
+        for step, taken in enumerate(actions):
+            for running in turns(rows, step):
+                stepped = stepping.advance(running, np.asfortranarray(taken), observations, rewards)  # type: ignore[arg-type]
+                assert not stepped.failed
+                for row in running.rows:
+                    over, cut = row in stepped.ended, row in stepped.cut
+                    found[row].append((observations[row].tobytes(), rewards[row].tobytes(), over, cut))
+                    if over:
+                        seeds[row] += 100
+                        found[row].append((stepping.reset(row, seeds[row]).tobytes(),))
+    environment.close()
+    return found
+
+
+def turns(rows: int, step: int) -> Iterator[Running]:
+    """All rows at once, or two groups one after the other."""
+    every = list(range(rows))
+    groups = [every] if step % 2 else [every[::2], every[1::2]]
+    return (Running(group, group) for group in groups if group)
+
+
+def difference(one: list[list[Line]], other: list[list[Line]]) -> str | None:
+    """Where the first difference is."""
+    for row, (lines, others) in enumerate(zip(one, other, strict=True)):
+        for number, (line, its) in enumerate(zip(lines, others, strict=False)):
+            if line != its:
+                return f"row {row}, line {number}: {shown(line)} is not {shown(its)}"
+        if len(lines) != len(others):
+            return f"row {row}: {len(lines)} lines, not {len(others)}"
+    return None
+
+
+def is_reset(line: Line) -> bool:
+    """Whether it is the first observation of an episode."""
+    return len(line) == 1
+
+
+def shown(line: Line) -> list[Any]:
+    """A line with its numbers."""
+    return [np.frombuffer(part).tolist() if isinstance(part, bytes) else part for part in line]

@@ -1,0 +1,163 @@
+"""MuJoCo environments without Gymnasium give what they give with it, to the last bit."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from hpc_es.tasks.episodes.mujoco import choice
+from tests.tasks.mujoco_traces import by_gymnasium, difference, is_reset, natively
+
+pytest.importorskip("mujoco")
+
+PLANAR = (
+    {"forward_reward_weight": 0.3},
+    {"ctrl_cost_weight": 0.7},
+    {"reset_noise_scale": 0.2},
+    {"exclude_current_positions_from_observation": False},
+    {"frame_skip": 3, "max_episode_steps": 17},
+)
+HEALTHY = (
+    {"healthy_reward": 3},
+    {"terminate_when_unhealthy": False},
+    {"healthy_z_range": [1.2, 1.249]},
+    {"healthy_angle_range": (-0.02, 0.01)},
+)
+HUMANOID = (
+    {"ctrl_cost_weight": 1},
+    {"reset_noise_scale": 0.1},
+    {"exclude_current_positions_from_observation": False},
+    {"frame_skip": 2, "max_episode_steps": 9},
+    {"include_cinert_in_observation": False},
+    {"include_cvel_in_observation": False},
+    {"include_qfrc_actuator_in_observation": False},
+    {"include_cfrc_ext_in_observation": False},
+)
+OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
+    "HalfCheetah": PLANAR,
+    "Swimmer": PLANAR,
+    "Hopper": (*PLANAR, *HEALTHY, {"healthy_state_range": (-2.0, 2.0)}),
+    "Walker2d": (*PLANAR, *HEALTHY),
+    "Ant": (
+        *PLANAR,
+        {"healthy_reward": 0.1},
+        {"terminate_when_unhealthy": False, "healthy_z_range": (0.5, 0.6)},
+        {"healthy_z_range": (0.5, 0.6)},
+        {"contact_cost_weight": 0.01},
+        {"contact_cost_weight": 0, "include_cfrc_ext_in_observation": False},
+        {"include_cfrc_ext_in_observation": False},
+        {"contact_force_range": (0.0, 50.0)},
+        {"main_body": "aux_1"},
+        {"main_body": 4},
+    ),
+    "Humanoid": (
+        *HUMANOID,
+        {"forward_reward_weight": 0.7},
+        {"contact_cost_weight": 0.01},
+        {"contact_cost_weight": 0.0, "include_cfrc_ext_in_observation": False},
+        {"contact_cost_weight": 0.01, "contact_cost_range": (1.0, 2.0)},
+        {"healthy_reward": 1},
+        {"terminate_when_unhealthy": False, "healthy_z_range": (1.39, 1.4)},
+        {"healthy_z_range": (1.35, 1.4)},
+    ),
+    "HumanoidStandup": (
+        *HUMANOID,
+        {"uph_cost_weight": 3},  # which Gymnasium does not use
+        {"impact_cost_weight": 0.01},
+        {"impact_cost_weight": 0.01, "impact_cost_range": (2.0, 3.0)},
+    ),
+    "Reacher": ({"reward_dist_weight": 0.3}, {"reward_control_weight": 3}, {"frame_skip": 5, "max_episode_steps": 11}),
+    "Pusher": (
+        {"reward_near_weight": 2},
+        {"reward_dist_weight": 0.3},
+        {"reward_control_weight": 0.7},
+        {"frame_skip": 2, "max_episode_steps": 11},
+    ),
+    "InvertedPendulum": ({"reset_noise_scale": 0.1}, {"frame_skip": 1, "max_episode_steps": 5}),
+    "InvertedDoublePendulum": (
+        {"reset_noise_scale": 0.2},
+        {"healthy_reward": 3},
+        {"frame_skip": 2, "max_episode_steps": 5},
+    ),
+}
+CASES = [(name, options) for name, several in OPTIONS.items() for options in several]
+IDS = [f"{name}-{'-'.join(options)}" for name, options in CASES]
+UNUSED = {"uph_cost_weight"}
+
+
+@pytest.mark.parametrize("name", choice.FILES)
+def test_a_thousand_steps_with_resets(name: str) -> None:
+    """Four environments in lockstep, 250 steps each; actions go half again beyond their bounds."""
+    given = f"{name}-v5", {"max_episode_steps": 60}, 4, 250, 1.5
+    expected = by_gymnasium(*given)
+    assert difference(natively(*given), expected) is None
+    assert sum(is_reset(line) for row in expected for line in row) >= 4 * (1 + 250 // 60)
+
+
+def test_a_square_of_a_number_is_not_that_of_an_array() -> None:
+    """In one of about 1,300 squares `scalar ** 2` has another last bit than `scalar * scalar`: many steps show it."""
+    given = "InvertedDoublePendulum-v5", {"healthy_reward": 0}, 4, 1500, 1.0
+    assert difference(natively(*given), by_gymnasium(*given)) is None
+
+
+@functools.cache
+def plain(name: str) -> Any:
+    """What Gymnasium gives with no option."""
+    return by_gymnasium(f"{name}-v5", {}, 3, 40, 1.0)
+
+
+@pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
+def test_every_option(name: str, options: dict[str, Any]) -> None:
+    """The option changes what Gymnasium gives, and natively it changes in the same way."""
+    given = f"{name}-v5", options, 3, 40, 1.0
+    expected = by_gymnasium(*given)
+    assert difference(natively(*given), expected) is None
+    assert (difference(expected, plain(name)) is None) == bool(UNUSED & options.keys())
+
+
+def test_every_option_of_gymnasium_is_compared() -> None:
+    """All keywords of the eleven classes, but those of the picture and the model."""
+    for name in choice.FILES:
+        environment = gymnasium.make(f"{name}-v5", disable_env_checker=True)
+        known = choice._options(environment).keys() - {*choice.UNSEEN, "default_camera_config", "xml_file"}
+        compared = {option for options in OPTIONS[name] for option in options} - {"max_episode_steps"}
+        assert compared == known, name
+
+
+# States that go wrong.
+
+
+def model_file(name: str, directory: Path, old: str, new: str) -> str:
+    """A model of Gymnasium with one change."""
+    text = (Path(gymnasium.__file__).parent / "envs/mujoco/assets" / name).read_text()
+    assert old in text
+    path = directory / name
+    path.write_text(text.replace(old, new))
+    return str(path)
+
+
+@pytest.mark.parametrize(("scale", "warning"), [(1e12, "CTRL"), (3e9, "QACC")])
+@pytest.mark.parametrize("name", ["HalfCheetah", "Ant", "Humanoid", "HumanoidStandup", "InvertedPendulum"])
+def test_a_state_that_explodes(name: str, scale: float, warning: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """Without limits of the controls MuJoCo takes huge ones for 0, or resets the state on its own."""
+    monkeypatch.chdir(tmp_path)  # where it writes its log
+    files = {"HalfCheetah": "half_cheetah.xml", "InvertedPendulum": "inverted_pendulum.xml"}
+    file = model_file(files.get(name, f"{name.lower()}.xml"), tmp_path, 'ctrllimited="true"', 'ctrllimited="false"')
+    given = f"{name}-v5", {"xml_file": file, "frame_skip": 2}, 2, 20, scale
+    expected = by_gymnasium(*given)
+    assert difference(natively(*given), expected) is None
+    assert f"Nan, Inf or huge value in {warning}" in (tmp_path / "MUJOCO_LOG.TXT").read_text()
+
+
+def test_a_model_that_diverges(tmp_path: Path, monkeypatch: Any) -> None:
+    """Time steps of 0.4 s."""
+    monkeypatch.chdir(tmp_path)
+    file = model_file("half_cheetah.xml", tmp_path, 'timestep="0.01"', 'timestep="0.4"')
+    given = "HalfCheetah-v5", {"xml_file": file}, 2, 40, 1.0
+    expected = by_gymnasium(*given)
+    assert difference(natively(*given), expected) is None
+    assert difference(expected, plain("HalfCheetah")[:2]) is not None

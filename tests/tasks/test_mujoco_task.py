@@ -1,0 +1,254 @@
+"""The task steps MuJoCo natively where it can, says so where it cannot, and no bit of a run changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import hpc_es
+from hpc_es.config.loading import load
+from hpc_es.core.data import Outcome, Perturbed
+from hpc_es.core.errors import ConfigError
+from hpc_es.policies.mlp import policy as mlp
+from hpc_es.tasks.episodes.gymnasium_stepping import GymnasiumStepping
+from hpc_es.tasks.episodes.mujoco import choice
+from hpc_es.tasks.episodes.mujoco.stepping import MujocoStepping
+from hpc_es.tasks.episodes.task import Episodes
+from tests import runs
+from tests.harness import ROOT
+from tests.toys import batch, episodes, nothing
+
+pytest.importorskip("mujoco")
+CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.yaml") if "-v5" in path.read_text())
+
+
+def is_native(task: Episodes) -> bool:
+    return isinstance(task.stepping(), MujocoStepping)
+
+
+# The choice.
+
+
+def test_the_versions_here_are_those_that_were_compared() -> None:
+    """Where this fails, a version is new: if the tests of test_mujoco.py pass with it, add it to VERSIONS."""
+    for package, seen in choice.VERSIONS.items():
+        assert importlib.metadata.version(package) in seen
+
+
+@pytest.mark.parametrize("name", choice.FILES)
+def test_every_environment_is_stepped_natively(name: str) -> None:
+    task = episodes(f"{name}-v5")
+    assert is_native(task)
+    assert task.notices == ()
+    assert isinstance(episodes(f"{name}-v5", stepping="gymnasium").stepping(), GymnasiumStepping)
+
+
+def test_other_environments_are_stepped_by_gymnasium_without_a_word() -> None:
+    task = episodes("CartPole-v1")
+    assert not is_native(task)
+    assert task.notices == ()
+
+
+class Other(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A wrapper that native stepping does not know."""
+
+
+FALLBACKS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "old version": ("Hopper-v4", {}, "Hopper-v4 is none of HalfCheetah-v5"),
+    "wrapper": ("Hopper-v5", {"wrappers": (f"{__name__}:Other",)}, "its wrapper Other needs Gymnasium"),
+    "two limits": (
+        "Hopper-v5",
+        {"wrappers": ({"gymnasium.wrappers:TimeLimit": {"max_episode_steps": 9}},)},
+        "its wrapper TimeLimit needs Gymnasium",
+    ),
+    "rendered": ("Hopper-v5", {"env_kwargs": {"render_mode": "rgb_array"}}, "it is rendered"),
+    "truth": (
+        "Humanoid-v5",
+        {"env_kwargs": {"include_cvel_in_observation": 1}},
+        "its keyword include_cvel_in_observation is 1",
+    ),
+    "range": ("Ant-v5", {"env_kwargs": {"healthy_z_range": [0, 1, 2]}}, r"its keyword healthy_z_range is \[0, 1, 2\]"),
+    "body": ("Ant-v5", {"env_kwargs": {"main_body": "tail"}}, "it fails with this model or these keywords: KeyError"),
+    "info": ("Hopper-v5", {"behaviour": {"info": "x_position"}}, "task.behaviour needs the info"),
+    "time": ("Hopper-v5", {"episode_timeout_seconds": 60.0}, "task.episode_timeout_seconds watches each step"),
+}
+
+
+@pytest.mark.parametrize("case", FALLBACKS)
+def test_what_is_not_known_is_stepped_by_gymnasium_and_told(case: str) -> None:
+    env_id, options, reason = FALLBACKS[case]
+    options = with_behaviour(options)
+    task = episodes(env_id, **options)
+    assert isinstance(task.stepping(), GymnasiumStepping)
+    (notice,) = task.notices
+    assert notice.startswith(f"task.stepping: {env_id} is stepped by Gymnasium, which is slower: ")
+    with pytest.raises(ConfigError, match=f"task.stepping: is native, which is not possible here: {reason}"):
+        episodes(env_id, **options, stepping="native")
+
+
+def with_behaviour(options: dict[str, Any]) -> dict[str, Any]:
+    from hpc_es.tasks.episodes.behaviour import Options
+
+    found = options.get("behaviour")
+    return {**options, "behaviour": Options(**found)} if found else options
+
+
+@pytest.mark.parametrize("package", choice.VERSIONS)
+def test_other_versions_are_stepped_by_gymnasium(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(choice.VERSIONS, package, ("0.9.0",))
+    task = episodes("Hopper-v5")
+    assert not is_native(task)
+    here = importlib.metadata.version(package)
+    assert f"it was compared with {package} 0.9.0 only, and this is {here}" in task.notices[0]
+
+
+def test_an_id_that_was_registered_anew_is_stepped_by_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
+
+    class Mine(HopperEnv):
+        """Another Hopper."""
+
+    spec = dataclasses.replace(gymnasium.spec("Hopper-v5"), entry_point=Mine)
+    monkeypatch.setitem(gymnasium.registry, "Hopper-v5", spec)
+    task = episodes("Hopper-v5")
+    assert not is_native(task)
+    assert "which is not Gymnasium's" in task.notices[0]
+
+
+@pytest.mark.parametrize(("arguments", "status", "text"), [
+    (["task.stepping=auto"], 0, "WARNING: task.stepping: Hopper-v4 is stepped by Gymnasium, which is slower"),
+    (["task.stepping=native"], 2, "hpc_es: task.stepping: is native, which is not possible here: Hopper-v4"),
+])  # fmt: skip
+def test_check_says_it(arguments: list[str], status: int, text: str) -> None:
+    command = [sys.executable, "-m", "hpc_es.main", "configs/es_hopper.yaml", "--check", "task.env_id=Hopper-v4"]
+    ran = subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == status
+    assert text in ran.stdout + ran.stderr
+
+
+def test_the_log_says_it_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run_config(ROOT / "configs/ars_hopper.yaml", tmp_path / "run", ["task.env_id=Hopper-v4"])
+    out, err = capfd.readouterr()
+    assert (out + err).count("is stepped by Gymnasium") == 1
+
+
+# What the task does with it.
+
+
+def outcomes(task: Episodes, chunks: list[Any], **keywords: Any) -> list[Outcome]:
+    """Chunks one after the other, with random policies."""
+    policy = mlp.build(mlp.Options(hidden_dims=(8,)), task.spaces)
+    rng = np.random.default_rng(0)
+    theta = policy.initial(rng)
+    found = []
+    for seeds in chunks:
+        directions = rng.standard_normal((len(seeds), policy.size)).astype(np.float32)
+        jobs = Perturbed(theta, directions, np.arange(len(seeds)), np.full(len(seeds), 1.0, np.float32))
+        found.append(task.evaluate(policy.bind(jobs, None), batch(seeds, **keywords), nothing))
+    return found
+
+
+def bits(found: list[Outcome]) -> list[Any]:
+    """All that an outcome says, but for the clock."""
+    learned = [[(name, array.tobytes()) for name, array in unit.items()] for each in found for unit in each.learned]
+    return [[each.rows.tobytes() for each in found], learned, [each.failures for each in found]]
+
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "plain": ({}, {}),
+    "offset": ({"reward_offset": -1.0}, {}),
+    "evaluation": ({"reward_offset": -1.0}, {"training": False}),
+    "several episodes": ({"episodes_per_job": 2}, {}),
+    "fresh": ({"fresh_environment": True, "episodes_per_job": 2}, {}),
+    "noise": ({}, {"action_noise_std": 0.3}),
+    "observed": ({}, {"observe": [True, False] * 4}),
+    "limit": ({"max_episode_steps": 13}, {}),
+    "behaviour": ({"behaviour": {"final_observation": True}}, {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_outcomes_are_the_same_with_and_without_gymnasium(case: str) -> None:
+    """Two chunks of episodes that end one after the other, so that the stack is compacted."""
+    options, keywords = CASES[case]
+    options = with_behaviour({"max_episode_steps": 60, **options})
+    episodes_per_job = options.get("episodes_per_job", 1)
+    chunks = [np.arange(first, first + 8 * episodes_per_job).reshape(8, -1).tolist() for first in (5, 50)]
+    native, theirs = (
+        outcomes(episodes("Hopper-v5", stepping=stepping, **options), chunks, **keywords)
+        for stepping in ("native", "gymnasium")
+    )
+    assert bits(native) == bits(theirs)
+    assert len(set(native[0].rows["length"].tolist())) > 3 or case == "limit"
+
+
+def test_segments_are_the_same_with_and_without_gymnasium() -> None:
+    """Seven steps at a time, so that episodes pause, go on and end within a segment; every step is told of."""
+    seen: dict[str, list[bytes]] = {"native": [], "gymnasium": []}
+    for stepping, told in seen.items():
+        task = episodes("Hopper-v5", stepping=stepping, max_episode_steps=30)
+        policy = mlp.build(mlp.Options(hidden_dims=()), task.spaces)
+        directions = np.random.default_rng(0).standard_normal((5, policy.size)).astype(np.float32)
+        jobs = Perturbed(directions[0], directions, np.arange(5), np.ones(5, np.float32))
+        segments = task.segments()
+
+        def on_step(jobs: Any, live: Any, observations: Any, rewards: Any, cut: Any, told: Any = told) -> None:
+            told += [observations.tobytes(), rewards[live].tobytes(), bytes(live), bytes(sorted(cut))]
+
+        for number in range(8):
+            asked = dataclasses.replace(batch(range(number, number + 5)), on_step=on_step)
+            outcome = segments.play(policy.bind(jobs, None), asked, 7, nothing)
+            told += [outcome.rows.tobytes()]
+            assert not outcome.failures
+    assert seen["native"] == seen["gymnasium"]
+    assert len(set(seen["native"])) > 100
+
+
+def test_a_failure_of_mujoco_fails_its_job_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    import mujoco
+
+    task, step, calls = episodes("Hopper-v5", stepping="native", max_episode_steps=5), mujoco.mj_step, list[int]()
+
+    def failing(model: Any, data: Any, count: int) -> None:
+        calls.append(1)
+        if len(calls) == 6:  # the second of four, in their second step
+            raise mujoco.FatalError("the arena is full")
+        step(model, data, count)
+
+    monkeypatch.setattr(mujoco, "mj_step", failing)
+    (outcome,) = outcomes(task, [[1, 2, 3, 4]])
+    assert np.isnan(outcome.rows["return_"]).tolist() == [False, True, False, False]
+    assert "job 1 of the chunk: FatalError: the arena is full" in outcome.failures[0]
+    assert outcome.rows["length"].tolist() == [5, 1, 5, 5]  # steps that were taken
+
+
+# Runs.
+
+
+def run_config(config: Path, run: Path, overrides: list[str]) -> None:
+    small = [
+        *("algorithm.population_size=4", "mpi.chunk_size=4", "noise={kind: counter}", "stop={generations: 2}"),
+        *("evaluation={interval: 1, episodes: 2}", "report.plot_interval_seconds=0", "task.max_episode_steps=12"),
+    ]
+    if "min_timesteps_per_generation" in config.read_text():
+        small.append("algorithm.min_timesteps_per_generation=60")
+    if config.stem.startswith("ars"):
+        small.append("algorithm.top_directions=2")
+    for _ in hpc_es.train(load(config, [*small, *overrides]), run):
+        pass
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_no_bit_of_a_run_of_our_configs_changes(config: Path, tmp_path: Path) -> None:
+    for stepping in ("native", "gymnasium"):
+        run_config(config, tmp_path / stepping, [f"task.stepping={stepping}"])
+    runs.assert_same(tmp_path / "native", tmp_path / "gymnasium")
