@@ -10,7 +10,7 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 3# processes that share the tests (see tests/conftest.py): more than cores, as those that start jobs also wait
 
-.PHONY: help venv run test test-long test-gym test-loggers test-slurm test-ft lint check bench bench-functions docs clean
+.PHONY: help venv run test test-long test-gym test-loggers test-jax test-slurm test-ft lint check bench bench-functions docs clean
 help:           ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/  -/'
 
@@ -43,6 +43,12 @@ test-loggers:   ## the tests of MLflow and Weights & Biases, in a virtual enviro
 	@test -x $(VENV)-loggers/bin/pip || $(PYTHON) -m venv $(VENV)-loggers
 	$(VENV)-loggers/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,mlflow,wandb]' pytest
 	$(VENV)-loggers/bin/python -m pytest tests/report/test_mlflow.py tests/report/test_wandb.py
+
+test-jax:       ## the tests of compiled environments, in a virtual environment of their own
+	@test -x $(VENV)-jax/bin/pip || $(PYTHON) -m venv $(VENV)-jax
+	$(VENV)-jax/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,jax]' pytest
+	$(VENV)-jax/bin/python -m pytest tests/tasks/jax_episodes tests/policies/test_pure.py
+	$(VENV)-jax/bin/python -m pytest tests/test_contracts.py -k jax_episodes
 
 test-slurm: venv ## the tests on a real SLURM of two nodes, which it starts and stops; gets SLURM by apt, as root
 	$(BIN)/python -m tests.slurm.install
@@ -77,4 +83,4 @@ $(VENV)/.docs: setup.cfg
 	@touch $@
 
 clean:          ## remove what was built, not your runs
-	rm -rf $(VENV) $(VENV)-gym $(VENV)-loggers $(VENV)-ft build site *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-gym $(VENV)-loggers $(VENV)-ft $(VENV)-jax build site *.egg-info .mypy_cache .ruff_cache .pytest_cache

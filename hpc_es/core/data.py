@@ -117,22 +117,10 @@ def cut(jobs: int, size: int, first_job: int = 0, purpose: Purpose = "train", pa
     ]
 
 
-def joined(chunks: Sequence[Chunk], jobs: int) -> list[Chunk]:
-    """Return neighbouring chunks as one, where that has no more than so many jobs, of one purpose and one parent."""
-    found: list[Chunk] = []
-    for chunk in chunks:
-        last = found[-1] if found else None
-        follows = last and last.job_numbers.stop == chunk.first_job and last.jobs + chunk.jobs <= jobs
-        if last and follows and (last.purpose, last.parent) == (chunk.purpose, chunk.parent):
-            found[-1] = replace(last, jobs=last.jobs + chunk.jobs)
-        else:
-            found.append(chunk)
-    return found
-
-
 def numbered(chunks: Sequence[Chunk], first_index: int) -> list[Chunk]:
     """Return the chunks with their places in the generation's list."""
-    return [replace(chunk, index=first_index + place) for place, chunk in enumerate(chunks)]
+    placed = enumerate(chunks, first_index)
+    return [chunk if chunk.index == place else replace(chunk, index=place) for place, chunk in placed]
 
 
 @dataclass(frozen=True)
@@ -250,7 +238,7 @@ class Carried:
 
     def added_to(self, state: State) -> State:
         """Return the state with these arrays behind the algorithm's."""
-        return replace(state, shared={**state.shared, **self.shared}, master={**state.master, **self.master})
+        return State(state.generation, {**state.shared, **self.shared}, {**state.master, **self.master})
 
     def found_in(self, state: State) -> Carried:
         """Return the arrays of these names in a state."""

@@ -21,6 +21,10 @@ EXTRAS = {  # package as it is imported: extra as setup.cfg has it
     "imageio": "video",
     "pygame": "video",
     "mpich": "mpi",
+    "jax": "jax",
+    "jaxlib": "jax",
+    "gymnax": "jax",
+    "brax": "jax",
     "cma": "oracles",
     "cocoex": "oracles",
 }

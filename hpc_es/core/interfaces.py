@@ -1,4 +1,4 @@
-"""The contracts: what an Algorithm, a Problem, a Task, a Policy and a Noise offer each other.
+"""The contracts: what an Algorithm, a Problem, a Task and a Noise offer each other; those of a Policy are in `acting`.
 
 One generation (`training/generation.py`):
 
@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from hpc_es.core.acting import Actor, Batch, Policy, Segments
 from hpc_es.core.data import (
     Array,
     Arrays,
@@ -36,9 +36,7 @@ from hpc_es.core.data import (
     Chunk,
     Field,
     Float32,
-    Float64,
     Jobs,
-    Normaliser,
     Outcome,
     Poll,
     Results,
@@ -73,6 +71,7 @@ class Offers:
     problems: tuple[Searched, ...]  # the kinds of problem that it can be
     policy: bool = False  # whether a policy acts in it
     values: bool = False  # whether its jobs have values, which `stop.target_value` is of
+    compiled: bool = False  # whether it compiles the policy's pure form, and says how many jobs a call has
 
 
 Evaluation = tuple[int, float, Sequence[float]]  # a job (-1: the centre), its value, its vector as it was evaluated
@@ -115,10 +114,19 @@ class Problem(Protocol):
         """Get to know the run directory, before the first generation; every rank calls this."""
         ...
 
+    def check(self) -> None:
+        """See what --check alone has the time for, such as whether everything can be compiled; ConfigError."""
+        ...
+
+    def circumstances(self) -> Mapping[str, Any]:
+        """Return what bits depend on besides config and versions, for the checkpoint; plain numbers and text."""
+        ...
+
     def saved(self, generation: int) -> None:
         """A checkpoint holds the generations before this one; on rank 0 only."""
         ...
 
+    notices: tuple[str, ...]  # what a user should know of how it runs, for the log
     columns: tuple[str, ...]  # of evaluations.csv, the names of the coordinates; none: it is not written
 
     def evaluations(self, state: State, results: Results, evaluation: Rows) -> Iterator[Evaluation]:
@@ -173,18 +181,6 @@ class TrajectoryProblem(Problem, Protocol):
         ...
 
 
-class Segments(Protocol):
-    """One worker's environments, one a job, whose episodes go on from batch to batch."""
-
-    def play(self, actor: Actor, batch: Batch, steps: int, poll: Poll) -> Outcome:
-        """Run every job's episode on for so many steps, or to its end; a job without one begins one, with its seed.
-
-        Rows have EPISODE_LENGTH too. `batch.on_step` is told of an episode that goes on as of one that is cut off. The
-        actor's rows are the jobs to the end.
-        """
-        ...
-
-
 class Task(Protocol):
     """What is optimised, as the config names it."""
 
@@ -201,71 +197,6 @@ class Task(Protocol):
     def close(self) -> None:
         """Give back what it holds, such as environments."""
         ...
-
-
-class Actor(Protocol):
-    """A policy with the parameters of some jobs: it acts for all of them at once."""
-
-    def act(self, observations: Float32) -> Array:
-        """Return the actions of all rows, from float32[rows, observations].
-
-        float32[rows, actions], or int64[rows] if the actions are Discrete.
-        """
-        ...
-
-    def keep(self, rows: npt.NDArray[np.intp]) -> None:
-        """Forget the rows not named; what remains acts exactly as before."""
-        ...
-
-    def restart(self, row: int) -> None:
-        """Forget what a recurrent policy remembers of this row: a new episode begins."""
-        ...
-
-
-class Policy(Protocol):
-    """A function from observations to actions with `size` parameters in one flat float32 vector."""
-
-    size: int
-    action_noise_std: float  # of training episodes
-
-    def initial(self, rng: np.random.Generator) -> Float32:
-        """Return initial parameters, float32[size]."""
-        ...
-
-    def bind(self, parameters: Candidates, normaliser: Normaliser | None) -> Actor:
-        """Return an actor for a chunk; `normaliser` is (mean, standard deviation, clip) of the observations.
-
-        A deviation may be infinite, of an input that is to become 0; and so may the clip, where there is none.
-        """
-        ...
-
-
-class OnStep(Protocol):
-    """What is called after every step of a chunk's episodes, by tasks that can, to learn from it."""
-
-    def __call__(
-        self, jobs: Sequence[int], live: Sequence[int], observations: Float32, rewards: Float64, cut: Sequence[int]
-    ) -> None:
-        """Take in a step of the rows `live`: what came of it, and the rows whose episode its time limit cut off.
-
-        `jobs` names the job (its place in the batch) of each row, observations are float32[rows, observations] and
-        rewards float64[rows]. The arrays are those that the task goes on with: copy what is to be kept.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The jobs of one chunk, as a task that plays episodes needs them."""
-
-    seeds: npt.NDArray[np.int64]  # int64[jobs, episodes_per_job], 0 .. 2**31 - 1; both halves of a pair share theirs
-    training: bool
-    observe: npt.NDArray[np.bool_]  # bool[jobs]: whose observations are to be summed
-    action_noise_std: float
-    action_noise: Callable[[int], np.random.Generator]  # the generator of a job (its place in the batch)
-    on_step: OnStep | None = None
-    unit: int | None = None  # jobs whose observations are summed as one, from the first job on; None: all of them
-    centred: bool = False  # whether a job's sums are of differences from its first observation, for sample deviations
 
 
 class Noise(Protocol):

@@ -55,24 +55,17 @@ class Keys:
         self, generator: np.random.Generator, purpose: Purpose, generation: int = 0, index: int = 0, block: int = 0
     ) -> None:
         """Make a generator that came from here one of another use: a third of the time of a new one."""
-        generator.bit_generator.state = {
-            "bit_generator": "Philox",
-            "state": {
-                "key": np.array([self.seed, (int(purpose) << 32) | self.repetition], dtype=np.uint64),
-                "counter": np.array([0, block, index, generation], dtype=np.uint64),
-            },
-            "buffer": _NO_BUFFER,
-            "buffer_pos": len(_NO_BUFFER),
-            "has_uint32": 0,
-            "uinteger": 0,
-        }
+        state = _OF_THREAD.state
+        key, counter = state["state"]["key"], state["state"]["counter"]
+        key[0], key[1] = self.seed, (purpose << 32) | self.repetition
+        counter[1], counter[2], counter[3] = block, index, generation
+        generator.bit_generator.state = state  # copied
 
     def seed31(self, purpose: Purpose, generation: int = 0, index: int = 0, block: int = 0) -> int:
         """One integer in 0 .. 2**31 - 1, which every environment and legacy generator takes as its seed."""
-        if not hasattr(_OF_THREAD, "generator"):
-            _OF_THREAD.generator = self.generator(purpose)
-        self.reset(_OF_THREAD.generator, purpose, generation, index, block)
-        return int(_OF_THREAD.generator.integers(2**31))
+        generator = _OF_THREAD.generator
+        self.reset(generator, purpose, generation, index, block)
+        return (generator.bit_generator.random_raw() & 0xFFFFFFFF) >> 1  # what generator.integers(2**31) gives
 
 
 class _NoEntropy(ISeedSequence):
@@ -82,5 +75,20 @@ class _NoEntropy(ISeedSequence):
         return np.zeros(n_words, dtype)
 
 
-_NO_ENTROPY, _NO_BUFFER = _NoEntropy(), np.zeros(4, np.uint64)
-_OF_THREAD = threading.local()  # what a seed is drawn from
+class _OfThread(threading.local):
+    """What a thread uses again and again: the state that a generator is set to, and what a seed is drawn from."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, Any] = {
+            "bit_generator": "Philox",
+            "state": {"key": np.zeros(2, np.uint64), "counter": np.zeros(4, np.uint64)},
+            "buffer": np.zeros(4, np.uint64),
+            "buffer_pos": 4,  # nothing is left in it
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+        self.generator = np.random.Generator(np.random.Philox(_NO_ENTROPY))  # type: ignore[arg-type]
+
+
+_NO_ENTROPY = _NoEntropy()
+_OF_THREAD = _OfThread()

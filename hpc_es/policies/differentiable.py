@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from hpc_es.core.interfaces import Policy
+from hpc_es.core.acting import Policy
 from hpc_es.policies.lstm.network import layout
 from hpc_es.policies.lstm.policy import LSTM
 from hpc_es.policies.mlp.network import Layout

@@ -16,9 +16,9 @@ import numpy as np
 
 from hpc_es.algorithms.actor_critic.episodes import Sampled
 from hpc_es.config.resolved import resolved
+from hpc_es.core.acting import Actor, Policy
 from hpc_es.core.data import Float64
 from hpc_es.core.errors import ConfigError, UserError
-from hpc_es.core.interfaces import Actor, Policy
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.report.curves import alike
 from hpc_es.report.saved_policy import ROWS, Stored

@@ -16,9 +16,9 @@ from hpc_es.config.kinds import module
 from hpc_es.config.resolved import completed, parse_resolved, plain_data
 from hpc_es.config.sections import Config
 from hpc_es.config.sources import check_trust, foreign_kinds
+from hpc_es.core.acting import Actor, Policy
 from hpc_es.core.data import Array, Arrays, Discrete, Float32, Perturbed, Spaces
 from hpc_es.core.errors import CheckpointError
-from hpc_es.core.interfaces import Actor, Policy
 from hpc_es.storage.checkpoint import Snapshot, load
 from hpc_es.storage.checkpoint_store import BEST, find
 from hpc_es.storage.repetition_list import require_run

@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 from hpc_es.config.foreign import source_hash
 from hpc_es.config.options import Natural, option, options
-from hpc_es.core.interfaces import Offers, Policy, Searched
+from hpc_es.core.acting import Policy
+from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.core.places import config_directory
 from hpc_es.tasks.functions.calls import Calls

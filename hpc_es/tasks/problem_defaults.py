@@ -18,6 +18,7 @@ class ProblemDefaults:
     chunk_size: int | None = None
     joinable = False
     evaluation_episodes: int | None = None
+    notices: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
 
     def carried(self) -> Carried:
@@ -46,6 +47,13 @@ class ProblemDefaults:
 
     def open(self, place: RunPlace) -> None:
         """Most problems need no place in the run directory."""
+
+    def check(self) -> None:
+        """Nothing is left to be seen."""
+
+    def circumstances(self) -> Mapping[str, Any]:
+        """Return nothing: the bits depend on the config and the versions alone."""
+        return {}
 
     def saved(self, generation: int) -> None:
         """Most problems keep nothing until a checkpoint."""

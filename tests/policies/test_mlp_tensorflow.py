@@ -93,6 +93,7 @@ def test_one_trace_serves_all_stacks() -> None:
     assert compiled.experimental_get_tracing_count() == 1  # type: ignore[attr-defined]
 
 
+@pytest.mark.long
 def test_one_thread_and_deterministic() -> None:
     done = python(
         script("""

@@ -7,19 +7,19 @@ Bengio (2010) have it, output columns normal and scaled to length 0.01, biases 0
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from annotated_types import Ge, MinLen
+from annotated_types import MinLen
 
-from hpc_es.config.options import Count, NonNegative, option, options
-from hpc_es.config.warnings import unused
+from hpc_es.config.options import Count, option, options
+from hpc_es.core.acting import Actor, Pure
 from hpc_es.core.data import Float32, Normaliser, Perturbed, Spaces
-from hpc_es.core.interfaces import Actor
 from hpc_es.policies.lstm.network import Network, layout
 from hpc_es.policies.lstm.numpy_actor import NumpyActor
+from hpc_es.policies.networks import options as shared
 from hpc_es.policies.networks.heads import ActionHead, Head
 from hpc_es.policies.networks.initial import glorot_uniform, normalised_columns
 
@@ -27,21 +27,11 @@ OUTPUT_LENGTH = 0.01  # of the columns of the output kernel
 
 
 @options
-class Options:
+class Options(shared.Options):
     """`policy:` with `kind: lstm`."""
 
     kind: Literal["lstm"] = option("the policy's module in hpc_es/policies", "lstm")
     hidden_dims: Annotated[tuple[Count, ...], MinLen(1)] = option("units of the LSTM layers, one on the other", (48,))
-    action_noise_std: NonNegative = option("normal noise added to Box actions, in training episodes only", 0.0)
-    action_bins: Annotated[int, Ge(2)] | None = option("uniform bins per action dimension; null: continuous", None)
-    backend: Literal["numpy", "tensorflow"] = option("what computes the actions", "numpy")
-    init_from: str | None = option("a run directory or checkpoint whose theta is the start", None, may_change=True)
-    init_optimizer: bool = option("also start with the optimizer's state of init_from", False, may_change=True)
-
-    def warnings(self) -> Iterator[tuple[str, str]]:
-        """Yield what has no effect: (key, text)."""
-        if self.init_from is None:
-            yield from unused(self, ("init_optimizer",), "init_from is null")
 
 
 class LSTM:
@@ -82,6 +72,15 @@ class LSTM:
 
             return TensorFlowActor(network, parameters.stacked(), normaliser)
         return NumpyActor(network, parameters.stacked(), normaliser)
+
+    def pure(self, xp: Any) -> Pure:
+        """Return the policy as pure functions over an array namespace."""
+
+        def apply(parameters: Any, memory: Any, observations: Any) -> tuple[Any, Any]:
+            after, outputs = self.network.step(xp, parameters, memory, observations)
+            return after, self.head.pure(xp, outputs)
+
+        return Pure(partial(self.network.parameters, xp), apply, self.network.first_memory(xp))
 
 
 def build(options: Any, spaces: Spaces) -> LSTM:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from hpc_es.core.data import Float32
+from hpc_es.policies.networks.activations import pure
+from hpc_es.policies.networks.dense import dense
 from hpc_es.policies.networks.heads import ActionHead
 
 
@@ -49,3 +52,18 @@ class Network:
     layout: Layout
     activation: str
     head: ActionHead
+
+    def parameters(self, xp: Any, theta: Any) -> list[tuple[Any, Any]]:
+        """Return (weights [inputs, outputs], biases [outputs]) of each layer, of one theta [params]."""
+        matrices = self.layout.matrices(theta)
+        if self.layout.bias:
+            return [(each[:-1], each[-1]) for each in matrices]
+        return [(each, xp.zeros(each.shape[1], each.dtype)) for each in matrices]
+
+    def step(self, xp: Any, parameters: Any, memory: Any, observations: Any) -> tuple[Any, Any]:
+        """Return (memory, outputs) of one row, from [observations], over an array namespace.
+
+        It remembers nothing. The NumPy actor gives the same to about 1e-6.
+        """
+        outputs, _ = dense(xp.matmul, pure(xp, self.activation), parameters, observations)
+        return memory, outputs

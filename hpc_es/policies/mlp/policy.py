@@ -7,26 +7,25 @@ OpenAI's ES.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
-from annotated_types import Ge
 
-from hpc_es.config.options import Count, NonNegative, option, options
-from hpc_es.config.warnings import unused
+from hpc_es.config.options import Count, option, options
+from hpc_es.core.acting import Actor, Pure
 from hpc_es.core.data import Float32, Normaliser, Perturbed, Spaces
-from hpc_es.core.interfaces import Actor
 from hpc_es.policies.mlp.network import Layout, Network
 from hpc_es.policies.mlp.numpy_actor import NumpyActor
+from hpc_es.policies.networks import options as shared
 from hpc_es.policies.networks.activations import Activation
 from hpc_es.policies.networks.heads import ActionHead, Head
 from hpc_es.policies.networks.initial import normalised_columns
 
 
 @options
-class Options:
+class Options(shared.Options):
     """`policy:` with `kind: mlp`."""
 
     kind: Literal["mlp"] = option("the policy's module in hpc_es/policies", "mlp")
@@ -36,16 +35,6 @@ class Options:
     initial: Literal["normalised_columns", "zeros"] = option(
         "weights to begin with: normal columns of length 1, 0.01 of the output layer; or zeros", "normalised_columns"
     )
-    action_noise_std: NonNegative = option("normal noise added to Box actions, in training episodes only", 0.0)
-    action_bins: Annotated[int, Ge(2)] | None = option("uniform bins per action dimension; null: continuous", None)
-    backend: Literal["numpy", "tensorflow"] = option("what computes the actions", "numpy")
-    init_from: str | None = option("a run directory or checkpoint whose theta is the start", None, may_change=True)
-    init_optimizer: bool = option("also start with the optimizer's state of init_from", False, may_change=True)
-
-    def warnings(self) -> Iterator[tuple[str, str]]:
-        """Yield what has no effect: (key, text)."""
-        if self.init_from is None:
-            yield from unused(self, ("init_optimizer",), "init_from is null")
 
 
 class MLP:
@@ -83,6 +72,15 @@ class MLP:
 
             return TensorFlowActor(network, parameters.stacked(), normaliser)
         return NumpyActor(network, parameters.stacked(), normaliser)
+
+    def pure(self, xp: Any) -> Pure:
+        """Return the policy as pure functions over an array namespace."""
+
+        def apply(parameters: Any, memory: Any, observations: Any) -> tuple[Any, Any]:
+            after, outputs = self.network.step(xp, parameters, memory, observations)
+            return after, self.head.pure(xp, outputs)
+
+        return Pure(partial(self.network.parameters, xp), apply, ())
 
 
 def build(options: Any, spaces: Spaces) -> MLP:

@@ -44,6 +44,17 @@ ACTIVATIONS: dict[str, Callable[[Float32], Float32]] = {
 }
 
 
+def pure(xp: Any, name: str) -> Callable[[Any], Any]:
+    """Return the activation of this name over an array namespace, such as `jax.numpy`: not in place."""
+    functions: dict[str, Callable[[Any], Any]] = {
+        "tanh": xp.tanh,
+        "relu": lambda x: xp.maximum(x, 0),
+        "leaky_relu": lambda x: xp.maximum(x, LEAK * x),
+        "elu": lambda x: xp.where(x < 0, xp.expm1(xp.minimum(x, 0)), x),
+    }
+    return functions[name]
+
+
 def in_tensorflow(tf: Any, name: str) -> Callable[[Any], Any]:
     """Return the activation of this name on tensors."""
     functions: dict[str, Callable[[Any], Any]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -54,3 +54,13 @@ class Head:
         binned = low + chosen.astype(np.float32) / np.float32(self.bins - 1) * (high - low)
         within: Array = np.clip(binned, low, high)  # the sum may round to an ulp outside
         return within
+
+    def pure(self, xp: Any, outputs: Any) -> Any:
+        """Return the same actions over an array namespace, of one row: [outputs] to [actions], or a whole number."""
+        if isinstance(self.space, Discrete):
+            return xp.argmax(outputs) + self.space.start
+        low, high = self.space.low, self.space.high
+        if self.bins is None:
+            return xp.minimum(xp.maximum(outputs, low), high)
+        chosen = xp.argmax(xp.reshape(outputs, (-1, self.bins)), axis=1).astype(outputs.dtype)
+        return xp.minimum(xp.maximum(low + chosen / np.float32(self.bins - 1) * (high - low), low), high)

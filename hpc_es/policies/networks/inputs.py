@@ -17,6 +17,12 @@ def normalise(observations: Float32, normaliser: Normaliser) -> Float32:
     return np.clip(observations, -clip, clip, out=observations)
 
 
+def normalised(xp: Any, observations: Any, normaliser: tuple[Any, Any, Any]) -> Any:
+    """Return the same over an array namespace; mean, deviation and clip may be traced arrays."""
+    mean, deviation, clip = normaliser
+    return xp.minimum(xp.maximum((observations - mean) / deviation, -clip), clip)
+
+
 def normalise_in_tensorflow(tf: Any, observations: Any, normaliser: tuple[Any, Any, Any]) -> Any:
     """Return the same of tensors."""
     mean, deviation, clip = normaliser

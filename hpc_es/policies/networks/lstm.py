@@ -2,18 +2,19 @@
 
     z = [x, h] K + b;  c' = c sigmoid(f + 1) + sigmoid(i) tanh(j);  h' = tanh(c') sigmoid(o)
 
-It is written for both NumPy and TensorFlow: `ops` has `tanh`, `sigmoid` and `split`.
+It is written once for all array libraries: `ops` has `tanh`, `sigmoid` and `split`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from hpc_es.core.data import Float32
 
+Memory = tuple[tuple[Any, Any], ...]  # (h, c) of each layer
 FORGET_BIAS = 1.0  # added to f, outside of the bias
 
 
@@ -30,9 +31,32 @@ class Ops(Protocol):
         """Equal parts of the last axis."""
 
 
+class LayerOps(Ops, Protocol):
+    """And those of whole layers."""
+
+    def joined(self, x: Any, h: Any) -> Any:
+        """[x, h] along the last axis."""
+
+    def product(self, x: Any, kernel: Any) -> Any:
+        """x K."""
+
+
 def shapes(inputs: int, units: int) -> dict[str, tuple[int, ...]]:
     """Return the parameters of a cell: 4 * units * (inputs + units + 1)."""
     return {"kernel": (inputs + units, 4 * units), "bias": (4 * units,)}
+
+
+def step(ops: LayerOps, arrays: Mapping[str, Any], x: Any, memory: Memory) -> tuple[Any, Memory]:
+    """Return (outputs, memory) after a step of all layers, from x [..., observations] and h and c [..., units] of each.
+
+    `arrays` are those of `policies/lstm/network.layout`: kernels that `ops.product` takes, and biases to add.
+    """
+    after: list[tuple[Any, Any]] = []
+    for number, (h, c) in enumerate(memory):
+        z = ops.product(ops.joined(x, h), arrays[f"lstm_{number}_kernel"]) + arrays[f"lstm_{number}_bias"]
+        after.append(gates(ops, z, c))
+        x = after[-1][0]
+    return ops.product(x, arrays["output_kernel"]) + arrays["output_bias"], tuple(after)
 
 
 def gates(ops: Ops, z: Any, c: Any) -> tuple[Any, Any]:
@@ -89,9 +113,33 @@ class TensorFlowOps:
 
     def __init__(self, tf: Any) -> None:
         self.tanh, self.sigmoid = tf.tanh, tf.sigmoid
-        self._tf = tf
+        self._tf, self.product = tf, tf.matmul
 
     def split(self, x: Any, parts: int) -> Sequence[Any]:
         """Equal parts of the last axis."""
         split: Sequence[Any] = self._tf.split(x, parts, axis=-1)
         return split
+
+    def joined(self, x: Any, h: Any) -> Any:
+        """[x, h] along the last axis."""
+        return self._tf.concat([x, h], -1)
+
+
+class ArrayOps:
+    """Of one row over an array namespace, such as `jax.numpy`."""
+
+    def __init__(self, xp: Any) -> None:
+        self.tanh, self.product, self._xp = xp.tanh, xp.matmul, xp
+
+    def sigmoid(self, x: Any) -> Any:
+        """Without overflow, as `NumPyOps` has it."""
+        return 0.5 * (self._xp.tanh(0.5 * x) + 1)
+
+    def split(self, x: Any, parts: int) -> Sequence[Any]:
+        """Equal parts of the last axis."""
+        split: Sequence[Any] = self._xp.split(x, parts, axis=-1)
+        return split
+
+    def joined(self, x: Any, h: Any) -> Any:
+        """[x, h]."""
+        return self._xp.concatenate([x, h])

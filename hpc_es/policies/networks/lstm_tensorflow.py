@@ -14,7 +14,7 @@ from typing import Any
 from hpc_es.policies.networks import lstm
 from hpc_es.policies.networks.lstm import FORGET_BIAS
 
-Memory = tuple[tuple[Any, Any], ...]  # (h, c) of each layer
+Memory = lstm.Memory
 
 
 def sequence(
@@ -136,13 +136,6 @@ def _arrays(tf: Any, *tensors: Any) -> Sequence[Any]:
 def step(tf: Any, arrays: dict[str, Any], x: Any, memory: Memory) -> tuple[Any, Memory]:
     """(outputs, memory) after a step from x [..., rows, observations] and h and c [..., rows, units] of each layer.
 
-    `arrays` are those of `policies/lstm/network.layout`: kernels [..., inputs, outputs], and biases that add to
-    [..., rows, outputs].
+    Kernels are [..., inputs, outputs], and biases add to [..., rows, outputs].
     """
-    ops = lstm.TensorFlowOps(tf)
-    after: list[tuple[Any, Any]] = []
-    for number, (h, c) in enumerate(memory):
-        z = tf.matmul(tf.concat([x, h], -1), arrays[f"lstm_{number}_kernel"]) + arrays[f"lstm_{number}_bias"]
-        after.append(lstm.gates(ops, z, c))
-        x = after[-1][0]
-    return tf.matmul(x, arrays["output_kernel"]) + arrays["output_bias"], tuple(after)
+    return lstm.step(lstm.TensorFlowOps(tf), arrays, x, memory)

@@ -15,9 +15,10 @@ import gymnasium
 import numpy as np
 
 from hpc_es.config.options import Count, Natural, option, options
+from hpc_es.core.acting import Actor, Batch, Policy
 from hpc_es.core.data import ROW, Discrete, Float64, Outcome, Poll, Spaces
 from hpc_es.core.errors import ConfigError, UserError
-from hpc_es.core.interfaces import Actor, Batch, Offers, Policy, Searched
+from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.tasks.bandits.optimal import optimal_regret, optimal_reward
 from hpc_es.tasks.bandits.setting import Lockstep, RewardInput, Setting, TimeInput, setting

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,8 +12,7 @@ from hpc_es.core.data import Float64, Poll
 from hpc_es.core.places import RunPlace
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """What came of a vector: its value, or NaN and why."""
 
     value: float
@@ -49,6 +47,8 @@ def measured(value: float, seconds: float) -> Measured:
 
 def number(result: object) -> float:
     """Return what a function gave for one vector as a number; ValueError."""
+    if type(result) is float:  # as most functions give
+        return result
     array = _real(result, "a number")
     if array.shape != ():
         raise ValueError(f"expected a number, got an array of the shape {list(array.shape)}")

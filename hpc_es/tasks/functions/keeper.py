@@ -5,8 +5,9 @@ the socket DESCRIPTOR, and the keeper kills the program's process group and all 
 their own too (orphans come to the keeper, PR_SET_CHILD_SUBREAPER). Where the keeper itself is killed the program gets
 SIGKILL from the kernel (PR_SET_PDEATHSIG). The keeper has one thread and no MPI, so that it may fork.
 
-An order is a line of JSON: command, directory, environment, cpus, limit_seconds; answers are lines: pid, once it runs,
-then status (that of Popen.returncode), timed_out, error. Imports nothing but the standard library: it starts in 30 ms.
+An order is a line of JSON: command, directory, environment, cpus, limit_seconds; answers are lines: pid, before the
+program begins, then status (that of Popen.returncode), timed_out, error. Imports the standard library alone: it starts
+in 30 ms.
 """
 
 from __future__ import annotations
@@ -73,7 +74,6 @@ class Keeper:
                 )
         except (OSError, subprocess.SubprocessError) as error:
             return {"status": None, "timed_out": False, "error": str(error)}
-        self._channel.sendall(json.dumps({"pid": program.pid}).encode() + b"\n")
         try:
             timed_out = not self._ended(program.pid, order["limit_seconds"])
         finally:
@@ -81,8 +81,9 @@ class Keeper:
         return {"status": program.returncode, "timed_out": timed_out, "error": None}
 
     def _before(self, cpus: list[int]) -> None:
-        """In the program's process, before it is the program."""
+        """In the program's process, before it is the program: so the rank knows it before anything is started."""
         self._prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        self._channel.sendall(json.dumps({"pid": os.getpid()}).encode() + b"\n")
         with contextlib.suppress(OSError):  # cores may have been taken from the job meanwhile
             if cpus:
                 os.sched_setaffinity(0, cpus)

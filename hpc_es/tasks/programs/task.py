@@ -17,10 +17,11 @@ import numpy as np
 from annotated_types import Ge, MinLen
 
 from hpc_es.config.options import Count, Natural, NonNegative, option, options
+from hpc_es.core.acting import Policy
 from hpc_es.core.data import CORRECT, Array, Field, Jobs, Outcome, Poll, row_dtype
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.extras import remedy
-from hpc_es.core.interfaces import Offers, Policy, Searched
+from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.tasks.problem_defaults import ProblemDefaults
 from hpc_es.tasks.programs import hill_climb

@@ -1,0 +1,103 @@
+"""Compiled episodes: env-steps/s that count, of one rank and of two, and how long a first and a second start compile.
+
+    python -m benchmarks.jax [--environments gymnax:Pendulum-v1 ...] [--rounds 5]
+
+in an environment with the extra `jax`. Steps after an episode's end are not counted. One rank and two take turns; the
+first generations, in which ranks wait for each other's start, are left out. Other load spoils the figures: it is told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.jobs import ROOT, command, metrics
+from benchmarks.scaling import rate
+
+CONFIG = ROOT / "configs/es_jax_pendulum.yaml"
+ENVIRONMENTS: dict[str, tuple[str, ...]] = {  # MLP 64 x 64, a population of 256
+    "gymnax:CartPole-v1": ("stop={generations: 40}",),
+    "gymnax:Pendulum-v1": ("stop={generations: 20}",),
+    "brax:ant": (
+        *("stop={generations: 4}", "algorithm.population_size=64", "task.max_episode_steps=200"),
+        "task.env_kwargs={backend: spring}",
+    ),
+}
+COMMON = (
+    *("policy.hidden_dims=[64, 64]", "algorithm.population_size=256", "task.jobs_per_call=64"),
+    *("evaluation.interval=0", "report.plot_interval_seconds=0", "task.observation_normalization={enabled: false}"),
+)
+COMPILING = """
+import sys, time
+from pathlib import Path
+from hpc_es.config.loading import load
+from hpc_es.tasks.jax_episodes import cache
+from hpc_es.training.build import problem_of, task_and_policy
+config = load(sys.argv[1], sys.argv[3:])
+task, policy = task_and_policy(config)
+cache.use(cache.prepared(Path(sys.argv[2])))
+since = time.perf_counter()
+problem_of(config, task, policy).program.compile(lambda: None)
+print(time.perf_counter() - since)
+"""
+
+
+def main() -> int:
+    """Print a row an environment, and write benchmarks/results/jax.json."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.jax", description=__doc__)
+    parser.add_argument("--environments", nargs="+", default=list(ENVIRONMENTS), metavar="ENV_ID")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    rows = [measure(env_id, options.rounds) for env_id in options.environments]
+    results = Path(__file__).parent / "results"
+    results.mkdir(exist_ok=True)
+    (results / "jax.json").write_text(json.dumps(rows, indent=2))
+    return 0
+
+
+def measure(env_id: str, rounds: int) -> dict[str, Any]:
+    """Alternate one rank and two."""
+    overrides = (*COMMON, f"task.env_id={env_id}", *ENVIRONMENTS.get(env_id, ("stop={generations: 10}",)))
+    rates: dict[int, list[float]] = {1: [], 2: []}
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as directory:
+        starts = [compile_seconds(Path(directory), overrides) for _ in range(2)]
+        for number in range(rounds):
+            for ranks, found in rates.items():
+                output = Path(directory) / f"{ranks}-{number}"
+                subprocess.run(
+                    command(ranks, CONFIG, output, *overrides), cwd=ROOT, check=True, capture_output=True, timeout=3600
+                )
+                told = metrics(output)
+                found.append(rate(told[len(told) // 4 :]))
+    one, two = median(rates[1]), median(rates[2])
+    row = {
+        **{"env": env_id, "one_rank": one, "two_ranks": two},
+        "speedup": median(b / a for a, b in zip(rates[1], rates[2], strict=True)),
+        "range": [[min(each), max(each)] for each in rates.values()],
+        **{"compile_seconds": starts[0], "from_cache_seconds": starts[1], "load_before": load},
+        "date": time.strftime("%Y-%m-%d"),
+    }
+    print(
+        "  ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
+    )
+    return row
+
+
+def compile_seconds(directory: Path, overrides: tuple[str, ...]) -> float:
+    """Return how long tracing and compiling took in a process of its own, or reading what was compiled."""
+    arguments = [sys.executable, "-c", COMPILING, str(CONFIG), str(directory), *overrides]
+    ran = subprocess.run(arguments, cwd=ROOT, check=True, capture_output=True, text=True, timeout=3600)
+    return float(ran.stdout.split()[-1])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""The contracts of what acts: a policy, the actor that it makes of parameters, and the episodes that it acts in.
+
+A task plays the episodes of a `Batch`: an `Actor` gives the actions of all its jobs at once, and an `OnStep` is told of
+every step where an algorithm learns from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc_es.core.data import Array, Candidates, Float32, Float64, Normaliser, Outcome, Poll
+
+
+class Actor(Protocol):
+    """A policy with the parameters of some jobs: it acts for all of them at once."""
+
+    def act(self, observations: Float32) -> Array:
+        """Return the actions of all rows, from float32[rows, observations].
+
+        float32[rows, actions], or int64[rows] if the actions are Discrete.
+        """
+        ...
+
+    def keep(self, rows: npt.NDArray[np.intp]) -> None:
+        """Forget the rows not named; what remains acts exactly as before."""
+        ...
+
+    def restart(self, row: int) -> None:
+        """Forget what a recurrent policy remembers of this row: a new episode begins."""
+        ...
+
+
+class Policy(Protocol):
+    """A function from observations to actions with `size` parameters in one flat float32 vector."""
+
+    size: int
+    action_noise_std: float  # of training episodes
+
+    def initial(self, rng: np.random.Generator) -> Float32:
+        """Return initial parameters, float32[size]."""
+        ...
+
+    def bind(self, parameters: Candidates, normaliser: Normaliser | None) -> Actor:
+        """Return an actor for a chunk; `normaliser` is (mean, standard deviation, clip) of the observations.
+
+        A deviation may be infinite, of an input that is to become 0; and so may the clip, where there is none.
+        """
+        ...
+
+
+class Pure(NamedTuple):
+    """A policy as pure functions of one row; parameters and memory are trees of arrays.
+
+    The parameters are taken apart once an episode: in a compiled loop that does it at every step each part is copied.
+    """
+
+    parameters: Callable[[Any], Any]  # of theta, [size]
+    apply: Callable[[Any, Any, Any], tuple[Any, Any]]  # (parameters, memory, [observations]) -> (memory, actions)
+    memory: Any  # that an episode begins with
+
+
+@runtime_checkable
+class PurePolicy(Policy, Protocol):
+    """A policy that can be compiled: it says what it computes over an array namespace, such as `jax.numpy`."""
+
+    def pure(self, xp: Any) -> Pure:
+        """Return what it computes; observations come normalised, where they are to be."""
+        ...
+
+
+class OnStep(Protocol):
+    """What is called after every step of a chunk's episodes, by tasks that can, to learn from it."""
+
+    def __call__(
+        self, jobs: Sequence[int], live: Sequence[int], observations: Float32, rewards: Float64, cut: Sequence[int]
+    ) -> None:
+        """Take in a step of the rows `live`: what came of it, and the rows whose episode its time limit cut off.
+
+        `jobs` names the job (its place in the batch) of each row, observations are float32[rows, observations] and
+        rewards float64[rows]. The arrays are those that the task goes on with: copy what is to be kept.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The jobs of one chunk, as a task that plays episodes needs them."""
+
+    seeds: npt.NDArray[np.int64]  # int64[jobs, episodes_per_job], 0 .. 2**31 - 1; both halves of a pair share theirs
+    training: bool
+    observe: npt.NDArray[np.bool_]  # bool[jobs]: whose observations are to be summed
+    action_noise_std: float
+    action_noise: Callable[[int], np.random.Generator]  # the generator of a job (its place in the batch)
+    on_step: OnStep | None = None
+    unit: int | None = None  # jobs whose observations are summed as one, from the first job on; None: all of them
+    centred: bool = False  # whether a job's sums are of differences from its first observation, for sample deviations
+
+
+class Segments(Protocol):
+    """One worker's environments, one a job, whose episodes go on from batch to batch."""
+
+    def play(self, actor: Actor, batch: Batch, steps: int, poll: Poll) -> Outcome:
+        """Run every job's episode on for so many steps, or to its end; a job without one begins one, with its seed.
+
+        Rows have EPISODE_LENGTH too. `batch.on_step` is told of an episode that goes on as of one that is cut off. The
+        actor's rows are the jobs to the end.
+        """
+        ...

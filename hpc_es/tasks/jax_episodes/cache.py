@@ -1,0 +1,82 @@
+"""JAX's persistent compilation cache, in the run directory.
+
+It holds native code, which is run as it is found. So it is a folder that only its owner may enter (mode 0700), and a
+folder that was made by somebody else, or was copied with a run directory, is not used: it knows its own number on the
+disk, which a copy does not keep. Code is compiled for one type of processor, and each has a folder of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import stat
+from pathlib import Path
+
+NAME, MARK = "jax_cache", "made_here"
+PRIVATE = 0o700
+
+
+def prepared(run: Path) -> str:
+    """Return the folder, made where it is not there or not to be trusted; "" where none can be made."""
+    folder = run / NAME
+    try:
+        if folder.is_symlink():
+            folder.unlink()
+        elif folder.exists() and not is_ours(folder):
+            shutil.rmtree(folder)
+        if not folder.exists():
+            folder.mkdir(mode=PRIVATE)
+            folder.chmod(PRIVATE)  # whatever the umask
+            (folder / MARK).write_text(mark(folder))
+    except OSError:
+        return ""
+    return str(folder)
+
+
+def is_ours(folder: Path) -> bool:
+    """Return whether this user has made the folder, here, and nobody else could write into it."""
+    found = folder.lstat()
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) != PRIVATE or not stat.S_ISDIR(found.st_mode):
+        return False
+    try:
+        return (folder / MARK).read_text() == mark(folder)
+    except OSError:
+        return False
+
+
+def mark(folder: Path) -> str:
+    """Return what the folder is known by."""
+    return f"{os.getuid()} {folder.stat().st_ino}\n"
+
+
+def use(folder: str) -> None:
+    """Let JAX keep its code there, unless the user has named another place; "" is none."""
+    import jax
+
+    if not folder or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        return
+    own = Path(folder) / processor()
+    own.mkdir(mode=PRIVATE, exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", str(own))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    _forget_the_last()
+
+
+def _forget_the_last() -> None:
+    """A process that has another run before this one had another cache."""
+    from jax.experimental.compilation_cache import compilation_cache
+
+    compilation_cache.reset_cache()
+
+
+def processor() -> str:
+    """Return a name for this type of processor: its model and what it can do."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = [platform.processor(), platform.machine()]
+    told = sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}) or lines
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]

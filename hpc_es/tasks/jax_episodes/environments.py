@@ -1,0 +1,129 @@
+"""What an environment is here: five members, of one environment without a batch axis.
+
+    reset(key) -> (state, observation)
+    step(key, state, action) -> (state, observation, reward, terminated)
+    observations, actions, limit
+
+Both are pure functions of JAX. A state is any tree of arrays; no reset is hidden in `step`, and no time limit either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hpc_es.core.data import Box, Discrete, Spaces
+from hpc_es.core.errors import ConfigError
+
+MEMBERS = ("reset", "step", "observations", "actions", "limit")
+KEY = "threefry2x32"  # named, as the default is a flag of the user's
+
+
+class Environment(Protocol):
+    """An environment of JAX; `my_module:factory` returns one."""
+
+    observations: int  # width of the flat observation
+    actions: Box | Discrete
+    limit: int | None  # in steps; None: it has none of its own
+
+    def reset(self, key: Any) -> tuple[Any, Any]:
+        """Return (state, observation [observations]) of a new episode, from a key of `jax.random`."""
+        ...
+
+    def step(self, key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any]:
+        """Return (state, observation, reward, terminated) after an action."""
+        ...
+
+
+@dataclass(frozen=True)
+class Traced:
+    """An environment whose shapes are known: states keep their types, observations are float32[width]."""
+
+    inner: Environment
+    spaces: Spaces
+    template: Any  # of a state: a tree of `jax.ShapeDtypeStruct`
+
+    def reset(self, key: Any) -> tuple[Any, Any]:
+        """Return (state, float32[observations])."""
+        state, observation = self.inner.reset(key)
+        return like(self.template, state), flat(observation)
+
+    def step(self, key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any]:
+        """Return (state, float32[observations], float32, bool)."""
+        state, observation, reward, terminated = self.inner.step(key, state, action)
+        reward, ended = (jnp.asarray(each).reshape(()) for each in (reward, terminated))
+        return like(self.template, state), flat(observation), reward.astype(jnp.float32), ended.astype(bool)
+
+
+def traced(environment: Environment, name: str) -> Traced:
+    """Return the environment with its shapes, found without compiling or computing anything; ConfigError."""
+    if missing := [member for member in MEMBERS if not hasattr(environment, member)]:
+        text = f"expected an environment with {', '.join(MEMBERS)}, but what {name} gives has no {missing[0]}"
+        raise ConfigError([("task.env_id", text)])
+    key = jax.eval_shape(lambda: jax.random.key(0, impl=KEY))
+    try:
+        template, first = jax.eval_shape(environment.reset, key)
+        require_array(first, name)
+        found = Traced(environment, Spaces(environment.observations, environment.actions), template)
+        _, observation = jax.eval_shape(found.reset, key)
+        jax.eval_shape(found.step, key, template, example(environment.actions))
+    except ConfigError:
+        raise
+    except Exception as error:  # around code that is not ours
+        said = str(error).strip().splitlines()[:1]
+        text = f"{name} cannot be traced: {type(error).__name__}: {''.join(said)}"
+        raise ConfigError([("task.env_id", text)]) from error
+    if observation.shape != (environment.observations,):
+        text = f"{name} says {environment.observations} observations, but reset gives {observation.shape[0]}"
+        raise ConfigError([("task.env_id", text)])
+    return found
+
+
+def require_array(observation: Any, name: str) -> None:
+    """Raise ConfigError unless the observation is one array."""
+    if hasattr(observation, "shape"):
+        return
+    keys = f" with the keys {', '.join(map(repr, observation))}" if isinstance(observation, dict) else ""
+    text = f"expected an environment whose observation is one array, but that of {name} is a"
+    remedy = "write 'my_module:factory', whose environment gives the part to see"
+    raise ConfigError([("task.env_id", f"{text} {type(observation).__name__}{keys}: {remedy}")])
+
+
+def example(actions: Box | Discrete) -> Any:
+    """Return the shape and type of an action of one row."""
+    if isinstance(actions, Box):
+        return jax.ShapeDtypeStruct(actions.low.shape, np.float32)
+    return jax.ShapeDtypeStruct((), np.int32)
+
+
+def flat(observation: Any) -> Any:
+    """float32[observations] of an array of any shape."""
+    return jnp.ravel(jnp.asarray(observation)).astype(jnp.float32)
+
+
+def like(template: Any, state: Any) -> Any:
+    """Return the state with the types of the template: a loop's state must not change them, nor be weakly typed."""
+    return jax.tree.map(_as, template, state)
+
+
+def _as(wanted: Any, value: Any) -> Any:
+    if jax.dtypes.issubdtype(wanted.dtype, jax.dtypes.prng_key):
+        return value
+    return jnp.asarray(value, wanted.dtype).reshape(wanted.shape)
+
+
+def zeros(template: Any, rows: int) -> Any:
+    """Return arrays of so many rows like the template's, of zeros, for a loop to begin with."""
+    return jax.tree.map(lambda each: _zeros(each, rows), template)
+
+
+def _zeros(wanted: Any, rows: int) -> Any:
+    if jax.dtypes.issubdtype(wanted.dtype, jax.dtypes.prng_key):
+        data = jax.eval_shape(jax.random.key_data, wanted)
+        blank = np.zeros((rows, *data.shape), data.dtype)
+        return jax.random.wrap_key_data(blank, impl=jax.random.key_impl(jax.random.key(0, impl=KEY)))
+    return np.zeros((rows, *wanted.shape), wanted.dtype)

@@ -1,0 +1,244 @@
+"""Episodes in lanes: returns worked out by hand, whichever lane, call and segment they are played in."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
+from hpc_es.core.data import BEHAVIOUR, Outcome
+from hpc_es.core.errors import RunError
+from hpc_es.tasks.jax_episodes import task as tasks
+from hpc_es.tasks.observation_deviations import Deviations
+from hpc_es.tasks.observation_moments import Moments
+from tests.tasks.jax_episodes.playing import CONSTANT, constant, in_segments, parts, plainly, played
+from tests.tasks.jax_episodes.walk import lengths
+
+SEEDS = np.random.default_rng(5).integers(2**31, size=24)
+BIASES = np.linspace(-0.9, 0.8, 24).astype(np.float32)
+ALL = constant(*BIASES)
+MLP = (("hidden_dims", (8, 8)),)
+
+
+def bytes_of(outcome: Outcome) -> list[bytes]:
+    return [row.tobytes() for row in outcome.rows]
+
+
+def test_returns_and_lengths_are_those_worked_out_by_hand() -> None:
+    """24 jobs on 4 lanes in calls of 8: every lane is refilled, after lengths of 1 to 20."""
+    n, found = lengths(SEEDS), played(parts(), ALL, SEEDS).rows
+    assert n.min() <= 3
+    assert n.max() >= 18
+    np.testing.assert_array_equal(found["length"], n)
+    np.testing.assert_allclose(found["return_"], BIASES * n * (n + 1) / 2, rtol=1e-6)
+    np.testing.assert_array_equal(found["sign_return"], np.sign(BIASES) * n)
+
+
+def test_a_last_call_is_padded() -> None:
+    """11 jobs in calls of 8: the 3 of the last call are as in a full one, and no others are played."""
+    whole, part = played(parts(), ALL, SEEDS), played(parts(), ALL[:11], SEEDS[:11])
+    assert bytes_of(part) == bytes_of(whole)[:11]
+    assert len(part.rows) == 11
+
+
+def test_a_time_limit_ends_episodes() -> None:
+    n = np.minimum(lengths(SEEDS), 5)
+    found = played(parts(max_episode_steps=5), ALL, SEEDS).rows
+    np.testing.assert_array_equal(found["length"], n)
+    np.testing.assert_allclose(found["return_"], BIASES * n * (n + 1) / 2, rtol=1e-6)
+
+
+def test_a_job_is_the_mean_of_its_episodes() -> None:
+    n = lengths(SEEDS.reshape(12, 2))
+    found = played(parts(episodes_per_job=2), ALL[:12], SEEDS.reshape(12, 2)).rows
+    np.testing.assert_array_equal(found["length"], n.sum(axis=1))
+    np.testing.assert_allclose(found["return_"], BIASES[:12] * (n * (n + 1) / 2).mean(axis=1), rtol=1e-6)
+
+
+def test_the_reward_offset_counts_in_training_only() -> None:
+    made, n = parts(reward_offset=-1.0), lengths(SEEDS)
+    found, measured = played(made, ALL, SEEDS).rows, played(made, ALL, SEEDS, training=False).rows
+    np.testing.assert_allclose(found["return_"], BIASES * n * (n + 1) / 2 - n, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(measured["return_"], BIASES * n * (n + 1) / 2, rtol=1e-6)
+
+
+def test_many_small_rewards_are_summed_exactly() -> None:
+    """10,000 times float32(0.1): a plain sum in float32 gives 999.9."""
+    keywords = {"reward": 0.1, "longest": 1, "offset": 0.0}
+    made = parts(env_kwargs={**keywords, "limit": 10_000, "endless": True})
+    found = played(made, constant(0.0), [1]).rows
+    assert found["length"][0] == 10_000
+    assert found["return_"][0] == pytest.approx(10_000 * float(np.float32(0.1)), abs=1e-6)
+
+
+def test_what_happens_after_an_episode_does_not_count() -> None:
+    """The walk is NaN after its end, and a lane that is done waits there for the others."""
+    assert np.isfinite(played(parts(), ALL, SEEDS).rows["return_"]).all()
+
+
+@pytest.mark.parametrize("fault", ["nan_observation_at", "nan_reward_at"])
+def test_nan_fails_the_job_alone(fault: str) -> None:
+    """Walkers to the right get a NaN in their 4th step, where they come so far."""
+    n, outcome = lengths(SEEDS), played(parts(env_kwargs={fault: 3}), ALL, SEEDS)
+    failed = (BIASES > 0) & (n > 3)
+    assert failed.any()
+    np.testing.assert_array_equal(np.isnan(outcome.rows["return_"]), failed)
+    assert len(outcome.failures) == failed.sum()
+    first = int(np.flatnonzero(failed)[0])
+    what = "the observation is NaN" if fault == "nan_observation_at" else "the return is nan"
+    assert outcome.failures[0] == f"job {first} of the chunk: {what} at step 4"
+    good = ~failed
+    np.testing.assert_allclose(outcome.rows["return_"][good], (BIASES * n * (n + 1) / 2)[good], rtol=1e-6)
+
+
+def test_nan_at_the_reset_fails_the_job() -> None:
+    n, outcome = lengths(SEEDS), played(parts(env_kwargs={"nan_at_reset": True}), ALL, SEEDS)
+    np.testing.assert_array_equal(np.isnan(outcome.rows["return_"]), n % 2 == 1)
+    assert " of the chunk: the observation is NaN at step 0" in outcome.failures[0]
+
+
+def test_failures_may_abort() -> None:
+    made = parts(env_kwargs={"nan_at_reset": True}, on_failed_episode="abort")
+    with pytest.raises(RunError, match=r"task\.on_failed_episode is abort: job"):
+        played(made, ALL, SEEDS)
+
+
+def test_behaviour_is_the_last_observation() -> None:
+    n = lengths(SEEDS)
+    made = parts(behaviour=tasks.Behaviour(final_observation=(0,)))
+    np.testing.assert_allclose(played(made, ALL, SEEDS).rows[BEHAVIOUR][:, 0], BIASES * n, rtol=1e-5)
+
+
+NORMALISER = (np.zeros(2, np.float32), np.ones(2, np.float32), math.inf)
+
+
+def sums_by_hand(job: int, offset: float) -> tuple[Any, Any, int]:
+    """Sum and squares in float64 of what the policy saw: [offset + b t, n - t] before step t + 1."""
+    n, b = int(lengths(SEEDS[job])), float(BIASES[job])
+    t = np.arange(n)
+    seen = np.stack([offset + b * t, n - t], axis=1)
+    return seen.sum(axis=0), np.square(seen).sum(axis=0), n
+
+
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+def test_observation_sums_are_of_the_jobs_to_observe(offset: float) -> None:
+    observe = np.arange(24) % 3 == 0
+    made = parts(env_kwargs={"offset": offset})
+    (unit,) = played(made, ALL, SEEDS, NORMALISER, observe=observe, unit=24).learned
+    expected = [sums_by_hand(job, offset) for job in np.flatnonzero(observe)]
+    np.testing.assert_allclose(unit["observation_sum"], sum(each[0] for each in expected), rtol=1e-6, atol=1e-4)
+    np.testing.assert_allclose(unit["observation_squares"], sum(each[1] for each in expected), rtol=1e-6)
+    assert unit["observation_count"] == sum(each[2] for each in expected)
+
+
+def test_sample_deviations_of_two_episodes_a_job() -> None:
+    """Differences from a job's first observation, of both its episodes: far from 0 nothing is lost."""
+    made = parts(env_kwargs={"offset": 1000.0}, episodes_per_job=2)
+    observe = np.ones(12, np.bool_)
+    pairs = SEEDS.reshape(12, 2)
+    (unit,) = played(made, ALL[:12], pairs, NORMALISER, observe=observe, unit=12, centred=True).learned
+    seen = []
+    for job, row in enumerate(lengths(pairs)):
+        for n in row:
+            t = np.arange(n)
+            seen.append(np.stack([1000 + float(BIASES[job]) * t, n - t], axis=1))
+    every = np.concatenate(seen)
+    found = Deviations.of(unit)
+    np.testing.assert_allclose(found.deviation(), every.std(axis=0, ddof=1), rtol=1e-4)
+    np.testing.assert_allclose(found.mean(), every.mean(axis=0), rtol=1e-6)
+
+
+def test_failed_jobs_are_not_observed() -> None:
+    made = parts(env_kwargs={"nan_at_reset": True})
+    (unit,) = played(made, ALL, SEEDS, NORMALISER, observe=np.ones(24, np.bool_), unit=24).learned
+    n = lengths(SEEDS)
+    assert Moments.of(unit).count == n[n % 2 == 0].sum()
+
+
+def test_what_the_policy_sees_is_normalised_and_clipped() -> None:
+    """(n - 10) / 5, at most 0.5 from 0, times 1: the first action, seen in episodes of one step."""
+    normaliser = (np.array([0, 10], np.float32), np.array([1, 5], np.float32), 0.5)
+    theta = np.tile(np.array([[0, 1, 0]], np.float32), (24, 1))
+    found = played(parts(max_episode_steps=1), theta, SEEDS, normaliser).rows
+    expected = np.clip((lengths(SEEDS) - 10) / 5, -0.5, 0.5)
+    np.testing.assert_allclose(found["return_"], expected, rtol=1e-6)
+
+
+def test_action_noise_is_each_jobs_own_and_in_training_only() -> None:
+    noisy = (*CONSTANT, ("action_noise_std", 0.1))
+    theta, made = constant(*np.zeros(24)), parts(noisy, max_episode_steps=1)
+    first, again = played(made, theta, SEEDS).rows["return_"], played(made, theta, SEEDS).rows["return_"]
+    np.testing.assert_array_equal(first, again)
+    assert len(set(first.tolist())) == 24
+    assert 0.05 < first.std() < 0.2
+    assert not played(made, theta, SEEDS, training=False).rows["return_"].any()
+
+
+# Places, calls and segments.
+
+CASES = {
+    "walk": ({"env_kwargs": {"jitter": 0.3}}, MLP, "mlp"),
+    "cartpole": ({"env_id": "gymnax:CartPole-v1"}, MLP, "mlp"),
+    "pendulum": ({"env_id": "gymnax:Pendulum-v1"}, MLP, "mlp"),
+    "acrobot lstm": ({"env_id": "gymnax:Acrobot-v1", "max_episode_steps": 100}, (("hidden_dims", (6,)),), "lstm"),
+}
+
+
+def case(name: str, **more: Any) -> Any:
+    options, policy, kind = CASES[name]
+    if "gymnax" in str(options):
+        pytest.importorskip("gymnax", reason="gymnax is not installed here: make test-jax")
+    return parts(policy, kind, **{**options, **more})
+
+
+def thetas(made: Any, jobs: int = 24) -> Any:
+    return 0.5 * np.random.default_rng(3).standard_normal((jobs, made[1].size)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_jobs_bits_do_not_depend_on_its_place(name: str) -> None:
+    made = case(name)
+    theta, n = thetas(made), np.arange(24)
+    forward = bytes_of(played(made, theta, SEEDS))
+    for order in (n[::-1], np.random.default_rng(1).permutation(24), np.roll(n, 5)):
+        found = bytes_of(played(made, theta[order], SEEDS[order]))
+        assert found == [forward[job] for job in order]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_jobs_bits_do_not_depend_on_segments(name: str) -> None:
+    made = case(name)
+    whole, short = (played(in_segments(made, steps), thetas(made), SEEDS) for steps in (1000, 7))
+    assert bytes_of(short) == bytes_of(whole)
+
+
+def test_observation_sums_do_not_depend_on_segments() -> None:
+    observe = np.ones(24, np.bool_)
+    made = parts()
+    units = [
+        played(in_segments(made, steps), ALL, SEEDS, NORMALISER, observe=observe, unit=24).learned[0]
+        for steps in (1000, 3)
+    ]
+    for name, array in units[0].items():
+        assert array.tobytes() == units[1][name].tobytes()
+
+
+@pytest.mark.parametrize("name", ["walk", "cartpole"])
+def test_a_jobs_bits_do_not_depend_on_the_jobs_of_a_call(name: str) -> None:
+    theta = thetas(case(name))
+    assert bytes_of(played(case(name, jobs_per_call=24), theta, SEEDS)) == bytes_of(played(case(name), theta, SEEDS))
+
+
+@pytest.mark.parametrize("name", ["walk", "cartpole", "pendulum", "acrobot lstm"])
+def test_episodes_are_those_of_a_plain_loop(name: str) -> None:
+    """To the digits that float32 leaves after so many steps; lengths are equal."""
+    made = case(name)
+    theta = thetas(made)[:6]
+    found = played(made, theta, SEEDS[:6]).rows
+    for job in range(6):
+        total, length, _ = plainly(made, theta[job], int(SEEDS[job]))
+        assert found["length"][job] == length
+        assert found["return_"][job] == pytest.approx(total, rel=1e-3, abs=1e-4)

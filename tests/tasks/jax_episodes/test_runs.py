@@ -1,0 +1,208 @@
+"""Whole runs of compiled episodes: the same bits on any number of ranks, after a kill, and for every strategy."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
+import hpc_es
+from hpc_es.cli import main
+from hpc_es.config.loading import validate
+from hpc_es.core.data import Discrete
+from hpc_es.report.saved_policy import load_policy
+from tests import runs
+from tests.algorithms.stepping import KINDS
+from tests.harness import ROOT, Finished, Job, start
+from tests.tasks.jax_episodes.playing import WALK, parts, played
+
+TINY = f"""
+seed: 1
+task:
+  kind: jax_episodes
+  env_id: '{WALK}'
+  env_kwargs: {{nan_observation_at: 9}}
+  lanes: 3
+  jobs_per_call: 4
+  observation_normalization: {{enabled: true, probability: 0.5}}
+policy: {{kind: mlp, hidden_dims: [4], action_noise_std: 0.05}}
+algorithm: {{kind: es, population_size: 20, sigma: 0.1, optimizer: {{kind: adam, learning_rate: 0.05}}}}
+noise: {{kind: counter}}
+evaluation: {{interval: 2, episodes: 3}}
+checkpoint: {{interval: 1, interval_seconds: 0, keep_last: 1000}}
+stop: {{generations: 8}}
+report: {{plot_interval_seconds: 0}}
+"""
+
+
+def begin(ranks: int, run: Path, *overrides: str) -> Job:
+    config = run.parent / "tiny.yaml"
+    run.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text(TINY)
+    return start(ranks, ("-m", "hpc_es.main", str(config), "--output", str(run), *overrides), None, ROOT)
+
+
+def finished(ranks: int, run: Path, *overrides: str) -> Finished:
+    with begin(ranks, run, *overrides) as job:
+        done = job.wait(120)
+    assert done.status == 0, str(done)
+    return done
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One rank, and a checkpoint of each generation."""
+    run = tmp_path_factory.mktemp("reference") / "run"
+    finished(1, run)
+    return run
+
+
+@pytest.mark.parametrize(("ranks", "chunk_size"), [(2, 5), (3, 16)])
+def test_ranks_and_chunk_size_do_not_matter(reference: Path, tmp_path: Path, ranks: int, chunk_size: int) -> None:
+    done = finished(ranks, tmp_path / "run", f"mpi.chunk_size={chunk_size}")
+    runs.assert_same(tmp_path / "run", reference)
+    warning = f"mpi.chunk_size: is {chunk_size}, but does nothing: the task jax_episodes has task.jobs_per_call for it"
+    assert (warning in done.stdout + done.stderr) == (chunk_size != 16)  # 16 is the default
+
+
+def test_killed_and_resumed_on_other_ranks(reference: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with begin(2, run, "stop.generations=100000") as job:
+        runs.wait_for(lambda: runs.generation(run) >= 3, 120)
+        job.signal(1, signal.SIGKILL)
+        job.wait(30)
+    before = runs.newest(run).state.generation
+    assert before >= 2
+    finished(1, run, f"stop.generations={before + 2}")
+    longer = tmp_path / "longer"
+    finished(1, longer, f"stop.generations={before + 2}")
+    runs.assert_same(run, longer)
+
+
+def test_the_run_has_learned_of_failures_and_observations(reference: Path) -> None:
+    """Else the equal bits above say less than they seem to."""
+    found = runs.rows(reference)
+    assert sum(row["failed_episodes"] for row in found) > 0
+    assert found[-1]["observation_count"] > 0
+
+
+def test_the_checkpoint_tells_what_the_bits_depend_on(reference: Path) -> None:
+    told = runs.newest(reference).provenance
+    assert told["versions"]["jax"]
+    assert told["versions"]["jaxlib"]
+    assert told["compiled_for"]["platform"] == "cpu"
+    assert told["compiled_for"]["device_kind"] == "cpu"
+    assert told["compiled_for"]["lanes"] == 3
+    assert "--xla_cpu_multi_thread_eigen=false" in told["compiled_for"]["xla_flags"]
+
+
+def test_the_cache_is_private_and_is_read(reference: Path) -> None:
+    """Rank 0 compiles once; a second run of the same directory has nothing to add."""
+    folder = reference / "jax_cache"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    (own,) = [path for path in folder.iterdir() if path.is_dir()]
+    assert own.stat().st_mode & 0o777 == 0o700
+    compiled = {path.name for path in own.iterdir() if path.name.startswith("jit_segment")}
+    assert len({name.removesuffix("-cache").removesuffix("-atime") for name in compiled}) == 1
+    finished(2, reference, "stop.generations=9")
+    assert {path.name for path in own.iterdir() if path.name.startswith("jit_segment")} == compiled
+
+
+def test_a_loaded_policy_acts_as_the_compiled_one(reference: Path) -> None:
+    """The NumPy actor, to about 1e-6: an episode of one step returns the action."""
+    policy = load_policy(reference, "last", trust=True)
+    assert not isinstance(policy.spaces.actions, Discrete)
+    made = parts((("hidden_dims", (4,)),), max_episode_steps=1)
+    source = policy.source
+    found = played(made, source.theta[np.newaxis], [7], source.normaliser).rows["return_"][0]
+    _, first = made[0]._env.reset(_reset_key(7))
+    assert policy(np.asarray(first)) == pytest.approx(found, abs=1e-5)
+
+
+def _reset_key(seed: int) -> Any:
+    import jax
+
+    return jax.random.split(jax.random.key(seed, impl="threefry2x32"))[0]
+
+
+def status(*arguments: str) -> int:
+    """That of the command hpc-es."""
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    return int(left.value.code or 0)
+
+
+def test_eval_plays_compiled_episodes(reference: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Twice the same numbers; of 20 episodes, more than a call has jobs."""
+    texts = []
+    for _ in range(2):
+        assert status("eval", str(reference), "--episodes", "20", "--seed", "3", "--trust") == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+    assert "20" in texts[0]
+
+
+def test_eval_has_no_video(reference: Path, tmp_path: Path) -> None:
+    pytest.importorskip("imageio")
+    assert status("eval", str(reference), "--trust", "--video", str(tmp_path / "film.gif")) == 2
+
+
+# Strategies.
+
+COMMON: dict[str, Any] = {
+    "seed": 1,
+    "noise": {"kind": "counter"},
+    "policy": {"kind": "mlp", "hidden_dims": [4]},
+    "evaluation": {"interval": 1, "episodes": 2},
+    "report": {"plot_interval_seconds": 0},
+    "stop": {"generations": 2},
+}
+TASK = {"kind": "jax_episodes", "env_id": WALK, "lanes": 4, "jobs_per_call": 8, "compilation_cache": False}
+
+
+@pytest.fixture(scope="module")
+def cached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What the first strategy compiles is there for the others."""
+    import jax
+
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    yield
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("cached")
+def test_every_strategy_runs(kind: str, tmp_path: Path) -> None:
+    task = {**TASK, "behaviour": {"final_observation": [0]}} if kind == "novelty" else TASK
+    config = validate({**COMMON, "task": task, "algorithm": {"kind": kind}})
+    found = list(hpc_es.train(config, tmp_path / "run"))
+    assert len(found) == 2
+    assert all(np.isfinite(row["return_mean"]) for row in found)
+
+
+def test_es_walks_to_the_right(tmp_path: Path) -> None:
+    """A linear policy: the best return is n (n + 1) / 2, by the action 1; a policy of zeros returns 0."""
+    config = validate(
+        {
+            **COMMON,
+            "task": {**TASK, "env_kwargs": {"longest": 1}},
+            "policy": {"kind": "mlp", "hidden_dims": [], "initial": "zeros"},
+            "algorithm": {
+                "kind": "es",
+                "population_size": 16,
+                "sigma": 0.2,
+                "optimizer": {"kind": "adam", "learning_rate": 0.3},
+            },
+            "stop": {"generations": 12},
+        }
+    )
+    found = list(hpc_es.train(config, tmp_path / "run"))
+    assert found[0]["evaluation_return_mean"] == 0.0
+    assert found[-1]["evaluation_return_mean"] > 0.9
