@@ -11,7 +11,7 @@ where sigma_R is the standard deviation of their 2b returns. V2 normalises obser
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Literal
@@ -21,12 +21,11 @@ from annotated_types import Ge
 
 from hpc_es.algorithms.parts.gradient import norm
 from hpc_es.algorithms.parts.optimizers import learning_rate
-from hpc_es.algorithms.parts.pairs import Pairs
+from hpc_es.algorithms.parts.paired import PairedStrategy, Weights
 from hpc_es.algorithms.parts.samples import first_deviations
-from hpc_es.algorithms.parts.strategy import Strategy
 from hpc_es.config.options import Count, Positive, option, options
-from hpc_es.core.data import Array, Arrays, Chunk, Float64, Perturbed, Results, Rows, State
-from hpc_es.core.interfaces import Needs, Noise, VectorProblem
+from hpc_es.core.data import Array, Chunk, Float64, Perturbed, Results, Rows, State
+from hpc_es.core.interfaces import Needs
 
 NEEDS = Needs(
     searches="vectors",
@@ -42,7 +41,6 @@ NEEDS = Needs(
         "task.observation_normalization.deviation": "sample",
     },
 )
-PAIRS = Pairs(mirrored=True)
 
 
 @options
@@ -74,44 +72,12 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """What a generation's returns say of its directions."""
-
-    weights: Array  # (F+ - F-) / (b sigma_R), [1, directions], in the problem's dtype; those not followed weigh 0
-    deviation: float  # sigma_R
-    reason: str | None = None  # why nothing can be learned from them
-
-
-def chosen(returns: Float64, top: int | None) -> tuple[Array, float, str | None]:
-    """Return the weights, float64[pairs], sigma_R, and why there is nothing to learn, from float64[pairs, 2].
-
-    Pairs with a failed job are left out. Of pairs whose better halves are equal the first goes before.
-    """
-    weights = np.zeros(len(returns))
-    left = np.flatnonzero(np.isfinite(returns).all(axis=1))
-    if not len(left):
-        return weights, 0.0, "every direction has a failed evaluation: no update"
-    order = np.argsort(-returns[left].max(axis=1), kind="stable")
-    best = np.sort(left[order[:top]])
-    used = returns[best]
-    if used.min() == used.max():
-        return weights, 0.0, "all returns of the directions to follow are equal: no update"
-    deviation = float(used.std())
-    weights[best] = (used[:, 0] - used[:, 1]) / (len(best) * deviation)
-    return weights, deviation, None
-
-
-@dataclass(frozen=True)
-class AugmentedRandomSearch(Strategy):
+class AugmentedRandomSearch(PairedStrategy):
     """The strategy."""
 
     options: Options
-    problem: VectorProblem
-    noise: Noise
 
-    def group(self, job: int) -> int:
-        """Return the job's direction: both ways meet the same episodes."""
-        return PAIRS.of(job)
+    called = "direction"
 
     @cached_property
     def _deviations(self) -> tuple[float, Array | None]:
@@ -126,23 +92,31 @@ class AugmentedRandomSearch(Strategy):
     def candidates(self, state: State, chunk: Chunk) -> Perturbed:
         """Return theta +- nu delta."""
         sigma, ratios = self._deviations
-        made = PAIRS.perturbed(state.theta, self.noise, state.generation, chunk.job_numbers, sigma)
+        made = self.pairs.perturbed(state.theta, self.noise, state.generation, chunk.job_numbers, sigma)
         return made if ratios is None else replace(made, directions=made.directions * ratios)
 
-    def prepare(self, state: State, rows: Rows) -> Chosen:
-        """Return the directions to follow."""
-        weights, deviation, reason = chosen(PAIRS.in_pairs(rows["return_"]), self.options.top_directions)
-        return Chosen(weights[np.newaxis].astype(self.problem.dtype), deviation, reason)
+    def whole(self, rows: Rows) -> Array:
+        """Return bool[directions], those both of whose returns are finite: sigma_R is not, with another one."""
+        infinite: Array = np.logical_not(np.isfinite(self.pairs.in_pairs(rows["return_"])))
+        return np.logical_not(infinite.any(axis=1))
 
-    def contribute(self, state: State, prepared: Chosen, block: int) -> Arrays:
-        """Return the weighted sum of the directions over a block of parameters."""
-        return {"sum": self.weighted_sums(state, prepared.weights, (1,), block)[0]}
+    def weights(self, state: State, returns: Float64, rows: Rows) -> Weights:
+        """Return (F+ - F-) / (b sigma_R), 0 of those not followed; of equal better returns the first goes before."""
+        weights = np.zeros((1, len(returns)))
+        order = np.argsort(-returns.max(axis=1), kind="stable")
+        best = np.sort(order[: self.options.top_directions])
+        used = returns[best]
+        if used.min() == used.max():
+            return Weights(weights, "all returns of the directions to follow are equal: no update")
+        deviation = float(used.std())
+        weights[0, best] = self.pairs.differences(used) / (len(best) * deviation)
+        return Weights(weights, deviation=deviation)
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
         """Take the step; it is 0 and not counted where nothing was learned."""
-        prepared: Chosen = results.prepared
+        prepared: Weights = results.prepared
         done, ratios = int(state.master["updates"]), self._deviations[1]
-        rate, ascent = learning_rate(self.options, done), np.concatenate([block["sum"] for block in results.blocks])
+        rate, ascent = learning_rate(self.options, done), self.summed(results)[0]
         ascent = ascent if ratios is None else ratios * ascent
         theta = state.theta + state.theta.dtype.type(rate) * ascent
         metrics = {
@@ -155,11 +129,6 @@ class AugmentedRandomSearch(Strategy):
         }
         updates = np.array(done + (prepared.reason is None))
         return State(state.generation + 1, {"theta": theta}, {"updates": updates}), metrics
-
-    def notices(self, state: State, results: Results, after: State) -> Sequence[str]:
-        """Return why there was no update."""
-        reason = results.prepared.reason
-        return [reason] if reason else []
 
 
 build = AugmentedRandomSearch

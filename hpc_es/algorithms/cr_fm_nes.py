@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Literal
+from functools import cached_property, lru_cache
+from typing import Any, Literal
 
 import numpy as np
 
@@ -45,6 +45,8 @@ from hpc_es.core.keys import Purpose
 ALONG = Field("along", "<f8")  # of a sample's z, its part along v
 LENGTH = Field("norm", "<f8")  # and its length
 NEEDS = Needs(searches="vectors", noise=True, fields=(ALONG, LENGTH), growing=True, presets={"noise.kind": "counter"})
+MIRRORED = Pairs(mirrored=True)
+KEPT = 1 << 20  # numbers, 8 MB a rank
 STALLED = 100  # generations without a better return, after which a notice is due
 SMALLEST = 0.1  # times which a deviation may shrink in a generation; it must not change its sign
 
@@ -115,6 +117,9 @@ def constants(size: int, population: int) -> Constants:
     return Constants(size, population, mueff, c_s, c_c, expected_length(size), far_factor(size))
 
 
+Drawn = tuple[Perturbed, Float64, Float64]  # samples, and of each z its part along v and its length
+
+
 @dataclass(frozen=True)
 class CRFMNES(DistributionStrategy):
     """The strategy."""
@@ -124,7 +129,7 @@ class CRFMNES(DistributionStrategy):
     @property
     def pairs(self) -> Pairs:
         """Which samples share a direction."""
-        return Pairs(mirrored=True)
+        return MIRRORED
 
     def needed(self, population: int) -> int:
         """Return that one evaluation is enough: samples that failed have an order, too."""
@@ -157,7 +162,22 @@ class CRFMNES(DistributionStrategy):
             outcome, along, lengths = super().evaluate(state, chunk, poll), np.zeros(chunk.jobs), np.zeros(chunk.jobs)
         return replace(outcome, rows=with_fields(outcome.rows, {ALONG: along, LENGTH: lengths}))
 
-    def _drawn(self, state: State, chunk: Chunk) -> tuple[Perturbed, Float64, Float64]:
+    @cached_property
+    def _last(self) -> dict[str, Any]:
+        return {"state": None}
+
+    def _drawn(self, state: State, chunk: Chunk) -> Drawn:
+        """Return a chunk's samples; the last ones are kept, as `ask` and `tell` want the same."""
+        last = self._last
+        if last["state"] is not state or last["chunk"] != chunk:
+            drawn = self._made(state, chunk)
+            if drawn[0].directions.size > KEPT:
+                return drawn
+            last.update(state=state, chunk=chunk, drawn=drawn)
+        found: Drawn = last["drawn"]
+        return found
+
+    def _made(self, state: State, chunk: Chunk) -> Drawn:
         """Return a chunk's samples, and of each z its part along v and its length, from one draw of the noise."""
         jobs, size, dtype = chunk.job_numbers, self.problem.size, self.problem.dtype
         numbers, shape = self.pairs.among(jobs), RankOne(state.shared["v"])

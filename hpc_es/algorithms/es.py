@@ -17,14 +17,14 @@ import numpy as np
 
 from hpc_es.algorithms.parts import optimizers
 from hpc_es.algorithms.parts.gradient import norm
+from hpc_es.algorithms.parts.paired import PairedStrategy, Weights
 from hpc_es.algorithms.parts.pairs import Pairs
 from hpc_es.algorithms.parts.ranking import BY_SIGNS, Shaping, shaped
 from hpc_es.algorithms.parts.rounds import round_of_jobs
-from hpc_es.algorithms.parts.strategy import Strategy
 from hpc_es.config.options import Count, Natural, NonNegative, Positive, option, options
-from hpc_es.core.data import SIGN_RETURN, Array, Arrays, Chunk, Perturbed, Results, Rows, State
+from hpc_es.core.data import SIGN_RETURN, Chunk, Float64, Perturbed, Results, Rows, State
 from hpc_es.core.errors import RunError
-from hpc_es.core.interfaces import Needs, Noise, VectorProblem
+from hpc_es.core.interfaces import Needs, VectorProblem
 from hpc_es.core.keys import Purpose
 
 NEEDS = Needs(searches="vectors", noise=True)
@@ -55,29 +55,15 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Weights:
-    """What a generation's returns say of its directions."""
-
-    values: Array  # w_i, [1, pairs], in the problem's dtype; failed pairs are dropped whole and weigh 0
-    count: int  # how many returns they come from
-
-
-@dataclass(frozen=True)
-class EvolutionStrategy(Strategy):
+class EvolutionStrategy(PairedStrategy):
     """The strategy."""
 
     options: Options
-    problem: VectorProblem
-    noise: Noise
 
     @property
     def pairs(self) -> Pairs:
         """Which jobs share a direction."""
         return Pairs(self.options.mirrored_sampling)
-
-    def group(self, job: int) -> int:
-        """Return the job's pair: both halves meet the same episodes."""
-        return self.pairs.of(job)
 
     def initial(self) -> State:
         """Return theta from the problem, and empty optimizer slots."""
@@ -95,18 +81,11 @@ class EvolutionStrategy(Strategy):
         """Return perturbed thetas."""
         return self.pairs.perturbed(state.theta, self.noise, state.generation, chunk.job_numbers, self.options.sigma)
 
-    def prepare(self, state: State, rows: Rows) -> Weights:
-        """Return w_i of all pairs."""
-        pairs, kept = self.pairs, self.pairs.whole(rows)
-        returns = pairs.in_pairs(rows["return_"])[kept]
-        signs = pairs.in_pairs(rows["sign_return"])[kept].astype(np.float64) if _by_signs(self.options) else returns
-        weights = np.zeros((1, len(kept)), self.problem.dtype)
-        weights[0, kept] = pairs.differences(shaped(self.options.fitness_shaping, returns, signs))
-        return Weights(weights, int(kept.sum()) * pairs.size)
-
-    def contribute(self, state: State, prepared: Weights, block: int) -> Arrays:
-        """Return sum_i w_i eps_i of one block of parameters, over all pairs in their order."""
-        return {"sum": self.weighted_sums(state, prepared.values, (1,), block)[0]}
+    def weights(self, state: State, returns: Float64, rows: Rows) -> Weights:
+        """Return w_i of the pairs."""
+        signs = rows["sign_return"].astype(np.float64) if _by_signs(self.options) else returns
+        fitness = shaped(self.options.fitness_shaping, returns, signs)
+        return Weights(self.pairs.differences(fitness)[np.newaxis])
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
         """Add weight decay, and take an optimizer step."""
@@ -114,7 +93,7 @@ class EvolutionStrategy(Strategy):
         if not count:
             raise RunError(f"every pair of generation {state.generation} has a failed episode: nothing to learn from")
         divisor, number = count * self.options.sigma if self.options.divide_by_sigma else count, state.theta.dtype.type
-        ascent = np.concatenate([block["sum"] for block in results.blocks]) / number(divisor)
+        ascent = self.summed(results)[0] / number(divisor)
         gradient = number(self.options.weight_decay) * state.theta - ascent
         slots, step = optimizers.step(self.options.optimizer, state.master, gradient)
         theta = state.theta + step

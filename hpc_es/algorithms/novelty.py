@@ -26,16 +26,14 @@ from annotated_types import Ge
 from hpc_es.algorithms.parts import optimizers
 from hpc_es.algorithms.parts.archive import chances, extended, novelties
 from hpc_es.algorithms.parts.gradient import norm
-from hpc_es.algorithms.parts.pairs import Pairs
+from hpc_es.algorithms.parts.paired import PairedStrategy, Weights
 from hpc_es.algorithms.parts.progress import Progress
 from hpc_es.algorithms.parts.ranking import centered_ranks
-from hpc_es.algorithms.parts.strategy import Strategy
 from hpc_es.config.options import Count, NonNegative, Positive, Probability, option, options
 from hpc_es.config.warnings import unused
 from hpc_es.core.data import (
     BEHAVIOUR,
     Array,
-    Arrays,
     Chunk,
     Field,
     Float64,
@@ -48,7 +46,7 @@ from hpc_es.core.data import (
     cut,
     with_fields,
 )
-from hpc_es.core.interfaces import Needs, Noise, VectorProblem
+from hpc_es.core.interfaces import Needs, VectorProblem
 from hpc_es.core.keys import Purpose
 
 NOVELTY = Field("novelty", "<f8")
@@ -97,27 +95,10 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Weights:
-    """What a generation's rows say of its directions."""
-
-    values: Array  # u_i+ - u_i-, [1, pairs], in the problem's dtype; failed pairs are dropped whole and weigh 0
-    count: int  # how many jobs they come from
-    reason: str | None  # why there is nothing to learn
-
-
-@dataclass(frozen=True)
-class NoveltySearch(Strategy):
+class NoveltySearch(PairedStrategy):
     """The strategy."""
 
     options: Options
-    problem: VectorProblem
-    noise: Noise
-
-    pairs = Pairs(mirrored=True)
-
-    def group(self, job: int) -> int:
-        """Return the job's pair: both halves meet the same episodes."""
-        return self.pairs.of(job)
 
     def initial(self) -> State:
         """Return parents that begin at vectors of their own, and an empty archive."""
@@ -203,22 +184,12 @@ class NoveltySearch(Strategy):
             found = novelties(outcome.rows[BEHAVIOUR], state.shared["archive"], self.options.neighbours)
         return replace(outcome, rows=with_fields(outcome.rows, {NOVELTY: found}))
 
-    def prepare(self, state: State, rows: Rows) -> Weights:
-        """Return the weights of all pairs."""
-        pairs, kept = self.pairs, self.pairs.whole(rows)
+    def weights(self, state: State, returns: Float64, rows: Rows) -> Weights:
+        """Return u_i+ - u_i- of the pairs."""
         share = float(state.shared["reward_weight"])
-        returns, novelty = (pairs.in_pairs(rows[name])[kept] for name in ("return_", NOVELTY.name))
-        fitness = share * centered_ranks(returns) + (1 - share) * centered_ranks(novelty)
-        weights = np.zeros((1, len(kept)), self.problem.dtype)
-        weights[0, kept] = pairs.differences(fitness)
-        reason = None if weights.any() else "all evaluations are equal: no update"
-        if not kept.any():
-            reason = "every pair has a failed evaluation: no update"
-        return Weights(weights, int(kept.sum()) * pairs.size, reason)
-
-    def contribute(self, state: State, prepared: Weights, block: int) -> Arrays:
-        """Return sum_i w_i eps_i of one block of parameters, over all pairs in their order."""
-        return {} if prepared.reason else {"sum": self.weighted_sums(state, prepared.values, (1,), block)[0]}
+        fitness = share * centered_ranks(returns) + (1 - share) * centered_ranks(rows[NOVELTY.name])
+        values = self.pairs.differences(fitness)[np.newaxis].astype(self.problem.dtype)
+        return Weights(values, None if values.any() else "all evaluations are equal: no update")
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
         """Move the parent; on a plateau, where it stays, it is probed again all the same."""
@@ -228,7 +199,7 @@ class NoveltySearch(Strategy):
         metrics = {**self._metrics(now, parent, results.rows), "gradient_norm": 0.0, "update_ratio": 0.0}
         if weights.reason is None:
             number = thetas.dtype.type
-            ascent = np.concatenate([block["sum"] for block in results.blocks]) / number(weights.count)
+            ascent = self.summed(results)[0] / number(weights.count)
             gradient = number(self.options.weight_decay) * thetas[parent] - ascent
             before = {name: array[parent] for name, array in slots.items()}
             own, step = optimizers.step(self.options.optimizer, before, gradient)
@@ -251,10 +222,6 @@ class NoveltySearch(Strategy):
             "parent_return": float(state.shared["returns"][parent]),
             "reward_weight": float(state.shared["reward_weight"]),
         }
-
-    def notices(self, state: State, results: Results, after: State) -> Sequence[str]:
-        """Return why there was no update."""
-        return [results.prepared.reason] if results.prepared.reason else []
 
     def summary(self, state: State) -> Mapping[str, int | float]:
         """Return how long the archive is, and how much returns weigh."""

@@ -23,19 +23,17 @@ import numpy as np
 
 from hpc_es.algorithms.parts import optimizers
 from hpc_es.algorithms.parts.optimizers import norm
-from hpc_es.algorithms.parts.pairs import Pairs
+from hpc_es.algorithms.parts.paired import PairedStrategy, Weights
 from hpc_es.algorithms.parts.ranking import shaped
 from hpc_es.algorithms.parts.recombination import default_population, nothing_to_learn
 from hpc_es.algorithms.parts.rounds import round_of_jobs
 from hpc_es.algorithms.parts.samples import first_deviations
-from hpc_es.algorithms.parts.strategy import Strategy
 from hpc_es.config.options import Count, Fraction, Natural, NonNegative, Positive, option, options
 from hpc_es.config.warnings import unused
-from hpc_es.core.data import Array, Arrays, Chunk, Float64, Perturbed, Results, Rows, State
-from hpc_es.core.interfaces import Needs, Noise, VectorProblem
+from hpc_es.core.data import Array, Chunk, Float64, Perturbed, Results, Rows, State
+from hpc_es.core.interfaces import Needs
 
 NEEDS = Needs(searches="vectors", noise=True, presets={"noise.kind": "counter"})
-PAIRS = Pairs(mirrored=True)
 SPEEDS = 15  # of ClipUp that the first radius is, as its authors have it for Walker2d and LunarLander
 
 
@@ -97,21 +95,12 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Weights:
-    """What a generation's returns say of its directions."""
-
-    values: Array  # [2, pairs], of z and of its square, in the problem's dtype; failed pairs are dropped whole
-    pairs: int  # that did not fail
-    reason: str | None  # why nothing can be learned from them
-
-
-@dataclass(frozen=True)
-class PGPE(Strategy):
+class PGPE(PairedStrategy):
     """The strategy."""
 
     options: Options
-    problem: VectorProblem
-    noise: Noise
+
+    powers = (1, 2)
 
     @cached_property
     def first_deviations(self) -> Float64:
@@ -135,10 +124,6 @@ class PGPE(Strategy):
         """Return the jobs of a round, an even number."""
         return self.options.population_size or 2 * default_population(self.problem.size)
 
-    def group(self, job: int) -> int:
-        """Return the job's pair: both halves meet the same episodes."""
-        return PAIRS.of(job)
-
     def initial(self) -> State:
         """Return theta from the problem, the first standard deviations, and empty optimizer slots."""
         theta = self.first_theta()
@@ -153,23 +138,14 @@ class PGPE(Strategy):
 
     def candidates(self, state: State, chunk: Chunk) -> Perturbed:
         """Return mu + s z and mu - s z."""
-        drawn = PAIRS.perturbed(state.theta, self.noise, state.generation, chunk.job_numbers, 1.0)
+        drawn = self.pairs.perturbed(state.theta, self.noise, state.generation, chunk.job_numbers, 1.0)
         return replace(drawn, directions=drawn.directions * state.shared["deviations"])
 
-    def prepare(self, state: State, rows: Rows) -> Weights:
-        """Return the weights of all pairs."""
-        kept = PAIRS.whole(rows)
-        returns, values = PAIRS.in_pairs(rows["return_"])[kept], np.zeros((2, len(kept)), self.problem.dtype)
-        if not len(returns):
-            return Weights(values, 0, "every pair has a failed evaluation: no update")
+    def weights(self, state: State, returns: Float64, rows: Rows) -> Weights:
+        """Return the weights of z and of its square."""
         fitness = shaped(self.options.fitness_shaping, returns, returns)
-        values[0, kept] = PAIRS.differences(fitness) / 2
-        values[1, kept] = fitness.mean(axis=1) - fitness.mean()
-        return Weights(values, len(returns), nothing_to_learn(returns.ravel(), 1))
-
-    def contribute(self, state: State, prepared: Weights, block: int) -> Arrays:
-        """Return the weighted sums of z and of z^2 over a block of parameters."""
-        return {} if prepared.reason else {"sums": self.weighted_sums(state, prepared.values, (1, 2), block)}
+        values = np.stack([self.pairs.differences(fitness) / 2, fitness.mean(axis=1) - fitness.mean()])
+        return Weights(values, nothing_to_learn(returns.ravel(), 1))
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
         """Take an optimizer step, and change the standard deviations."""
@@ -179,8 +155,8 @@ class PGPE(Strategy):
             nothing = np.zeros_like(theta)
             metrics = _metrics(theta, nothing, nothing, old, True)
             return replace(state, generation=state.generation + 1), metrics
-        sums, squares = np.concatenate([block["sums"] for block in results.blocks], axis=1)
-        ascent, growth = (old * each / number(prepared.pairs) for each in (sums, squares))
+        sums, squares = self.summed(results)
+        ascent, growth = (old * each / number(prepared.count // 2) for each in (sums, squares))
         slots, step = optimizers.step(self.optimizer, state.master, -ascent)
         shared = {"theta": theta + step, "deviations": self._changed(old, growth)}
         metrics = _metrics(theta, step, ascent, shared["deviations"], False)
@@ -192,11 +168,6 @@ class PGPE(Strategy):
         changed = deviations + number(given.sigma_learning_rate) * gradient
         kept: Array = np.clip(changed, lower * deviations, upper * deviations)
         return kept.clip(number(given.sigma_min))
-
-    def notices(self, state: State, results: Results, after: State) -> Sequence[str]:
-        """Return why there was no update."""
-        reason = results.prepared.reason
-        return [reason] if reason else []
 
 
 def _given_speed(given: Optimizer) -> float | None:

@@ -7,7 +7,8 @@ g its trace / n
     sigma <- sigma exp(eta_sigma / 2 * g)
     B     <- B expm(eta_B / 2 * (G - g I))
 
-G is summed in blocks of rows, each by one rank; its exponential is computed on rank 0.
+The exponential is computed on rank 0, in the few dimensions of the samples. Where they are more than the parameters G
+is summed in blocks of rows, each by one rank.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -22,9 +24,9 @@ import numpy as np
 from hpc_es.algorithms.parts import covariance, distribution, stopping
 from hpc_es.algorithms.parts.distribution import DistributionStrategy, Ranked
 from hpc_es.algorithms.parts.recombination import of_samples, utilities
-from hpc_es.algorithms.parts.samples import directions
+from hpc_es.algorithms.parts.transformed import Transformed
 from hpc_es.config.options import Positive, option, options
-from hpc_es.core.data import Array, Arrays, Candidates, Chunk, Float64, Rows, State, Vectors
+from hpc_es.core.data import Arrays, Candidates, Chunk, Float64, Rows, State, Vectors
 from hpc_es.core.interfaces import Needs, VectorProblem
 
 NEEDS = Needs(searches="vectors", noise=True, growing=True, presets={"noise.kind": "counter"})
@@ -50,54 +52,59 @@ class XNES(DistributionStrategy):
         """Return a shape along the coordinates; the geometric mean of the ratios is 1."""
         return {"sigma": np.array(step), "shape": np.diag(ratios)}, {"axis_lengths": np.sort(ratios)}
 
+    @cached_property
+    def _samples(self) -> Transformed:
+        return Transformed(self.noise, self.problem.size)
+
     def candidates(self, state: State, chunk: Chunk) -> Candidates:
         """Return m + sigma B z."""
-        jobs, theta = chunk.job_numbers, state.theta
-        drawn = directions(self.noise, state.generation, jobs, len(theta))
-        steps = covariance.products(drawn, jobs.start, state.shared["shape"].T)
+        jobs, theta, shape = chunk.job_numbers, state.theta, state.shared["shape"]
+        steps = self._samples.steps(state.generation, self.population(state), jobs, shape)
         return Vectors((theta + state.shared["sigma"] * steps).astype(theta.dtype, copy=False))
 
-    def weights(self, state: State, rows: Rows) -> tuple[Float64, Array]:
-        """Return the utilities, float64[samples], and z, [samples, size]."""
-        drawn = directions(self.noise, state.generation, range(len(rows)), self.problem.size)
-        return of_samples(utilities(len(rows)), rows["return_"]), drawn.astype(np.float64)
+    def weights(self, state: State, rows: Rows) -> Float64:
+        """Return the utilities, float64[samples]."""
+        return of_samples(utilities(len(rows)), rows["return_"])
 
     def blocks(self, state: State) -> int:
-        """Return the blocks of rows of G."""
-        return covariance.blocks(self.problem.size)
+        """Return the blocks of rows of G, which is summed only where its rank may be full."""
+        population, size = self.population(state), self.problem.size
+        return covariance.blocks(population, size) if population >= max(size, covariance.SHARED) else 0
 
     def contribute(self, state: State, prepared: Ranked, block: int) -> Arrays:
         """Return a block of rows of sum u z z^T."""
         if prepared.reason:
             return {}
-        utility, drawn = prepared.weights
-        return {"rows": covariance.rows_of_sum(utility, drawn, block)}
+        z, _ = self._samples.both(state.generation, self.population(state), state.shared["shape"])
+        return {"rows": covariance.rows_of_sum(prepared.weights, z, block)}
 
-    def moved(self, state: State, weights: tuple[Float64, Array], blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
+    def moved(self, state: State, weights: Float64, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
         """Return the natural gradient step; as the utilities sum to 0, so does their part of the I."""
-        utility, drawn = weights
         n, step, shape = self.problem.size, float(state.shared["sigma"]), state.shared["shape"]
         default = (9 + 3 * math.log(n)) / (5 * n * math.sqrt(n))
         of_sigma = self.options.sigma_learning_rate or default
         of_shape = self.options.shape_learning_rate or default
-        gradient = np.concatenate([block["rows"] for block in blocks])
-        growth = float(np.trace(gradient)) / n
-        values, vectors = np.linalg.eigh((gradient + gradient.T) / 2 - growth * np.eye(n))
-        exponential = (vectors * np.exp(np.clip(of_shape / 2 * values, -1, 1))) @ vectors.T
-        move = self.options.mean_learning_rate * step * (shape @ (utility @ drawn))
+        z, y = self._samples.both(state.generation, len(weights), shape)
+        values, axes = _axes(weights, z, [block["rows"] for block in blocks])
+        growth = float(values.sum()) / n
+        along = np.exp(np.clip(of_shape / 2 * (values - growth), -1, 1))
+        across = math.exp(min(1.0, max(-1.0, -of_shape / 2 * growth)))
+        turned = (shape @ axes * (along - across)) @ axes.T
+        turned += across * shape
+        move = self.options.mean_learning_rate * step * (weights @ y)
         after = {
             "theta": (state.theta + move).astype(state.theta.dtype, copy=False),
             "sigma": np.array(step * math.exp(min(1.0, max(-1.0, of_sigma / 2 * growth)))),
-            "shape": shape @ exponential,
+            "shape": turned,
         }
-        if int(state.master["age"]) % max(1, n // 50):
+        if int(state.master["age"]) % max(1, n // 2):  # B changes little in so many generations
             return after, {}
-        return after, {"axis_lengths": np.sort(np.linalg.svd(after["shape"], compute_uv=False))}
+        return after, {"axis_lengths": np.sort(np.linalg.svd(turned, compute_uv=False))}
 
     def view(self, state: State) -> stopping.View:
         """Return what the criteria look at; there is no path."""
-        step = float(state.shared["sigma"])
-        deviations = step * np.sqrt(np.square(state.shared["shape"]).sum(axis=1))
+        step, shape = float(state.shared["sigma"]), state.shared["shape"]
+        deviations = step * np.sqrt(np.einsum("ij,ij->i", shape, shape))
         return stopping.View(state.theta, self.first_sigma(state), step, deviations, 0 * deviations)
 
     def shown(self, state: State) -> Mapping[str, float]:
@@ -105,6 +112,18 @@ class XNES(DistributionStrategy):
         lengths = state.master["axis_lengths"]
         ratio = float(lengths[-1] / lengths[0])
         return {"sigma": float(state.shared["sigma"]), "axis_ratio": ratio, "condition_number": ratio**2}
+
+
+def _axes(weights: Float64, z: Float64, rows: Sequence[Float64]) -> tuple[Float64, Float64]:
+    """Return the eigenvalues of G and its eigenvectors, columns; without those across all samples, whose value is 0.
+
+    Fewer samples than parameters have fewer dimensions than G: it is decomposed in an orthonormal basis of theirs.
+    """
+    if rows or len(z) >= z.shape[1]:
+        return np.linalg.eigh(np.concatenate(rows) if rows else (z.T * weights) @ z)
+    basis, parts = np.linalg.qr(z.T)
+    values, axes = np.linalg.eigh((parts * weights) @ parts.T)
+    return values, basis @ axes
 
 
 def misfits(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:

@@ -181,6 +181,14 @@ class Config:
         """Options that do nothing beside others: (key, text)."""
         if self.repetitions == 1:
             yield from unused(self, ("repetition_groups",), "repetitions is 1")
+        if module("tasks", self.task.kind).OFFERS.compiled:
+            why = f"the task {self.task.kind}"
+            yield from (
+                (f"mpi.{name}", text)
+                for name, text in unused(self.mpi, ("chunk_size",), f"{why} has task.jobs_per_call for it")
+            )
+            if getattr(self.policy, "backend", "numpy") != "numpy":
+                yield "policy.backend", f"is {self.policy.backend!r}, but does nothing: {why} compiles the policy"
         if not module("algorithms", self.algorithm.kind).NEEDS.noise:
             why = f"the algorithm {self.algorithm.kind} perturbs no parameters"
             if self.noise.kind != "table":

@@ -100,6 +100,7 @@ class Strategy:
         self._problem: Any = self._parts.problem
         self._algorithm: Any = self._parts.algorithm
         self._row = self._parts.row
+        self._names: Carried = self._problem.carried()  # of what the problem itself learns
         self._evaluations = 0
         self._begin(self._parts.initial())
 
@@ -213,12 +214,12 @@ class Strategy:
         return self._learned([unit for _, outcome in self._told for unit in outcome.learned])
 
     def _learned(self, units: Sequence[Arrays]) -> Carried:
-        carried: Carried = self._problem.merge(self._problem.carried().found_in(self._state), units)
+        carried: Carried = self._problem.merge(self._names.found_in(self._state), units)
         return carried
 
     def _rows(self, told: Sequence[tuple[Chunk, Outcome]], purpose: Purpose) -> Rows:
         parts = [outcome.rows for chunk, outcome in told if chunk.purpose == purpose]
-        return np.concatenate([np.zeros(0, self._row), *parts])
+        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, self._row), *parts])
 
     def _updated(self, told: Sequence[tuple[Chunk, Outcome]], probed: State, rows: Rows) -> State:
         """Return the state after the generation's update; `probed` is the one with what its probes have shown."""

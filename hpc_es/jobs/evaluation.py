@@ -20,9 +20,9 @@ import numpy as np
 from hpc_es.algorithms.actor_critic.episodes import Sampled
 from hpc_es.config.kinds import module
 from hpc_es.config.resolved import parse_resolved
+from hpc_es.core.acting import Actor, Batch, Policy
 from hpc_es.core.data import Chunk, Rows
 from hpc_es.core.errors import CheckpointError, UserError
-from hpc_es.core.interfaces import Actor, Batch, Policy
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.mpi.world import World
 from hpc_es.report.saved_policy import Stored, check_snapshot, single_episodes
@@ -74,6 +74,8 @@ def require_actions(source: Stored, actions: Actions) -> None:
 def play(source: Stored, task: Episodic, asked: Asked) -> Rows:
     """Return ROW[episodes], in chunks of a fixed size, as in training; why episodes failed goes to stderr."""
     policy = source.policy(task.spaces)
+    if module("tasks", source.config.task.kind).OFFERS.compiled:
+        policy = task.compiled(policy)  # type: ignore[attr-defined]
     rows: list[Rows] = []
     for chunk in evaluation_chunks(asked.episodes, 0):
         batch = Batch(

@@ -9,9 +9,10 @@ import numpy as np
 
 from hpc_es.config.kinds import module
 from hpc_es.config.sections import Config
+from hpc_es.core.acting import Policy
 from hpc_es.core.data import State, row_dtype
 from hpc_es.core.errors import ConfigError
-from hpc_es.core.interfaces import Algorithm, Noise, Policy, Problem, Task
+from hpc_es.core.interfaces import Algorithm, Noise, Problem, Task
 from hpc_es.core.keys import Keys
 from hpc_es.core.places import set_config_directory
 from hpc_es.mpi.world import World

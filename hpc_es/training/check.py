@@ -22,6 +22,8 @@ PROBE_STEPS = 200
 def check(config: Config) -> int:
     """Make the environment and the policy, look for hidden state, print what would run; ConfigError or status 0."""
     task, policy = task_and_policy(config)
+    problem = problem_of(config, task, policy)
+    problem.check()
     sys.stdout.write(f"config is valid: {config.name}\n")
     if task.spaces is not None:
         actions = task.spaces.actions
@@ -29,11 +31,12 @@ def check(config: Config) -> int:
         size = f", parameters {policy.size:,}" if policy else ""
         sys.stdout.write(f"  observations {task.spaces.observations}, actions {kind}{size}\n")
     elif module("tasks", config.task.kind).OFFERS.values:
-        sys.stdout.write(f"  objective {task.name}, of {problem_of(config, task, policy).size:,} numbers\n")
+        sys.stdout.write(f"  objective {task.name}, of {problem.size:,} numbers\n")
     if needs(config).noise and config.noise.kind == "table":
         megabytes = config.noise.table_size * np.dtype(np.float32).itemsize / 1e6
         sys.stdout.write(f"  noise table {megabytes:,.0f} MB a node\n")
-    for warning in (*warnings_of(config), *warnings(task)):
+    notices = task.notices if isinstance(task, Episodes) else ()
+    for warning in (*warnings_of(config), *notices, *warnings(task)):
         sys.stdout.write(f"WARNING: {warning}\n")
     return 0
 

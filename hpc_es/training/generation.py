@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Purpose, Results, Rows, State, joined, numbered
+from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Purpose, Results, Rows, State, numbered
 from hpc_es.core.interfaces import Algorithm
 from hpc_es.mpi.serialize import decode, encode
 from hpc_es.mpi.work import Work
 from hpc_es.mpi.world import World
+from hpc_es.training.joining import joined
 from hpc_es.training.kept_outcomes import KeptOutcomes
 
 # What each rank tells of its generation, in the header of its rows.
@@ -224,8 +225,8 @@ class Generation:
         since = time.perf_counter()
         parts: Sequence[Arrays] = [packed]
         if size > 1:
-            received = self._world.gather(encode(packed))
-            parts = [] if received is None else [decode(part) for part in received]
+            received = self._world.gather(encode(packed if rank else {}))
+            parts = [] if received is None else [packed, *(decode(part) for part in received[1:])]
         self.clock.timed("messages", since)
         return _unpacked(parts, count, trained) if parts else Gathered([], [], [])
 

@@ -22,6 +22,8 @@ def lacking_packages(config: Config) -> Iterator[Problem]:
         yield "report.export_interval", f"is {report.export_interval}, which needs {tensorflow}, or set it to 0"
     if report.tensorboard and (text := lacking("tensorboard")):
         yield "report.tensorboard", f"is true, which needs {text}, or set it to false"
+    if module("tasks", config.task.kind).OFFERS.compiled and (text := lacking("jax")):
+        yield "task.kind", f"is {config.task.kind}, which needs {text}"
     for name in report.loggers:
         if text := lacking(name):
             yield "report.loggers", f"has {name}, which needs {text}, or leave it out"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import time
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpc_es.config.sections import Config
-from hpc_es.core.data import Arrays, State
+from hpc_es.core.data import State
 from hpc_es.core.errors import RunError, RunFailedError
 from hpc_es.mpi.launch import patience
 from hpc_es.mpi.work import GIVE_UP, GiveUp, Work
@@ -23,9 +22,11 @@ from hpc_es.training.asynchronous import Asynchronous
 from hpc_es.training.build import Parts
 from hpc_es.training.failing import require_finite, told_in_status
 from hpc_es.training.generation import Evaluated, Generation
+from hpc_es.training.joining import jobs_at_once
 from hpc_es.training.metrics_row import Row, row
 from hpc_es.training.misfits import needs
 from hpc_es.training.on_rank_0 import INTERRUPTED
+from hpc_es.training.shared_arrays import SharedArrays
 
 if TYPE_CHECKING:
     from hpc_es.training.memory_writer import MemoryWriter
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 RUN, EVALUATE, STOP, FAIL = 0, 1, 2, 3  # what rank 0 tells the others to do
 OTHERS_SAVE_SECONDS = 2.0
-CHUNK_SECONDS, CHUNKS_A_RANK = 0.01, 4  # of cheap evaluations
 
 
 @dataclass
@@ -54,6 +54,7 @@ class Training:
         self._generation = Generation(
             self.world, self._work, self.parts.algorithm, self.parts.row, self.signals, self.log
         )
+        self._shared = SharedArrays(self.world)
         self._interrupted = self._trained = self._is_stopped = False
         self._noticed: Sequence[str] = ()
         self._jobs_at_once = 1  # rank 0: see `_join`
@@ -67,6 +68,7 @@ class Training:
         """Ranks were lost: `run` may be called again, on those that are left."""
         self._work = self._shared_work()
         self._generation.go_on(self._work)
+        self._shared.forget()
         if self.writer is not None:
             self.writer.progress.message(self.world.notes[-1])
 
@@ -109,13 +111,14 @@ class Training:
         Raises RunFailedError on every rank for the command FAIL.
         """
         since = time.perf_counter()
-        control = np.array([command, self.state.generation, self._interrupted, self._jobs_at_once], np.int64)
+        plan = self._shared.plan(self.state.shared) if self.world.rank == 0 else (0, 0)
+        control = np.array([command, self.state.generation, self._interrupted, self._jobs_at_once, *plan], np.int64)
         self.world.broadcast(control)
         self._interrupted, self._generation.jobs_at_once = bool(control[2]), int(control[3])
         if control[0] == FAIL:
             raise RunFailedError(self.world.broadcast_text(reason))
         if control[0] != STOP:
-            shared = _broadcast(self.world, self.state.shared, self.parts.growing)
+            shared = self._shared.broadcast(self.state.shared, (int(control[4]), int(control[5])))
             self.state = replace(self.state, generation=int(control[1]), shared=shared)
         self._generation.clock.timed("messages", since)
         return int(control[0])
@@ -210,15 +213,11 @@ class Training:
     def _join(self, evaluated: Evaluated) -> None:
         """Rank 0: choose how many cheap evaluations make a chunk, of problems whose bits do not depend on that.
 
-        Some milliseconds of them, but several chunks a rank. Where lost ranks are outlived chunks stay as they were, as
-        those that are left tell each other which they have.
+        Where lost ranks are outlived chunks stay as they were, as those that are left tell each other which they have.
         """
-        if not self.parts.problem.joinable or self.world.faults.outlives:
-            return
-        jobs = len(evaluated.results.rows)
-        seconds = float(evaluated.headers["environment"].sum()) / max(jobs, 1)
-        most = jobs if self.world.size == 1 else jobs // (CHUNKS_A_RANK * self.world.size)
-        self._jobs_at_once = max(1, min(most, int(CHUNK_SECONDS / max(seconds, 1e-9))))
+        if self.parts.problem.joinable and not self.world.faults.outlives:
+            seconds = float(evaluated.headers["environment"].sum())
+            self._jobs_at_once = jobs_at_once(len(evaluated.results.rows), seconds, self.world.size)
 
     def _notice(self, generation: int, notices: Sequence[str]) -> None:
         """Rank 0: write what the algorithm has to say, and not again what it said of the generation before."""
@@ -279,24 +278,3 @@ class Training:
         if self.config.repetition_groups > 1:
             time.sleep(OTHERS_SAVE_SECONDS)  # the other groups got the signal too
         self.world.abort(INTERRUPTED)
-
-
-def _broadcast(world: World, shared: Arrays, growing: bool) -> Arrays:
-    """Return rank 0's arrays on every rank, as one message; names and dtypes are the same everywhere.
-
-    So are shapes, unless the state is `growing`: then they are told first.
-    """
-    shapes = {name: array.shape for name, array in shared.items()}
-    if growing:
-        shapes = json.loads(world.broadcast_text(json.dumps(shapes)))
-    sizes = {name: math.prod(shapes[name]) * array.itemsize for name, array in shared.items()}
-    packed = np.zeros(sum(sizes.values()), np.uint8)
-    if world.rank == 0:
-        packed[:] = np.frombuffer(b"".join(np.ascontiguousarray(a).tobytes() for a in shared.values()), np.uint8)
-    world.broadcast(packed)
-    arrays, start = {}, 0
-    for name, array in shared.items():
-        stop = start + sizes[name]
-        arrays[name] = packed[start:stop].view(array.dtype).reshape(shapes[name])
-        start = stop
-    return arrays

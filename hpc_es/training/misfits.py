@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from hpc_es.config.kinds import kinds, module
 from hpc_es.config.sections import Config
 from hpc_es.config.yaml_text import Problem as Misfit
+from hpc_es.core.acting import Policy
 from hpc_es.core.data import Discrete
-from hpc_es.core.interfaces import Needs, Offers, Policy, Problem, Task
+from hpc_es.core.interfaces import Needs, Offers, Problem, Task
 from hpc_es.report.export import is_exportable, is_installed
 
 

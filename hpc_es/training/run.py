@@ -13,9 +13,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hpc_es.config.sections import Config
+from hpc_es.core.acting import Policy
 from hpc_es.core.data import Array, State
 from hpc_es.core.errors import RunFailedError
-from hpc_es.core.interfaces import Policy, Task
+from hpc_es.core.interfaces import Task
 from hpc_es.core.places import RunPlace
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.mpi.guard import Signals

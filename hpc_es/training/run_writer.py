@@ -49,7 +49,7 @@ class RunWriter:
     ) -> None:
         self.config, self.directory, self._problem, self._world = config, opened.directory, problem, world
         old = opened.snapshot
-        self._opened, self._provenance = opened, _provenance(config, world, old)
+        self._opened, self._provenance = opened, _provenance(config, world, problem, old)
         self.counters: Counters = dict(old.counters) if old else {"episodes": 0, "timesteps": 0, "seconds": 0.0}
         self.best: Best | None = old.best if old else None
         self.measured = _measured(self.directory / STATUS, old)
@@ -69,7 +69,7 @@ class RunWriter:
         if self._loggers.run_ids != run_ids:
             self._saved_generation = -1  # the checkpoint is written again, with them
         self._ended: Status = "interrupted"
-        for warning in (*opened.warnings, *warnings_of(config)):
+        for warning in (*opened.warnings, *warnings_of(config), *problem.notices):
             self._warn(warning)
 
     def _own_triggers(self) -> list[IntervalTrigger]:
@@ -239,10 +239,11 @@ class RunWriter:
         self._opened.lock.release()
 
 
-def _provenance(config: Config, world: World, old: Snapshot | None) -> dict[str, Any]:
+def _provenance(config: Config, world: World, problem: Problem, old: Snapshot | None) -> dict[str, Any]:
     """Return where and with what the run goes on; sources that have changed since it began keep their hashes."""
     now = {
         **provenance.of(world.library, world.size),
+        **problem.circumstances(),
         "import_paths": list(import_paths.used()),
         "sources": sources(resolved(config)),
     }

@@ -97,6 +97,7 @@ def test_the_weight_of_the_entropy_follows_the_episodes() -> None:
     assert built("algorithm.entropy={start: 0.4}").beta(states[4]) == 0.4
 
 
+@pytest.mark.long
 def test_the_entropy_counts_with_its_weight() -> None:
     gradients = []
     for start in (0.0, 1.0, 2.0):
@@ -117,6 +118,7 @@ def test_a_batch_is_cut_into_chunks_unless_updates_are_asynchronous() -> None:
     assert alone.ask(alone.initial(), 0, np.zeros(0, ROW)) == [Chunk(0, 0, 6)]
 
 
+@pytest.mark.long
 def test_the_gradient_does_not_depend_on_the_chunks() -> None:
     """But for the order of the sums: also episodes and actions are the same."""
     for task in ("task.distribution=easy", "task={kind: episodes, env_id: CartPole-v1, max_episode_steps: 20}"):
@@ -229,6 +231,7 @@ def test_any_shorter_unroll_will_do(unroll: str) -> None:
     task_and_policy(config(f"algorithm.unroll={unroll}"))
 
 
+@pytest.mark.long
 def test_another_network_is_not_restored(tmp_path: Path) -> None:
     trained(tmp_path / "run")
     with pytest.raises(CheckpointError, match=r"policy\.hidden_dims"):
@@ -290,7 +293,13 @@ def test_evaluations_change_no_parameter(tmp_path: Path) -> None:
     assert runs.newest(often).state.theta.tobytes() == runs.newest(never).state.theta.tobytes()
 
 
-@pytest.mark.parametrize("policy", ["policy={kind: lstm, hidden_dims: [4, 3]}", "policy={kind: mlp, hidden_dims: []}"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pytest.param("policy={kind: lstm, hidden_dims: [4, 3]}", marks=pytest.mark.long),
+        "policy={kind: mlp, hidden_dims: []}",
+    ],
+)
 def test_a_trained_policy_is_loaded(policy: str, tmp_path: Path) -> None:
     trained(tmp_path / "run", policy)
     loaded = hpc_es.load_policy(tmp_path / "run")

@@ -166,3 +166,17 @@ def test_ask_and_tell_find_what_minimize_finds() -> None:
     while not es.stop():
         es.tell([sphere(x) for x in es.ask()])
     assert es.best is not None and found.f == es.best.f < 1e-3
+
+
+@pytest.mark.parametrize("kept", [0, 1 << 20])
+def test_samples_that_are_kept_are_those_of_their_state_and_chunk(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpc_es.algorithms.cr_fm_nes.KEPT", kept)
+    made, other = (strategy("cr_fm_nes", sphere, np.ones(6), population_size=8) for _ in range(2))
+    first = made.initial()
+    second = stepping.following(other, first)
+    chunks = Chunk(0, 0, 8), Chunk(0, 2, 3)
+    for state in (first, second, first):
+        for chunk in (*chunks, chunks[1]):
+            fresh = strategy("cr_fm_nes", sphere, np.ones(6), population_size=8)
+            expected = fresh.candidates(state, chunk).stacked()
+            assert made.candidates(state, chunk).stacked().tobytes() == expected.tobytes()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import hpc_es
 from tests import runs
@@ -17,6 +18,7 @@ def cost(x: Any) -> float:
     return float(np.square(x).sum())
 
 
+@pytest.mark.long
 def test_it_is_the_same_on_any_ranks_and_after_a_restart(tmp_path: Path) -> None:
     runs.finished(1, tmp_path / "one", DEEP_GA)
     runs.finished(3, tmp_path / "three", DEEP_GA, "stop.generations=4")

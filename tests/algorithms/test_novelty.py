@@ -74,7 +74,7 @@ def test_the_update_mixes_the_ranks_of_return_and_novelty(mode: str, weight: flo
     if mode == "nsra":
         pairs = [0.1142857143, 0.1428571429, -0.3428571429, -0.5714285714]
         assert found.values[0] == pytest.approx(pairs, rel=1e-9)
-    assert es.contribute(state, found, 0)["sum"] / found.count == pytest.approx(gradient, rel=1e-9)
+    assert es.contribute(state, found, 0)["sums"][0] / found.count == pytest.approx(gradient, rel=1e-9)
 
 
 def test_the_parent_follows_the_gradient_and_the_others_stay() -> None:
@@ -202,6 +202,7 @@ def test_the_first_parent_begins_at_a_theta_from_elsewhere() -> None:
 # In a run.
 
 
+@pytest.mark.long
 def test_the_same_on_any_ranks_and_after_a_restart(tmp_path: Path) -> None:
     novelty = ("algorithm={kind: novelty, population_size: 12, parents: 2, rollouts: 3}",)
     runs.finished(1, tmp_path / "one", *novelty)

@@ -205,7 +205,7 @@ def test_rounds_are_added_to_the_least_timesteps_or_the_most_jobs(
         asked.append(sum(chunk.jobs for chunk in chunks))
         rows = np.concatenate([rows, *(made.evaluate(state, chunk, nothing).rows for chunk in chunks)])
     assert asked == rounds
-    assert made.prepare(state, rows).pairs == len(rows) // 2
+    assert made.prepare(state, rows).count == len(rows)
 
 
 # Mistakes.

@@ -78,7 +78,14 @@ def test_new_parameters_are_the_old_minus_the_rate_times_the_clipped_gradient(de
         assert name == "embedding" or (part != 0).all(), name
 
 
-@pytest.mark.parametrize("options", [{"topk": 2, "topk_loss_hparam": 1.0}, {"ema_baseline_decay": 0.0}, {}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"topk": 2, "topk_loss_hparam": 1.0},
+        pytest.param({"ema_baseline_decay": 0.0}, marks=pytest.mark.long),
+        pytest.param({}, marks=pytest.mark.long),
+    ],
+)
 def test_chunks_share_the_gradient_of_the_batch(options: dict[str, Any]) -> None:
     """Nothing of it is lost or counted twice, whatever the chunks."""
     state, _ = trained(made(eos_token=True, **options), 2)
@@ -243,6 +250,7 @@ def replaying(**options: Any) -> PolicyGradient:
     return made(**{"alpha": 0.5, "replay_capacity": 30, "chunk_size": 8, "length": 2, **options})
 
 
+@pytest.mark.long
 def test_without_replays_a_batch_is_executed_whole_and_its_policy_gradient_waits() -> None:
     algorithm = replaying(entropy_beta=0.0, length=6)
     state = algorithm.initial()
@@ -313,10 +321,10 @@ def test_replays_are_shared_by_the_chunks(size: int) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {},
+        pytest.param({}, marks=pytest.mark.long),
         {"ema_baseline_decay": 0.0},
         {"topk": 10, "topk_loss_hparam": 10.0},
-        {"alpha": 0.25, "topk": 2, "topk_loss_hparam": 1.0, "eos_token": True},
+        pytest.param({"alpha": 0.25, "topk": 2, "topk_loss_hparam": 1.0, "eos_token": True}, marks=pytest.mark.long),
     ],
 )
 def test_rewards_rise_and_a_correct_program_ends_the_search(options: dict[str, Any]) -> None:

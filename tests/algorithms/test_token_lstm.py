@@ -147,6 +147,7 @@ def test_programs_that_may_not_end_are_of_full_length() -> None:
     assert written.min() == 1 and written.max() == TOKENS - 1
 
 
+@pytest.mark.long
 def test_a_program_does_not_depend_on_those_written_with_it() -> None:
     network = TokenLSTM((35, 35), (), 10, 20, ends=True)
     theta, numbers = network.initial(RNG(0)), RNG(1).random((12, 20))
@@ -191,7 +192,7 @@ VALUED = TokenLSTM((4, 3), (3,), 2, 3, ends=True)
 FIXED = TokenLSTM((4,), (), 2, 3, ends=False)
 
 
-@pytest.mark.parametrize("network", [VALUED, FIXED])
+@pytest.mark.parametrize("network", [pytest.param(VALUED, marks=pytest.mark.long), FIXED])
 def test_the_gradient_is_that_of_the_loss(network: TokenLSTM) -> None:
     """Central differences, for each parameter, of a loss in which advantages are constants."""
     rng, theta = RNG(5), theta_of(network, spread=1.0)
@@ -223,6 +224,7 @@ def test_the_gradient_is_that_of_the_loss(network: TokenLSTM) -> None:
         np.testing.assert_allclose(found[place], expected, rtol=1e-5, atol=1e-7, err_msg=str(place))
 
 
+@pytest.mark.long
 def test_compiled_in_float32_it_is_what_float64_gives() -> None:
     network, rng = TokenLSTM((35, 35), (35,), 10, 30, ends=True), RNG(0)
     theta = network.initial(rng)
@@ -235,6 +237,7 @@ def test_compiled_in_float32_it_is_what_float64_gives() -> None:
     assert np.linalg.norm(found.gradients - expected.gradients) < 1e-5 * length
 
 
+@pytest.mark.long
 def test_the_parts_of_the_gradient_add_up() -> None:
     theta = theta_of(SMALL)
     told = batch(
@@ -288,6 +291,7 @@ def smape(a: Any, b: Any) -> float:
     return float(abs(a - b) / ((abs(a) + abs(b)) / 2))
 
 
+@pytest.mark.long
 def test_the_gradient_of_samples_is_that_of_all_programs() -> None:
     """With this seed; other seeds miss the tolerances of angle and norm about half of the time."""
     assert len(EVERY) == 73

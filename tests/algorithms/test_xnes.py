@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpc_es.algorithms.parts.covariance import SHARED
+from hpc_es.algorithms.parts.recombination import utilities
 from hpc_es.core.data import State
-from tests.algorithms.stepping import D4, Rotated, after, elli, following, rotation, strategy
+from tests.algorithms.stepping import D4, Rotated, after, elli, following, rotation, sphere, strategy
 
 SHAPE = np.array([[1.0, 0, 0], [0.5, 1, 0], [0, 0, 1]])
 MEAN = [0.1, -0.2, 0.3]
@@ -52,6 +54,27 @@ def test_learning_rates_of_the_config() -> None:
     assert state.theta - MEAN == pytest.approx(whole / 2, rel=1e-8)
     assert float(state.shared["sigma"]) == pytest.approx(0.5 * np.sqrt(0.493827825 / 0.5), rel=1e-8)
     assert state.shared["shape"] == pytest.approx(SHAPE, abs=1e-10)
+
+
+def test_few_samples_of_many_parameters_move_the_shape_by_the_whole_exponential() -> None:
+    """B expm(eta / 2 (G - g I)) by way of all eigenvectors of G, though the samples span 6 of 40 dimensions."""
+    size, eta = 40, 0.05
+    made = strategy("xnes", [3, 1, 4, 1.5, 9, 2.6], np.ones(size), population_size=6, shape_learning_rate=eta)
+    shape = np.eye(size) + 0.1 * np.random.default_rng(5).standard_normal((size, size))
+    begin = made.initial()
+    state = following(made, replace(begin, shared={**begin.shared, "shape": shape}))
+    z = np.stack([made.noise.direction(0, sample, 0, size) for sample in range(6)]).astype(np.float64)
+    order = np.argsort(np.argsort([3, 1, 4, 1.5, 9, 2.6]))
+    gradient = (z.T * utilities(6)[order]) @ z
+    values, axes = np.linalg.eigh(gradient - np.trace(gradient) / size * np.eye(size))
+    expected = shape @ (axes * np.exp(eta / 2 * values)) @ axes.T
+    np.testing.assert_allclose(state.shared["shape"], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_many_samples_share_their_sum_in_blocks() -> None:
+    made = strategy("xnes", sphere, np.ones(3), population_size=SHARED)
+    assert made.blocks(made.initial()) == 1
+    assert sphere(after(made, 30).theta) < 1e-3
 
 
 def test_a_rotated_function_is_searched_alike() -> None:

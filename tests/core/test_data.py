@@ -18,7 +18,6 @@ from hpc_es.core.data import (
     State,
     Vectors,
     cut,
-    joined,
     numbered,
     row_dtype,
     unperturbed,
@@ -99,14 +98,3 @@ def test_what_a_problem_carries_comes_last_in_the_state_and_is_found_by_its_name
 
 def test_a_state_without_a_vector_has_an_empty_theta() -> None:
     assert State(0, {}, {}).theta is NO_PARAMETERS and len(NO_PARAMETERS) == 0
-
-
-def test_neighbouring_chunks_are_joined_up_to_a_number_of_jobs() -> None:
-    """Of one purpose and one parent, and without a gap."""
-    chunks = [*cut(5, 1), *cut(2, 1, 5, "probe"), Chunk(0, 7, 1, "probe", 1), Chunk(0, 9, 1, "probe", 1)]
-    found = joined(chunks, 2)
-    assert [(chunk.first_job, chunk.jobs, chunk.purpose, chunk.parent) for chunk in found] == [
-        *[(0, 2, "train", 0), (2, 2, "train", 0), (4, 1, "train", 0)],
-        *[(5, 2, "probe", 0), (7, 1, "probe", 1), (9, 1, "probe", 1)],
-    ]
-    assert joined(chunks, 1) == chunks

@@ -26,6 +26,7 @@ from hpc_es.algorithms.actor_critic.options import Options
 from hpc_es.algorithms.actor_critic.segments import Worker
 from hpc_es.algorithms.parts import gradient, optimizers
 from hpc_es.algorithms.parts.strategy import Strategy
+from hpc_es.core.acting import Actor, Batch, Policy
 from hpc_es.core.data import (
     EPISODE_LENGTH,
     ROW,
@@ -44,7 +45,7 @@ from hpc_es.core.data import (
     with_fields,
 )
 from hpc_es.core.errors import RunError
-from hpc_es.core.interfaces import Actor, Batch, Needs, Policy, TrajectoryProblem
+from hpc_es.core.interfaces import Needs, TrajectoryProblem
 from hpc_es.core.keys import Purpose
 from hpc_es.tasks.bandits.setting import Setting
 

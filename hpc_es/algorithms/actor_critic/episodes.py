@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hpc_es.core.acting import Actor, Policy
 from hpc_es.core.data import Array, Discrete, Float32, Float64, unperturbed
-from hpc_es.core.interfaces import Actor, Policy
 from hpc_es.tasks.bandits.setting import Draws
 
 Memory = list[Float32]  # of a recurrent policy: h and c of each layer, float32[rows, 2, units]
@@ -116,7 +116,7 @@ class Recorder:
     def on_step(
         self, jobs: Sequence[int], live: Sequence[int], observations: Float32, rewards: Float64, cut: Sequence[int]
     ) -> None:
-        """`interfaces.OnStep`."""
+        """`acting.OnStep`."""
         rows, cut_rows = np.array(live, np.intp), np.array(cut, np.intp)
         self._told.append((np.array(jobs, np.intp), rows, observations[cut_rows], rewards[rows], cut_rows))
 

@@ -8,8 +8,9 @@ from typing import Literal
 from hpc_es.algorithms.parts import optimizers
 from hpc_es.config.options import Count, NonNegative, Positive, Probability, option, options
 from hpc_es.config.warnings import unused
+from hpc_es.core.acting import Policy
 from hpc_es.core.data import Discrete
-from hpc_es.core.interfaces import Policy, TrajectoryProblem
+from hpc_es.core.interfaces import TrajectoryProblem
 
 
 @options

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpc_es.algorithms.actor_critic.episodes import Memory, Recorder, Sampled
+from hpc_es.core.acting import Batch, Segments
 from hpc_es.core.data import EPISODE_LENGTH, Outcome, Poll
 from hpc_es.core.errors import RunError
-from hpc_es.core.interfaces import Batch, Segments
 
 FAILURES_IN_A_ROW = 20  # updates in which every environment of the rank failed: this is no accident
 

@@ -1,23 +1,20 @@
-"""Constants of CMA-ES, and its products with the root of the covariance in fixed shapes (Hansen, arXiv:1604.00772).
-
-A BLAS product's bits depend on its shape and on a row's place in it, so a sample is always multiplied as the same row
-of a block of ROWS, whoever computes it and whatever else is computed beside it.
-"""
+"""Constants of CMA-ES, its covariance in blocks of rows and the root of it (Hansen 2016, arXiv:1604.00772)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from hpc_es.core.data import Array, Float64
+from hpc_es.core.data import Float64
 
 LARGEST = 2_000  # parameters, of whose square the covariance is
-ROWS = 8  # samples that are multiplied as one; part of the result
 BLOCK = 256  # rows of the covariance that are summed as one; part of the result
+SHARED = 128  # samples from which on ranks share a sum in such blocks; part of the result
+IN_CACHE = 32  # rows of the covariance
 
 
 @dataclass(frozen=True)
@@ -37,8 +34,8 @@ class Constants:
 
     @property
     def stale(self) -> int:
-        """Generations that the root of the covariance may be old, so that its cost is no more than a sample's."""
-        return max(1, int(1 / (10 * self.size * (self.c_1 + self.c_mu))))
+        """Generations that the root of the covariance may be old, as in pycma: it has changed little until then."""
+        return math.ceil(1 / (10 * self.size * (self.c_1 + self.c_mu)))
 
 
 def expected_length(size: int) -> float:
@@ -65,39 +62,50 @@ def constants(size: int, population: int, active: bool) -> Constants:
     return Constants(size, mu, weights, mueff, c_s, d_s, c_c, c_1, c_mu, expected_length(size))
 
 
-def products(directions: Array, first: int, root: Float64) -> Float64:
-    """Return root @ direction of each of some consecutive samples, float64[samples, size].
+def height(samples: int, size: int) -> int:
+    """Return of how many rows of a covariance a block is; of all, where few samples make a sum cheaper than sending."""
+    return BLOCK if samples >= SHARED else size
 
-    `first` is the number of the first, and `root` symmetric: the bits are the same in any other company.
-    """
-    samples, size = directions.shape
-    lead = first % ROWS
-    padded = np.zeros((-(-(lead + samples) // ROWS) * ROWS, size))
-    padded[lead : lead + samples] = directions
-    blocks = [padded[start : start + ROWS] @ root for start in range(0, len(padded), ROWS)]
-    return np.concatenate(blocks)[lead : lead + samples]
+
+def blocks(samples: int, size: int) -> int:
+    """Return how many blocks of rows the covariance of so many samples has."""
+    return -(-size // height(samples, size))
 
 
 def rows_of_sum(weights: Float64, steps: Float64, block: int) -> Float64:
-    """Return one block of rows of sum_i weights_i * steps_i steps_i^T, float64[at most BLOCK, size]."""
-    some = steps[:, block * BLOCK : (block + 1) * BLOCK]
-    product: Float64 = (some * weights[:, np.newaxis]).T @ steps
+    """Return one block of rows of sum_i weights_i * steps_i steps_i^T, float64[height, size]."""
+    rows = height(*steps.shape)
+    product: Float64 = (steps[:, block * rows : (block + 1) * rows] * weights[:, np.newaxis]).T @ steps
     return product
 
 
-def blocks(size: int) -> int:
-    """Return how many blocks of rows a covariance has."""
-    return -(-size // BLOCK)
+def moved(old: Float64, kept: float, path: Float64, weight: float, rows: Sequence[Float64]) -> Float64:
+    """Return kept * old + weight * path path^T + the blocks of rows, in parts that fit into a processor's cache."""
+    new, size, start = np.empty_like(old), len(old), 0
+    for block in rows:
+        for first in range(0, len(block), IN_CACHE):
+            part = block[first : first + IN_CACHE]
+            here = slice(start + first, start + first + len(part))
+            np.multiply(old[here], kept, out=new[here])
+            new[here] += np.multiply((weight * path[here])[:, np.newaxis], path)
+            new[here] += part
+        start += len(block)
+    assert start == size, (start, size)
+    return new
 
 
 def root_of(covariance: Float64) -> tuple[Float64, Float64, Float64]:
     """Return the symmetric root of a covariance, and the lengths (rising) and columns of its axes.
 
-    Rounding may leave an axis of no length, or less: it gets the least that the others allow.
+    Only what is on and below the diagonal is looked at: the rest is that but for rounding. Rounding may leave an axis
+    of no length, or less: it gets the least that the others allow.
     """
-    values, axes = np.linalg.eigh((covariance + covariance.T) / 2)
+    values, axes = np.linalg.eigh(covariance)
     lengths = np.sqrt(np.maximum(values, values[-1] * np.finfo(np.float64).eps))
-    return (axes * lengths) @ axes.T, lengths, axes
+    half = axes * np.sqrt(lengths)
+    root = half @ half.T  # a product with itself takes half the time
+    root.flags.writeable = False  # so that it is sent once
+    return root, lengths, axes
 
 
 def too_large(kind: str, size: int) -> Iterator[tuple[str, str]]:

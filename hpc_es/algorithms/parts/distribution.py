@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from hpc_es.core.data import Arrays, Float64, Results, Rows, State
 from hpc_es.core.interfaces import Noise, VectorProblem
 
 Population = Annotated[int, Ge(2)]
+ALONE = Pairs(mirrored=False)
 
 
 @options
@@ -102,7 +104,7 @@ class DistributionStrategy(Strategy, ABC):
     @property
     def pairs(self) -> Pairs:
         """Which samples share a direction: none, for most."""
-        return Pairs(mirrored=False)
+        return ALONE
 
     def group(self, job: int) -> int:
         """Return the sample's pair: both halves meet the same episodes."""
@@ -121,6 +123,12 @@ class DistributionStrategy(Strategy, ABC):
     def first_sigma(self, state: State) -> float:
         """Return the step size with which this search has begun."""
         return first_deviations(self.options.sigma, self.problem)[0] * float(state.master["run_sigma_factor"])
+
+    @cached_property
+    def _first_ratios(self) -> Float64 | float:
+        """The shares of the first step size that the coordinates have, or 1 where all are equal."""
+        _, ratios = first_deviations(self.options.sigma, self.problem)
+        return 1.0 if (ratios == 1).all() else ratios
 
     def initial(self) -> State:
         """Return the begin of the first search."""
@@ -160,20 +168,20 @@ class DistributionStrategy(Strategy, ABC):
 
         A short search of BIPOP ends when it has used its evaluations, too.
         """
-        age, run = int(after.master["age"]) + 1, Run.of(after.master)
-        run = replace(run, evaluations=run.evaluations + run.population)
-        _, ratios = first_deviations(self.options.sigma, self.problem)
-        view = replace(self.view(after), ratios=ratios, is_objective=self.problem.is_objective)
-        view = replace(view, age=age, population=run.population)
-        seen = stopping.updated(self.options.stops, view, returns, after.master)
+        master = after.master
+        age, population, limit = int(master["age"]) + 1, self.population(after), int(master["run_limit"])
+        evaluations = int(master["run_evaluations"]) + population
+        more: Any = {"ratios": self._first_ratios, "is_objective": self.problem.is_objective}
+        view = replace(self.view(after), **more, age=age, population=population)
+        seen = stopping.updated(self.options.stops, view, returns, master)
         stopped = int(seen["stopped"])
-        if run.limit and run.evaluations >= run.limit:
+        if limit and evaluations >= limit:
             stopped |= stopping.bit("run_limit")
-        ours = {"age": np.array(age), **seen, **run.arrays(), "stopped": np.array(stopped)}
-        state = replace(after, master={**after.master, **ours})
+        ours = {"age": np.array(age), **seen, "run_evaluations": np.array(evaluations), "stopped": np.array(stopped)}
+        state = State(after.generation, after.shared, {**master, **ours})
         if not stopped:
             return state, None
-        given = self.options
+        given, run = self.options, Run.of(state.master)
         growing = (given.population_factor, given.max_restarts, self.pairs.size)
         plan = restarts.Plan(given.restarts, self.first_population, *growing)
         return state, restarts.following(plan, self.keys, run, stopped)

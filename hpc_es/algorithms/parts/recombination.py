@@ -28,11 +28,11 @@ def of_samples(weights: Float64, returns: Float64, share_ties: bool = True) -> F
     order = ranking(returns)
     found = np.empty(len(returns))
     found[order] = weights
-    if share_ties:
+    in_order = returns[order]
+    if share_ties and not (in_order[1:] < in_order[:-1]).all():  # there are ties, or failures
         _, inverse, counts = np.unique(returns, return_inverse=True, return_counts=True, equal_nan=True)
-        if len(counts) < len(returns):
-            means = np.bincount(inverse, found) / counts
-            found = np.where(counts[inverse] > 1, means[inverse], found)
+        means = np.bincount(inverse, found) / counts
+        found = np.where(counts[inverse] > 1, means[inverse], found)
     return found
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hpc_es.algorithms.parts import covariance
-from hpc_es.algorithms.parts.covariance import BLOCK, constants, products, root_of, rows_of_sum
+from hpc_es.algorithms.parts.covariance import BLOCK, IN_CACHE, SHARED, constants, root_of, rows_of_sum
 
 CONSTANTS = {  # size, population: mueff, c_s, d_s, c_c, c_1, c_mu, chi, of pycma's equations
     (2, 6): (2.028611465, 0.4462049874, 1.446204987, 0.624554539, 0.1548153999, 0.08559277943, 1.254272743),
@@ -46,9 +46,10 @@ def test_constants_of_any_population_keep_the_covariance_positive(size: int, pop
 
 
 def test_the_root_may_be_old_where_many_parameters_make_it_dear() -> None:
-    """1000 parameters, 24 samples: c_1 + c_mu is about 1.3e-5, and 1 / (10 * 1000 * 1.3e-5) is 7.7."""
+    """1000 parameters, 24 samples: c_1 + c_mu is about 1.3e-5, and 1 / (10 * 1000 * 1.3e-5) is 7.7: 8, as in pycma."""
     assert constants(40, 15, True).stale == 1
-    assert constants(1000, 24, True).stale == 7
+    assert constants(100, 17, True).stale == 2
+    assert constants(1000, 24, True).stale == 8
 
 
 def test_the_root_of_two_parameters() -> None:
@@ -65,14 +66,11 @@ def test_an_axis_of_no_length_gets_the_least_that_the_others_allow() -> None:
     assert lengths == pytest.approx([2 * math.sqrt(np.finfo(np.float64).eps), 2])
 
 
-def test_a_product_has_the_bits_of_any_company() -> None:
-    rng = np.random.default_rng(0)
-    root = root_of(np.cov(rng.standard_normal((40, 60))))[0]
-    drawn = rng.standard_normal((20, 40)).astype(np.float32)
-    whole = products(drawn, 3, root)
-    for sample in range(20):
-        assert products(drawn[sample : sample + 1], 3 + sample, root).tobytes() == whole[sample].tobytes()
-    np.testing.assert_allclose(whole, drawn @ root, rtol=1e-12, atol=1e-12)
+def test_a_root_is_symmetric_and_its_square_is_what_lies_below_the_diagonal() -> None:
+    given = np.cov(np.random.default_rng(0).standard_normal((40, 60)))
+    root = root_of(np.tril(given))[0]
+    assert (root == root.T).all()
+    np.testing.assert_allclose(root @ root, given, rtol=1e-12, atol=1e-12)
 
 
 def test_rows_of_a_weighted_sum_of_squares() -> None:
@@ -81,11 +79,25 @@ def test_rows_of_a_weighted_sum_of_squares() -> None:
     assert found.tolist() == [[2 - 4, 6], [6, 18]]
 
 
-def test_blocks_of_rows_cover_the_covariance_once() -> None:
-    assert [covariance.blocks(size) for size in (1, BLOCK, BLOCK + 1)] == [1, 1, 2]
-    steps = np.random.default_rng(1).standard_normal((4, BLOCK + 3))
-    parts = [rows_of_sum(np.ones(4), steps, block) for block in range(2)]
+def test_few_samples_make_one_block_and_many_share_theirs() -> None:
+    assert covariance.blocks(SHARED - 1, 2000) == 1
+    assert [covariance.blocks(SHARED, size) for size in (1, BLOCK, BLOCK + 1)] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("samples", [4, SHARED])
+def test_blocks_of_rows_cover_the_covariance_once(samples: int) -> None:
+    steps = np.random.default_rng(1).standard_normal((samples, BLOCK + 3))
+    parts = [rows_of_sum(np.ones(samples), steps, block) for block in range(covariance.blocks(*steps.shape))]
     np.testing.assert_allclose(np.concatenate(parts), steps.T @ steps, rtol=1e-12, atol=1e-12)
+
+
+def test_a_covariance_moves_by_its_path_and_by_blocks_of_rows() -> None:
+    """Sizes beyond what fits into a cache at once, and blocks that do not end with it."""
+    rng = np.random.default_rng(2)
+    size = 2 * IN_CACHE + 5
+    old, rows, path = rng.standard_normal((size, size)), rng.standard_normal((size, size)), rng.standard_normal(size)
+    found = covariance.moved(old, 0.5, path, 0.25, [rows[:40], rows[40:]])
+    np.testing.assert_allclose(found, 0.5 * old + 0.25 * np.outer(path, path) + rows, rtol=1e-12, atol=1e-12)
 
 
 def test_a_covariance_of_too_many_parameters_is_refused() -> None:

@@ -1,0 +1,76 @@
+"""The shared arrays of the state on every rank: rank 0's, in one message.
+
+An array that is read-only, and the one of the broadcast before, is not sent again: large matrices that an algorithm
+changes now and then. Shapes are told where they have changed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+
+from hpc_es.core.data import Array, Arrays
+from hpc_es.mpi.world import World
+
+MOST = 62  # arrays that a message of one number can speak of; those behind are always sent
+
+
+class SharedArrays:
+    """What each rank has of them; every rank calls `broadcast`, of a plan that is rank 0's."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: not all ranks may have what was sent."""
+        self._known: dict[str, Array] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+
+    def plan(self, shared: Arrays) -> tuple[int, int]:
+        """Rank 0: the arrays that are not sent, as bits in their order, and whether their shapes are to be told."""
+        places = enumerate(list(shared.items())[:MOST])
+        same = [place for place, (name, array) in places if self._known.get(name) is array and _is_fixed(array)]
+        shapes = {name: array.shape for name, array in shared.items()}
+        return sum(1 << place for place in same), int(shapes != self._shapes)
+
+    def broadcast(self, shared: Arrays, plan: tuple[int, int]) -> Arrays:
+        """Return rank 0's arrays; names and dtypes are the same everywhere, and nothing else is looked at elsewhere."""
+        if self._world.rank == 0:
+            shared = {name: np.asarray(array, order="C") for name, array in shared.items()}  # elsewhere they are that
+        same, reshaped = plan
+        if reshaped:
+            self._tell_shapes(shared)
+        known, self._known = self._known, {}
+        sent = {}
+        for place, (name, array) in enumerate(shared.items()):
+            if place < MOST and same >> place & 1:
+                self._known[name] = known[name]
+            else:
+                sent[name] = array
+        new = self._sent(sent) if self._world.size > 1 else sent
+        self._known |= new
+        return {name: self._known[name] for name in shared}
+
+    def _tell_shapes(self, shared: Arrays) -> None:
+        shapes = {name: array.shape for name, array in shared.items()}
+        told = json.loads(self._world.broadcast_text(json.dumps(shapes)))
+        self._shapes = {name: tuple(shape) for name, shape in told.items()}
+
+    def _sent(self, arrays: Arrays) -> dict[str, Array]:
+        sizes = {name: math.prod(self._shapes[name]) * array.itemsize for name, array in arrays.items()}
+        packed, start, got = np.empty(sum(sizes.values()), np.uint8), 0, {}
+        for name, array in arrays.items():
+            stop = start + sizes[name]
+            got[name] = packed[start:stop].view(array.dtype).reshape(self._shapes[name])
+            if self._world.rank == 0:
+                got[name][...] = array
+            start = stop
+        self._world.broadcast(packed)
+        return dict(arrays) if self._world.rank == 0 else got
+
+
+def _is_fixed(array: Array) -> bool:
+    return not array.flags.writeable

@@ -1,0 +1,83 @@
+"""What rank 0 broadcasts of the state: all once, then what is new, and only the shapes that have changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpc_es.core.data import Array, Arrays
+from hpc_es.training.shared_arrays import SharedArrays
+
+
+class Rank0:
+    """Rank 0 of two, that writes down what it sends."""
+
+    rank, size = 0, 2
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def broadcast(self, buffer: Array) -> None:
+        self.sent.append(buffer.copy())
+
+    def broadcast_text(self, text: str) -> str:
+        self.sent.append(text)
+        return text
+
+
+class Rank1:
+    """The other, that gets what rank 0 has sent."""
+
+    rank, size = 1, 2
+
+    def __init__(self, sent: list[Any]) -> None:
+        self.sent = sent
+
+    def broadcast(self, buffer: Array) -> None:
+        buffer[...] = self.sent.pop(0)
+
+    def broadcast_text(self, text: str) -> str:
+        return str(self.sent.pop(0))
+
+
+def fixed(array: Array) -> Array:
+    array.flags.writeable = False
+    return array
+
+
+def test_only_what_is_read_only_and_the_same_is_not_sent_again() -> None:
+    here = Rank0()
+    mine, theirs = SharedArrays(here), SharedArrays(Rank1(here.sent))  # type: ignore[arg-type]
+    root, theta = fixed(np.arange(6.0).reshape(2, 3)), np.array([1.0, 2])
+
+    def told(shared: Arrays) -> tuple[int, Arrays]:
+        plan = mine.plan(shared)
+        mine.broadcast(shared, plan)
+        count = sum(each.nbytes for each in here.sent if not isinstance(each, str))
+        blank = {name: np.zeros(2, array.dtype) for name, array in shared.items()}
+        got = theirs.broadcast(blank, plan)
+        assert not here.sent
+        assert {name: (a.tobytes(), a.shape) for name, a in got.items()} == {
+            name: (a.tobytes(), a.shape) for name, a in shared.items()
+        }
+        return count, got
+
+    first = told({"theta": theta, "root": root})[1]["root"]
+    count, got = told({"theta": theta, "root": root})
+    assert count == theta.nbytes, "an array that could be written to is sent each time"
+    assert got["root"] is first
+    assert told({"theta": theta, "root": fixed(2 * root)})[0] == theta.nbytes + root.nbytes
+    assert told({"theta": np.ones(5), "root": root.T})[0] == 40 + root.nbytes, "of other shapes and orders"
+    mine.forget()
+    assert told({"theta": theta, "root": root})[0] == theta.nbytes + root.nbytes
+
+
+def test_shapes_are_told_where_they_change() -> None:
+    here = Rank0()
+    mine = SharedArrays(here)  # type: ignore[arg-type]
+    for size, texts in ((2, 1), (2, 0), (3, 1)):
+        here.sent.clear()
+        shared = {"theta": np.zeros(size)}
+        mine.broadcast(shared, mine.plan(shared))
+        assert sum(isinstance(each, str) for each in here.sent) == texts
