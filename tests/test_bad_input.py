@@ -191,6 +191,7 @@ def test_a_wrong_command_line_is_told_once(arguments: list[str], tmp_path: Path)
     refused(done, "usage: python -m hpc_es.main")
 
 
+@pytest.mark.long
 def test_an_output_that_cannot_be_made_or_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     below = ["--output", str(tmp_path / "file" / "run")]
@@ -227,6 +228,7 @@ def slowed(run: Path) -> str:
     return f"task.env_kwargs.pause_file={run.parent / 'slow'}"
 
 
+@pytest.mark.long
 def test_a_directory_in_use_is_refused_and_its_owner_unharmed(tmp_path: Path) -> None:
     with owner(tmp_path / "run") as job:
         master = job.pids()[0]
@@ -245,6 +247,7 @@ def test_a_directory_in_use_is_refused_and_its_owner_unharmed(tmp_path: Path) ->
     runs.assert_same(tmp_path / "run", tmp_path / "alone")
 
 
+@pytest.mark.long
 def test_the_directory_of_a_killed_owner_is_taken_over_at_once(tmp_path: Path) -> None:
     with owner(tmp_path / "run") as job:
         job.signal(0, 9)

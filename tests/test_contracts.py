@@ -17,6 +17,7 @@ import pytest
 
 from hpc_es.config import kinds
 from hpc_es.config.loading import validate
+from hpc_es.core.acting import Policy
 from hpc_es.core.data import (
     Array,
     Arrays,
@@ -35,7 +36,7 @@ from hpc_es.core.data import (
     row_dtype,
     unperturbed,
 )
-from hpc_es.core.interfaces import Needs, Noise, Offers, Policy
+from hpc_es.core.interfaces import Needs, Noise, Offers
 from hpc_es.core.keys import Keys
 from hpc_es.core.places import RunPlace
 from hpc_es.mpi.world import World
@@ -54,6 +55,9 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
         "algorithm": {"kind": "es", "population_size": 12, "optimizer": {"kind": "adam"}},
     },
     ("algorithms", "novelty"): {"algorithm": {"kind": "novelty", "population_size": 6, "parents": 2, "rollouts": 3}},
+    ("algorithms", "deep_ga"): {
+        "algorithm": {"kind": "deep_ga", "population_size": 12, "validate_top": 3, "validation_episodes": 4},
+    },
     ("algorithms", "ga"): {**PROGRAMS, "algorithm": {"kind": "ga", "population_size": 12}},
     ("algorithms", "random_search"): {
         **PROGRAMS,
@@ -76,6 +80,12 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
     ("tasks", "bandits"): {
         "task": {"kind": "bandits", "observation_normalization": {"enabled": True, "probability": 1.0}},
         "policy": {"kind": "mlp", "hidden_dims": [5]},
+    },
+    ("tasks", "jax_episodes"): {
+        "task": {
+            **{"kind": "jax_episodes", "env_id": "tests.tasks.jax_episodes.walk:walk", "lanes": 3, "jobs_per_call": 4},
+            "observation_normalization": {"enabled": True, "probability": 1.0},
+        },
     },
     ("tasks", "programs"): {**PROGRAMS, "algorithm": {"kind": "random_search"}},
 }

@@ -26,6 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
+@pytest.mark.long
 def test_all_snapshots_give_the_same_table_on_any_ranks(run: Path, tmp_path: Path) -> None:
     command = ["-m", "hpc_es", "eval", str(run), "--all", *EPISODES]
     alone = python(command, cwd=ROOT)

@@ -99,6 +99,7 @@ def assert_all_same(variants: dict[str, Any], found: Path, alone: Path) -> None:
     assert len({runs.digest(runs.newest(found / variant)) for variant in variants}) == len(variants)
 
 
+@pytest.mark.long
 def test_three_ranks_and_then_two_give_the_bits_of_one(tmp_path: Path) -> None:
     alone = trained(SHORT, 1, tmp_path / "1")
     trained(SHORT, 3, tmp_path / "32", 2)

@@ -15,7 +15,7 @@ from tests.harness import ROOT, Finished, mpiexec, python, start
 from tests.runs import digest, newest, wait_for
 
 EXAMPLES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("examples/*/*.yaml"))
-SLOW = ("examples/command/",)  # each evaluation starts a program
+QUICK = "examples/own_task/masts.yaml"  # the one of make test
 SHORT = ("checkpoint.interval=1", "report.plot_interval_seconds=0", "evaluation.interval=2", "stop.target_value=")
 OWN = {"noise": "size", "policy": "frequencies", "algorithm": "population_size", "task": "masts"}  # an option of each
 LIMIT_SECONDS = 120.0
@@ -49,7 +49,7 @@ def test_the_package_is_the_installed_one(installed: Mapping[str, str], tmp_path
 
 
 @pytest.mark.parametrize(
-    "example", [pytest.param(each, marks=[pytest.mark.long] if each.startswith(SLOW) else []) for each in EXAMPLES]
+    "example", [pytest.param(each, marks=[] if each == QUICK else [pytest.mark.long]) for each in EXAMPLES]
 )
 def test_an_example_gives_the_same_bits_on_three_ranks_killed_and_resumed(
     example: str, installed: Mapping[str, str], tmp_path: Path

@@ -74,6 +74,7 @@ def test_an_exported_linear_policy_ignores_what_never_varied(tmp_path: Path) -> 
     assert np.abs(found).max() > 50
 
 
+@pytest.mark.long
 def test_export_loads_without_hpc_es(tmp_path: Path) -> None:
     path, file = run("task.env_id=tests.toys:Reach-v0", *NORMALISED), tmp_path / "policy.keras"
     assert cli.run(["export", str(path), str(file), "--which", "last"]) == 0

@@ -15,6 +15,7 @@ from tests import runs
 GROWING = ("algorithm={kind: 'tests.growing:Walk', population_size: 6}",)
 
 
+@pytest.mark.long
 def test_the_archive_grows_the_same_on_any_ranks_and_after_a_restart(tmp_path: Path) -> None:
     runs.finished(1, tmp_path / "one", *GROWING)
     runs.finished(3, tmp_path / "three", *GROWING, "stop.generations=4")

@@ -16,6 +16,7 @@ import hpc_es
 from hpc_es.config.loading import validate
 from hpc_es.config.resolved import dump_json
 
+COMPILED = {"jax", "jaxlib", "gymnax", "brax", "mujoco_playground", "jumanji", "craftax"}
 ROOT = Path(hpc_es.__file__).parent
 FILES = {file.relative_to(ROOT).as_posix(): file for file in sorted(ROOT.rglob("*.py"))}
 EXAMPLE = {
@@ -74,7 +75,21 @@ def test_libraries_stay_where_they_belong(file: str) -> None:
     assert not top & {"tensorboard", "mlflow", "wandb"}
     if "tensorflow" not in Path(file).name:
         assert not top & {"tensorflow", "keras"}
-    assert not top & {"pydantic", "mpi4py", "gym", "shimmy"}
+    if Path(file).parent != Path("tasks/jax_episodes"):
+        assert not found & COMPILED
+    assert not top & {"pydantic", "mpi4py", "gym", "shimmy", *(COMPILED - {"jax"})}
+
+
+def test_jax_is_imported_when_a_task_of_it_is_built_and_not_before() -> None:
+    """It reads its threads and its platform from the environment: `jax_episodes/setup.py` comes first."""
+    tops = {name(file): at_the_top(file) for file in FILES}
+    with_jax = {module for module, top in tops.items() if "jax" in libraries(top)}
+    while more := {module for module, top in tops.items() if top & with_jax} - with_jax:
+        with_jax |= more
+    folder = "hpc_es.tasks.jax_episodes"
+    assert with_jax == {
+        f"{folder}.{each}" for each in ("chunk", "environments", "lanes", "libraries", "program", "sums")
+    }
 
 
 # The floors of the house, from the ground up: a module imports from its own floor and those below.
@@ -193,7 +208,7 @@ def test_a_run_on_the_cpu_never_imports_tensorflow(tmp_path: Path) -> None:
     program = f"from hpc_es.jobs.library import train\nassert len(list(train({EXAMPLE!r}, 'run'))) == 2"
     found = loaded(program, tmp_path)
     assert {"h5py", "pydantic", "gymnasium"} <= found
-    assert not found & {"tensorflow", "keras", "matplotlib", "torch"}
+    assert not found & {"tensorflow", "keras", "matplotlib", "torch", *COMPILED}
 
 
 WORKER = """
@@ -215,4 +230,4 @@ assert len(generation.run(state, 2).results.rows) == 8
 def test_a_worker_imports_neither_pydantic_nor_h5py_nor_tensorflow(tmp_path: Path) -> None:
     found = loaded(WORKER.format(text=dump_json(validate(EXAMPLE))), tmp_path)
     assert "gymnasium" in found
-    assert not found & {"tensorflow", "keras", "pydantic", "matplotlib", "rich", "torch", "h5py"}
+    assert not found & {"tensorflow", "keras", "pydantic", "matplotlib", "rich", "torch", "h5py", *COMPILED}

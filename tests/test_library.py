@@ -56,7 +56,7 @@ def test_rows_come_on_rank_0_only(ranks: int, reference: Path, tmp_path: Path) -
     runs.assert_same(tmp_path / "run", reference)
 
 
-@pytest.mark.parametrize("ranks", [0, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(0, marks=pytest.mark.long), 3])
 def test_breaking_out_leaves_a_checkpoint_and_ends_all_ranks(ranks: int, reference: Path, tmp_path: Path) -> None:
     done = program(
         ranks,
@@ -126,7 +126,7 @@ def test_a_mistake_that_is_not_caught_ends_all_ranks(ranks: int, tmp_path: Path)
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("ranks", [0, 3])
+@pytest.mark.parametrize("ranks", [0, pytest.param(3, marks=pytest.mark.long)])
 def test_an_exception_in_the_body_ends_all_ranks(ranks: int, tmp_path: Path) -> None:
     done = program(
         ranks,

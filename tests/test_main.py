@@ -64,6 +64,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
+@pytest.mark.long
 def test_a_full_disk_ends_the_run_and_harms_no_checkpoint(small_disk: Path, reference: Path) -> None:
     run = small_disk / "run"
     done = runs.train(3, run, *runs.EVERY, "stop.generations=40")
@@ -90,6 +91,7 @@ LIMITED = """
 """
 
 
+@pytest.mark.long
 def test_a_quota_that_cuts_a_row_in_two(reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     arguments = runs.command(run, "checkpoint.interval=5", "stop.generations=40")[2:]
@@ -105,7 +107,7 @@ def test_a_quota_that_cuts_a_row_in_two(reference: Path, tmp_path: Path) -> None
 # Episodes that fail.
 
 
-@pytest.mark.parametrize("fault", ["raise", "nan"])
+@pytest.mark.parametrize("fault", ["raise", pytest.param("nan", marks=pytest.mark.long)])
 def test_failed_episodes_are_dropped_alike_on_any_number_of_ranks(fault: str, tmp_path: Path) -> None:
     faulty = f"task.env_kwargs.fault={fault}"
     runs.finished(1, tmp_path / "alone", faulty, "stop.generations=3")
@@ -117,6 +119,7 @@ def test_failed_episodes_are_dropped_alike_on_any_number_of_ranks(fault: str, tm
     assert said in done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_an_episode_that_hangs_is_dropped(tmp_path: Path) -> None:
     hanging = ["task.env_kwargs.fault=hang", "task.env_kwargs.every=6", "task.episode_timeout_seconds=0.5"]
     done = runs.finished(2, tmp_path / "run", *hanging, "stop.generations=2", "evaluation.interval=0")
@@ -142,7 +145,7 @@ def ended(done: Finished, rank: int, *texts: str) -> None:
         assert any(text in line and f"[rank {rank} of 3 on " in line for line in done.stderr.splitlines()), str(done)
 
 
-@pytest.mark.parametrize("fault", ["raise", "hang"])
+@pytest.mark.parametrize("fault", ["raise", pytest.param("hang", marks=pytest.mark.long)])
 def test_abort_on_a_failed_episode_ends_all_ranks(fault: str, tmp_path: Path) -> None:
     aborting = ["task.on_failed_episode=abort", "task.env_kwargs.rank=1", "task.episode_timeout_seconds=1"]
     done = runs.train(3, tmp_path / "run", *aborting, f"task.env_kwargs.fault={fault}")

@@ -48,6 +48,7 @@ def assert_same(run: Path, reference: Path) -> None:
     assert runs.rows(run) == runs.rows(reference)
 
 
+@pytest.mark.long
 def test_the_function_of_the_examples_is_fitted_with_equal_bits_on_one_and_three_ranks(
     examples: Path, tmp_path: Path
 ) -> None:
@@ -58,6 +59,7 @@ def test_the_function_of_the_examples_is_fitted_with_equal_bits_on_one_and_three
     assert one["best"]["x"] == pytest.approx({"frequency": 2.0, "damping": 0.3}, rel=0.05)
 
 
+@pytest.mark.long
 def test_the_program_of_the_examples_gives_equal_bits_on_one_and_three_ranks(examples: Path, tmp_path: Path) -> None:
     config = examples / "command" / "search.yaml"
     one = finished(1, config, tmp_path / "one", "stop.generations=3")
@@ -193,7 +195,7 @@ def signal_all(job: Job, number: int) -> None:
         os.kill(pid, number)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 3, 4))])
 def test_the_sphere_is_optimised(seed: int, tmp_path: Path) -> None:
     """From f = 10 a tenth of the way each would be by chance; five seeds of five come below a hundredth."""
     (tmp_path / "sphere_model.py").write_text("def sphere(x): return float((x * x).sum())\n")

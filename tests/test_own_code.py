@@ -114,6 +114,7 @@ def sha256(path: Path) -> str:
 # Found by every command alike.
 
 
+@pytest.mark.long
 def test_what_lies_in_the_current_directory_is_found_by_all_commands(here: Path, cli: Cli) -> None:
     config = here.parent / "configs" / "car.yaml"
     cli("check", config)
@@ -126,6 +127,7 @@ def test_what_lies_in_the_current_directory_is_found_by_all_commands(here: Path,
     assert "cannot be exported" in refused.stderr or "pip install" in refused.stderr
 
 
+@pytest.mark.long
 def test_what_lies_beside_the_config_is_found_by_all_commands_from_anywhere(here: Path, cli: Cli) -> None:
     for name in ("mycar.py", "mynet.py"):
         (here / name).rename(here.parent / "configs" / name)
@@ -141,6 +143,7 @@ def test_what_lies_beside_the_config_is_found_by_all_commands_from_anywhere(here
     assert python(["-m", "hpc_es.main", "runs/tune/best.yaml"], cwd=here).status == 0
 
 
+@pytest.mark.long
 def test_where_the_directory_is_gone_the_current_one_is_told_to_be_the_way_out(here: Path, cli: Cli) -> None:
     for name in ("mycar.py", "mynet.py"):
         (here / name).rename(here.parent / "configs" / name)
@@ -171,6 +174,7 @@ def test_the_hash_is_in_config_yaml_and_the_checkpoint(here: Path) -> None:
     assert expected["mynet:Net"] in (here / "run" / "config.yaml").read_text()
 
 
+@pytest.mark.long
 def test_a_resume_with_a_changed_source_warns_and_keeps_both_hashes(here: Path) -> None:
     train(here)
     before = sha256(here / "mynet.py")
@@ -210,6 +214,7 @@ def test_three_ranks_give_the_bits_of_one(here: Path) -> None:
 # Trust.
 
 
+@pytest.mark.long
 def test_a_source_that_is_not_that_of_the_training_is_run_only_if_trusted(here: Path, cli: Cli) -> None:
     train(here)
     cli("eval", "run", "--episodes", "2")
@@ -245,6 +250,7 @@ def test_a_module_in_the_run_directory_is_not_found(here: Path, cli: Cli) -> Non
 # Plain data.
 
 
+@pytest.mark.long
 def test_looking_at_a_run_imports_nothing_that_it_names(here: Path, cli: Cli) -> None:
     train(here)
     train(here, "repetitions=2", f"output={here / 'several'}", "--output", str(here / "several"))
@@ -260,6 +266,7 @@ def test_looking_at_a_run_imports_nothing_that_it_names(here: Path, cli: Cli) ->
     assert (here / "imported").exists()  # else nothing was shown
 
 
+@pytest.mark.long
 def test_a_tuning_is_reported_without_imports(here: Path, cli: Cli) -> None:
     tuning = here.parent / "configs" / "tune.yaml"
     tuning.write_text("base: car.yaml\nspace: {policy.width: [2, 3]}\n")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from hpc_es.storage import programs_log, results
 from hpc_es.storage.checkpoint_store import Store
 from hpc_es.tasks.programs.task import Options, build
 from tests import runs
-from tests.harness import ROOT, mpiexec, script
+from tests.harness import ROOT, Finished, mpiexec, script
 
 TASK = "task={kind: programs, name: reverse, max_code_length: 20}"
 GA = (TASK, "policy=", "algorithm={kind: ga, population_size: 20, mutation_rate: 0.05}", "stop={generations: 5}")
@@ -37,7 +39,7 @@ VARIANTS = {
     "ga, many": [*GA, *MANY],
     "random, many": [*RANDOM, *MANY],
 }
-RANKS = (1, 2, 3)
+RANKS = (2, pytest.param(3, marks=pytest.mark.long))
 ALL = """
     import json, sys
     from hpc_es.jobs.command import run_command
@@ -53,14 +55,20 @@ ALL = """
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with RANKS/VARIANT, all run."""
+def done(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """By the number of ranks, the directory with all variants, which are run at the first call."""
     directory = tmp_path_factory.mktemp("searches")
     config = str(runs.tiny(directory))
-    for ranks in RANKS:
-        job = mpiexec(ranks, [*script(ALL), config, str(directory / str(ranks)), json.dumps(VARIANTS)], cwd=ROOT)
-        assert job.status == 0, str(job)
-    return directory
+
+    @functools.cache
+    def job(ranks: int) -> Finished:
+        return mpiexec(ranks, [*script(ALL), config, str(directory / str(ranks)), json.dumps(VARIANTS)], cwd=ROOT)
+
+    def searched(ranks: int) -> Path:
+        assert job(ranks).status == 0, str(job(ranks))
+        return directory / str(ranks)
+
+    return searched
 
 
 def result(run: Path) -> dict[str, Any]:
@@ -69,57 +77,58 @@ def result(run: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("ranks", RANKS[1:])
-def test_any_number_of_ranks_gives_the_same_bits(done: Path, ranks: int, variant: str) -> None:
-    runs.assert_same(done / str(ranks) / variant, done / "1" / variant)
-    assert result(done / str(ranks) / variant) == result(done / "1" / variant)
-    assert listed(done / str(ranks) / variant) == listed(done / "1" / variant)
+@pytest.mark.parametrize("ranks", RANKS)
+def test_any_number_of_ranks_gives_the_same_bits(done: Callable[[int], Path], ranks: int, variant: str) -> None:
+    runs.assert_same(done(ranks) / variant, done(1) / variant)
+    assert result(done(ranks) / variant) == result(done(1) / variant)
+    assert listed(done(ranks) / variant) == listed(done(1) / variant)
 
 
 @pytest.mark.parametrize("kind", ["ga", "random"])
-def test_chunks_and_schedule_change_no_result(done: Path, kind: str) -> None:
+def test_chunks_and_schedule_change_no_result(done: Callable[[int], Path], kind: str) -> None:
     """Also not the number of programs executed: no program is executed by two ranks."""
     for variant in VARIANTS:
         if variant.startswith(kind) and variant.endswith(("of 3", "of 9", "master")):
-            assert result(done / "3" / variant) == result(done / "1" / kind)
+            assert result(done(2) / variant) == result(done(1) / kind)
 
 
-def test_what_is_known_is_not_executed_again(done: Path) -> None:
+def test_what_is_known_is_not_executed_again(done: Callable[[int], Path]) -> None:
     """Of copies nothing is new, which ends the search; elites are never executed, so that at most 18 of 20 are."""
-    assert [row["episodes_this_generation"] for row in runs.rows(done / "1" / "ga, nothing new")] == [20]
+    assert [row["episodes_this_generation"] for row in runs.rows(done(1) / "ga, nothing new")] == [20]
     reason = "no new programs: neither mutation nor crossover changes any"
-    assert runs.status(done / "2" / "ga, nothing new")["reason"] == reason
-    few = [row["episodes_this_generation"] for row in runs.rows(done / "1" / "ga, few new")]
+    assert runs.status(done(2) / "ga, nothing new")["reason"] == reason
+    few = [row["episodes_this_generation"] for row in runs.rows(done(1) / "ga, few new")]
     assert few[0] == 20 and all(0 < count < 18 for count in few[1:])
-    assert result(done / "2" / "ga, few new")["npe"] == sum(few)
-    assert result(done / "2" / "ga, few new")["original_npe"] == 4 * 20
+    assert result(done(2) / "ga, few new")["npe"] == sum(few)
+    assert result(done(2) / "ga, few new")["original_npe"] == 4 * 20
 
 
 @pytest.mark.parametrize("kind", ["ga", "random"])
-def test_success_is_noticed_at_once(done: Path, kind: str) -> None:
-    found = result(done / "3" / f"{kind}, solved")
+def test_success_is_noticed_at_once(done: Callable[[int], Path], kind: str) -> None:
+    found = result(done(2) / f"{kind}, solved")
     assert found["success"] is True and found["generations"] == 1
     assert found["code_solution"] in {",.", "..", "<.", ">.", "[.", "].", *(f".{c}" for c in "><+-[],")}
     assert 1 <= found["npe"] <= found["episodes"]
-    assert runs.status(done / "3" / f"{kind}, solved")["reason"] == "a correct program"
+    assert runs.status(done(2) / f"{kind}, solved")["reason"] == "a correct program"
 
 
-def test_the_log_has_programs_and_no_timesteps(done: Path) -> None:
-    *_, last, end = (done / "1" / "ga, many" / "log.txt").read_text().splitlines()
-    programs = result(done / "1" / "ga, many")["episodes"]
+def test_the_log_has_programs_and_no_timesteps(done: Callable[[int], Path]) -> None:
+    *_, last, end = (done(1) / "ga, many" / "log.txt").read_text().splitlines()
+    programs = result(done(1) / "ga, many")["episodes"]
     assert "generation 5 of 5  best reward 1  correct program found" in last and f"NPE {programs}  " in last
     assert end.endswith(f"finished by stop.generations: 5 after 5 generations, {programs:,} programs")
     assert "timesteps" not in last + end
 
 
-def test_a_solved_run_is_over_unless_it_may_go_on(done: Path) -> None:
-    run = done / "1" / "ga, solved"
+@pytest.mark.long
+def test_a_solved_run_is_over_unless_it_may_go_on(done: Callable[[int], Path]) -> None:
+    run = done(1) / "ga, solved"
     assert "found" in described(run) and described(run)["found"]["success"] is True
     again = runs.finished(0, run, *GA, EASY)
     assert "finished by a correct program after 1 generations" in again.stdout
     runs.finished(0, run, *GA, EASY, "algorithm.stop_on_success=false")
     assert result(run)["generations"] == 5
-    assert result(run)["npe"] == result(done / "2" / "ga, solved")["npe"]
+    assert result(run)["npe"] == result(done(2) / "ga, solved")["npe"]
 
 
 def described(run: Path) -> dict[str, Any]:
@@ -136,7 +145,7 @@ def listed(run: Path) -> bytes:
     return path.read_bytes() if path.exists() else b""
 
 
-def test_every_correct_program_is_listed_once(done: Path) -> None:
+def test_every_correct_program_is_listed_once(done: Callable[[int], Path]) -> None:
     """As drawn: 70 programs in each of 5 generations, scored one by one in Python."""
     task = build(Options(name="print", base=27, fixed_string=(0,), max_code_length=4))
     search = random_search.RandomSearch(random_search.Options(), task, None, Keys(1, 0), 16)
@@ -147,13 +156,14 @@ def test_every_correct_program_is_listed_once(done: Path) -> None:
         for program, npe in sorted(first.items(), key=lambda found: found[1])
     ]
     assert 10 < len(expected) < len([program for program in drawn if program in first])
-    assert list(programs_log.read_programs(done / "3" / "random, many")) == expected
-    assert described(done / "3" / "random, many")["found"]["correct_programs"] == len(expected)
-    assert described(done / "3" / "random")["found"]["correct_programs"] == 0
+    assert list(programs_log.read_programs(done(2) / "random, many")) == expected
+    assert described(done(2) / "random, many")["found"]["correct_programs"] == len(expected)
+    assert described(done(2) / "random")["found"]["correct_programs"] == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["ga", "random"])
-def test_after_a_resume_the_list_is_the_same(done: Path, kind: str, tmp_path: Path) -> None:
+def test_after_a_resume_the_list_is_the_same(done: Callable[[int], Path], kind: str, tmp_path: Path) -> None:
     """Two generations behind the checkpoint are made again; without its list a run goes on, and says so."""
     more, run = (*VARIANTS[f"{kind}, many"], *runs.EVERY), tmp_path / "run"
     runs.finished(0, run, *more)
@@ -161,7 +171,7 @@ def test_after_a_resume_the_list_is_the_same(done: Path, kind: str, tmp_path: Pa
         path.unlink()
     again = runs.finished(3, run, *more)
     assert "from generation 3" in again.stdout
-    assert listed(run) == listed(done / "1" / f"{kind}, many") != b""
+    assert listed(run) == listed(done(1) / f"{kind}, many") != b""
     (run / programs_log.NAME).unlink()
     again = runs.finished(0, run, *more, "stop.generations=6")
     assert "programs.jsonl is missing: the correct programs found before this resume are lost" in again.stdout
@@ -186,6 +196,7 @@ def test_a_killed_run_carries_on_to_the_same_bits(search: tuple[str, ...], tmp_p
     assert listed(tmp_path / "run") == listed(tmp_path / "whole")
 
 
+@pytest.mark.long
 def test_rows_of_some_generations_only(tmp_path: Path) -> None:
     """A search has many short generations; a run that goes on keeps the rhythm."""
     more = (*GA, "report.metrics_interval=3", "checkpoint.interval=0")
@@ -199,6 +210,7 @@ def test_rows_of_some_generations_only(tmp_path: Path) -> None:
     assert result(tmp_path / "run") == result(tmp_path / "whole")
 
 
+@pytest.mark.long
 def test_repetitions_take_the_tasks_of_a_cycle_in_turn(tmp_path: Path) -> None:
     cycle = "task={kind: programs, cycle: [reverse, add], max_code_length: 20}"
     more = (*GA, cycle, "repetitions=3", "stop.episodes=50", "repetition_groups=2")

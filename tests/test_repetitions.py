@@ -40,12 +40,16 @@ def test_repetitions_differ_and_each_is_there(reference: Path) -> None:
     assert results.summary(results.read_results(reference))["missing"] == []
 
 
+@pytest.mark.long
 def test_the_first_repetition_is_the_run_without_repetitions(reference: Path, tmp_path: Path) -> None:
     runs.finished(2, tmp_path / "run")
     runs.assert_same(tmp_path / "run", reference / "repetition_0000")
 
 
-@pytest.mark.parametrize(("ranks", "groups"), [(3, 1), (3, 2), (4, 3)])
+@pytest.mark.parametrize(
+    ("ranks", "groups"),
+    [(3, 1), pytest.param(3, 2, marks=pytest.mark.long), pytest.param(4, 3, marks=pytest.mark.long)],
+)
 def test_same_rows_on_any_ranks_and_groups(reference: Path, tmp_path: Path, ranks: int, groups: int) -> None:
     done = runs.finished(ranks, tmp_path / "run", *FIVE, f"repetition_groups={groups}")
     assert found(tmp_path / "run") == found(reference)
@@ -53,6 +57,7 @@ def test_same_rows_on_any_ranks_and_groups(reference: Path, tmp_path: Path, rank
     assert "5 of 5 repetitions finished" in done.stdout
 
 
+@pytest.mark.long
 def test_array_tasks_share_the_directory(reference: Path, tmp_path: Path) -> None:
     for task in (1, 0):
         environ = {f"SLURM_ARRAY_TASK_{n}": str(v) for n, v in {"ID": task, "MIN": 0, "MAX": 1, "COUNT": 2}.items()}
@@ -101,6 +106,7 @@ def test_a_lost_line_is_written_again_without_training(reference: Path, tmp_path
     assert "generation 1 of 6" not in done.stdout
 
 
+@pytest.mark.long
 def test_finished_repetitions_are_not_run_again(tmp_path: Path) -> None:
     run = tmp_path / "run"
     runs.finished(0, run, *FIVE)
@@ -142,6 +148,7 @@ def test_refused(reference: Path, arguments: tuple[str, ...], text: str) -> None
     assert {path: path.read_bytes() for path in reference.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.long
 def test_a_directory_holds_one_run_or_several(reference: Path, tmp_path: Path) -> None:
     runs.finished(0, tmp_path / "run")
     done = runs.train(0, tmp_path / "run", *FIVE)
@@ -152,6 +159,7 @@ def test_a_directory_holds_one_run_or_several(reference: Path, tmp_path: Path) -
     assert "holds repetitions" in done.stderr
 
 
+@pytest.mark.long
 def test_results_command(reference: Path, tmp_path: Path) -> None:
     done = python(["-m", "hpc_es", "results", str(reference), "--json"])
     assert json.loads(done.stdout)["finished"] == 5
@@ -163,6 +171,7 @@ def test_results_command(reference: Path, tmp_path: Path) -> None:
     assert python(["-m", "hpc_es", "results", str(tmp_path)]).status == 2
 
 
+@pytest.mark.long
 def test_failed_repetition_leaves_the_others_alone(tmp_path: Path) -> None:
     """The checkpoints of repetition 1 are not ours."""
     run = tmp_path / "run"

@@ -60,7 +60,7 @@ def _ranks(run: Path) -> list[dict[str, float]]:
     return [{"ranks": row["ranks"] or 0} for row in metrics.read_metrics(run)]
 
 
-@pytest.mark.parametrize("kind", ["sgd", "none"])
+@pytest.mark.parametrize("kind", ["sgd", pytest.param("none", marks=pytest.mark.long)])
 def test_every_optimizer_carries_on(kind: str, tmp_path: Path) -> None:
     optimizer = f"algorithm.optimizer.kind={kind}"
     runs.finished(0, tmp_path / "whole", optimizer, "stop.generations=4")
@@ -239,6 +239,7 @@ def test_the_state_of_another_optimizer_is_refused(reference: Path, tmp_path: Pa
     assert "sgd_velocity: expected float32[58], found none; adam_m: expected none, found float32[58]" in done.stderr
 
 
+@pytest.mark.long
 def test_a_run_that_was_begun_from_another_goes_on_without_it(reference: Path, tmp_path: Path) -> None:
     source, run = tmp_path / "source", tmp_path / "run"
     shutil.copytree(reference, source)
@@ -248,6 +249,7 @@ def test_a_run_that_was_begun_from_another_goes_on_without_it(reference: Path, t
     assert done.status == 0 and "from generation 1" in done.stdout, str(done)
 
 
+@pytest.mark.long
 def test_evaluations_and_the_last_row_are_written_between_the_rows(tmp_path: Path) -> None:
     """Also where a run is stopped, asked for again, and then goes on: it never has another file than `whole`."""
     sparse = ("report.metrics_interval=4", "evaluation.interval=3", "checkpoint.interval=0")

@@ -178,6 +178,7 @@ def test_without_sbatch_the_remedy_is_named(toy: Path, tmp_path: Path) -> None:
     assert not toy.with_suffix(".sbatch").exists()
 
 
+@pytest.mark.long
 def test_a_script_changed_by_hand_is_not_replaced(toy: Path, tmp_path: Path) -> None:
     script, bin_ = toy.with_suffix(".sbatch"), tmp_path / "bin"
     bin_.mkdir()

@@ -82,7 +82,11 @@ def interrupted(job: Job) -> Finished:
 
 @pytest.mark.parametrize(
     ("ranks", "send", "signals"),
-    [(3, to_all_ranks, ALL_FOUR), (2, to_the_launcher, PASSED_ON), (2, to_one_worker, ALL_FOUR)],
+    [
+        pytest.param(3, to_all_ranks, ALL_FOUR, marks=pytest.mark.long),
+        (2, to_the_launcher, PASSED_ON),
+        pytest.param(2, to_one_worker, ALL_FOUR, marks=pytest.mark.long),
+    ],
 )
 def test_a_signal_stops_at_the_end_of_the_generation(
     ranks: int, send: object, signals: tuple[int, ...], reference: Path, tmp_path: Path
@@ -101,6 +105,7 @@ def test_a_signal_stops_at_the_end_of_the_generation(
     runs.assert_same(run, reference)
 
 
+@pytest.mark.long
 def test_a_signal_on_one_rank_without_launcher(reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with runs.begin(0, run, *ENDLESS) as job:
@@ -110,7 +115,14 @@ def test_a_signal_on_one_rank_without_launcher(reference: Path, tmp_path: Path) 
     runs.assert_same(run, reference)
 
 
-@pytest.mark.parametrize(("ranks", "send"), [(0, to_the_launcher), (3, to_the_launcher), (2, to_one_worker)])
+@pytest.mark.parametrize(
+    ("ranks", "send"),
+    [
+        pytest.param(0, to_the_launcher, marks=pytest.mark.long),
+        (3, to_the_launcher),
+        pytest.param(2, to_one_worker, marks=pytest.mark.long),
+    ],
+)
 def test_a_second_signal_gives_the_generation_up(ranks: int, send: object, reference: Path, tmp_path: Path) -> None:
     assert callable(send)
     run = tmp_path / "run"
@@ -130,6 +142,7 @@ def test_a_second_signal_gives_the_generation_up(ranks: int, send: object, refer
     runs.assert_same(run, reference)
 
 
+@pytest.mark.long
 def test_one_signal_delivered_twice_gives_nothing_up(reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with runs.begin(2, run, *ENDLESS, slowed(run)) as job:
@@ -145,6 +158,7 @@ def test_one_signal_delivered_twice_gives_nothing_up(reference: Path, tmp_path: 
     runs.assert_same(run, reference)
 
 
+@pytest.mark.long
 def test_the_time_limit_of_the_config_is_no_interruption(reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     for seconds in (0.2, 0.4):
@@ -158,6 +172,7 @@ def test_the_time_limit_of_the_config_is_no_interruption(reference: Path, tmp_pa
     runs.assert_same(run, reference)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGUSR2, signal.SIGKILL])
 def test_a_launcher_that_dies_takes_the_ranks_with_it(number: int, tmp_path: Path) -> None:
     run = tmp_path / "run"

@@ -145,6 +145,7 @@ def test_what_is_a_config_string() -> None:
     assert not any(map(is_config_string, ["configs/ga.yaml", "algorithm.sigma=0.1", "a b=1", "", "=1", "dir/x=1.yaml"]))
 
 
+@pytest.mark.long
 def test_the_command_line_takes_one(tmp_path: Path) -> None:
     text = 'env=c(task="reverse"),agent=c(algorithm="ga"),batch_size=10,timestep_limit=8'
     done = python(["-m", "hpc_es.main", text, "--output", str(tmp_path / "run"), *LIMIT, "seed=5"], cwd=ROOT)

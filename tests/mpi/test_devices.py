@@ -91,6 +91,7 @@ def test_cpu_and_gpu_side_by_side() -> None:
     assert text == "rank=host:GPU  0=a:0 of 1 (H100)  1=b:CPU; rank 1: odd"
 
 
+@pytest.mark.long
 def test_the_real_tensorflow_takes_it() -> None:
     if importlib.util.find_spec("tensorflow") is None:
         pytest.skip("TensorFlow is not installed here")

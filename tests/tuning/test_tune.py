@@ -109,6 +109,7 @@ def test_two_shards_side_by_side_find_what_one_task_finds(undisturbed: Path, tmp
         assert (status(output, name)["status"], status(output, name)["generation"]) == ("finished", generation)
 
 
+@pytest.mark.long
 def test_the_place_in_a_job_array_is_the_shard(tmp_path: Path) -> None:
     array = {f"SLURM_ARRAY_TASK_{name}": value for name, value in (("ID", "3"), ("MIN", "1"), ("MAX", "3"))}
     tune(0, tmp_path / "grid", GRID, SLURM_ARRAY_TASK_COUNT="3", **array)
@@ -116,6 +117,7 @@ def test_the_place_in_a_job_array_is_the_shard(tmp_path: Path) -> None:
     assert states == ["missing"] * 4 + ["complete"] * 2
 
 
+@pytest.mark.long
 def test_a_trial_is_the_run_that_its_config_makes(undisturbed: Path, tmp_path: Path) -> None:
     finished(1, tmp_path / "run", "algorithm.optimizer.learning_rate=0.1", "algorithm.sigma=0.3")
     final = json.loads((tmp_path / "run" / "status.json").read_text())["final_return_mean"]
@@ -148,6 +150,7 @@ def _lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
+@pytest.mark.long
 def test_a_signal_ends_the_command_with_75_and_it_carries_on(undisturbed: Path, tmp_path: Path) -> None:
     output, (base, pause) = tmp_path / "grid", paused(tmp_path)
     with begin(2, output, GRID, base=base) as job:
@@ -165,6 +168,7 @@ def test_a_signal_ends_the_command_with_75_and_it_carries_on(undisturbed: Path, 
     assert begun(output, 0) == 2
 
 
+@pytest.mark.long
 def test_a_failing_trial_leaves_the_others_alone_and_is_listed(tmp_path: Path) -> None:
     space = 'space: {task.env_kwargs.fault: ["", "raise", "nan"], task.env_kwargs.every: [1]}'
     said = tune(2, tmp_path / "grid", space)
@@ -184,6 +188,7 @@ def test_where_all_trials_fail_the_command_fails(tmp_path: Path) -> None:
     assert status(tmp_path / "grid")["status"] == "failed"
 
 
+@pytest.mark.long
 def test_a_trial_that_ends_the_whole_job_is_given_up_and_the_others_are_run(tmp_path: Path) -> None:
     base = TINY.replace("tests.trouble:Rough-v0", "tests.tuning.deadly:Deadly-v0")
     space, output = "space: {task.env_kwargs.kill: [true, false]}", tmp_path / "grid"
@@ -196,6 +201,7 @@ def test_a_trial_that_ends_the_whole_job_is_given_up_and_the_others_are_run(tmp_
     assert [state for state, _, _ in outcome(output).values()] == ["failed", "complete"]
 
 
+@pytest.mark.long
 def test_another_space_in_the_directory_is_refused(undisturbed: Path) -> None:
     said = tune(2, undisturbed, GRID.replace("0.3", "0.4"), status=2)
     assert "space.algorithm.sigma: [0.1, 0.2, 0.3] in the directory, [0.1, 0.2, 0.4]" in said
@@ -204,6 +210,7 @@ def test_another_space_in_the_directory_is_refused(undisturbed: Path) -> None:
     assert "holds another tuning" in said
 
 
+@pytest.mark.long
 def test_mistakes_are_told_by_one_rank_before_anything_is_written(tmp_path: Path) -> None:
     said = tune(3, tmp_path / "grid", "space: {algorithm.sigma: [0.1, -1], algorithm.sigmaa: [1]}", status=2)
     assert said.count("algorithm.sigma: expected a number greater than 0, found -1") == 1
@@ -213,6 +220,7 @@ def test_mistakes_are_told_by_one_rank_before_anything_is_written(tmp_path: Path
     assert "--shard: expected i/n" in tune(1, tmp_path / "grid", GRID, "--shard", "1/1", status=2)
 
 
+@pytest.mark.long
 def test_a_second_task_on_the_same_trials_is_refused_by_name(tmp_path: Path) -> None:
     output, (base, pause) = tmp_path / "grid", paused(tmp_path)
     with begin(0, output, GRID, base=base) as job:
@@ -227,6 +235,7 @@ def test_a_second_task_on_the_same_trials_is_refused_by_name(tmp_path: Path) -> 
         ended(job)
 
 
+@pytest.mark.long
 def test_repetitions_in_groups_and_the_success_objective(tmp_path: Path) -> None:
     """The target is reached by the first theta already, after one of 6 generations, or never."""
     tuning = "space: {stop.target_return: [-1000, 1000]}\nrepetitions: 3\nobjective: {success_rate_weight: 0.25}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_es.tasks.functions import keeper
 from hpc_es.tasks.functions.environment import cleaned
 from hpc_es.tasks.functions.programs import Programs
 from tests import runs
@@ -107,6 +110,22 @@ def test_other_ranks_are_answered_and_giving_up_ends_the_program(programs: Progr
         programs.run(["sh", "-c", "echo $$ > child; exec sleep 60"], tmp_path, ENVIRONMENT, poll=poll)
     assert gone(number(tmp_path / "child"))
     assert programs.run(["true"], tmp_path, ENVIRONMENT).status == 0
+
+
+def test_the_rank_knows_the_number_of_a_program_before_it_begins(tmp_path: Path) -> None:
+    """A keeper killed right after the start would leave what the program has started to nobody."""
+    ours, theirs = socket.socketpair()
+    order = {"command": ["/no/such"], "directory": str(tmp_path), "environment": {}, "cpus": [], "limit_seconds": None}
+    with theirs, ours.makefile("rb") as answers:
+        command = [sys.executable, "-I", "-S", keeper.__file__, str(theirs.fileno())]
+        with subprocess.Popen(command, pass_fds=[theirs.fileno()]):
+            ours.sendall(json.dumps(order).encode() + b"\n")
+            told = [json.loads(answers.readline())]
+            if "pid" in told[0]:
+                told.append(json.loads(answers.readline()))
+            ours.shutdown(socket.SHUT_RDWR)  # which ends it
+    ours.close()
+    assert told[0]["pid"] > 0 and "No such file" in told[1]["error"]
 
 
 def test_where_the_keeper_dies_the_program_and_its_group_do(programs: Programs, tmp_path: Path) -> None:
