@@ -50,13 +50,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check, write, submit; UserError."""
-    if not arguments.dry_run and shutil.which("sbatch") is None:
-        raise UserError("expected sbatch on the PATH, found none: run this on the cluster, or see --dry-run")
     with contextlib.redirect_stdout(sys.stderr):
         batch = _batch(arguments)
     if arguments.dry_run:
         sys.stdout.write(batch.text())
         return 0
+    if not arguments.dry_run and shutil.which("sbatch") is None:
+        raise UserError("expected sbatch on the PATH, found none: run this on the cluster, or see --dry-run")
     script = _script(arguments, batch)
     _write(script, batch)
     before = ""
