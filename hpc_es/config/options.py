@@ -26,11 +26,12 @@ def option(
     default: Any = dataclasses.MISSING,
     *,
     default_factory: Any = dataclasses.MISSING,
-    may_change: bool = False,
+    may_change: bool | tuple[Any, ...] = False,
 ) -> Any:
     """Return a field with its help text; without default the option is required.
 
     `may_change`: a resumed run may have another value, since no result depends on it; `config.identity` leaves it out.
+    Values, where it may change among these only.
     """
     metadata = {"help": help, "may_change": may_change}
     return dataclasses.field(default=default, default_factory=default_factory, metadata=metadata)

@@ -24,15 +24,14 @@ from hpc_es.core.errors import ConfigError
 
 def resolved(config: Config) -> dict[str, Any]:
     """Everything in the config, defaults too, as dicts, lists and scalars in the order of the fields."""
-    plain: dict[str, Any] = _plain(config, lambda _: True)
+    plain: dict[str, Any] = _plain(config, lambda field, value: True)
     return plain
 
 
-def _plain(value: Any, keep: Callable[[dataclasses.Field[Any]], bool]) -> Any:
+def _plain(value: Any, keep: Callable[[dataclasses.Field[Any], Any], bool]) -> Any:
     if dataclasses.is_dataclass(value):
-        return {
-            field.name: _plain(getattr(value, field.name), keep) for field in dataclasses.fields(value) if keep(field)
-        }
+        fields = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
+        return {field.name: _plain(item, keep) for field, item in fields if keep(field, item)}
     if isinstance(value, Mapping):
         return {name: _plain(item, keep) for name, item in value.items()}
     return [_plain(item, keep) for item in value] if isinstance(value, tuple | list) else value
@@ -105,8 +104,14 @@ def _build(hint: Any, value: Any) -> Any:
 
 def identity(config: Config) -> dict[str, Any]:
     """Return the part of `resolved` that a resumed run must share: all but the fields marked `may_change`."""
-    plain: dict[str, Any] = _plain(config, lambda field: not field.metadata.get("may_change", False))
+    plain: dict[str, Any] = _plain(config, lambda field, value: not _may_change(field, value))
     return plain
+
+
+def _may_change(field: dataclasses.Field[Any], value: Any) -> bool:
+    """Whether a resumed run may have another value of the field, or another than this one."""
+    may_change: bool | tuple[Any, ...] = field.metadata.get("may_change", False)
+    return may_change if isinstance(may_change, bool) else value in may_change
 
 
 def completed(old: Mapping[str, Any], may_import: Collection[str] = ()) -> dict[str, Any]:
@@ -124,7 +129,7 @@ def completed(old: Mapping[str, Any], may_import: Collection[str] = ()) -> dict[
             return {**identity(rebuilt(plain)), **rest}
     except (TypeError, ValueError, AttributeError, KeyError, ConfigError):
         pass
-    kept = {name: value for name, value in plain.items() if not fields[name].metadata.get("may_change", False)}
+    kept = {name: value for name, value in plain.items() if not _may_change(fields[name], value)}
     return {**kept, **rest}
 
 

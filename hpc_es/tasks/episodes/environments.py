@@ -15,6 +15,7 @@ from hpc_es.core.data import Array, Box, Discrete, Float32, Spaces
 from hpc_es.core.errors import ConfigError
 
 Environment: TypeAlias = gymnasium.Env[Any, Any]
+Vector: TypeAlias = gymnasium.vector.VectorEnv[Any, Any, Any]
 Wrapper = str | Mapping[str, Mapping[str, Any]]
 
 
@@ -139,15 +140,39 @@ def _inside(bounds: Array, inwards: float) -> Float32:
     return np.where(is_outside, np.nextafter(nearest_ones, np.float32(inwards)), nearest_ones)
 
 
+def vector(env_id: str, env_kwargs: Mapping[str, Any], count: int, max_episode_steps: int | None = None) -> Vector:
+    """Return so many environments in one, by the vector entry point of this id; ConfigError where it has none."""
+    keywords = dict(env_kwargs)
+    if max_episode_steps is not None:
+        keywords["max_episode_steps"] = max_episode_steps
+    try:
+        return gymnasium.make_vec(env_id, count, vectorization_mode="vector_entry_point", **keywords)
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        name = env_id.rpartition(":")[2]
+        if name in gymnasium.registry and gymnasium.registry[name].vector_entry_point is None:
+            text = f"is vector, but {env_id} has no vector_entry_point: expected auto, native or gymnasium"
+            raise ConfigError([("task.stepping", text)]) from error
+        raise ConfigError([("task.env_id", _unknown(env_id, error))]) from error
+    except TypeError as error:
+        raise ConfigError([("task.env_kwargs", f"{env_id} does not take these keywords: {error}")]) from error
+    except Exception as error:
+        text = f"{env_id} cannot be made: {type(error).__name__}: {error}"
+        raise ConfigError([("task.env_id", text)]) from error
+
+
 def spaces(environment: Environment) -> Spaces:
     """Return what a policy sees and does in this environment; ConfigError where it is not flat, with the remedy."""
-    observations, actions = environment.observation_space, environment.action_space
+    remedy = ": add 'gymnasium.wrappers:FlattenObservation' to task.wrappers"
+    return spaces_of(environment.observation_space, environment.action_space, remedy)
+
+
+def spaces_of(observations: Any, actions: Any, remedy: str = "") -> Spaces:
+    """Return what a policy sees and does, by the spaces of one environment; ConfigError where it is not flat."""
     if not isinstance(observations, gymnasium.spaces.Box) or len(observations.shape) != 1:
-        text = (
-            f"expected flat observations (a Box of one dimension), found {observations}: "
-            "add 'gymnasium.wrappers:FlattenObservation' to task.wrappers"
-        )
-        raise ConfigError([("task.env_id", text)])
+        is_image = isinstance(observations, gymnasium.spaces.Box) and observations.dtype == np.uint8
+        text = f"expected flat observations (a Box of one dimension), found {observations}"
+        text += " (images: there is no policy for them yet)" if is_image else ""
+        raise ConfigError([("task.env_id", text + remedy)])
     width = int(observations.shape[0])
     if isinstance(actions, gymnasium.spaces.Discrete):
         return Spaces(width, Discrete(int(actions.n), int(actions.start)))

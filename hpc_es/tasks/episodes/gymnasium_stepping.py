@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hpc_es.core.data import Array, Float32, Float64
@@ -28,8 +28,9 @@ class GymnasiumStepping:
         self._watch: Watch | None = None
 
     @contextlib.contextmanager
-    def chunk(self, jobs: int) -> Iterator[None]:
+    def chunk(self, seeds: Sequence[int]) -> Iterator[None]:
         """Add environments until each job has one, and watch their time where it is limited."""
+        jobs = len(seeds)
         with quiet_stderr(len(self._pool) < jobs):  # the task's first has said all
             while len(self._pool) < jobs:
                 self._pool.append(self._make())

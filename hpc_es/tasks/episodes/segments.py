@@ -36,7 +36,7 @@ class Segments:
 
     def play(self, actor: Actor, batch: Batch, steps: int, poll: Poll) -> Outcome:
         """Run every job's episode on for so many steps, or to its end; rows have EPISODE_LENGTH too."""
-        with self._stepping.chunk(len(batch.seeds)):
+        with self._stepping.chunk(batch.seeds[:, 0].tolist()):
             segment = Segment(self._task, self._stepping, actor, batch, steps, self._paused)
             outcome = segment.run(poll)
         self._paused = segment.paused

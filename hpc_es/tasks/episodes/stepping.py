@@ -1,11 +1,13 @@
 """How the environments of a chunk are stepped: what a rollout asks of whoever does it.
 
 Environments belong to jobs and are kept from chunk to chunk; rows are places in the actor's stack. Implementations:
-`gymnasium_stepping.py` (any environment, one after another) and `mujoco/` (MuJoCo without Gymnasium's overhead).
+`gymnasium_stepping.py` (any environment, one after another), `mujoco/` (MuJoCo without Gymnasium's overhead) and
+`vector_stepping.py` (environments that are many in one).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -34,8 +36,11 @@ class Stepped:
 class Stepping(Protocol):
     """The environments of a chunk's jobs."""
 
-    def chunk(self, jobs: int) -> AbstractContextManager[None]:
-        """Have an environment for each job of a chunk that begins; it is over at the end of the context."""
+    def chunk(self, seeds: Sequence[int]) -> AbstractContextManager[None]:
+        """Have an environment for each job of a chunk that begins; it is over at the end of the context.
+
+        `seeds` has that of each job's first episode.
+        """
         ...
 
     def reset(self, job: int, seed: int) -> Array:

@@ -25,6 +25,8 @@ from hpc_es.tasks.episodes.mujoco import choice
 from hpc_es.tasks.episodes.rollout import Rollout
 from hpc_es.tasks.episodes.segments import Segments
 from hpc_es.tasks.episodes.stepping import Stepping
+from hpc_es.tasks.episodes.vector_choice import Vectors
+from hpc_es.tasks.episodes.vector_stepping import VectorStepping
 from hpc_es.tasks.policy_problems import (
     ObservationNormalization,
     PolicyProblem,
@@ -52,10 +54,11 @@ class Options:
     wrappers: tuple[str | Mapping[str, Mapping[str, Any]], ...] = option(
         "wrappers from the inside out: 'module:Class', or {'module:Class': {keyword: value}}", ()
     )
-    stepping: Literal["auto", "native", "gymnasium"] = option(
-        "native: MuJoCo environments of Gymnasium (-v5) without its overhead, to the same bits; auto: where possible",
+    stepping: Literal["auto", "native", "gymnasium", "vector"] = option(
+        "native: MuJoCo environments of Gymnasium (-v5) without its overhead, to the same bits; auto: where possible; "
+        "vector: by the vector_entry_point of env_id",
         "auto",
-        may_change=True,
+        may_change=("auto", "native", "gymnasium"),
     )
     fresh_environment: bool = option("a new environment for each job, for those that keep hidden state", False)
     observation_normalization: ObservationNormalization = option(
@@ -73,24 +76,30 @@ class Episodes:
     def __init__(self, options: Options) -> None:
         self.options, self.name = options, options.env_id
         self.episodes_per_job = options.episodes_per_job
-        self._first = self.environment()
         self._segments: list[Segments] = []
-        self.spaces = environments.spaces(self._first)
-        self.behaviour = behaviours.behaviour_of(options.behaviour, self.spaces.observations, self.environment)
-        spec = self._first.spec
-        self.time_limit = None if spec is None else spec.max_episode_steps  # in steps
         self.notices: tuple[str, ...] = ()  # what a user should know of how it will run
-        self._simulator = self._native()
+        self._simulator: Any = None  # what steps without Gymnasium
+        self._vectors = Vectors(options) if options.stepping == "vector" else None
+        self._first = None if self._vectors else self.environment()
+        if self._vectors is not None:
+            self.spaces, self.time_limit = self._vectors.spaces, self._vectors.time_limit
+        else:
+            assert self._first is not None
+            self.spaces = environments.spaces(self._first)
+            spec = self._first.spec
+            self.time_limit = None if spec is None else spec.max_episode_steps  # in steps
+            self._simulator = self._native(self._first)
+        self.behaviour = behaviours.behaviour_of(options.behaviour, self.spaces.observations, self.environment)
         self._stepping = self._new_stepping(self._first)
 
-    def _native(self) -> Any:
+    def _native(self, first: environments.Environment) -> Any:
         """Return what steps without Gymnasium, or None; ConfigError where it must and cannot."""
         wanted = self.options.stepping
-        if wanted == "gymnasium" or (wanted == "auto" and not choice.is_mujoco(self._first)):
+        if wanted == "gymnasium" or (wanted == "auto" and not choice.is_mujoco(first)):
             return None
         try:
             self._refuse_native()
-            return choice.simulator(self._first)
+            return choice.simulator(first)
         except choice.NotNativeError as error:
             if wanted == "native":
                 text = f"is native, which is not possible here: {error}; expected auto or gymnasium"
@@ -111,6 +120,8 @@ class Episodes:
         return self._new_stepping(None)
 
     def _new_stepping(self, first: environments.Environment | None) -> Stepping:
+        if self._vectors is not None:
+            return VectorStepping(self._vectors.make, self.spaces, self._vectors.time_limit)
         if self._simulator is None:
             return GymnasiumStepping(self.environment, self.options.episode_timeout_seconds, first)
         from hpc_es.tasks.episodes.mujoco.stepping import MujocoStepping
@@ -130,7 +141,8 @@ class Episodes:
             problem = PolicyProblem(self, policy, keys, self.options.observation_normalization, unit, self.fields)
         else:
             refuse_normalization(self.options.observation_normalization)
-            problem = PolicyTrajectories(self, policy, self.time_limit, segments=self.segments, fields=self.fields)
+            segments = None if self._vectors else self.segments
+            problem = PolicyTrajectories(self, policy, self.time_limit, segments=segments, fields=self.fields)
         problem.notices = self.notices
         return problem
 
@@ -141,12 +153,14 @@ class Episodes:
 
     def environment(self, render_mode: str | None = None) -> environments.Environment:
         """Return a new environment; ConfigError where it cannot be made."""
+        if self._vectors is not None:
+            raise ConfigError([("task.stepping", "is vector: expected auto, native or gymnasium for a single one")])
         o = self.options
         return environments.make(o.env_id, o.env_kwargs, o.max_episode_steps, o.wrappers, render_mode)
 
     def evaluate(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
         """Run every job's episodes; rows, and the sums of the observations of the jobs to observe."""
-        with self._stepping.chunk(len(batch.seeds)):
+        with self._stepping.chunk(batch.seeds[:, 0].tolist()):
             return Rollout(self, self._stepping, actor, batch).run(poll)
 
     def close(self) -> None:
@@ -154,7 +168,7 @@ class Episodes:
         self._stepping.close()
         for segments in self._segments:
             segments.close()
-        if self._simulator is not None:  # else it is one of these environments
+        if self._simulator is not None and self._first is not None:  # else it is one of these environments
             with contextlib.suppress(Exception):
                 self._first.close()
 

@@ -133,7 +133,7 @@ def _try(made: Simulator, environment: Environment) -> None:
     shape = environment.observation_space.shape
     assert shape is not None
     observations, rewards = np.zeros((1, *shape), np.float32), np.zeros(1)
-    with stepping.chunk(1):
+    with stepping.chunk([0]):
         observations[0] = stepping.reset(0, 0)
         actions = np.zeros((1, made.model.nu), np.float32)
         stepped = stepping.advance(Running([0], [0]), actions, observations, rewards)

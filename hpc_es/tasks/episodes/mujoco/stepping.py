@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,9 @@ class MujocoStepping:
         self._seats: _Seats | None = None
 
     @contextlib.contextmanager
-    def chunk(self, jobs: int) -> Iterator[None]:
+    def chunk(self, seeds: Sequence[int]) -> Iterator[None]:
         """Add simulations until each job has one."""
-        more = max(jobs - len(self._pool), 0)
+        more = max(len(seeds) - len(self._pool), 0)
         self._pool += [self._simulator.simulation() for _ in range(more)]
         self._elapsed = np.concatenate([self._elapsed, np.zeros(more, np.int64)])
         self._position = np.concatenate([self._position, np.zeros(more)])

@@ -1,0 +1,176 @@
+"""Vector environments are stepped as one, to the bits of single ones; those whose episodes share a seed are refused."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpc_es
+from hpc_es.config.loading import load
+from hpc_es.core.errors import ConfigError, UserError
+from hpc_es.tasks.episodes import environments
+from hpc_es.tasks.episodes.task import Episodes
+from hpc_es.tasks.episodes.vector_stepping import begun
+from tests import runs
+from tests.harness import ROOT, mpiexec, script
+from tests.toys import Still, episodes, played
+
+SWARM = "tests.vector_toys:Swarm-v0"
+SEEDS = [3, 1, 4, 159, 26, 5]
+
+
+def vector(env_id: str = SWARM, **options: Any) -> Episodes:
+    return episodes(env_id, stepping="vector", **options)
+
+
+def refused(env_id: str = SWARM, **options: Any) -> str:
+    with pytest.raises(ConfigError) as error:
+        vector(env_id, **options)
+    return str(error.value)
+
+
+# What an episode gives.
+
+
+@pytest.mark.parametrize("keywords", [{}, {"fault": "arrays alone"}])
+def test_episodes_are_those_of_single_environments(keywords: dict[str, Any]) -> None:
+    single = played(episodes("Chaos"), SEEDS, Still(len(SEEDS), 0.5, 2)).rows
+    assert len(set(single["length"].tolist())) > 3  # they end one by one
+    rows = played(vector(env_kwargs=keywords), SEEDS, Still(len(SEEDS), 0.5, 2)).rows
+    assert rows.tobytes() == single.tobytes()
+
+
+def test_a_vector_that_resets_by_itself() -> None:
+    """200 steps an episode; what it begins anew afterwards is not counted."""
+    single = played(episodes("Pendulum-v1"), SEEDS, Still(len(SEEDS), 1.0, 1)).rows
+    rows = played(vector("tests.vector_toys:SyncPendulum-v0", max_episode_steps=200), SEEDS, Still(len(SEEDS), 1.0, 1))
+    assert rows.rows.tobytes() == single.tobytes()
+
+
+def test_a_time_limit_of_ones_own() -> None:
+    rows = played(vector(max_episode_steps=7), SEEDS, Still(len(SEEDS), 0.5, 2)).rows
+    assert (
+        rows["length"].tolist()
+        == played(episodes("Chaos", max_episode_steps=7), SEEDS, Still(len(SEEDS), 0.5, 2)).rows["length"].tolist()
+    )
+    assert rows["length"].max() == 7
+
+
+def test_an_exception_fails_the_jobs_that_run_and_the_next_chunk_has_a_new_vector() -> None:
+    task = vector(env_kwargs={"fault": "raise"})
+    alone = played(task, [5, 26], Still(2, 0.5, 2)).rows["return_"]
+    found = played(task, [5, 7], Still(2, 0.5, 2))
+    assert np.isnan(found.rows["return_"]).all()
+    assert "ValueError: the simulator diverged (" in found.failures[0]
+    assert played(task, [5, 26], Still(2, 0.5, 2)).rows["return_"].tobytes() == alone.tobytes()
+
+
+def test_final_observations_are_behaviours() -> None:
+    options: dict[str, Any] = {"behaviour": {"final_observation": [0, 2]}}
+    found = [
+        played(task, SEEDS, Still(len(SEEDS), 0.5, 2)).rows
+        for task in (runs_task(SWARM, stepping="vector", **options), runs_task("tests.toys:Chaos-v0", **options))
+    ]
+    assert found[0]["behaviour"].tobytes() == found[1]["behaviour"].tobytes()
+
+
+def runs_task(env_id: str, **task: Any) -> Any:
+    """The task of a validated config, as options within options have to be."""
+    from hpc_es.config.loading import validate
+    from hpc_es.training.build import task_and_policy
+
+    return task_and_policy(validate({"task": {"env_id": env_id, **task}}))[0]
+
+
+# Runs.
+
+TRAIN = """
+    import sys
+    from pathlib import Path
+    import hpc_es
+    from hpc_es.config.loading import load
+    task = ["task.env_id=tests.vector_toys:Swarm-v0", "task.max_episode_steps=60", "stop.generations=3"]
+    for name in ("vector", "gymnasium"):
+        for row in hpc_es.train(load(Path(sys.argv[1]), [*task, "task.stepping=" + name]), Path(sys.argv[2]) / name):
+            pass
+"""
+
+
+def test_theta_is_that_of_single_environments_on_any_number_of_ranks(tmp_path: Path) -> None:
+    config = str(runs.tiny(tmp_path))
+    for ranks in (1, 3):
+        done = mpiexec(ranks, [*script(TRAIN), config, str(tmp_path / str(ranks))], cwd=ROOT)
+        assert done.status == 0, str(done)
+    theta = runs.newest(tmp_path / "1/gymnasium").state.theta
+    for other in ("1/vector", "3/vector"):
+        assert runs.newest(tmp_path / other).state.theta.tobytes() == theta.tobytes()
+
+
+def test_a_run_is_not_carried_on_by_another_kind_of_environments(tmp_path: Path) -> None:
+    """Results depend on it, as they do not on native stepping."""
+    config = runs.tiny(tmp_path)
+    task = [f"task.env_id={SWARM}", "stop.generations=1"]
+    for _ in hpc_es.train(load(config, task), tmp_path / "run"):
+        pass
+    for _ in hpc_es.train(load(config, [*task, "task.stepping=gymnasium"]), tmp_path / "run"):
+        pass
+    with pytest.raises(UserError, match=r"task\.stepping"):
+        hpc_es.train(load(config, [*task, "task.stepping=vector"]), tmp_path / "run")
+
+
+# What is refused.
+
+
+def test_gymnasiums_own_cartpole_has_one_seed_for_all() -> None:
+    said = refused("CartPole-v1")
+    assert "task.stepping: is vector, but reset(seed=[11, 22]) and steps of CartPole-v1 fail: " in said
+    assert "expected one that takes a seed for each environment, or auto, native or gymnasium" in said
+
+
+@pytest.mark.parametrize("fault", ["one seed", "neighbours", "no seeds"])
+def test_episodes_that_depend_on_their_place_or_neighbours(fault: str) -> None:
+    assert "the episode of a seed differs by its place in the vector" in refused(env_kwargs={"fault": fault})
+
+
+def test_images() -> None:
+    assert "(images: there is no policy for them yet)" in refused("tests.vector_toys:Images-v0")
+
+
+def test_an_id_without_vectors() -> None:
+    assert refused("Pendulum-v1") == (
+        "task.stepping: is vector, but Pendulum-v1 has no vector_entry_point: expected auto, native or gymnasium"
+    )
+
+
+def test_an_unknown_id_has_its_nearest() -> None:
+    assert "did you mean 'CartPole-v1'?" in refused("CartPol-v1")
+
+
+def test_options_that_need_single_environments_are_told_all_at_once() -> None:
+    said = refused(episodes_per_job=2, fresh_environment=True, episode_timeout_seconds=1.0, wrappers=("a:B",))
+    for key in ("episodes_per_job", "fresh_environment", "episode_timeout_seconds", "wrappers"):
+        assert f"task.{key}: needs environments one by one, but task.stepping is vector" in said
+
+
+def test_a_behaviour_that_the_next_episode_has_overwritten() -> None:
+    with pytest.raises(ConfigError, match="replaces by the next episode's first"):
+        runs_task("tests.vector_toys:Hasty-v0", stepping="vector", behaviour={"final_observation": True})
+
+
+def test_atari_takes_seeds_but_shows_images() -> None:
+    """As ale_py ships it: a seed for each environment, in an array."""
+    said = refused("ale_py:ALE/Pong-v5", env_kwargs={"reward_clipping": False, "num_threads": 1})
+    assert "(images: there is no policy for them yet)" in said
+    with contextlib.closing(environments.vector("ale_py:ALE/SpaceInvaders-v5", {"num_threads": 1}, 2)) as game:
+        there, back = begun(game, [5, 6]), begun(game, [6, 5])
+    assert there[0].tobytes() == back[1].tobytes() != there[1].tobytes()
+
+
+def test_the_memory_of_an_atari_game_is_a_flat_observation() -> None:
+    task = episodes("ale_py:ALE/Pong-v5", env_kwargs={"obs_type": "ram"}, max_episode_steps=20)
+    assert task.spaces.observations == 128
+    assert played(task, [1, 2]).rows["length"].tolist() == [20, 20]

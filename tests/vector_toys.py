@@ -1,0 +1,80 @@
+"""Vector environments, good and bad; importing this registers them. `Swarm-v0` is `tests.toys:Chaos-v0`, bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from tests.toys import Chaos
+
+LIMIT = 60  # steps of an episode, which Swarm itself does not know of
+
+
+class Swarm(VectorEnv[Any, Any, Any]):
+    """Many logistic maps at once; those that are over go on."""
+
+    metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
+    single_observation_space, single_action_space = Chaos.observation_space, Chaos.action_space
+
+    def __init__(self, num_envs: int, max_episode_steps: int | None = None, fault: str = "") -> None:
+        self.num_envs, self.fault = num_envs, fault
+        self.steps = self.begun = 0
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.steps, self.seeds = 0, list(self.given(seed))
+        assert len(self.seeds) == self.num_envs
+        drawn = [gymnasium.utils.seeding.np_random(int(each))[0].uniform(0.1, 0.9, 4) for each in self.seeds]
+        self.x = np.array(drawn)
+        return self.x.astype(np.float32), {}
+
+    def given(self, seed: Any) -> Sequence[int]:
+        if self.fault == "arrays alone" and not isinstance(seed, np.ndarray):
+            raise TypeError("expected an array")
+        if self.fault == "no seeds":
+            self.begun += self.num_envs
+            return range(self.begun - self.num_envs, self.begun)
+        if self.fault == "one seed":
+            return [seed[0] + number for number in range(self.num_envs)]
+        return seed  # type: ignore[no-any-return]
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        self.steps += 1
+        assert actions.shape == (self.num_envs, 2)
+        pushes = actions.sum(1).astype(float)
+        if self.fault == "neighbours":
+            pushes = np.full(self.num_envs, pushes.mean())
+        if self.fault == "raise" and self.steps == 5 and 7 in self.seeds:
+            raise ValueError("the simulator diverged")
+        self.x = 3.99 * self.x * (1 - self.x)
+        self.x = np.clip(self.x + 0.01 * pushes[:, None], 0.01, 0.99)
+        over = np.zeros(self.num_envs, bool)
+        return self.x.astype(np.float32), self.x[:, 0] + actions[:, 1], self.x[:, 1] > 0.985, over, {}
+
+
+def sync_pendulum(num_envs: int, max_episode_steps: int | None = None) -> SyncVectorEnv:
+    """Gymnasium's own vector of Pendulum-v1, which resets by itself."""
+    return SyncVectorEnv([lambda: gymnasium.make("Pendulum-v1")] * num_envs)
+
+
+class Images(Swarm):
+    """It observes pictures."""
+
+    single_observation_space: Any = gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+
+
+class Hasty(Swarm):
+    """It observes the next episode at the end of one."""
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+
+
+gymnasium.register("Swarm-v0", Chaos, vector_entry_point=Swarm, max_episode_steps=LIMIT, order_enforce=False)
+gymnasium.register("Images-v0", vector_entry_point=Images)
+gymnasium.register("Hasty-v0", vector_entry_point=Hasty)
+gymnasium.register(
+    "SyncPendulum-v0", "gymnasium.envs.classic_control.pendulum:PendulumEnv", vector_entry_point=sync_pendulum
+)
