@@ -52,7 +52,7 @@ def natively(env_id: str, options: dict[str, Any], rows: int, steps: int, scale:
     shape: Any = environment.observation_space.shape
     observations, rewards, seeds = np.zeros((rows, *shape)), np.zeros(rows), list(range(rows))
     found: list[list[Line]] = []
-    with stepping.chunk(rows):
+    with stepping.chunk(range(rows)):
         found += [[(stepping.reset(row, row).tobytes(),)] for row in range(rows)]
         for step, taken in enumerate(actions):
             for running in turns(rows, step):

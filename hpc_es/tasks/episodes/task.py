@@ -7,7 +7,7 @@ global generators. `rollout.py` has the steps.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,9 +19,9 @@ from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.tasks.episodes import behaviour as behaviours
-from hpc_es.tasks.episodes import environments
+from hpc_es.tasks.episodes import environments, without_gymnasium
 from hpc_es.tasks.episodes.gymnasium_stepping import GymnasiumStepping
-from hpc_es.tasks.episodes.mujoco import choice
+from hpc_es.tasks.episodes.native import NotNativeError
 from hpc_es.tasks.episodes.rollout import Rollout
 from hpc_es.tasks.episodes.segments import Segments
 from hpc_es.tasks.episodes.stepping import Stepping
@@ -55,8 +55,8 @@ class Options:
         "wrappers from the inside out: 'module:Class', or {'module:Class': {keyword: value}}", ()
     )
     stepping: Literal["auto", "native", "gymnasium", "vector"] = option(
-        "native: MuJoCo environments of Gymnasium (-v5) without its overhead, to the same bits; auto: where possible; "
-        "vector: by the vector_entry_point of env_id",
+        "native: MuJoCo (-v5) and classic control without Gymnasium's overhead, to the same bits; auto: where "
+        "possible; vector: by the vector_entry_point of env_id",
         "auto",
         may_change=("auto", "native", "gymnasium"),
     )
@@ -78,7 +78,7 @@ class Episodes:
         self.episodes_per_job = options.episodes_per_job
         self._segments: list[Segments] = []
         self.notices: tuple[str, ...] = ()  # what a user should know of how it will run
-        self._simulator: Any = None  # what steps without Gymnasium
+        self._native: Callable[[], Stepping] | None = None  # what steps without Gymnasium
         self._vectors = Vectors(options) if options.stepping == "vector" else None
         self._first = None if self._vectors else self.environment()
         if self._vectors is not None:
@@ -88,19 +88,23 @@ class Episodes:
             self.spaces = environments.spaces(self._first)
             spec = self._first.spec
             self.time_limit = None if spec is None else spec.max_episode_steps  # in steps
-            self._simulator = self._native(self._first)
+            self._native = self._without_gymnasium(self._first)
         self.behaviour = behaviours.behaviour_of(options.behaviour, self.spaces.observations, self.environment)
         self._stepping = self._new_stepping(self._first)
 
-    def _native(self, first: environments.Environment) -> Any:
+    def _without_gymnasium(self, first: environments.Environment) -> Callable[[], Stepping] | None:
         """Return what steps without Gymnasium, or None; ConfigError where it must and cannot."""
         wanted = self.options.stepping
-        if wanted == "gymnasium" or (wanted == "auto" and not choice.is_mujoco(first)):
+        if wanted == "gymnasium":
             return None
         try:
-            self._refuse_native()
-            return choice.simulator(first)
-        except choice.NotNativeError as error:
+            found = without_gymnasium.stepping(first)
+            if found is None and wanted == "native":
+                raise NotNativeError(f"{self.name} is none of {without_gymnasium.NAMES}")
+            if found is not None:
+                self._refuse_native()
+            return found
+        except NotNativeError as error:
             if wanted == "native":
                 text = f"is native, which is not possible here: {error}; expected auto or gymnasium"
                 raise ConfigError([("task.stepping", text)]) from error
@@ -111,9 +115,9 @@ class Episodes:
         """Raise NotNativeError where options of the task need Gymnasium."""
         measured = self.options.behaviour
         if measured is not None and not measured.final_observation:
-            raise choice.NotNativeError("task.behaviour needs the info of its steps")
+            raise NotNativeError("task.behaviour needs the info of its steps")
         if self.options.episode_timeout_seconds is not None:
-            raise choice.NotNativeError("task.episode_timeout_seconds watches each step of Gymnasium's")
+            raise NotNativeError("task.episode_timeout_seconds watches each step of Gymnasium's")
 
     def stepping(self) -> Stepping:
         """Return environments of their own for the jobs of chunks."""
@@ -122,11 +126,9 @@ class Episodes:
     def _new_stepping(self, first: environments.Environment | None) -> Stepping:
         if self._vectors is not None:
             return VectorStepping(self._vectors.make, self.spaces, self._vectors.time_limit)
-        if self._simulator is None:
-            return GymnasiumStepping(self.environment, self.options.episode_timeout_seconds, first)
-        from hpc_es.tasks.episodes.mujoco.stepping import MujocoStepping
-
-        return MujocoStepping(self._simulator)
+        if self._native is not None:
+            return self._native()
+        return GymnasiumStepping(self.environment, self.options.episode_timeout_seconds, first)
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -168,7 +170,7 @@ class Episodes:
         self._stepping.close()
         for segments in self._segments:
             segments.close()
-        if self._simulator is not None and self._first is not None:  # else it is one of these environments
+        if self._native is not None and self._first is not None:  # else it is one of these environments
             with contextlib.suppress(Exception):
                 self._first.close()
 

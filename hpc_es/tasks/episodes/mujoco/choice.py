@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-import gymnasium
 import numpy as np
 
 from hpc_es.tasks.episodes.environments import Environment
+from hpc_es.tasks.episodes.native import GYMNASIUM, NotNativeError, refuse_versions, time_limit
+from hpc_es.tasks.episodes.stepping import Stepping
 
 if TYPE_CHECKING:
     from hpc_es.tasks.episodes.mujoco.simulator import Simulator
 
 # What the tests compared with Gymnasium bit by bit (tests/tasks/test_mujoco.py); others go through Gymnasium.
-VERSIONS = {"gymnasium": ("1.4.0",), "mujoco": ("4.0.0",)}
+VERSIONS = {"gymnasium": GYMNASIUM, "mujoco": ("4.0.0",)}
 
 FILES = {  # environment: the file of its description
     "HalfCheetah": "planar",
@@ -38,23 +38,25 @@ MUJOCO_ENVIRONMENT = "gymnasium.envs.mujoco.mujoco_env"
 UNSEEN = ("render_mode", "width", "height", "camera_id", "camera_name", "max_geom", "visual_options")  # of a picture
 
 
-class NotNativeError(Exception):
-    """Why an environment is stepped by Gymnasium."""
-
-
-def is_mujoco(environment: Environment) -> bool:
+def is_known(environment: Environment) -> bool:
     """Return whether it is one of Gymnasium's MuJoCo environments, or made from their base class."""
     return any(base.__module__ == MUJOCO_ENVIRONMENT for base in type(environment.unwrapped).__mro__)
+
+
+def stepping(environment: Environment) -> Callable[[], Stepping]:
+    """Return what makes steppings of it; NotNativeError with the reason."""
+    made = simulator(environment)
+    from hpc_es.tasks.episodes.mujoco.stepping import MujocoStepping
+
+    return lambda: MujocoStepping(made)
 
 
 def simulator(environment: Environment) -> Simulator:
     """Return what steps this environment without Gymnasium; NotNativeError with the reason."""
     name = _name(environment)
-    max_steps = _max_steps(environment)
+    max_steps = time_limit(environment)
     for package, seen in VERSIONS.items():
-        found = importlib.metadata.version(package)
-        if found not in seen:
-            raise NotNativeError(f"it was compared with {package} {' and '.join(seen)} only, and this is {found}")
+        refuse_versions(package, seen)
     options = _options(environment)
     from hpc_es.tasks.episodes.mujoco.simulator import Simulator
 
@@ -78,18 +80,6 @@ def _name(environment: Environment) -> str:
     if (found.__module__, found.__name__) != (expected, f"{name}Env"):
         raise NotNativeError(f"{env_id} is registered as {found.__module__}:{found.__name__}, which is not Gymnasium's")
     return name
-
-
-def _max_steps(environment: Environment) -> int | None:
-    """Return the limit of TimeLimit, None without one; no other wrapper may do anything."""
-    limit = None
-    while isinstance(environment, gymnasium.Wrapper):
-        if type(environment) is gymnasium.wrappers.TimeLimit and limit is None:
-            limit = environment._max_episode_steps
-        elif type(environment) is not gymnasium.wrappers.OrderEnforcing:
-            raise NotNativeError(f"its wrapper {type(environment).__name__} needs Gymnasium")
-        environment = environment.env
-    return limit
 
 
 def _options(environment: Environment) -> Mapping[str, Any]:

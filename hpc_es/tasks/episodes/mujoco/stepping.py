@@ -10,6 +10,7 @@ import numpy as np
 
 from hpc_es.core.data import Array, Float32, Float64
 from hpc_es.tasks.episodes.mujoco.simulator import Simulation, Simulator, Stack
+from hpc_es.tasks.episodes.seats import Clock, Seats
 from hpc_es.tasks.episodes.stepping import Running, Stepped
 
 
@@ -19,7 +20,7 @@ class MujocoStepping:
     def __init__(self, simulator: Simulator) -> None:
         self._simulator, self._describe = simulator, simulator.description
         self._pool: list[Simulation] = []
-        self._elapsed = np.zeros(0, np.int64)  # steps of each job's episode
+        self._clock = Clock(simulator.max_steps)
         self._position = np.zeros(0)  # that its velocity is measured from
         self._seats: _Seats | None = None
 
@@ -28,7 +29,7 @@ class MujocoStepping:
         """Add simulations until each job has one."""
         more = max(len(seeds) - len(self._pool), 0)
         self._pool += [self._simulator.simulation() for _ in range(more)]
-        self._elapsed = np.concatenate([self._elapsed, np.zeros(more, np.int64)])
+        self._clock.grow(more)
         self._position = np.concatenate([self._position, np.zeros(more)])
         yield
 
@@ -36,7 +37,7 @@ class MujocoStepping:
         """Begin an episode."""
         simulation = self._pool[job]
         self._simulator.reset(simulation, seed)
-        self._elapsed[job] = 0
+        self._clock.restart(job)
         state = Stack([simulation], self._simulator.widths).read()
         position = self._describe.position(state)
         if position is not None:
@@ -62,7 +63,7 @@ class MujocoStepping:
                 np.concatenate(parts, axis=1, out=observations, casting="same_kind")
             else:
                 observations[seats.rows] = np.concatenate(parts, axis=1)
-        return self._stepped(seats, terminated, failed)
+        return self._clock.stepped(seats, terminated, failed)
 
     def _velocity(self, state: Any, jobs: Any) -> Array | None:
         position = self._describe.position(state)
@@ -71,17 +72,6 @@ class MujocoStepping:
         velocity: Array = (position - self._position[jobs]) / self._simulator.step_seconds
         self._position[jobs] = position
         return velocity
-
-    def _stepped(self, seats: _Seats, terminated: Array | None, failed: dict[int, Exception]) -> Stepped:
-        """Return what ended: by itself, or by the time limit of Gymnasium's TimeLimit."""
-        rows, limit = seats.running.rows, self._simulator.max_steps
-        self._elapsed[seats.jobs] += 1
-        stepped = Stepped(failed=[(rows[place], error) for place, error in failed.items()])
-        ended = set[int]() if terminated is None else set(np.flatnonzero(terminated).tolist())
-        cut = set[int]() if limit is None else set(np.flatnonzero(self._elapsed[seats.jobs] >= limit).tolist())
-        stepped.ended = [rows[place] for place in sorted((ended | cut) - failed.keys())]
-        stepped.cut = [rows[place] for place in sorted(cut - ended - failed.keys())]
-        return stepped
 
     def seconds(self, job: int) -> float:
         """Return 0: no time is limited."""
@@ -96,18 +86,10 @@ class MujocoStepping:
         self._pool, self._seats = [], None
 
 
-class _Seats:
-    """What is the same in each step until an episode is over."""
+class _Seats(Seats):
+    """Seats with the simulations in them."""
 
     def __init__(self, running: Running, pool: list[Simulation], widths: dict[str, int], stack_rows: int) -> None:
-        self.running, self.are_all = running, len(running.rows) == stack_rows
-        self.rows, self.jobs = _index(running.rows), _index(running.jobs)
+        super().__init__(running, stack_rows)
         self.simulations = [pool[job] for job in running.jobs]
         self.stack = Stack(self.simulations, widths)
-
-
-def _index(places: list[int]) -> Any:
-    """Return what selects these places of an array, a slice where they are the first."""
-    if places == list(range(len(places))):
-        return slice(len(places))
-    return np.array(places, np.intp)

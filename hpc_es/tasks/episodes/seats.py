@@ -1,0 +1,54 @@
+"""Which of a chunk's jobs run in which rows: what is the same in each step until an episode is over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpc_es.tasks.episodes.stepping import Running, Stepped
+
+
+class Seats:
+    """Indices of rows and jobs, slices where that is possible."""
+
+    def __init__(self, running: Running, stack_rows: int) -> None:
+        self.running, self.are_all = running, len(running.rows) == stack_rows
+        self.rows, self.jobs = _index(running.rows), _index(running.jobs)
+
+
+def _index(places: list[int]) -> Any:
+    """Return what selects these places of an array, a slice where they are the first."""
+    if places == list(range(len(places))):
+        return slice(len(places))
+    return np.array(places, np.intp)
+
+
+class Clock:
+    """The steps of each job's episode, and what ends by them."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._elapsed = np.zeros(0, np.int64)
+
+    def grow(self, jobs: int) -> None:
+        """Have a place for so many jobs more."""
+        self._elapsed = np.concatenate([self._elapsed, np.zeros(jobs, np.int64)])
+
+    def restart(self, job: int) -> None:
+        """An episode begins."""
+        self._elapsed[job] = 0
+
+    def stepped(self, seats: Seats, terminated: Any, failed: dict[int, Exception] | None = None) -> Stepped:
+        """Return what ended with a step: by itself (bool[places] or None), by the limit, by an exception at a place."""
+        rows, failures = seats.running.rows, failed or {}
+        self._elapsed[seats.jobs] += 1
+        stepped = Stepped(failed=[(rows[place], error) for place, error in failures.items()])
+        ended = set[int]() if terminated is None else set(np.flatnonzero(terminated).tolist())
+        cut = set[int]() if self._limit is None else self._late(seats)
+        stepped.ended = [rows[place] for place in sorted((ended | cut) - failures.keys())]
+        stepped.cut = [rows[place] for place in sorted(cut - ended - failures.keys())]
+        return stepped
+
+    def _late(self, seats: Seats) -> set[int]:
+        return set(np.flatnonzero(self._elapsed[seats.jobs] >= self._limit).tolist())
