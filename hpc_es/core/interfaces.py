@@ -77,13 +77,18 @@ class Offers:
 Evaluation = tuple[int, float, Sequence[float]]  # a job (-1: the centre), its value, its vector as it was evaluated
 
 
+# Whether neighbouring chunks may be evaluated as one, since no bit depends on where they are cut: no; yes, and its
+# jobs take their time one after another; or yes, and a chunk of more jobs takes hardly longer.
+Joinable = Literal["no", "one by one", "at once"]
+
+
 class Problem(Protocol):
     """What is common to the three kinds of problem."""
 
     fields: tuple[Field, ...]  # of a row, besides `return_` and `length`
     episodes_per_job: int
     chunk_size: int | None  # jobs of a chunk where that is not the user's choice; None: mpi.chunk_size
-    joinable: bool  # whether neighbouring chunks may be evaluated as one: no bit depends on where they are cut
+    joinable: Joinable
     evaluation_episodes: int | None  # of an evaluation of the centre; None: evaluation.episodes; 0: there is none
 
     def carried(self) -> Carried:

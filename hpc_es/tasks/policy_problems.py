@@ -26,6 +26,7 @@ from hpc_es.core.data import (
     Spaces,
 )
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.interfaces import Joinable
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.tasks.observation_deviations import Deviations
 from hpc_es.tasks.observation_moments import Moments
@@ -96,8 +97,9 @@ class PolicyProblem(ProblemDefaults):
         normalization: ObservationNormalization,
         unit: int,
         fields: tuple[Field, ...] = (),
+        joinable: Joinable = "no",
     ) -> None:
-        self.fields = (SIGN_RETURN, *fields)
+        self.fields, self.joinable = (SIGN_RETURN, *fields), joinable
         self._task, self._policy, self._keys, self._normalization, self._unit = task, policy, keys, normalization, unit
         self._statistics: Any = Deviations if normalization.deviation == "sample" else Moments
         self.episodes_per_job = task.episodes_per_job

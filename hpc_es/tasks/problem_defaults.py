@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpc_es.core.data import Arrays, Carried, Field, Results, Rows, State
-from hpc_es.core.interfaces import Evaluation
+from hpc_es.core.interfaces import Evaluation, Joinable
 from hpc_es.core.places import RunPlace
 
 
@@ -16,7 +16,7 @@ class ProblemDefaults:
     fields: tuple[Field, ...] = ()
     episodes_per_job = 1
     chunk_size: int | None = None
-    joinable = False
+    joinable: Joinable = "no"
     evaluation_episodes: int | None = None
     notices: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()

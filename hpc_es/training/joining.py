@@ -1,4 +1,4 @@
-"""Cheap evaluations: several chunks of them become one, so that messages do not take longer than the work."""
+"""Several chunks become one, where they are cheap or gain by it; no bit depends on that."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import replace
 from hpc_es.core.data import Chunk
 
 CHUNK_SECONDS, CHUNKS_A_RANK = 0.01, 4
+SHORT_SECONDS = 1.0  # of a generation, in which a chunk more a rank costs more than it evens out
+CACHE_BYTES = 2 << 20
 SHARED_SECONDS = 0.0005  # of all evaluations of a generation, that are worth the messages
 
 
@@ -23,6 +25,16 @@ def jobs_at_once(jobs: int, seconds: float, ranks: int) -> int:
     elif seconds < CHUNK_SECONDS:
         most = -(-jobs // ranks)
     return max(1, min(most, int(CHUNK_SECONDS / max(seconds / max(jobs, 1), 1e-9))))
+
+
+def jobs_in_lockstep(jobs: int, seconds: float, ranks: int, size: int) -> int:
+    """Return how many jobs make a chunk where all of them step together, so that what a step itself costs is shared.
+
+    A rank has one chunk, or some of a longer generation, for who is done early; and so many that their parameters, of
+    `size` bytes a job, stay in the processor's cache. `seconds` are those of so many jobs, summed over the ranks.
+    """
+    a_rank = 1 if seconds < SHORT_SECONDS * ranks else CHUNKS_A_RANK
+    return max(1, min(-(-jobs // (a_rank * ranks)), CACHE_BYTES // max(size, 1)))
 
 
 def joined(chunks: Sequence[Chunk], jobs: int) -> list[Chunk]:

@@ -22,7 +22,7 @@ from hpc_es.training.asynchronous import Asynchronous
 from hpc_es.training.build import Parts
 from hpc_es.training.failing import require_finite, told_in_status
 from hpc_es.training.generation import Evaluated, Generation
-from hpc_es.training.joining import jobs_at_once
+from hpc_es.training.joining import jobs_at_once, jobs_in_lockstep
 from hpc_es.training.metrics_row import Row, row
 from hpc_es.training.misfits import needs
 from hpc_es.training.on_rank_0 import INTERRUPTED
@@ -211,13 +211,18 @@ class Training:
         return measured
 
     def _join(self, evaluated: Evaluated) -> None:
-        """Rank 0: choose how many cheap evaluations make a chunk, of problems whose bits do not depend on that.
+        """Rank 0: choose how many jobs make a chunk, of problems whose bits do not depend on that.
 
         Where lost ranks are outlived chunks stay as they were, as those that are left tell each other which they have.
         """
-        if self.parts.problem.joinable and not self.world.faults.outlives:
-            seconds = float(evaluated.headers["environment"].sum())
-            self._jobs_at_once = jobs_at_once(len(evaluated.results.rows), seconds, self.world.size)
+        problem, jobs = self.parts.problem, len(evaluated.results.rows)
+        if problem.joinable == "no" or self.world.faults.outlives:
+            return
+        seconds, ranks = float(evaluated.headers["environment"].sum()), len(self._work.evaluators)
+        if problem.joinable == "one by one":
+            self._jobs_at_once = jobs_at_once(jobs, seconds, ranks)
+        else:
+            self._jobs_at_once = jobs_in_lockstep(jobs, seconds, ranks, self.state.theta.nbytes)
 
     def _notice(self, generation: int, notices: Sequence[str]) -> None:
         """Rank 0: write what the algorithm has to say, and not again what it said of the generation before."""

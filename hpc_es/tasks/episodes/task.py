@@ -16,7 +16,7 @@ from hpc_es.config.options import Count, Positive, option, options
 from hpc_es.core.acting import Actor, Batch, Policy
 from hpc_es.core.data import Field, Outcome, Poll, behaviour
 from hpc_es.core.errors import ConfigError
-from hpc_es.core.interfaces import Offers, Searched
+from hpc_es.core.interfaces import Joinable, Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.tasks.episodes import behaviour as behaviours
 from hpc_es.tasks.episodes import environments, without_gymnasium
@@ -140,7 +140,10 @@ class Episodes:
         assert policy is not None
         problem: PolicyProblem | PolicyTrajectories
         if searched == "vectors":
-            problem = PolicyProblem(self, policy, keys, self.options.observation_normalization, unit, self.fields)
+            # Gymnasium's may draw from global generators, which are seeded by chunks.
+            joinable: Joinable = "no" if self._native is None else "at once"
+            normalization = self.options.observation_normalization
+            problem = PolicyProblem(self, policy, keys, normalization, unit, self.fields, joinable)
         else:
             refuse_normalization(self.options.observation_normalization)
             segments = None if self._vectors else self.segments

@@ -86,7 +86,7 @@ class ObjectiveProblem(ProblemDefaults):
         self.spread = _spread(coordinates)
         self.chunk_size = batch or 1
         self._at_once = batch > 0
-        self.joinable = not batch
+        self.joinable = "no" if batch else "one by one"
         self.columns = coordinates.names if search.record_evaluations else ()
 
     def initial(self, rng: np.random.Generator) -> Float64:

@@ -65,9 +65,9 @@ class CartPole:
             e.length * (4.0 / 3.0 - e.masspole * np.square(cos) / e.total_mass)
         )
         x_acc = temp - e.polemass_length * theta_acc * cos / e.total_mass
-        new = np.stack(
-            (x + e.tau * x_dot, x_dot + e.tau * x_acc, theta + e.tau * theta_dot, theta_dot + e.tau * theta_acc)
-        )
+        new = np.empty_like(state)
+        new[0], new[1] = x + e.tau * x_dot, x_dot + e.tau * x_acc
+        new[2], new[3] = theta + e.tau * theta_dot, theta_dot + e.tau * theta_acc
         terminated = (np.abs(new[0]) > e.x_threshold) | (np.abs(new[2]) > e.theta_threshold_radians)
         if e._sutton_barto_reward:
             return Step(new, np.where(terminated, -1.0, 0.0), terminated)
@@ -102,7 +102,9 @@ class Pendulum:
         costs = np.float_power(normal, 2) + 0.1 * np.float_power(speed, 2) + 0.001 * squares
         pull, push = 3 * e.g / (2 * e.l) * np.sin(angle), 3.0 / (e.m * e.l**2) * torque
         new_speed = np.clip(speed + (pull + push) * e.dt, -e.max_speed, e.max_speed)
-        return Step(np.stack((angle + new_speed * e.dt, new_speed)), -costs, None)
+        new = np.empty_like(state)
+        new[0], new[1] = angle + new_speed * e.dt, new_speed
+        return Step(new, -costs, None)
 
     def observe(self, state: Array) -> tuple[Array, ...]:
         """Show the angle as a point on the circle."""
