@@ -10,7 +10,7 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 3# processes that share the tests (see tests/conftest.py): more than cores, as those that start jobs also wait
 
-.PHONY: help venv run test test-long test-gym test-loggers test-jax test-slurm test-ft lint check bench bench-functions docs clean
+.PHONY: help venv run test test-long test-gym test-loggers test-jax test-slurm test-ft lint check bench bench-functions bench-peers docs clean
 help:           ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/  -/'
 
@@ -74,6 +74,9 @@ bench-functions: venv ## the strategies on BBOB functions beside pycma: hours; w
 	$(BIN)/python -m benchmarks.functions tables --csv benchmarks/results/bbob.csv --png benchmarks/results/bbob.png
 	$(BIN)/python -m benchmarks.functions cost
 	$(BIN)/python -m benchmarks.functions ranks
+
+bench-peers: venv ## env-steps/s beside EvoTorch, evosax, EnvPool, SB3's ARS and pycma, each in an environment of its own: an hour
+	$(BIN)/python -m benchmarks.peers --csv benchmarks/results/peers.csv --png benchmarks/results/peers.png
 
 docs: $(VENV)/.docs ## build the documentation into site/, with --strict; open site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
