@@ -20,7 +20,12 @@ from hpc_es.training.kept_outcomes import KeptOutcomes
 
 # What each rank tells of its generation, in the header of its rows.
 TIMES = ("environment", "policy", "update", "messages", "idle")
-HEADER = np.dtype([("signals", "<i8"), ("policy_calls", "<f8"), *((name, "<f8") for name in TIMES), ("chunks", "<i8")])
+HEADER = np.dtype(
+    [
+        *(("signals", "<i8"), ("policy_calls", "<f8"), *((name, "<f8") for name in TIMES), ("chunks", "<i8")),
+        ("arrays", "<i8"),  # chunks that gave more than rows
+    ]
+)
 FAILURES_TOLD = 3  # by a rank in a round: a thousand jobs may fail alike
 EVALUATION_CHUNK = 16  # episodes; as array shapes must not depend on ranks
 
@@ -133,7 +138,7 @@ class Generation:
         if not train:
             return Evaluated(headers, Results(rows, []), evaluation)
         prepared = self._prepared(state, rows)
-        gathered = self._gather(state, prepared, chunks, outcomes)
+        gathered = self._gather(state, prepared, chunks, outcomes, bool(headers["arrays"].any()))
         probes = self._joined(by_chunk, chunks, "probe")
         results = Results(rows, gathered.chunk_arrays, gathered.blocks, prepared, probes)
         return Evaluated(headers, results, evaluation, gathered.learned)
@@ -190,6 +195,7 @@ class Generation:
         header = self._header(len(mine))
         # Not the clock's, which may have told already what was done before ranks were lost.
         header["policy_calls"] = sum(outcome.seconds.get("policy_calls", 0.0) for outcome in mine.values())
+        header["arrays"] = sum(bool(outcome.arrays or any(outcome.learned)) for outcome in mine.values())
         indices = np.array(sorted(mine), np.int64)
         message = b"".join([header.tobytes(), indices.tobytes(), *(mine[i].rows.tobytes() for i in indices)])
         jobs = {chunk.index: chunk.jobs for chunk in chunks}
@@ -206,8 +212,13 @@ class Generation:
         self.clock.timed("messages", since)
         return headers
 
-    def _gather(self, state: State, prepared: Any, chunks: Sequence[Chunk], outcomes: dict[int, Outcome]) -> Gathered:
-        """Compute this rank's blocks; bring all blocks and what the chunks gave to rank 0, in order."""
+    def _gather(
+        self, state: State, prepared: Any, chunks: Sequence[Chunk], outcomes: dict[int, Outcome], has_arrays: bool
+    ) -> Gathered:
+        """Compute this rank's blocks; bring all blocks and what the chunks gave to rank 0, in order.
+
+        Without arrays of chunks, and with one block, rank 0 has all there is.
+        """
         since = time.perf_counter()
         rank, size, count = self._world.rank, self._world.size, self._algorithm.blocks(state)
         packed: dict[str, Array] = {}
@@ -223,8 +234,8 @@ class Generation:
                     _pack(packed, f"unit/{index}.{unit}", arrays)
         self.clock.timed("update", since)
         since = time.perf_counter()
-        parts: Sequence[Arrays] = [packed]
-        if size > 1:
+        parts: Sequence[Arrays] = [packed] if rank == 0 else []
+        if size > 1 and (count > 1 or has_arrays):
             received = self._world.gather(encode(packed if rank else {}))
             parts = [] if received is None else [packed, *(decode(part) for part in received[1:])]
         self.clock.timed("messages", since)
@@ -263,6 +274,6 @@ def _unpacked(parts: Sequence[Arrays], blocks: int, chunks: Sequence[int]) -> Ga
 def summed(headers: npt.NDArray[np.void], more: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
     """Return the headers of several rounds as one; signals are counts since the start."""
     total: npt.NDArray[np.void] = more.copy()
-    for name in ("policy_calls", *TIMES, "chunks"):
+    for name in ("policy_calls", *TIMES, "chunks", "arrays"):
         total[name] = headers[name] + more[name]
     return total
