@@ -76,6 +76,7 @@ def play(source: Stored, task: Episodic, asked: Asked) -> Rows:
     policy = source.policy(task.spaces)
     if module("tasks", source.config.task.kind).OFFERS.compiled:
         policy = task.compiled(policy)  # type: ignore[attr-defined]
+        task.use_what_is_compiled(source.path)  # type: ignore[attr-defined]
     rows: list[Rows] = []
     for chunk in evaluation_chunks(asked.episodes, 0):
         batch = Batch(

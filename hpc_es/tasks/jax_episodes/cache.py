@@ -35,6 +35,15 @@ def prepared(run: Path) -> str:
     return str(folder)
 
 
+def existing(checkpoint: Path) -> str:
+    """Return the folder of the run that a checkpoint is of; "" where it has none, or none to be trusted."""
+    for run in checkpoint.parents[:2]:
+        folder = run / NAME
+        if folder.is_dir() and not folder.is_symlink():
+            return str(folder) if is_ours(folder) else ""
+    return ""
+
+
 def is_ours(folder: Path) -> bool:
     """Return whether this user has made the folder, here, and nobody else could write into it."""
     found = folder.lstat()

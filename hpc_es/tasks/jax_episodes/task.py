@@ -25,6 +25,7 @@ from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.policies.compiled import Bound, CompiledPolicy
+from hpc_es.tasks.jax_episodes import cache
 from hpc_es.tasks.jax_episodes.form import Form
 from hpc_es.tasks.jax_episodes.problem import CompiledProblem
 from hpc_es.tasks.jax_episodes.setup import Platform, jax_on, require_device
@@ -123,6 +124,11 @@ class JaxEpisodes:
             text = f"expected a policy with a method `pure`, as mlp and lstm have it, found {type(policy).__name__}"
             raise ConfigError([("policy.kind", text)])
         return CompiledPolicy(policy)
+
+    def use_what_is_compiled(self, checkpoint: Path) -> None:
+        """Take what the run of a checkpoint has compiled, where it is this user's own."""
+        if self.options.compilation_cache:
+            cache.use(cache.existing(checkpoint))
 
     def program(self, policy: PurePolicy, is_normalised: bool) -> Program:
         """Return the compiled call of a policy; it is not compiled yet where it is new."""

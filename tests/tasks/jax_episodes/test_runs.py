@@ -147,6 +147,23 @@ def test_eval_plays_compiled_episodes(reference: Path, capsys: pytest.CaptureFix
     assert "20" in texts[0]
 
 
+def test_eval_compiles_nothing_that_the_run_has_compiled(reference: Path) -> None:
+    """It takes the call out of the run's folder, and adds none to it but small ones around it."""
+    import jax
+
+    def calls() -> set[str]:
+        folder = Path(jax.config.jax_compilation_cache_dir)
+        assert folder.parent == reference / "jax_cache"
+        return {path.name for path in folder.iterdir() if path.stat().st_size > 20_000}
+
+    assert status("eval", str(reference), "--episodes", "20", "--seed", "3", "--trust") == 0
+    before = calls()
+    assert before
+    jax.clear_caches()
+    assert status("eval", str(reference), "--episodes", "20", "--seed", "3", "--trust") == 0
+    assert calls() == before
+
+
 def test_eval_has_no_video(reference: Path, tmp_path: Path) -> None:
     pytest.importorskip("imageio")
     assert status("eval", str(reference), "--trust", "--video", str(tmp_path / "film.gif")) == 2
