@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.functions import __main__ as command
 from benchmarks.functions import cost, job, plot, profiles, ranks, tables, trials
 from benchmarks.functions.contenders import Contender, contenders
 from benchmarks.functions.trials import Counted, Trial
@@ -89,6 +90,21 @@ def test_all_trials_are_in_the_csv_file_and_in_the_picture(tmp_path: Path) -> No
     assert [line.split(",")[5] for line in others] == ["20", "60"]
     plot.draw(rows, tmp_path / "x.png")
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_new_machine_carries_on_from_the_table_of_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    rows = [{**row("pycma", 20), "best": -1.5, "reason": "target", "seconds": 0.25}]
+    table, file = tmp_path / "bbob.csv", tmp_path / "trials.jsonl"
+    table.write_text(tables.csv_text(rows))
+    monkeypatch.setattr(command, "COMMITTED", table)
+    monkeypatch.setattr(command, "ROOT", tmp_path)
+    asked = ["bbob", "--trials", str(file), "--only", "pycma", "--functions", "1", "--dimensions", "2", "--list"]
+    assert command.main(asked) == 0
+    assert trials.read(file) == rows
+    said = capsys.readouterr().out
+    assert "1 trials are those of bbob.csv" in said and "5 trials, 4 of them are still to be run" in said
 
 
 def test_restarts_are_run_where_they_are_needed_and_large_dimensions_by_few() -> None:

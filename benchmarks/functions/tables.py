@@ -84,5 +84,15 @@ def csv_text(rows: Rows) -> str:
     return text.getvalue()
 
 
+def read_csv(text: str) -> Rows:
+    """Return the trials that `csv_text` wrote."""
+    rows: Rows = []
+    for row in csv.DictReader(io.StringIO(text)):
+        numbers = {name: int(row[name]) for name in ("function", "dimension", "instance", "evaluations")}
+        floats = {name: float(row[name]) for name in ("best", "seconds")}
+        rows.append({**row, **numbers, **floats, "solved": row["solved"] == "True"})
+    return rows
+
+
 def _line(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |\n"
