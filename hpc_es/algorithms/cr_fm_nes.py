@@ -240,7 +240,8 @@ class CRFMNES(DistributionStrategy):
         step, v = float(state.shared["sigma"]), state.shared["v"]
         deviations = step * state.shared["scales"] * np.sqrt(1 + np.square(v))
         path = step * state.master["covariance_path"]
-        return stopping.View(state.theta, self.first_sigma(state), step, deviations, path)
+        condition = RankOne(v.astype(np.float64)).largest  # of I + v v^T; past 1e14 v has lost the other coordinates
+        return stopping.View(state.theta, self.first_sigma(state), step, deviations, path, condition=condition)
 
     # What is told.
 

@@ -37,6 +37,16 @@ def after(start: float, sigma: float, generations: int, dtype: Any = np.float64,
     return made, state
 
 
+def test_a_covariance_that_degenerates_ends_the_search() -> None:
+    """Where v has grown beyond what numbers can hold: its condition number, 1 + |v|^2, is past 1e14."""
+    made, state = after(1.0, 0.5, 1)
+    for length, reason in ((1e2, None), (1e8, "tolconditioncov")):
+        v = np.array([length, 1.0, 1.0, 1.0, 1.0, 1.0])
+        grown = replace(state, shared={**state.shared, "v": v})
+        assert made.view(grown).condition == pytest.approx(1 + length**2 + 5)
+        assert (made.finished(stepping.following(made, grown)) or "").count("tolconditioncov") == (reason is not None)
+
+
 def numbers(state: State) -> list[float]:
     ends = [state.shared[name][[0, 5]] for name in ("theta", "v", "scales")]
     return [float(state.shared["sigma"]), *np.concatenate(ends).tolist()]

@@ -70,7 +70,10 @@ class RankOne:
         return of_scales, root * along_z + (g / 2 - root) * along_squared * u
 
     def natural(self, gradient: Gradient) -> Gradient:
-        """Return the natural gradient of the log density, damped where few coordinates have most of v: alpha < 1."""
+        """Return the natural gradient of the log density, damped where few coordinates have most of v: alpha < 1.
+
+        It is 0 where v has degenerated.
+        """
         (s, t), u, big, g = gradient, self.axis, self.length**2, self.largest
         o = u * u
         alpha = min(1.0, math.sqrt(big**2 + (2 * g - math.sqrt(g)) / float(o.max())) / (2 + big))
@@ -78,5 +81,8 @@ class RankOne:
         diagonal = 2 - (b + 2 * alpha**2) * o
         s = s - alpha / g * ((2 + big) * t * u - big * dot(u, t) * o)
         shared = o / diagonal
-        s = s / diagonal - b * dot(shared, s) / (1 + b * dot(o, shared)) * shared
+        determinant = 1 + b * dot(o, shared)
+        if not (determinant > 0 and diagonal.min() > 0):  # so large a |v| that no digit of them is right
+            return np.zeros_like(s), np.zeros_like(t)
+        s = s / diagonal - b * dot(shared, s) / determinant * shared
         return s, t - alpha * ((2 + big) * s * u - dot(o, s) * u)

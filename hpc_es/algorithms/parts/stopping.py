@@ -63,6 +63,7 @@ class View:
     path: Float64  # float64[size], the covariance path, with sigma
     axes: tuple[Float64, Float64] | None = None  # lengths, in rising order, and columns; None: the coordinates
     ratios: Float64 | float = 1.0  # of the first deviations to first_sigma
+    condition: float | None = None  # number of the covariance, where the axes are not known
     is_objective: bool = True  # not a policy's return
     population: int = 0
     age: int = 0  # generations of this search
@@ -168,7 +169,7 @@ def _added(theta: Array, step: Float64) -> Array:
 
 def _of_axes(options: Options, view: View) -> Mapping[str, bool]:
     if view.axes is None:
-        return {}
+        return {} if view.condition is None else {"tolconditioncov": _above(view.condition, options.tolconditioncov)}
     lengths, columns = view.axes
     index = view.age % len(lengths)
     step = 0.1 * view.sigma * lengths[index] * columns[:, index]
