@@ -33,6 +33,7 @@ OWN = {  # what version 0.1 aimed at
     "es_cartpole": 475.0,
     "es_lunarlander_continuous": 250.0,
     "es_pendulum": -250.0,
+    "es_pendulum_16": -213.0,
     "es_halfcheetah": 3500.0,
     "es_swimmer": 300.0,
 }
