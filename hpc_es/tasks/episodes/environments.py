@@ -53,11 +53,14 @@ def _registered(env_id: str, keywords: dict[str, Any]) -> Environment:
         if (legacy := _legacy(env_id, keywords)) is not None:
             return legacy
         raise ConfigError([("task.env_id", _unknown(env_id, error))]) from error
-    except TypeError as error:
-        raise ConfigError([("task.env_kwargs", f"{env_id} does not take these keywords: {error}")]) from error
     except Exception as error:
-        text = f"{env_id} cannot be made: {type(error).__name__}: {error}"
-        raise ConfigError([("task.env_id", text)]) from error
+        raise _not_made(env_id, error) from error
+
+
+def _not_made(env_id: str, error: Exception) -> ConfigError:
+    if isinstance(error, TypeError):
+        return ConfigError([("task.env_kwargs", f"{env_id} does not take these keywords: {error}")])
+    return ConfigError([("task.env_id", f"{env_id} cannot be made: {type(error).__name__}: {error}")])
 
 
 def _unknown(env_id: str, error: Exception) -> str:
@@ -153,11 +156,8 @@ def vector(env_id: str, env_kwargs: Mapping[str, Any], count: int, max_episode_s
             text = f"is vector, but {env_id} has no vector_entry_point: expected auto, native or gymnasium"
             raise ConfigError([("task.stepping", text)]) from error
         raise ConfigError([("task.env_id", _unknown(env_id, error))]) from error
-    except TypeError as error:
-        raise ConfigError([("task.env_kwargs", f"{env_id} does not take these keywords: {error}")]) from error
     except Exception as error:
-        text = f"{env_id} cannot be made: {type(error).__name__}: {error}"
-        raise ConfigError([("task.env_id", text)]) from error
+        raise _not_made(env_id, error) from error
 
 
 def spaces(environment: Environment) -> Spaces:
