@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         sys.stdout.write(batch.text())
         return 0
-    if not arguments.dry_run and shutil.which("sbatch") is None:
+    if shutil.which("sbatch") is None:
         raise UserError("expected sbatch on the PATH, found none: run this on the cluster, or see --dry-run")
     script = _script(arguments, batch)
     _write(script, batch)

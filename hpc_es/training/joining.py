@@ -8,8 +8,8 @@ from dataclasses import replace
 from hpc_es.core.data import Chunk
 
 CHUNK_SECONDS, CHUNKS_A_RANK = 0.01, 4
-SHORT_SECONDS = 1.0  # of a generation, in which a chunk more a rank costs more than it evens out
-CACHE_BYTES = 2 << 20
+SHORT_SECONDS = 1.0  # of a generation, in lockstep, that has one chunk a rank
+CACHE_BYTES = 2 << 20  # of the parameters of a chunk in lockstep
 SHARED_SECONDS = 0.0005  # of all evaluations of a generation, that are worth the messages
 
 

@@ -125,7 +125,7 @@ class Episodes:
 
     def _new_stepping(self, first: environments.Environment | None) -> Stepping:
         if self._vectors is not None:
-            return VectorStepping(self._vectors.make, self.spaces, self._vectors.time_limit)
+            return VectorStepping(self._vectors.make, self._vectors.time_limit)
         if self._native is not None:
             return self._native()
         return GymnasiumStepping(self.environment, self.options.episode_timeout_seconds, first)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import gymnasium
 import numpy as np
 
-from hpc_es.core.data import Array, Float32, Float64, Spaces
+from hpc_es.core.data import Array, Float32, Float64
 from hpc_es.tasks.episodes.environments import Vector
 from hpc_es.tasks.episodes.stepping import Running, Stepped
 
@@ -23,11 +23,11 @@ class VectorStepping:
     `make` returns one of so many environments, `limit` is the time limit in steps that it may lack itself.
     """
 
-    def __init__(self, make: Callable[[int], Vector], spaces: Spaces, limit: int | None) -> None:
-        self._make, self._spaces, self._limit = make, spaces, limit
+    def __init__(self, make: Callable[[int], Vector], limit: int | None) -> None:
+        self._make, self._limit = make, limit
         self._pool: dict[int, Vector] = {}  # by the number of jobs
         self._jobs, self._taken = 0, 0
-        self._first: Array | Exception = np.zeros((0, spaces.observations))
+        self._first: Array | Exception = np.zeros(0)  # observations, [jobs, observations], or why there are none
         self._actions = np.zeros(0)  # [jobs, ...]: those of jobs that are over stay as they were
         self._is_spoiled = False
 
