@@ -60,7 +60,8 @@ class RunWriter:
             self._triggers.restore(old.triggers)
         for name in (CONFIG, STATUS):
             remove_leftovers(self.directory / name)
-        write_text(self.directory / CONFIG, dump(config) + _comment(self._provenance))
+        self._text, self._hash = dump(config), config_hash(config)
+        write_text(self.directory / CONFIG, self._text + _comment(self._provenance))
         self.progress = Progress(self.directory, config.stop, show_progress)
         lengths, generation = (old.file_lengths, old.state.generation) if old else ({}, 0)
         run_ids = old.provenance.get("loggers", {}) if old else {}
@@ -151,8 +152,8 @@ class RunWriter:
             counters=self.counters,
             best=self.best,
             triggers=self._triggers.state(),
-            config_text=dump(self.config),
-            config_hash=config_hash(self.config),
+            config_text=self._text,
+            config_hash=self._hash,
             identity=self._opened.identity,
             file_lengths=self._logs.lengths(),
             provenance=self._provenance | ({"loggers": self._loggers.run_ids} if self._loggers.run_ids else {}),

@@ -45,6 +45,7 @@ class Program:
         self._parameters = jax.eval_shape(self._pure.parameters, theta)
         self._segment = jax.jit(partial(segment, env, self._pure, form), donate_argnums=0)
         self._compiled: Any = None
+        self._first: Carry | None = None  # what every call begins with
 
     def trace(self) -> None:
         """See that environment and policy fit each other, without compiling; ConfigError."""
@@ -64,7 +65,10 @@ class Program:
         return self._segment.lower(self._carry(), self.no_inputs(), np.int32(1)).compile()
 
     def _carry(self) -> Carry:
-        return begun(self._env, self._pure, self._parameters, self.form)
+        if self._first is None:
+            self._first = jax.tree.map(np.asarray, begun(self._env, self._pure, self._parameters, self.form))
+        carry: Carry = jax.tree.map(np.copy, self._first)  # the call may write into it
+        return carry
 
     def no_inputs(self) -> Inputs:
         """Return inputs of zeros, without plays."""

@@ -137,7 +137,9 @@ class JaxEpisodes:
         o = self.options
         is_noisy = bool(policy.action_noise_std) and isinstance(self.spaces.actions, Box)
         form = Form(o.lanes, o.jobs_per_call, o.episodes_per_job, policy.size, self.time_limit, is_normalised, is_noisy)
-        return self._programs.setdefault((policy, form), Program(self._env, policy, form))
+        if (policy, form) not in self._programs:
+            self._programs[policy, form] = Program(self._env, policy, form)
+        return self._programs[policy, form]
 
     def require_device(self) -> None:
         """Raise ConfigError where there is no such device: tracing needs none."""
