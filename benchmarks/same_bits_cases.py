@@ -47,6 +47,19 @@ class Case:
         limits = f"generations: {generations}" + (f", {self.stop}" if self.stop else "")
         return (*COMMON, *short, *self.words, f"stop={{{limits}}}")
 
+    def unit(self, config: Path) -> tuple[str, ...]:
+        """Return the override by which the version after sums observations as 0.1 did, whose chunks say of how many.
+
+        Since then that is 16, whatever the chunks.
+        """
+        data = yaml.safe_load(config.read_text())
+        size = data.get("mpi", {}).get("chunk_size", 16)
+        enabled = data.get("algorithm", {}).get("observation_normalization", {}).get("enabled", False)
+        for word in self.words:
+            size = int(word.partition("=")[2]) if word.startswith("mpi.chunk_size=") else size
+            enabled = enabled or word == NORMALISED
+        return (f"task.observation_normalization.unit={size}",) if enabled and size != 16 else ()
+
 
 # name, config, overrides
 VARIANTS = (

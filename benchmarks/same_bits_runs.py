@@ -48,6 +48,8 @@ class Checkout:
     def run(self, case: Case, config: Path, output: Path, generations: int, begins_from: Path | None = None) -> float:
         """Run a case to its end and return the seconds taken; JobError if it fails."""
         words = case.arguments(short_words(config), generations)
+        if (self.path / "hpc_es/training/cutting.py").exists():
+            words = (*words, *case.unit(config))
         if begins_from:
             words = (*words, f"policy.init_from={begins_from}")
         ranks = 1 if on_one_rank(case, config) else self.ranks

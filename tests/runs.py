@@ -39,7 +39,9 @@ checkpoint: {interval: 2, interval_seconds: 0, keep_last: 3}
 stop: {generations: 6}
 report: {plot_interval_seconds: 0}
 """
-CLOCK_AND_RANKS = re.compile(r"seconds_.*|steps_per_second|time_.*|predict_microseconds_.*|ranks|evaluating_ranks")
+CLOCK_AND_RANKS = re.compile(
+    r"seconds_.*|tail_seconds|steps_per_second|time_.*|predict_microseconds_.*|ranks|evaluating_ranks"
+)
 EVERY = ("checkpoint.interval=1", "checkpoint.keep_last=1000")  # a checkpoint of each generation
 
 

@@ -196,13 +196,19 @@ def following(made: Parts, state: State) -> tuple[State, Mapping[str, float]]:
     chunks, outcomes, results = generation(made, state)
     after, metrics = made.algorithm.tell(state, results)
     trained = [outcome for chunk, outcome in zip(chunks, outcomes, strict=True) if chunk.purpose == "train"]
-    units = [unit for outcome in trained for unit in outcome.learned]
+    units = [made.problem.unit(unit) for outcome in trained for unit in outcome.learned]
     carried = made.problem.merge(made.problem.carried().found_in(state), units)
     return carried.added_to(after), {**metrics, **made.problem.metrics(carried)}
 
 
 def same_arrays(a: Arrays, b: Arrays) -> bool:
     return list(a) == list(b) and all(same(a[name], b[name]) for name in a)
+
+
+def same_learned(one: Outcome, other: Outcome) -> bool:
+    here, there = ([arrays for unit in each.learned for arrays in unit] for each in (one, other))
+    assert [len(unit) for unit in one.learned] == [len(unit) for unit in other.learned]
+    return all(map(same_arrays, here, there))
 
 
 def same(a: Any, b: Any) -> bool:
@@ -303,7 +309,7 @@ def test_a_generation_is_the_same_in_any_order_on_any_rank(kind: str) -> None:
     for chunk, outcome, other in zip(chunks, outcomes, backwards[1], strict=True):
         assert (outcome.rows.dtype, outcome.rows.shape) == (here.row, (chunk.jobs,))
         assert not outcome.failures
-        assert len(outcome.learned) == len(other.learned) and all(map(same_arrays, outcome.learned, other.learned))
+        assert same_learned(outcome, other)
 
 
 @every("algorithms")
@@ -451,7 +457,7 @@ def test_a_problem_is_a_function_of_its_jobs(kind: str, word: str) -> None:
     evaluated(there, word, range(1, 3))
     second = evaluated(there, word, range(4, 7))
     assert same(first.rows, second.rows)
-    assert len(first.learned) == len(second.learned) and all(map(same_arrays, first.learned, second.learned))
+    assert same_learned(first, second)
     assert same(evaluated(there, word, range(5, 7)).rows, first.rows[1:])
 
 
@@ -461,7 +467,8 @@ def test_a_problem_keeps_the_form_of_what_it_carries(kind: str, word: str) -> No
     made = problem(kind, word)
     found = made.problem
     before = copy.deepcopy(found.carried())
-    units = [*evaluated(made, word, range(3)).learned, *evaluated(made, word, range(3, 8)).learned]
+    learned = [*evaluated(made, word, range(3)).learned, *evaluated(made, word, range(3, 8)).learned]
+    units = [found.unit(unit) for unit in learned]
     after = found.merge(found.carried(), units)
     assert form(after.shared) == form(before.shared) and form(after.master) == form(before.master)
     assert same_arrays(found.carried().shared, before.shared) and same_arrays(found.carried().master, before.master)

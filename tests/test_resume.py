@@ -128,7 +128,6 @@ def test_resume_require_refuses_a_new_directory(tmp_path: Path) -> None:
                 "algorithm.population_size: 12 in the checkpoint, 14 in the config",
                 "noise.kind: table in the checkpoint, counter in the config",
                 "noise.table_size: 20000 in the checkpoint, nothing in the config",
-                "mpi.chunk_size: 4 in the checkpoint, 3 in the config",
             ],
         ),
         (

@@ -286,12 +286,13 @@ def batch(
     action_noise_std: float = 0.0,
     action_noise: Callable[[int], np.random.Generator] = np.random.default_rng,
     unit: int | None = None,
+    offset: int = 0,
     centred: bool = False,
 ) -> Batch:
     """Jobs with these seeds, one episode each or, from lists, several."""
     table = np.array(seeds, np.int64).reshape(len(seeds), -1)
     watched = np.zeros(len(seeds), bool) if observe is None else np.array(observe)
-    return Batch(table, training, watched, action_noise_std, action_noise, unit=unit, centred=centred)
+    return Batch(table, training, watched, action_noise_std, action_noise, unit=unit, offset=offset, centred=centred)
 
 
 def played(task: Episodes, seeds: Sequence[Any], actor: Any = None, **keywords: Any) -> Outcome:

@@ -99,7 +99,7 @@ def _experiment(arguments: argparse.Namespace) -> Described:
     from hpc_es.training.check import check
 
     config = load(arguments.config, arguments.overrides)
-    check(config)
+    check(config, _ranks(arguments))
     if config.repetition_groups > _ranks(arguments):
         text = f"is {config.repetition_groups}, but the job has {_ranks(arguments)} ranks: a group needs one"
         raise ConfigError([("repetition_groups", text)])

@@ -16,7 +16,7 @@ import yaml
 from hpc_es.config import kinds
 from hpc_es.config.hints import LISTS, MAPPINGS, field_hints, item_hint, kinds_mark, options_class, union_members
 from hpc_es.config.moved import moved
-from hpc_es.config.sections import Config
+from hpc_es.config.sections import USUAL_CHUNK, Config
 from hpc_es.config.sources import foreign_kinds
 from hpc_es.config.yaml_text import Dumper, parse
 from hpc_es.core.errors import ConfigError
@@ -77,7 +77,18 @@ def rebuilt(data: Mapping[str, Any]) -> Config:
 
     Raises TypeError, ValueError, AttributeError, KeyError or ConfigError where it is none.
     """
-    return Config(**_build_fields(Config, moved(Config, data)[0]))
+    return Config(**_build_fields(Config, _with_unit(moved(Config, data)[0])))
+
+
+def _with_unit(data: dict[str, Any]) -> dict[str, Any]:
+    """Return resolved data where sums of observations are of the chunks that they were of, up to version 0.1."""
+    size, task = data.get("mpi", {}).get("chunk_size"), data.get("task", {})
+    normalization = task.get("observation_normalization")
+    if not isinstance(size, int) or not isinstance(normalization, Mapping):
+        return data
+    if "unit" in normalization or not normalization.get("enabled"):
+        return data
+    return {**data, "task": {**task, "observation_normalization": {**normalization, "unit": size}}}
 
 
 def _build_fields(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,8 +114,14 @@ def _build(hint: Any, value: Any) -> Any:
 
 
 def identity(config: Config) -> dict[str, Any]:
-    """Return the part of `resolved` that a resumed run must share: all but the fields marked `may_change`."""
+    """Return the part of `resolved` that a resumed run must share: all but the fields marked `may_change`.
+
+    Of mpi.chunk_size that is the size which bits depend on, where they do.
+    """
     plain: dict[str, Any] = _plain(config, lambda field, value: not _may_change(field, value))
+    size = plain["mpi"].pop("chunk_size")
+    if config.depends_on_chunks():
+        plain["mpi"]["chunk_size"] = USUAL_CHUNK if size == "auto" else size
     return plain
 
 

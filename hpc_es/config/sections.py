@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Interval, MinLen
 
+from hpc_es.config.foreign import is_foreign
 from hpc_es.config.hints import Kinds
 from hpc_es.config.kinds import module
 from hpc_es.config.options import Count, Natural, NonNegative, Positive, option, options
@@ -19,14 +20,19 @@ from hpc_es.config.warnings import unused
 from hpc_es.config.yaml_text import Problem
 
 Text = Annotated[str, MinLen(1)]
+USUAL_CHUNK = 16  # jobs, where bits depend on it and no number is given
 LoggerName = Literal["tensorboard", "mlflow", "wandb"]
 
 
 @options
 class Mpi:
-    """`mpi:`, how the ranks share the work; none of it but chunk_size changes a bit of the result."""
+    """`mpi:`, how the ranks share the work; no bit of the result depends on it, but for what chunk_size says."""
 
-    chunk_size: Count = option("jobs evaluated together by one rank; part of the result", 16)
+    chunk_size: Literal["auto"] | Count = option(
+        "jobs evaluated together by one rank; auto: what fits the ranks. Part of the result where TensorFlow computes, "
+        "of vector environments, and of a task or policy of one's own that does not say otherwise",
+        "auto",
+    )
     schedule: Literal["on_demand", "static"] = option(
         "who evaluates a chunk: whoever is free, or a fixed rank", "on_demand", may_change=True
     )
@@ -163,6 +169,17 @@ class Config:
     checkpoint: Checkpoint = option("what is kept", default_factory=Checkpoint, may_change=True)
     stop: Stop = option("when to end", default_factory=Stop, may_change=True)
     report: Report = option("extra outputs", default_factory=Report, may_change=True)
+
+    def depends_on_chunks(self) -> bool:
+        """Whether bits depend on mpi.chunk_size."""
+        offers = module("tasks", self.task.kind).OFFERS
+        if offers.compiled:
+            return False
+        if not offers.any_chunks or getattr(self.task, "stepping", "") == "vector":
+            return True
+        if self.policy is not None and (is_foreign(self.policy.kind) or self.policy.backend == "tensorflow"):
+            return True
+        return bool(module("algorithms", self.algorithm.kind).NEEDS.tensorflow)
 
     def problems(self) -> Iterator[Problem]:
         """Mistakes that no single section shows: (key, text)."""

@@ -36,7 +36,11 @@ class Actor(Protocol):
 
 
 class Policy(Protocol):
-    """A function from observations to actions with `size` parameters in one flat float32 vector."""
+    """A function from observations to actions with `size` parameters in one flat float32 vector.
+
+    One that has `rows_are_independent`, and it is true, gives a row the same bits whatever other rows there are: then
+    jobs may be evaluated in chunks of any size.
+    """
 
     size: int
     action_noise_std: float  # of training episodes
@@ -97,7 +101,8 @@ class Batch:
     action_noise_std: float
     action_noise: Callable[[int], np.random.Generator]  # the generator of a job (its place in the batch)
     on_step: OnStep | None = None
-    unit: int | None = None  # jobs whose observations are summed as one, from the first job on; None: all of them
+    unit: int | None = None  # jobs whose observations are summed as one; None: all of them
+    offset: int = 0  # jobs before these of the unit that the first one belongs to
     centred: bool = False  # whether a job's sums are of differences from its first observation, for sample deviations
 
 

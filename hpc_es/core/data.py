@@ -102,6 +102,7 @@ class Chunk:
     jobs: int
     purpose: Purpose = "train"
     parent: int = 0  # of a strategy with several centres: which of them
+    offset: int = 0  # jobs before it of the unit that its first job belongs to
 
     @property
     def job_numbers(self) -> range:
@@ -132,6 +133,7 @@ class Jobs:
     groups: Sequence[int]  # of each job: jobs of one group share their seeds, such as both halves of a mirrored pair
     purpose: Purpose = "train"
     parent: int = 0
+    offset: int = 0  # jobs before them of the unit that the first one belongs to
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -203,7 +205,9 @@ class Outcome:
     arrays: Arrays = field(default_factory=dict)  # only rank 0 gets them; shapes do not depend on ranks
     seconds: Mapping[str, float] = field(default_factory=dict)  # where the time went: "environment", "policy"
     failures: Sequence[str] = ()  # why jobs failed, for the log of the rank
-    learned: Sequence[Arrays] = ()  # what the problem learned, by units of jobs; rank 0 merges units in their order
+    # What the problem learned, by units of jobs: one part of a whole unit, one of each job where the chunk cuts it.
+    learned: Sequence[Sequence[Arrays]] = ()
+    mixed: bool = False  # whether jobs drew from one generator in turn, so that others beside them change their numbers
 
 
 @dataclass(frozen=True)

@@ -71,15 +71,16 @@ class Offers:
     problems: tuple[Searched, ...]  # the kinds of problem that it can be
     policy: bool = False  # whether a policy acts in it
     values: bool = False  # whether its jobs have values, which `stop.target_value` is of
+    any_chunks: bool = False  # whether no bit depends on how rounds are cut, where nothing is computed by TensorFlow
     compiled: bool = False  # whether it compiles the policy's pure form, and says how many jobs a call has
 
 
 Evaluation = tuple[int, float, Sequence[float]]  # a job (-1: the centre), its value, its vector as it was evaluated
 
 
-# Whether neighbouring chunks may be evaluated as one, since no bit depends on where they are cut: no; yes, and its
-# jobs take their time one after another; or yes, and a chunk of more jobs takes hardly longer.
-Joinable = Literal["no", "one by one", "at once"]
+# How a round of jobs may be cut into chunks: as the algorithm asks, since bits depend on it; or anywhere, where a chunk
+# of more jobs saves a little ("free"), messages only ("one by one"), or most of the time ("at once").
+Cutting = Literal["fixed", "free", "one by one", "at once"]
 
 
 class Problem(Protocol):
@@ -87,8 +88,8 @@ class Problem(Protocol):
 
     fields: tuple[Field, ...]  # of a row, besides `return_` and `length`
     episodes_per_job: int
-    chunk_size: int | None  # jobs of a chunk where that is not the user's choice; None: mpi.chunk_size
-    joinable: Joinable
+    chunk_size: int | None  # jobs of a unit, in which the algorithm asks, where that is not the user's choice
+    cutting: Cutting
     evaluation_episodes: int | None  # of an evaluation of the centre; None: evaluation.episodes; 0: there is none
 
     def carried(self) -> Carried:
@@ -97,6 +98,10 @@ class Problem(Protocol):
 
     def merge(self, carried: Carried, units: Sequence[Arrays]) -> Carried:
         """Return what it has learned after some more units, merged in their order; on rank 0 only."""
+        ...
+
+    def unit(self, parts: Sequence[Arrays]) -> Arrays:
+        """Return what a unit has taught, of what its jobs have, in their order; on rank 0 only."""
         ...
 
     def metrics(self, carried: Carried) -> Mapping[str, float]:
@@ -195,7 +200,7 @@ class Task(Protocol):
     def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> Any:
         """Return the problem of this kind, one of OFFERS.problems.
 
-        `unit` is the number of jobs whose learned arrays are merged as one; chunks are whole units.
+        `unit` is the number of jobs that the algorithm asks for as one, where the problem has no `chunk_size`.
         """
         ...
 

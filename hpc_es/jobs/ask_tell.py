@@ -23,7 +23,6 @@ from hpc_es.config.loading import validate
 from hpc_es.config.resolved import config_hash, dump, identity, parse_resolved
 from hpc_es.config.sections import Config
 from hpc_es.core.data import (
-    Arrays,
     Carried,
     Chunk,
     Float64,
@@ -211,9 +210,10 @@ class Strategy:
         return unperturbed(self._algorithm.centre(self._probed, chunk.parent), chunk.jobs)
 
     def _carried(self) -> Carried:
-        return self._learned([unit for _, outcome in self._told for unit in outcome.learned])
+        return self._learned(self._told)
 
-    def _learned(self, units: Sequence[Arrays]) -> Carried:
+    def _learned(self, told: Sequence[tuple[Chunk, Outcome]]) -> Carried:
+        units = [self._problem.unit(parts) for _, outcome in told for parts in outcome.learned]
         carried: Carried = self._problem.merge(self._names.found_in(self._state), units)
         return carried
 
@@ -229,7 +229,7 @@ class Strategy:
         arrays = [outcome.arrays for chunk, outcome in told if chunk.purpose == "train"]
         after, _ = algorithm.tell(state, Results(rows, arrays, blocks, prepared, self._rows(told, "probe")))
         require_finite(after)
-        return self._learned([unit for _, outcome in told for unit in outcome.learned]).added_to(after)
+        return self._learned(told).added_to(after)
 
 
 class Given:

@@ -45,7 +45,14 @@ def parser() -> argparse.ArgumentParser:
         help="run part i (from 0) of n of the repetitions (default: the place in a SLURM job array, or all)",
     )
     p.add_argument("--check", action="store_true", help="validate config, environment and policy; do not train")
+    p.add_argument("--ranks", type=_ranks, metavar="N", help="with --check: whether there is work for so many ranks")
     return p
+
+
+def _ranks(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text!r}")
+    return int(text)
 
 
 def run_command(arguments: Sequence[str]) -> int:
@@ -74,7 +81,9 @@ def _orders(arguments: Sequence[str]) -> Mapping[str, Any] | ExitReason:
     if options.check:
         from hpc_es.training.check import check
 
-        return ExitReason(check(config))
+        return ExitReason(check(config, options.ranks))
+    if options.ranks is not None:
+        raise UserError("--ranks is for --check; the launcher says how many a run has: mpiexec -n 4, srun -n 64")
     return {
         **orders(config),
         "output": str(options.output or config.output),

@@ -20,8 +20,9 @@ import numpy as np
 from hpc_es.algorithms.actor_critic.episodes import Sampled
 from hpc_es.config.kinds import module
 from hpc_es.config.resolved import parse_resolved
+from hpc_es.config.sections import USUAL_CHUNK
 from hpc_es.core.acting import Actor, Batch, Policy
-from hpc_es.core.data import Chunk, Rows
+from hpc_es.core.data import Chunk, Rows, cut
 from hpc_es.core.errors import CheckpointError, UserError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.mpi.world import World
@@ -30,7 +31,6 @@ from hpc_es.storage.checkpoint import load
 from hpc_es.storage.checkpoint_store import BEST, DIRECTORY, Store
 from hpc_es.storage.repetition_list import require_run
 from hpc_es.tasks.policy_problems import Episodic
-from hpc_es.training.generation import evaluation_chunks
 
 Actions = Literal["sampled", "greedy"]
 SAMPLING_BLOCK = 2  # training's own episodes have blocks 0 and 1
@@ -78,7 +78,7 @@ def play(source: Stored, task: Episodic, asked: Asked) -> Rows:
         policy = task.compiled(policy)  # type: ignore[attr-defined]
         task.use_what_is_compiled(source.path)  # type: ignore[attr-defined]
     rows: list[Rows] = []
-    for chunk in evaluation_chunks(asked.episodes, 0):
+    for chunk in cut(asked.episodes, USUAL_CHUNK):
         batch = Batch(
             seeds=np.array(seeds(asked.seed, chunk.job_numbers), np.int64)[:, np.newaxis],
             training=False,

@@ -37,7 +37,7 @@ def parts_of(config: Config, task: Any, chunk_size: int) -> Parts:
     build = module("algorithms", config.algorithm.kind).build
     algorithm = build(config.algorithm, problem, noise, keys, chunk_size)
     row = row_dtype((*problem.fields, *wanted.fields))
-    return Parts(task, None, problem, noise, algorithm, row, wanted.growing)
+    return Parts(task, None, problem, noise, algorithm, row, chunk_size, problem.cutting, wanted.growing)
 
 
 def vector_options(

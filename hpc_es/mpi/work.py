@@ -41,6 +41,13 @@ def tell_failure(world: World, reason: str) -> None:
     world.send(0, FAILED, to_words(np.frombuffer(reason.encode(), np.uint8)))
 
 
+def evaluators(ranks: int, master_evaluates: Literal["auto"] | bool) -> range:
+    """Return the ranks that evaluate, of so many."""
+    if master_evaluates == "auto":
+        master_evaluates = ranks <= MASTER_EVALUATES_UP_TO
+    return range(0 if master_evaluates or ranks == 1 else 1, ranks)
+
+
 class Work:
     """Hands out and evaluates the chunks of a round; `poll` also looks for signals."""
 
@@ -52,9 +59,7 @@ class Work:
         signals: Callable[[], int] = lambda: 0,
     ) -> None:
         self._world, self._static, self._signals = world, schedule == "static", signals
-        if master_evaluates == "auto":
-            master_evaluates = world.size <= MASTER_EVALUATES_UP_TO
-        self.evaluators = list(range(world.size)) if master_evaluates or world.size == 1 else list(range(1, world.size))
+        self.evaluators = list(evaluators(world.size, master_evaluates))
         self._waiting: dict[int, bool] = {}  # ranks that asked ahead and have no answer yet: whether they are free
         self._left: deque[int] | None = None  # chunks to hand out; None outside of a round
         self._busy = 0  # ranks that do not know yet that there is no more

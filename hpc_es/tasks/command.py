@@ -31,7 +31,7 @@ from hpc_es.tasks.function import VectorTask
 from hpc_es.tasks.functions.external import CONFIG, PARAMETERS, RESULT, Command, External, Format
 from hpc_es.tasks.functions.options import Problem, Search
 
-OFFERS = Offers(problems=("vectors",), values=True)
+OFFERS = Offers(problems=("vectors",), values=True, any_chunks=True)
 BESIDE = f"{CONFIG}/"
 
 

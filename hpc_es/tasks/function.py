@@ -26,7 +26,7 @@ from hpc_es.tasks.functions.options import Problem, Search
 from hpc_es.tasks.functions.problem import ObjectiveProblem, first_values
 from hpc_es.tasks.functions.resolve import resolve
 
-OFFERS = Offers(problems=("vectors",), values=True)
+OFFERS = Offers(problems=("vectors",), values=True, any_chunks=True)
 
 
 @options

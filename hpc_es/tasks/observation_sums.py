@@ -21,6 +21,7 @@ class Sums:
     def __init__(self, batch: Batch, width: int) -> None:
         self._place = {int(job): place for place, job in enumerate(np.flatnonzero(batch.observe))}
         self._jobs, self._unit, self._centred = np.flatnonzero(batch.observe), batch.unit, batch.centred
+        self._offset = batch.offset
         self._origin = np.zeros((len(self._place), width))
         self._total = np.zeros((len(self._place), width))
         self._squares = np.zeros((len(self._place), width))
@@ -48,11 +49,16 @@ class Sums:
         self._total[place], self._squares[place], self._origin[place] = total, squares, origin
         self._count[place] = count
 
-    def units(self, failed: Array) -> list[Arrays]:
-        """Return the statistics of each unit of jobs: see `arrays`."""
+    def units(self, failed: Array) -> list[list[Arrays]]:
+        """Return the statistics of each unit of jobs: see `arrays`; of a unit that is not whole, those of each job."""
         jobs = len(failed)
         size = self._unit or max(jobs, 1)
-        return [self.arrays(failed, range(start, min(start + size, jobs))) for start in range(0, jobs, size)]
+        found = []
+        for start in range(-self._offset, jobs, size):
+            places = range(max(start, 0), min(start + size, jobs))
+            parts = [places] if len(places) == size else [range(place, place + 1) for place in places]
+            found.append([self.arrays(failed, part) for part in parts])
+        return found
 
     def arrays(self, failed: Array, jobs: range) -> Arrays:
         """Return the statistics of some jobs, in order, without failed ones; nothing where none was observed."""

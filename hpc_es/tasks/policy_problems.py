@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from hpc_es.config.options import Positive, Probability, option, options
+from hpc_es.config.options import Count, Positive, Probability, option, options
 from hpc_es.config.warnings import unused
 from hpc_es.core.acting import Actor, Batch, Policy, Segments
 from hpc_es.core.data import (
@@ -26,13 +26,14 @@ from hpc_es.core.data import (
     Spaces,
 )
 from hpc_es.core.errors import ConfigError
-from hpc_es.core.interfaces import Joinable
+from hpc_es.core.interfaces import Cutting
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.tasks.observation_deviations import Deviations
 from hpc_es.tasks.observation_moments import Moments
 from hpc_es.tasks.problem_defaults import ProblemDefaults
 
 SPREAD = 0.1  # of parameters, of which a layer's columns have the length 1
+UNIT = 16  # jobs whose observations are summed as one, as in version 0.1 with its default chunks
 PROBE_BLOCK = 3  # of evaluation's keys: training's evaluations have 0, `hpc-es eval` 1, `hpc-es bandit-report` 2
 
 
@@ -48,6 +49,7 @@ class ObservationNormalization:
         "never varied becomes 0 (ARS)",
         "floored",
     )
+    unit: Count = option("jobs of a round whose observations are summed first; part of the result", UNIT)
 
     @property
     def limit(self) -> float:
@@ -57,7 +59,7 @@ class ObservationNormalization:
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield what has no effect: (key, text)."""
         if not self.enabled:
-            yield from unused(self, ("probability", "clip", "deviation"), "enabled is false")
+            yield from unused(self, ("probability", "clip", "deviation", "unit"), "enabled is false")
         elif not self.probability:
             yield "probability", "is 0: nothing is ever observed, so mean and deviation stay 0 and 1 (try 0.01)"
 
@@ -97,10 +99,12 @@ class PolicyProblem(ProblemDefaults):
         normalization: ObservationNormalization,
         unit: int,
         fields: tuple[Field, ...] = (),
-        joinable: Joinable = "no",
+        cutting: Cutting = "fixed",
     ) -> None:
-        self.fields, self.joinable = (SIGN_RETURN, *fields), joinable
-        self._task, self._policy, self._keys, self._normalization, self._unit = task, policy, keys, normalization, unit
+        self.fields = (SIGN_RETURN, *fields)
+        self.cutting = cutting if getattr(policy, "rows_are_independent", False) else "fixed"
+        self.chunk_size = unit if self.cutting == "fixed" else normalization.unit
+        self._task, self._policy, self._keys, self._normalization = task, policy, keys, normalization
         self._statistics: Any = Deviations if normalization.deviation == "sample" else Moments
         self.episodes_per_job = task.episodes_per_job
         self.size = policy.size
@@ -131,7 +135,8 @@ class PolicyProblem(ProblemDefaults):
             observe=np.array([training and self._observed(jobs.generation, group) for group in jobs.groups]),
             action_noise_std=self._policy.action_noise_std,
             action_noise=partial(self._action_noise, jobs.generation, jobs.numbers.start),
-            unit=self._unit,
+            unit=self.chunk_size,
+            offset=jobs.offset,
             centred=self._statistics is Deviations,
         )
 
@@ -156,6 +161,11 @@ class PolicyProblem(ProblemDefaults):
 
     def _nothing_seen(self) -> Any:
         return self._statistics.initial(self._task.spaces.observations)
+
+    def unit(self, parts: Sequence[Arrays]) -> Arrays:
+        """Return the statistics of a unit of jobs: those of its parts, added in their order."""
+        statistics = [self._statistics.of(arrays) for arrays in parts if arrays]
+        return reduce(lambda so_far, more: so_far.plus(more), statistics).arrays() if statistics else {}
 
     def merge(self, carried: Carried, units: Sequence[Arrays]) -> Carried:
         """Return the statistics with those of more observations, added in the order of the units."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpc_es.core.data import Arrays, Carried, Field, Results, Rows, State
-from hpc_es.core.interfaces import Evaluation, Joinable
+from hpc_es.core.interfaces import Cutting, Evaluation
 from hpc_es.core.places import RunPlace
 
 
@@ -16,7 +16,7 @@ class ProblemDefaults:
     fields: tuple[Field, ...] = ()
     episodes_per_job = 1
     chunk_size: int | None = None
-    joinable: Joinable = "no"
+    cutting: Cutting = "fixed"
     evaluation_episodes: int | None = None
     notices: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
@@ -28,6 +28,11 @@ class ProblemDefaults:
     def merge(self, carried: Carried, units: Sequence[Arrays]) -> Carried:
         """Return nothing."""
         return carried
+
+    def unit(self, parts: Sequence[Arrays]) -> Arrays:
+        """Return the only part: chunks are whole units."""
+        (whole,) = parts
+        return whole
 
     def metrics(self, carried: Carried) -> Mapping[str, float]:
         """Return nothing."""

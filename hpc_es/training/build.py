@@ -12,11 +12,12 @@ from hpc_es.config.sections import Config
 from hpc_es.core.acting import Policy
 from hpc_es.core.data import State, row_dtype
 from hpc_es.core.errors import ConfigError
-from hpc_es.core.interfaces import Algorithm, Noise, Problem, Task
+from hpc_es.core.interfaces import Algorithm, Cutting, Noise, Problem, Task
 from hpc_es.core.keys import Keys
 from hpc_es.core.places import set_config_directory
 from hpc_es.mpi.world import World
 from hpc_es.training import misfits
+from hpc_es.training.cutting import USUAL
 from hpc_es.training.lacking import lacking_packages
 from hpc_es.training.misfits import needs
 
@@ -31,6 +32,8 @@ class Parts:
     noise: Noise | None
     algorithm: Algorithm
     row: np.dtype[np.void]  # of every job
+    unit: int  # jobs that the algorithm asks for as one
+    cutting: Cutting
     growing: bool = False  # whether arrays of the state change their shapes
 
     def initial(self) -> State:
@@ -63,7 +66,18 @@ def task_and_policy(config: Config, repetition: int = 0) -> tuple[Task, Policy |
 def problem_of(config: Config, task: Task, policy: Policy | None, repetition: int = 0) -> Any:
     """Return the problem that the algorithm searches."""
     keys = Keys(config.seed, repetition)
-    return task.problem(needs(config).searches, policy, keys, config.mpi.chunk_size)
+    return task.problem(needs(config).searches, policy, keys, unit_of(config))
+
+
+def unit_of(config: Config) -> int:
+    """Return how many jobs an algorithm asks for as one, where the problem does not say."""
+    return USUAL if config.mpi.chunk_size == "auto" else config.mpi.chunk_size
+
+
+def cutting_of(config: Config, problem: Any) -> Cutting:
+    """Return how rounds may be cut; gradients of a chunk by TensorFlow depend on that."""
+    cutting: Cutting = "fixed" if needs(config).tensorflow else problem.cutting
+    return cutting
 
 
 def uses_tensorflow(config: Config) -> bool:
@@ -85,11 +99,10 @@ def parts(
         shared = shared_noise(config, world) if shared is None else shared
         noise = module("noise", config.noise.kind).build(config.noise, keys, problem.size, shared)
     build = module("algorithms", config.algorithm.kind).build
-    chunk_size = problem.chunk_size or config.mpi.chunk_size
-    algorithm: Algorithm = build(config.algorithm, problem, noise, keys, chunk_size)
-    wanted = needs(config)
+    wanted, unit = needs(config), problem.chunk_size or unit_of(config)
+    algorithm: Algorithm = build(config.algorithm, problem, noise, keys, unit)
     row = row_dtype((*problem.fields, *wanted.fields))
-    return Parts(task, policy, problem, noise, algorithm, row, wanted.growing)
+    return Parts(task, policy, problem, noise, algorithm, row, unit, cutting_of(config, problem), wanted.growing)
 
 
 def shared_noise(config: Config, world: World) -> Any:

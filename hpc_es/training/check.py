@@ -10,17 +10,21 @@ from hpc_es.config.kinds import module
 from hpc_es.config.sections import Config
 from hpc_es.config.warnings import warnings_of
 from hpc_es.core.data import Box
-from hpc_es.core.interfaces import Task
+from hpc_es.core.interfaces import Problem, Task
 from hpc_es.tasks.episodes.probe import differences
 from hpc_es.tasks.episodes.task import Episodes
-from hpc_es.training.build import problem_of, task_and_policy
+from hpc_es.training.build import cutting_of, problem_of, task_and_policy, unit_of
+from hpc_es.training.filling import idle_on
 from hpc_es.training.misfits import needs
 
 PROBE_STEPS = 200
 
 
-def check(config: Config) -> int:
-    """Make the environment and the policy, look for hidden state, print what would run; ConfigError or status 0."""
+def check(config: Config, ranks: int | None = None) -> int:
+    """Make the environment and the policy, look for hidden state, print what would run; ConfigError or status 0.
+
+    `ranks` are those that it is to run on, where they are known.
+    """
     task, policy = task_and_policy(config)
     problem = problem_of(config, task, policy)
     problem.check()
@@ -35,10 +39,24 @@ def check(config: Config) -> int:
     if needs(config).noise and config.noise.kind == "table":
         megabytes = config.noise.table_size * np.dtype(np.float32).itemsize / 1e6
         sys.stdout.write(f"  noise table {megabytes:,.0f} MB a node\n")
+    sys.stdout.write(f"  chunks: {chunks(config, problem)}\n")
+    idle = idle_on(config, problem, ranks) if ranks is not None else None
+    if ranks is not None and idle is None:
+        sys.stdout.write(f"  ranks {ranks}: there is work for all of them\n")
     notices = task.notices if isinstance(task, Episodes) else ()
-    for warning in (*warnings_of(config), *notices, *warnings(task)):
+    for warning in (*warnings_of(config), *notices, *warnings(task), *([idle] if idle else [])):
         sys.stdout.write(f"WARNING: {warning}\n")
     return 0
+
+
+def chunks(config: Config, problem: Problem) -> str:
+    """Return how many jobs chunks will have, and why."""
+    given, unit = config.mpi.chunk_size, problem.chunk_size or unit_of(config)
+    if cutting_of(config, problem) != "fixed":
+        return "as many jobs as fit the ranks" if given == "auto" else f"{given} jobs, as mpi.chunk_size says"
+    if module("tasks", config.task.kind).OFFERS.compiled:
+        return f"{unit} jobs, as task.jobs_per_call says"
+    return f"{unit} jobs: results depend on it, so it does not follow the ranks"
 
 
 def warnings(task: Task) -> list[str]:

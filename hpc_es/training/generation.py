@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Purpose, Results, Rows, State, numbered
+from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Purpose, Results, Rows, State, cut, numbered
 from hpc_es.core.interfaces import Algorithm
 from hpc_es.mpi.serialize import decode, encode
 from hpc_es.mpi.work import Work
 from hpc_es.mpi.world import World
-from hpc_es.training.joining import joined
+from hpc_es.training.cutting import Plan, recut
+from hpc_es.training.gathering import Gathered, first_units, pack, unpacked
 from hpc_es.training.kept_outcomes import KeptOutcomes
 
 # What each rank tells of its generation, in the header of its rows.
@@ -24,10 +25,11 @@ HEADER = np.dtype(
     [
         *(("signals", "<i8"), ("policy_calls", "<f8"), *((name, "<f8") for name in TIMES), ("chunks", "<i8")),
         ("arrays", "<i8"),  # chunks that gave more than rows
+        ("mixed", "<i8"),  # chunks whose jobs changed each other's numbers
+        ("evaluating", "<f8"),  # seconds from the begin of a round to the end of the rank's last chunk
     ]
 )
 FAILURES_TOLD = 3  # by a rank in a round: a thousand jobs may fail alike
-EVALUATION_CHUNK = 16  # episodes; as array shapes must not depend on ranks
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class Evaluated:
     headers: npt.NDArray[np.void]  # HEADER[ranks]
     results: Results  # of training jobs
     evaluation: Rows  # [evaluation jobs], empty if there was no evaluation
-    learned: Sequence[Arrays] = ()  # what the problem learned in training and probes, by units in their order
+    learned: Sequence[Sequence[Arrays]] = ()  # of training and probes, by units in their order: the parts of each
+    tail_seconds: float = 0.0  # that the rank which was done first waited for the last one, of all rounds
 
 
 class Clock:
@@ -78,14 +81,6 @@ class Clock:
         self.seconds["update"] += max(elapsed - inside, 0.0)
 
 
-def evaluation_chunks(episodes: int, first_index: int) -> list[Chunk]:
-    """Return the chunks of an evaluation of the unperturbed theta."""
-    return [
-        Chunk(first_index + number, start, min(EVALUATION_CHUNK, episodes - start), "evaluate")
-        for number, start in enumerate(range(0, episodes, EVALUATION_CHUNK))
-    ]
-
-
 class Generation:
     """Runs the chunks of a generation; every rank calls the same methods in the same order."""
 
@@ -97,11 +92,13 @@ class Generation:
         row: np.dtype[np.void],
         signals: Callable[[], int],
         log: Callable[[str], None],
+        unit: int,
     ) -> None:
         self._world, self._work, self._algorithm, self._row = world, work, algorithm, row
-        self._signals, self._log = signals, log
+        self._signals, self._log, self._unit = signals, log, unit
+        self._sharing = len(work.evaluators)  # ranks that chunks are made for, also when some are lost
         self.clock = Clock(world)
-        self.jobs_at_once = 1  # chunks are joined up to so many jobs
+        self.plan = Plan()
         self._held = KeptOutcomes(world)
 
     def go_on(self, work: Work) -> None:
@@ -116,18 +113,22 @@ class Generation:
         chunks: list[Chunk] = []
         by_chunk: dict[int, Rows] = {}
         rows, headers = np.zeros(0, self._row), np.zeros(self._world.size, HEADER)
-        first, round = state, 0
+        first, round, tail = state, 0, 0.0
         while True:
             asked = self._algorithm.ask(state, round, rows) if train else []
-            new = numbered(joined(asked, self.jobs_at_once), len(chunks))
+            new = recut(asked, self.plan.cut, self._sharing)
             if round == 0:
-                new += evaluation_chunks(evaluation_episodes, len(new))
+                measuring = cut(evaluation_episodes, self.plan.evaluated, purpose="evaluate")
+                new = [*measuring, *new] if self.plan.evaluation_first else [*new, *measuring]
             elif not new:
                 break
+            new = numbered(new, len(chunks))
             mine = self._evaluate(state, new)
             outcomes |= mine
             chunks += new
-            headers = summed(headers, self._exchange(new, mine, by_chunk))
+            told = self._exchange(new, mine, by_chunk)
+            tail += self._tail(told)
+            headers = summed(headers, told)
             rows = self._joined(by_chunk, chunks, "train")
             if any(chunk.purpose == "probe" for chunk in new):
                 state = self._algorithm.probed(first, self._joined(by_chunk, chunks, "probe"))
@@ -136,12 +137,17 @@ class Generation:
                 break
         evaluation = self._joined(by_chunk, chunks, "evaluate")
         if not train:
-            return Evaluated(headers, Results(rows, []), evaluation)
+            return Evaluated(headers, Results(rows, []), evaluation, tail_seconds=tail)
         prepared = self._prepared(state, rows)
         gathered = self._gather(state, prepared, chunks, outcomes, bool(headers["arrays"].any()))
         probes = self._joined(by_chunk, chunks, "probe")
         results = Results(rows, gathered.chunk_arrays, gathered.blocks, prepared, probes)
-        return Evaluated(headers, results, evaluation, gathered.learned)
+        return Evaluated(headers, results, evaluation, gathered.learned, tail)
+
+    def _tail(self, headers: npt.NDArray[np.void]) -> float:
+        """Return how long the rank that was done first waited for the last one."""
+        evaluating = headers["evaluating"][self._work.evaluators]
+        return float(evaluating.max() - evaluating.min())
 
     def _joined(self, by_chunk: dict[int, Rows], chunks: Sequence[Chunk], purpose: Purpose) -> Rows:
         """Return the rows of the chunks of one purpose, in job order."""
@@ -156,6 +162,7 @@ class Generation:
 
     def _evaluate(self, state: State, chunks: Sequence[Chunk]) -> dict[int, Outcome]:
         held, left = self._held.shared_out(chunks)
+        self._began = self._ended = time.perf_counter()
         new = self._work.evaluate(left, lambda chunk, poll: self._held.kept(chunk, self._timed(state, chunk, poll)))
         self.clock.idled()
         self._tell_failures(state, [failure for outcome in new.values() for failure in outcome.failures])
@@ -165,6 +172,7 @@ class Generation:
         since = time.perf_counter()
         outcome = self._algorithm.evaluate(state, chunk, poll)
         self.clock.outcome(outcome, since)
+        self._ended = time.perf_counter()
         return outcome
 
     def _tell_failures(self, state: State, failures: Sequence[str]) -> None:
@@ -195,7 +203,9 @@ class Generation:
         header = self._header(len(mine))
         # Not the clock's, which may have told already what was done before ranks were lost.
         header["policy_calls"] = sum(outcome.seconds.get("policy_calls", 0.0) for outcome in mine.values())
-        header["arrays"] = sum(bool(outcome.arrays or any(outcome.learned)) for outcome in mine.values())
+        header["arrays"] = sum(bool(outcome.arrays or any(map(any, outcome.learned))) for outcome in mine.values())
+        header["mixed"] = sum(outcome.mixed for outcome in mine.values())
+        header["evaluating"] = self._ended - self._began
         indices = np.array(sorted(mine), np.int64)
         message = b"".join([header.tobytes(), indices.tobytes(), *(mine[i].rows.tobytes() for i in indices)])
         jobs = {chunk.index: chunk.jobs for chunk in chunks}
@@ -223,15 +233,17 @@ class Generation:
         rank, size, count = self._world.rank, self._world.size, self._algorithm.blocks(state)
         packed: dict[str, Array] = {}
         for block in range(rank, count, size):
-            _pack(packed, f"block/{block}", self._algorithm.contribute(state, prepared, block))
+            pack(packed, f"block/{block}", self._algorithm.contribute(state, prepared, block))
         trained = [chunk.index for chunk in chunks if chunk.purpose == "train"]
         for index in trained:
             if index in outcomes:
-                _pack(packed, f"chunk/{index}", outcomes[index].arrays)
-        for index in (chunk.index for chunk in chunks if chunk.purpose != "evaluate"):
+                pack(packed, f"chunk/{index}", outcomes[index].arrays)
+        units = first_units([chunk for chunk in chunks if chunk.purpose != "evaluate"], self._unit)
+        for index in units:
             if index in outcomes:
-                for unit, arrays in enumerate(outcomes[index].learned):
-                    _pack(packed, f"unit/{index}.{unit}", arrays)
+                for unit, parts_of_it in enumerate(outcomes[index].learned, units[index]):
+                    for number, arrays in enumerate(parts_of_it):
+                        pack(packed, f"unit/{unit}.{index}.{number}", arrays)
         self.clock.timed("update", since)
         since = time.perf_counter()
         parts: Sequence[Arrays] = [packed] if rank == 0 else []
@@ -239,41 +251,12 @@ class Generation:
             received = self._world.gather(encode(packed if rank else {}))
             parts = [] if received is None else [packed, *(decode(part) for part in received[1:])]
         self.clock.timed("messages", since)
-        return _unpacked(parts, count, trained) if parts else Gathered([], [], [])
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """What rank 0 gets of a generation besides its rows."""
-
-    blocks: Sequence[Arrays]
-    chunk_arrays: Sequence[Arrays]
-    learned: Sequence[Arrays]
-
-
-def _pack(packed: dict[str, Array], where: str, arrays: Arrays) -> None:
-    for name, array in arrays.items():
-        packed[f"{where}/{name}"] = array
-
-
-def _unpacked(parts: Sequence[Arrays], blocks: int, chunks: Sequence[int]) -> Gathered:
-    """Return what `_pack` has packed on all ranks."""
-    groups: dict[str, dict[str, dict[str, Array]]] = {"block": {}, "chunk": {}, "unit": {}}
-    for part in parts:
-        for where, array in part.items():
-            group, place, name = where.split("/", 2)
-            groups[group].setdefault(place, {})[name] = array
-    units = sorted(groups["unit"], key=lambda place: tuple(map(int, place.split("."))))
-    return Gathered(
-        [groups["block"].get(str(block), {}) for block in range(blocks)],
-        [groups["chunk"].get(str(index), {}) for index in chunks],
-        [groups["unit"][place] for place in units],
-    )
+        return unpacked(parts, count, trained) if parts else Gathered([], [], [])
 
 
 def summed(headers: npt.NDArray[np.void], more: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
     """Return the headers of several rounds as one; signals are counts since the start."""
     total: npt.NDArray[np.void] = more.copy()
-    for name in ("policy_calls", *TIMES, "chunks", "arrays"):
+    for name in ("policy_calls", *TIMES, "chunks", "arrays", "mixed", "evaluating"):
         total[name] = headers[name] + more[name]
     return total

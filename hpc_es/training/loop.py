@@ -20,9 +20,10 @@ from hpc_es.mpi.work import GIVE_UP, GiveUp, Work
 from hpc_es.mpi.world import World
 from hpc_es.training.asynchronous import Asynchronous
 from hpc_es.training.build import Parts
+from hpc_es.training.chunk_plan import ChunkPlan
+from hpc_es.training.cutting import Plan
 from hpc_es.training.failing import require_finite, told_in_status
 from hpc_es.training.generation import Evaluated, Generation
-from hpc_es.training.joining import jobs_at_once, jobs_in_lockstep
 from hpc_es.training.metrics_row import Row, row
 from hpc_es.training.misfits import needs
 from hpc_es.training.on_rank_0 import INTERRUPTED
@@ -52,12 +53,12 @@ class Training:
     def __post_init__(self) -> None:
         self._work = self._shared_work()
         self._generation = Generation(
-            self.world, self._work, self.parts.algorithm, self.parts.row, self.signals, self.log
+            self.world, self._work, self.parts.algorithm, self.parts.row, self.signals, self.log, self.parts.unit
         )
+        self._chunks = ChunkPlan(self.config, self.parts, self.world, self._evaluation_jobs())
         self._shared = SharedArrays(self.world)
         self._interrupted = self._trained = self._is_stopped = False
         self._noticed: Sequence[str] = ()
-        self._jobs_at_once = 1  # rank 0: see `_join`
         self.final: dict[str, float] = {}  # rank 0: what the final evaluation found
 
     def _shared_work(self) -> Work:
@@ -80,6 +81,8 @@ class Training:
         with told_in_status(self.world, self.writer):
             try:
                 try:
+                    if self.writer is not None and (told := self._chunks.idle(self.state)):
+                        self.writer.progress.message(f"WARNING: {told}")
                     while self._announce(self._decide()) == RUN:
                         yield from self._phase()
                 except GeneratorExit:
@@ -112,13 +115,15 @@ class Training:
         """
         since = time.perf_counter()
         plan = self._shared.plan(self.state.shared) if self.world.rank == 0 else (0, 0)
-        control = np.array([command, self.state.generation, self._interrupted, self._jobs_at_once, *plan], np.int64)
+        control = np.array(
+            [command, self.state.generation, self._interrupted, *self._chunks.plan.words(), *plan], np.int64
+        )
         self.world.broadcast(control)
-        self._interrupted, self._generation.jobs_at_once = bool(control[2]), int(control[3])
+        self._interrupted, self._generation.plan = bool(control[2]), Plan.of(control[3:7].tolist())
         if control[0] == FAIL:
             raise RunFailedError(self.world.broadcast_text(reason))
         if control[0] != STOP:
-            shared = self._shared.broadcast(self.state.shared, (int(control[4]), int(control[5])))
+            shared = self._shared.broadcast(self.state.shared, (int(control[7]), int(control[8])))
             self.state = replace(self.state, generation=int(control[1]), shared=shared)
         self._generation.clock.timed("messages", since)
         return int(control[0])
@@ -188,10 +193,11 @@ class Training:
         assert self.writer
         before, learning = self.state, time.perf_counter()
         problem = self.parts.problem
+        self._chunks.require_independent(evaluated)
         after, learned = self.parts.algorithm.tell(before, evaluated.results)
         require_finite(after)
         self.writer.evaluated(before, evaluated.results, evaluated.evaluation)
-        units = [*evaluated.learned, *problem.measured(before, evaluated.evaluation)]
+        units = [*map(problem.unit, evaluated.learned), *problem.measured(before, evaluated.evaluation)]
         carried = problem.merge(problem.carried().found_in(before), units)
         self.state = carried.added_to(after)
         self._generation.clock.timed("update", learning)
@@ -206,23 +212,9 @@ class Training:
         )
         found = self.parts.algorithm.discoveries(before, evaluated.results)
         self.writer.add(self.state, measured, before.shared if len(evaluated.evaluation) else None, found)
-        self._join(evaluated)
+        self._chunks.follow(evaluated, self.state.theta.nbytes)
         self._notice(before.generation, self.parts.algorithm.notices(before, evaluated.results, after))
         return measured
-
-    def _join(self, evaluated: Evaluated) -> None:
-        """Rank 0: choose how many jobs make a chunk, of problems whose bits do not depend on that.
-
-        Where lost ranks are outlived chunks stay as they were, as those that are left tell each other which they have.
-        """
-        problem, jobs = self.parts.problem, len(evaluated.results.rows)
-        if problem.joinable == "no" or self.world.faults.outlives:
-            return
-        seconds, ranks = float(evaluated.headers["environment"].sum()), len(self._work.evaluators)
-        if problem.joinable == "one by one":
-            self._jobs_at_once = jobs_at_once(jobs, seconds, ranks)
-        else:
-            self._jobs_at_once = jobs_in_lockstep(jobs, seconds, ranks, self.state.theta.nbytes)
 
     def _notice(self, generation: int, notices: Sequence[str]) -> None:
         """Rank 0: write what the algorithm has to say, and not again what it said of the generation before."""

@@ -46,6 +46,7 @@ def row(
         "seconds_this_generation": seconds,
         "seconds_total": before["seconds"] + seconds,
         "steps_per_second": timesteps / max(seconds, 1e-9),
+        "tail_seconds": evaluated.tail_seconds,
         **_times(evaluated.headers, timesteps),
     }
 

@@ -95,6 +95,7 @@ def _same_experiment(directory: Path, snapshot: Snapshot, identity: Mapping[str,
     if different:
         lines = "\n  ".join(different)
         text = (
-            f"{directory} holds another experiment; these may not change on resume:\n  {lines}\nchoose another --output"
+            f"{directory} holds another experiment; these may not change on resume:\n  {lines}\n"
+            "set them as they were, or choose another --output"
         )
         raise CheckpointError(text)

@@ -482,7 +482,9 @@ def test_a_generation_with_episodes_counts_what_its_policies_saw() -> None:
     everything = np.concatenate([outcome.rows for outcome in outcomes])
     lives = list(map(lifetime, seeds))
     assert everything["length"].tolist() == lives and len(lives) == 8
-    state, metrics = told(es, everything, [unit for outcome in outcomes for unit in outcome.learned], state)
+    state, metrics = told(
+        es, everything, [problem.unit(unit) for outcome in outcomes for unit in outcome.learned], state
+    )
     assert metrics["observation_count"] == pytest.approx(sum(lives) + INITIAL_COUNT)
     seen = np.array([[t, life, 1] for life in lives for t in range(life)], np.float64)
     expected = seen.sum(axis=0) / (len(seen) + INITIAL_COUNT)

@@ -53,7 +53,7 @@ def test_defaults_are_those_of_the_fields_and_name_and_output_follow_the_file(tm
     assert (config.task.kind, config.policy.kind, config.algorithm.kind) == ("episodes", "mlp", "es")
     assert config.policy.hidden_dims == (64, 64)
     assert resolved(config)["mpi"] == {
-        "chunk_size": 16,
+        "chunk_size": "auto",
         "schedule": "on_demand",
         "master_evaluates": "auto",
         "fault_tolerance": False,
@@ -412,6 +412,7 @@ def test_workers_import_neither_pydantic_nor_tensorflow(tmp_path: Path) -> None:
         "report.tensorboard=true",
         "report.loggers=[mlflow]",
         "mpi.schedule=static",
+        "mpi.chunk_size=8",
         "mpi.master_evaluates=true",
         "task.on_failed_episode=abort",
         "task.episode_timeout_seconds=5",
@@ -429,8 +430,8 @@ def test_what_a_resumed_run_may_change_is_no_part_of_the_identity(item: str) -> 
     "item",
     [
         "seed=1",
-        "mpi.chunk_size=8",
         "noise.kind=counter",
+        "task.observation_normalization.unit=4",
         "task.env_kwargs.a=1",
         "task.reward_offset=-1",
         "policy.backend=tensorflow",
@@ -443,6 +444,22 @@ def test_what_results_depend_on_is_part_of_the_identity(item: str) -> None:
     before, after = validate(minimal()), validate(override(minimal(), [item]))
     assert identity(before) != identity(after)
     assert config_hash(before) != config_hash(after)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        "policy.backend=tensorflow",
+        "task.stepping=vector",
+        "algorithm={kind: actor_critic}",
+    ],
+)
+def test_chunks_are_part_of_the_identity_where_results_depend_on_them(item: str) -> None:
+    def of(size: str) -> Any:
+        return identity(validate(override(minimal(), [item, f"mpi.chunk_size={size}"])))["mpi"]
+
+    assert of("8") != of("9")
+    assert of("auto") == of("16")
 
 
 def test_the_hash_is_sha256_of_sorted_compact_json() -> None:

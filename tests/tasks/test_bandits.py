@@ -280,8 +280,8 @@ def test_several_episodes_a_job_are_averaged() -> None:
     assert wide.rows.tobytes() == narrow.rows.tobytes()
     assert wide.rows["length"].tolist() == [12, 12]
     for name in ("observation_sum", "observation_squares", "observation_count"):
-        np.testing.assert_allclose(wide.learned[0][name], narrow.learned[0][name], rtol=1e-12)
-    assert len(wide.learned) == 1 and wide.learned[0]["observation_count"] == 12
+        np.testing.assert_allclose(wide.learned[0][0][name], narrow.learned[0][0][name], rtol=1e-12)
+    assert len(wide.learned) == 1 and wide.learned[0][0]["observation_count"] == 12
     single = bandits.build(bandits.Options(num_trials=4)).evaluate(Script(pulls), batch(seeds.ravel()), nothing)
     np.testing.assert_allclose(wide.rows["return_"], single.rows["return_"].reshape(2, 3).mean(axis=1))
 

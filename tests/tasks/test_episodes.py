@@ -367,7 +367,7 @@ def recomputed(lives: list[int]) -> tuple[np.ndarray, np.ndarray, int]:
 @pytest.mark.parametrize("name", ["Survival", "IntegerSurvival", "DoubleSurvival"])
 def test_observation_sums_equal_a_plain_recomputation(name: str) -> None:
     observe = [True, False, True, True, False, True, False, True]
-    (arrays,) = played(episodes(name), SEEDS, observe=observe).learned
+    ((arrays,),) = played(episodes(name), SEEDS, observe=observe).learned
     total, squares, count = recomputed([50, 1, 21, 8, 13])
     assert arrays["observation_sum"].tolist() == total.tolist()
     assert arrays["observation_squares"].tolist() == squares.tolist()
@@ -376,20 +376,20 @@ def test_observation_sums_equal_a_plain_recomputation(name: str) -> None:
 
 
 def test_sums_cover_all_episodes_of_a_job() -> None:
-    (arrays,) = played(episodes("Survival", episodes_per_job=2), [[3, 9], [0, 0]], observe=[True, False]).learned
+    ((arrays,),) = played(episodes("Survival", episodes_per_job=2), [[3, 9], [0, 0]], observe=[True, False]).learned
     total, _, count = recomputed([4, 10])
     assert (arrays["observation_sum"].tolist(), arrays["observation_count"]) == (total.tolist(), count)
 
 
 def test_no_job_observed_sends_nothing() -> None:
-    assert list(played(episodes("Survival"), SEEDS).learned) == [{}]
+    assert list(played(episodes("Survival"), SEEDS).learned) == [[{}]]
 
 
 def test_failed_jobs_are_not_observed() -> None:
-    (arrays,) = played(episodes("Faulty"), [7, 3], observe=[True, True]).learned
+    ((arrays,),) = played(episodes("Faulty"), [7, 3], observe=[True, True]).learned
     total, _, count = recomputed([4])
     assert (arrays["observation_sum"].tolist(), arrays["observation_count"]) == (total.tolist(), count)
-    (none,) = played(episodes("Faulty"), [7, 3], observe=[True, False]).learned
+    ((none,),) = played(episodes("Faulty"), [7, 3], observe=[True, False]).learned
     assert none["observation_count"] == 0
 
 
@@ -399,12 +399,19 @@ def test_units_of_jobs_are_summed_apart() -> None:
     whole, units = (
         played(episodes("Survival"), [3, 9, 7, 2, 5], observe=observe, unit=unit).learned for unit in (None, 2)
     )
-    assert len(whole) == 1 and len(units) == 3 and units[1] == {}
-    for arrays, lives in ((whole[0], [4, 10, 6]), (units[0], [4, 10]), (units[2], [6])):
+    assert len(whole) == 1 and len(units) == 3 and units[1] == [{}]
+    for (arrays,), lives in ((whole[0], [4, 10, 6]), (units[0], [4, 10]), (units[2], [6])):
         total, squares, count = recomputed(lives)
         assert arrays["observation_sum"].tolist() == total.tolist()
         assert arrays["observation_squares"].tolist() == squares.tolist()
         assert arrays["observation_count"] == count
+
+
+def test_a_unit_that_the_chunk_cuts_is_told_job_by_job() -> None:
+    """Units of three, of the first of which one job was in the chunk before, and of the last one is in the next."""
+    played_ = played(episodes("Survival"), [3, 9, 7, 2, 5, 0, 1], observe=[True] * 7, unit=3, offset=1)
+    found = [[arrays["observation_count"] for arrays in parts] for parts in played_.learned]
+    assert found == [[4, 10], [8 + 3 + 6], [1, 2]]
 
 
 # The task.

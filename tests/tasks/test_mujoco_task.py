@@ -158,7 +158,7 @@ def outcomes(task: Episodes, chunks: list[Any], **keywords: Any) -> list[Outcome
 
 def bits(found: list[Outcome]) -> list[Any]:
     """All that an outcome says, but for the clock."""
-    learned = [[(name, array.tobytes()) for name, array in unit.items()] for each in found for unit in each.learned]
+    learned = [[(name, array.tobytes()) for name, array in unit.items()] for each in found for (unit,) in each.learned]
     return [[each.rows.tobytes() for each in found], learned, [each.failures for each in found]]
 
 

@@ -21,7 +21,7 @@ def of(samples: Array) -> Deviations:
     sums = Sums(batch([0], observe=[True], centred=True), samples.shape[1])
     for seen in samples:
         sums.add(seen[np.newaxis], [0], [0])
-    (arrays,) = sums.units(np.array([False]))
+    ((arrays,),) = sums.units(np.array([False]))
     return Deviations.of(arrays)
 
 
@@ -70,7 +70,7 @@ def test_units_leave_failed_jobs_out() -> None:
     sums = Sums(batch([0, 0, 0], observe=[True, True, True], centred=True, unit=2), 3)
     for step in range(4):
         sums.add(np.stack([STATES[step], STATES[step] * 100, STATES[step] + 1]), [0, 1, 2], [0, 1, 2])
-    first, second = map(Deviations.of, sums.units(np.array([False, True, False])))
+    first, second = (Deviations.of(arrays) for (arrays,) in sums.units(np.array([False, True, False])))
     assert (first.count, first.mean().tolist()) == (4, [3.5, 2, 1.75])
     assert (second.count, second.mean().tolist()) == (4, [4.5, 3, 2.75])
 

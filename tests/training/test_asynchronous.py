@@ -40,7 +40,7 @@ class Master:
 def phase():
     global work
     work = work or Work(world, "on_demand", "auto", lambda: signals)
-    return Asynchronous(world, work, Generation(world, work, Toy(), ROW, lambda: signals, print), ROW)
+    return Asynchronous(world, work, Generation(world, work, Toy(), ROW, lambda: signals, print, 2), ROW)
 
 SLOW, signals, again, work = 0.0, 0, 0, None
 """

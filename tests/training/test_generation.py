@@ -37,7 +37,7 @@ class Toy(Strategy):
         rows["return_"] = 100 * state.generation + numbers + (0.5 if chunk.purpose == "probe" else 0)
         rows["own"] = np.stack([numbers, np.full(chunk.jobs, chunk.parent)], axis=1)
         units = [range(at, min(at + 2, chunk.first_job + chunk.jobs)) for at in numbers[::2]]
-        learned = [{} if unit.start == 2 else {"sum": np.array(sum(unit))} for unit in units]
+        learned = [[{} if unit.start == 2 else {"sum": np.array(sum(unit))}] for unit in units]
         return Outcome(rows, {"index": np.array(chunk.index)}, {"policy_calls": 1.0}, learned=learned)
 
     def prepare(self, state, rows):
@@ -53,7 +53,7 @@ def body():
     world = connect()
     work = Work(world, "on_demand", "auto")
     toy = Toy(None, None, None, None, 2)
-    generation = Generation(world, work, toy, ROW, lambda: 0, print)
+    generation = Generation(world, work, toy, ROW, lambda: 0, print, 2)
     evaluated = generation.run(State(3, {}, {}), 4)
     told = world.allgather(np.frombuffer(json.dumps(asked).encode(), np.uint8))
     if world.rank == 0:
@@ -63,7 +63,7 @@ def body():
             "asked": [json.loads(each.tobytes()) for each in told],
             "rows": listed(results.rows), "probes": listed(results.probes), "evaluation": listed(evaluated.evaluation),
             "indices": [int(arrays["index"]) for arrays in results.chunk_arrays],
-            "learned": [int(arrays["sum"]) for arrays in evaluated.learned],
+            "learned": [int(arrays["sum"]) for (arrays,) in evaluated.learned],
             "blocks": [[int(array) for array in arrays.values()] for arrays in results.blocks],
             "prepared": results.prepared, "calls": float(evaluated.headers["policy_calls"].sum()),
             "chunks": int(evaluated.headers["chunks"].sum()),
@@ -99,11 +99,11 @@ def test_rows_of_training_and_probes_are_apart_and_in_job_order(told: dict[str, 
 
 
 def test_arrays_are_those_of_training_and_what_was_learned_is_of_probes_too_in_order(told: dict[str, Any]) -> None:
-    """Places: three chunks and two probes, the evaluation, then two chunks and a probe.
+    """Places: the evaluation, three chunks and two probes, then two chunks and a probe.
 
     Units 0+1, none and 4, of the probes 0+1 and none, then 5, 6 and the probe 3.
     """
-    assert told["indices"] == [0, 1, 2, 6, 7]
+    assert told["indices"] == [1, 2, 3, 6, 7]
     assert told["learned"] == [1, 4, 1, 5, 6, 3]
 
 

@@ -70,7 +70,7 @@ class Strategy:
         """Return the jobs of a chunk."""
         numbers = chunk.job_numbers
         groups = [self.group(job) for job in numbers] if chunk.purpose == "train" else list(numbers)
-        return Jobs(state.generation, numbers, groups, chunk.purpose, chunk.parent)
+        return Jobs(state.generation, numbers, groups, chunk.purpose, chunk.parent, chunk.offset)
 
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         """Evaluate the strategy's candidates, or the centre without noise."""

@@ -47,6 +47,7 @@ class LSTM:
         self.head = head
         self.size = self.layout.size
         self.action_noise_std = options.action_noise_std
+        self.rows_are_independent = options.backend == "numpy"
 
     def initial(self, rng: np.random.Generator) -> Float32:
         """float32[size]."""

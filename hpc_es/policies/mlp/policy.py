@@ -48,6 +48,7 @@ class MLP:
         self.head = head
         self.size = self.layout.size
         self.action_noise_std = options.action_noise_std
+        self.rows_are_independent = options.backend == "numpy"
 
     def initial(self, rng: np.random.Generator) -> Float32:
         """Return normalised columns or zeros, and biases of 0, float32[size]."""

@@ -32,7 +32,7 @@ from hpc_es.tasks.policy_problems import (
 
 __all__ = ["Bandits", "Options", "build", "optimal_regret", "optimal_reward"]
 
-OFFERS = Offers(problems=("vectors", "trajectories"), policy=True)
+OFFERS = Offers(problems=("vectors", "trajectories"), policy=True, any_chunks=True)
 ENVIRONMENT = "hpc_es/Bandit-v0"
 if ENVIRONMENT not in gymnasium.registry:
     gymnasium.register(ENVIRONMENT, "hpc_es.tasks.bandits.environment:Bandit")
@@ -89,7 +89,7 @@ class Bandits:
         """Return the policy's parameters as a vector, or its trajectories."""
         assert policy is not None
         if searched == "vectors":
-            return PolicyProblem(self, policy, keys, self.options.observation_normalization, unit)
+            return PolicyProblem(self, policy, keys, self.options.observation_normalization, unit, (), "free")
         refuse_normalization(self.options.observation_normalization)
         if self.options.training_return != "reward":
             text = "is for evolution strategies: algorithms that learn from trajectories learn from 'reward'"

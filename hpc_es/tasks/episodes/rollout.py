@@ -68,6 +68,8 @@ class Rollout:
         self._sums = Sums(batch, width)
         self._noise = ActionNoise(batch, task.spaces.actions)
         self._failures: list[str] = []
+        self._drawn_to: Any = None  # the state of the global generators after the last reset
+        self._mixed = False
         self._seconds = {"environment": 0.0, "policy": 0.0}
 
     def run(self, poll: Poll) -> Outcome:
@@ -76,6 +78,7 @@ class Rollout:
         for row in range(len(self._jobs)):
             self._begin(row)
         self._settle()
+        self._drawn_to = _global_generators()
         self._seconds["environment"] += time.perf_counter() - started
         while self._live:
             self._step()
@@ -125,6 +128,8 @@ class Rollout:
         """Reset the environment of a row for its job's next episode."""
         job = self._jobs[row]
         seed = int(self._batch.seeds[job, self._episode[job]])
+        if self._taken:
+            self._look_at_generators()
         random.seed(seed)
         np.random.seed(seed)  # for environments that draw from the global generator
         self._episode_return[row] = self._episode_signs[row] = self._rewards[row] = 0.0
@@ -137,6 +142,10 @@ class Rollout:
                 raise ValueError("the observation is NaN after reset")
         except (Exception, EpisodeTimeout) as error:
             self._fail(row, error)
+
+    def _look_at_generators(self) -> None:
+        """Notice that steps of several jobs have drawn from the global generators in turn."""
+        self._mixed = self._mixed or (len(self._batch.seeds) > 1 and _global_generators() != self._drawn_to)
 
     def _end(self, row: int) -> None:
         """Book a finished episode, and begin the next one of its job or retire the row."""
@@ -154,6 +163,7 @@ class Rollout:
         if self._episode[job] < self._task.episodes_per_job:
             self._actor.restart(row)
             self._begin(row)
+            self._drawn_to = _global_generators()
 
     def _behave(self, row: int, behaviour: Behaviour) -> None:
         """Add the behaviour of a finished episode."""
@@ -206,6 +216,13 @@ class Rollout:
         rows["length"] = self._total_length
         if self._task.behaviour is not None:
             rows[BEHAVIOUR] = self._total_behaviour / episodes
+        self._look_at_generators()
         failed = np.isnan(rows["return_"])
         seconds = {**self._seconds, "policy_calls": float(self._taken)}
-        return Outcome(rows, {}, seconds, self._failures, self._sums.units(failed))
+        return Outcome(rows, {}, seconds, self._failures, self._sums.units(failed), self._mixed)
+
+
+def _global_generators() -> tuple[Any, ...]:
+    """Return the states of Python's and NumPy's global generators."""
+    numpy: Any = np.random.get_state(legacy=False)
+    return random.getstate(), numpy["state"]["pos"], numpy["state"]["key"].tobytes()

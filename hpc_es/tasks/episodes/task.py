@@ -16,7 +16,7 @@ from hpc_es.config.options import Count, Positive, option, options
 from hpc_es.core.acting import Actor, Batch, Policy
 from hpc_es.core.data import Field, Outcome, Poll, behaviour
 from hpc_es.core.errors import ConfigError
-from hpc_es.core.interfaces import Joinable, Offers, Searched
+from hpc_es.core.interfaces import Cutting, Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.tasks.episodes import behaviour as behaviours
 from hpc_es.tasks.episodes import environments, without_gymnasium
@@ -34,7 +34,7 @@ from hpc_es.tasks.policy_problems import (
     refuse_normalization,
 )
 
-OFFERS = Offers(problems=("vectors", "trajectories"), policy=True)
+OFFERS = Offers(problems=("vectors", "trajectories"), policy=True, any_chunks=True)
 
 
 @options
@@ -140,10 +140,9 @@ class Episodes:
         assert policy is not None
         problem: PolicyProblem | PolicyTrajectories
         if searched == "vectors":
-            # Gymnasium's may draw from global generators, which are seeded by chunks.
-            joinable: Joinable = "no" if self._native is None else "at once"
+            cutting: Cutting = "fixed" if self._vectors else "free" if self._native is None else "at once"
             normalization = self.options.observation_normalization
-            problem = PolicyProblem(self, policy, keys, normalization, unit, self.fields, joinable)
+            problem = PolicyProblem(self, policy, keys, normalization, unit, self.fields, cutting)
         else:
             refuse_normalization(self.options.observation_normalization)
             segments = None if self._vectors else self.segments

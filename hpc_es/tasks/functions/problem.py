@@ -86,7 +86,7 @@ class ObjectiveProblem(ProblemDefaults):
         self.spread = _spread(coordinates)
         self.chunk_size = batch or 1
         self._at_once = batch > 0
-        self.joinable = "no" if batch else "one by one"
+        self.cutting = "fixed" if batch else "one by one"
         self.columns = coordinates.names if search.record_evaluations else ()
 
     def initial(self, rng: np.random.Generator) -> Float64:
@@ -123,7 +123,7 @@ class ObjectiveProblem(ProblemDefaults):
             rows[BEHAVIOUR] = seen
         arrays = {SEEN: seen} if jobs.purpose == "train" and self._search.record_evaluations else {}
         seconds = {"environment": sum(each.seconds for each in found)}
-        return Outcome(rows, arrays, seconds, self._failures(jobs, found), self._units(seen, rows, jobs))
+        return Outcome(rows, arrays, seconds, self._failures(jobs, found), self._best(seen, rows, jobs))
 
     def _measured(self, seen: Float64, jobs: Jobs, poll: Poll) -> list[Measured]:
         seeds = Seeds(partial(self._seed, jobs), jobs.groups)
@@ -164,14 +164,14 @@ class ObjectiveProblem(ProblemDefaults):
             raise RunError(f"an evaluation failed and task.on_failed_evaluation is abort: {told[0]}")
         return told
 
-    def _units(self, seen: Float64, rows: Rows, jobs: Jobs) -> list[Arrays]:
+    def _best(self, seen: Float64, rows: Rows, jobs: Jobs) -> list[list[Arrays]]:
         """Return the best of a chunk, the first of several, where one did not fail."""
         values = np.where(np.isnan(rows["value"]), -np.inf, self._search.sign * rows["value"])
         row = int(values.argmax())
         if values[row] == -np.inf:
             return []
         number = jobs.numbers[row] if jobs.purpose == "train" else CENTRE
-        return [BestVector(seen[row], float(rows["value"][row]), jobs.generation, number).arrays()]
+        return [[BestVector(seen[row], float(rows["value"][row]), jobs.generation, number).arrays()]]
 
     def carried(self) -> Carried:
         """Return that nothing was evaluated yet."""

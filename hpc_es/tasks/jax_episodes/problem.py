@@ -47,7 +47,6 @@ class CompiledProblem(PolicyProblem):
         o = task.options
         given: tuple[Any, Any] = task, policy  # the one takes what the other binds, which is no Actor
         super().__init__(*given, keys, o.observation_normalization, o.jobs_per_call, task.fields)
-        self.chunk_size = o.jobs_per_call
         self._compiled_task, self._pure = task, policy.policy
 
     @property

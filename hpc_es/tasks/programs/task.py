@@ -21,7 +21,7 @@ from hpc_es.core.acting import Policy
 from hpc_es.core.data import CORRECT, Array, Field, Jobs, Outcome, Poll, row_dtype
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.extras import remedy
-from hpc_es.core.interfaces import Offers, Searched
+from hpc_es.core.interfaces import Cutting, Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.tasks.problem_defaults import ProblemDefaults
 from hpc_es.tasks.programs import hill_climb
@@ -31,7 +31,7 @@ from hpc_es.tasks.programs.coding_cases import COUNT, MAX, MIN, TASKS
 
 __all__ = ["HILL_CLIMB", "PAPER", "CodingTask", "Options", "Programs", "Score", "build", "make_task"]
 
-OFFERS = Offers(problems=("programs",))
+OFFERS = Offers(problems=("programs",), any_chunks=True)
 HILL_CLIMB = "test-hill-climb"
 NAMES = (*TASKS, HILL_CLIMB)
 PRINTING = ("print", "print-hello")
@@ -128,6 +128,7 @@ class Programs(ProblemDefaults):
     spaces = None
     fields: tuple[Field, ...] = (CORRECT,)
     evaluation_episodes: int | None = 0
+    cutting: Cutting = "one by one"
     alphabet = CHARACTERS
 
     def __init__(self, coding: CodingTask | HillClimb, max_code_length: int) -> None:

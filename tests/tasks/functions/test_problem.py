@@ -132,10 +132,11 @@ def test_the_best_is_the_first_of_the_best() -> None:
 def test_a_chunk_learns_its_best_and_the_centre_counts() -> None:
     made = problem()
     units = evaluated(made, jobs(2)).learned
-    assert [BestVector.of(unit).job for unit in units] == [7]
+    assert [[BestVector.of(part).job for part in unit] for unit in units] == [[7]]
     state = State(4, {"theta": np.array([-5.0, 0.0])}, {})
     centre = made.evaluate(unperturbed(state.theta, 1), jobs(1, "evaluate"), made.carried(), lambda: None)
-    best = BestVector.of(made.merge(made.carried(), [*units, *made.measured(state, centre.rows)]).master)
+    learned = [*map(made.unit, units), *made.measured(state, centre.rows)]
+    best = BestVector.of(made.merge(made.carried(), learned).master)
     assert (best.value, best.x.tolist(), best.generation, best.job) == (-5.0, [-5.0, 0.0], 4, -1)
 
 

@@ -127,7 +127,7 @@ def sums_by_hand(job: int, offset: float) -> tuple[Any, Any, int]:
 def test_observation_sums_are_of_the_jobs_to_observe(offset: float) -> None:
     observe = np.arange(24) % 3 == 0
     made = parts(env_kwargs={"offset": offset})
-    (unit,) = played(made, ALL, SEEDS, NORMALISER, observe=observe, unit=24).learned
+    ((unit,),) = played(made, ALL, SEEDS, NORMALISER, observe=observe, unit=24).learned
     expected = [sums_by_hand(job, offset) for job in np.flatnonzero(observe)]
     np.testing.assert_allclose(unit["observation_sum"], sum(each[0] for each in expected), rtol=1e-6, atol=1e-4)
     np.testing.assert_allclose(unit["observation_squares"], sum(each[1] for each in expected), rtol=1e-6)
@@ -139,7 +139,7 @@ def test_sample_deviations_of_two_episodes_a_job() -> None:
     made = parts(env_kwargs={"offset": 1000.0}, episodes_per_job=2)
     observe = np.ones(12, np.bool_)
     pairs = SEEDS.reshape(12, 2)
-    (unit,) = played(made, ALL[:12], pairs, NORMALISER, observe=observe, unit=12, centred=True).learned
+    ((unit,),) = played(made, ALL[:12], pairs, NORMALISER, observe=observe, unit=12, centred=True).learned
     seen = []
     for job, row in enumerate(lengths(pairs)):
         for n in row:
@@ -153,7 +153,7 @@ def test_sample_deviations_of_two_episodes_a_job() -> None:
 
 def test_failed_jobs_are_not_observed() -> None:
     made = parts(env_kwargs={"nan_at_reset": True})
-    (unit,) = played(made, ALL, SEEDS, NORMALISER, observe=np.ones(24, np.bool_), unit=24).learned
+    ((unit,),) = played(made, ALL, SEEDS, NORMALISER, observe=np.ones(24, np.bool_), unit=24).learned
     n = lengths(SEEDS)
     assert Moments.of(unit).count == n[n % 2 == 0].sum()
 
@@ -219,7 +219,7 @@ def test_observation_sums_do_not_depend_on_segments() -> None:
     observe = np.ones(24, np.bool_)
     made = parts()
     units = [
-        played(in_segments(made, steps), ALL, SEEDS, NORMALISER, observe=observe, unit=24).learned[0]
+        played(in_segments(made, steps), ALL, SEEDS, NORMALISER, observe=observe, unit=24).learned[0][0]
         for steps in (1000, 3)
     ]
     for name, array in units[0].items():

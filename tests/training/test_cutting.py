@@ -1,0 +1,261 @@
+"""How rounds are cut into chunks: by ranks, by the time that jobs took; no bit depends on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+import hpc_es
+from hpc_es.core.data import Chunk, Results, State, cut, row_dtype
+from hpc_es.core.errors import RunError
+from hpc_es.training.chunk_plan import ChunkPlan
+from hpc_es.training.cutting import AS_ASKED, Cut, Plan, evaluation_size, recut
+from hpc_es.training.filling import told_idle
+from hpc_es.training.gathering import first_units
+from hpc_es.training.generation import HEADER, Evaluated
+
+
+def plan(
+    ranks: int = 2,
+    cutting: str = "one by one",
+    given: int | Literal["auto"] = "auto",
+    outlives: bool = False,
+    asked: int = 64,
+) -> ChunkPlan:
+    config: Any = SimpleNamespace(
+        mpi=SimpleNamespace(chunk_size=given, master_evaluates="auto"), algorithm=SimpleNamespace()
+    )
+    algorithm = SimpleNamespace(ask=lambda state, round, rows: cut(asked, 16))
+    parts: Any = SimpleNamespace(cutting=cutting, unit=16, algorithm=algorithm, row=row_dtype())
+    world: Any = SimpleNamespace(size=ranks, faults=SimpleNamespace(outlives=outlives))
+    return ChunkPlan(config, parts, world, 10)
+
+
+def after(found: ChunkPlan, seconds: float, jobs: int = 64, parameters: int = 10, lengths: Any = (1, ())) -> Plan:
+    """The plan after a generation in which each job took so many seconds."""
+    headers = np.zeros(2, HEADER)
+    headers["environment"] = seconds * jobs / 2
+    rows, measured = np.zeros(jobs, row_dtype()), np.zeros(len(lengths[1]), row_dtype())
+    rows["length"], measured["length"] = lengths
+    found.follow(Evaluated(headers, Results(rows, []), measured), 4 * parameters)
+    return found.plan
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ranks", "expected"),
+    [
+        (1e-6, 2, Cut(64, 64)),  # 64 us in all: not worth a message
+        (1e-4, 2, Cut(32, 32)),  # 6 ms: one chunk a rank
+        (1e-3, 2, Cut(50, 2)),  # 50 ms at most, 2 ms at the end
+        (1e-3, 1, Cut(50, 2)),
+        (1e-4, 1, Cut(64, 64)),
+        (0.02, 2, Cut(2, 1)),
+        (1.0, 2, Cut(1, 1)),
+    ],
+)
+def test_cheap_evaluations_are_joined_by_time(seconds: float, ranks: int, expected: Cut) -> None:
+    found = plan(ranks)
+    assert found.plan.cut == AS_ASKED
+    assert after(found, seconds).cut == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ranks", "parameters", "expected"),
+    [
+        (0.001, 1, 10, 64),  # all at once
+        (0.001, 2, 10, 32),
+        (0.001, 3, 10, 22),
+        (0.1, 2, 10, 8),  # 6.4 s in all: four chunks a rank
+        (0.001, 1, 17_000, 30),  # of 68 kB each, in 2 MiB
+        (0.001, 1, 1_000_000, 1),
+    ],
+)
+def test_jobs_in_lockstep_are_as_many_as_a_rank_can_have(
+    seconds: float, ranks: int, parameters: int, expected: int
+) -> None:
+    assert after(plan(ranks, "at once"), seconds, parameters=parameters).cut == Cut(expected, expected)
+
+
+def test_a_number_fixed_chunks_and_outlived_ranks_leave_chunks_as_they_are() -> None:
+    assert after(plan(given=5), 0.001).cut == Cut(5, 5)
+    assert after(plan(cutting="fixed"), 0.001).cut == after(plan(cutting="fixed", given=5), 0.001).cut == AS_ASKED
+    assert after(plan(outlives=True), 0.001).cut == AS_ASKED
+    assert after(plan(cutting="free", outlives=True), 0.001).cut == Cut(16, 4)
+
+
+@pytest.mark.parametrize(
+    ("cut_", "jobs", "ranks", "expected"),
+    [
+        (Cut(16, 4), 64, 2, [16, 12, 10, 8, 6, 4, 4, 4]),  # half of what is left, shared, even
+        (Cut(16, 4), 64, 1, [16, 16, 16, 16]),
+        (Cut(16, 4), 64, 64, [1] * 64),
+        (Cut(16, 4), 12, 4, [2, 2, *[1] * 8]),
+        (Cut(16, 4), 200, 4, [16] * 6 + [14, 12, 10, 10, 8, 8, 6, 6, 4, 4, 4, 4, 4, 4, 4, 2]),
+        (Cut(5, 5), 12, 3, [5, 5, 2]),
+        (Cut(1, 1), 3, 2, [1, 1, 1]),
+    ],
+)
+def test_chunks_get_smaller_towards_the_end(cut_: Cut, jobs: int, ranks: int, expected: list[int]) -> None:
+    assert list(cut_.sizes(jobs, ranks)) == expected
+    assert sum(expected) == jobs
+
+
+def test_the_same_jobs_are_cut_anew_and_know_their_units() -> None:
+    """40 jobs in units of 16, then probes of two parents, in chunks of 10."""
+    asked = [*cut(40, 16), *cut(12, 16, 0, "probe", 1), *cut(12, 16, 12, "probe", 2)]
+    found = recut(asked, Cut(10, 10), 2)
+    assert [(each.purpose, each.parent, each.first_job, each.jobs, each.offset) for each in found] == [
+        *[("train", 0, 0, 10, 0), ("train", 0, 10, 10, 10), ("train", 0, 20, 10, 4), ("train", 0, 30, 10, 14)],
+        *[("probe", 1, 0, 10, 0), ("probe", 1, 10, 2, 10), ("probe", 2, 12, 10, 0), ("probe", 2, 22, 2, 10)],
+    ]
+    assert recut(asked, AS_ASKED, 2) == asked
+    gap = [Chunk(0, 0, 1), Chunk(0, 2, 1)]
+    assert [(each.first_job, each.jobs) for each in recut(gap, Cut(9, 9), 1)] == [(0, 1), (2, 1)]
+
+
+def test_chunks_of_one_unit_are_put_together() -> None:
+    """Units of 16: 10 jobs, 10 more (6 of unit 0, 4 of unit 1), 12 (of unit 1), then another round."""
+    chunks = [Chunk(0, 0, 10), Chunk(1, 10, 10, offset=10), Chunk(3, 20, 12, offset=4), Chunk(4, 32, 3)]
+    assert first_units(chunks, 16) == {0: 0, 1: 0, 3: 1, 4: 2}
+    assert first_units([Chunk(0, 0, 40), Chunk(1, 40, 1, offset=8)], 16) == {0: 0, 1: 2}
+
+
+@pytest.mark.parametrize(
+    ("cutting", "given", "ranks", "expected"),
+    [
+        ("fixed", "auto", 4, 16),
+        ("free", 3, 4, 16),
+        ("free", "auto", 4, 3),
+        ("free", "auto", 1, 10),
+        ("at once", "auto", 1, 10),
+    ],
+)
+def test_chunks_of_an_evaluation_follow_the_ranks(cutting: Any, given: Any, ranks: int, expected: int) -> None:
+    assert evaluation_size(10, cutting, given, ranks) == expected
+
+
+def test_the_longer_episodes_are_handed_out_first() -> None:
+    found = plan(cutting="free")
+    assert found.plan.evaluation_first
+    assert not after(found, 0.001, lengths=(50, (49, 49))).evaluation_first
+    assert not after(found, 0.001).evaluation_first  # nothing was measured
+    assert after(found, 0.001, lengths=(50, (50, 50))).evaluation_first
+
+
+def test_a_plan_is_sent_as_numbers() -> None:
+    sent = Plan(Cut(3, 2), 5, False)
+    assert Plan.of(sent.words()) == sent
+
+
+@pytest.mark.parametrize(
+    ("jobs", "size", "ranks", "is_free", "told"),
+    [
+        (64, 16, 4, False, None),
+        (64, 1, 64, True, None),
+        (
+            *(64, 16, 8, False),
+            "64 jobs a generation are 4 chunks for 8 evaluating ranks, so 4 ranks of 8 will be idle: 128 jobs a "
+            "generation (population, batch) would fill them, and so would mpi.chunk_size: 8",
+        ),
+        (
+            *(64, 1, 128, True),
+            "64 jobs a generation are 64 chunks for 127 evaluating ranks, so 63 ranks of 128 will be idle: 127 jobs a "
+            "generation (population, batch) would fill them",
+        ),
+        (
+            *(20, 16, 3, True),
+            "20 jobs a generation are 2 chunks for 3 evaluating ranks, so 1 rank of 3 will be idle: 48 jobs a "
+            "generation (population, batch) would fill them, and so would mpi.chunk_size: auto",
+        ),
+    ],
+)
+def test_idle_ranks_are_told(jobs: int, size: int, ranks: int, is_free: bool, told: str | None) -> None:
+    assert told_idle(jobs, size, ranks, "auto", is_free) == told
+
+
+def test_a_run_knows_its_idle_ranks() -> None:
+    state = State(0, {}, {})
+    assert plan(64, "free").idle(state) is None
+    assert "59 ranks of 64 will be idle" in str(plan(64, "free", 16).idle(state))  # rank 0 does not evaluate
+    assert "64 jobs a generation are 4 chunks for 63 evaluating ranks" in str(plan(64, "fixed").idle(state))
+
+
+def test_jobs_that_change_each_other_are_refused_where_chunks_follow_the_ranks() -> None:
+    headers = np.zeros(2, HEADER)
+    evaluated = Evaluated(headers, Results(np.zeros(0, row_dtype()), []), np.zeros(0, row_dtype()))
+    plan(cutting="free").require_independent(evaluated)
+    headers["mixed"][1] = 1
+    plan(cutting="free", given=16).require_independent(evaluated)
+    plan(cutting="fixed").require_independent(evaluated)
+    with pytest.raises(RunError, match=r"Set mpi\.chunk_size to a number"):
+        plan(cutting="free").require_independent(evaluated)
+
+
+def test_no_bit_depends_on_how_evaluations_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for seconds in (1e-9, 1e-5, 1.0):
+        monkeypatch.setattr("hpc_es.training.cutting.LARGEST_SECONDS", seconds)
+        monkeypatch.setattr("hpc_es.training.cutting.SMALLEST_SECONDS", seconds / 3)
+        minimum = hpc_es.minimize(
+            lambda x: float((x * x).sum()), np.ones(3), 0.5, algorithm="cma_es", max_evaluations=70
+        )
+        found.append((minimum.x.tobytes(), minimum.f, minimum.evaluations))
+    assert len(set(found)) == 1
+
+
+DRAWS = """
+import random
+import gymnasium
+import numpy as np
+
+class Draws(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-9, 9, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.x = {reset}
+        return np.array([self.x], np.float32), {{}}
+
+    def step(self, action):
+        self.x = {step}
+        return np.array([self.x], np.float32), self.x, False, False, {{}}
+
+gymnasium.register("Draws-v0", Draws, max_episode_steps=5)
+"""
+
+
+@pytest.mark.parametrize(
+    ("reset", "step", "chunk_size", "refused"),
+    [
+        ("random.random()", "0.5", "auto", False),  # each episode's reset has its own seed
+        ("0.5", "random.random()", "auto", True),
+        ("0.5", "np.random.rand()", "auto", True),
+        ("0.5", "np.random.rand()", 4, False),
+        ("0.5", "np.random.rand()", 1, False),
+    ],
+)
+def test_an_environment_that_draws_from_global_generators_is_noticed(
+    reset: str, step: str, chunk_size: Any, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "draws_" + tmp_path.name.replace("-", "_")
+    (tmp_path / f"{module}.py").write_text(DRAWS.format(reset=reset, step=step))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = {
+        "task": {"env_id": f"{module}:Draws-v0"},
+        "policy": {"hidden_dims": [2]},
+        "algorithm": {"population_size": 6},
+        "noise": {"kind": "counter"},
+        "mpi": {"chunk_size": chunk_size},
+        "stop": {"generations": 2},
+    }
+    with hpc_es.train(config, tmp_path / "run") as run:
+        if refused:
+            with pytest.raises(RunError, match="draw from Python's or NumPy's global generator"):
+                list(run)
+        else:
+            assert len(list(run)) == 2
