@@ -40,7 +40,7 @@ stop: {generations: 6}
 report: {plot_interval_seconds: 0}
 """
 CLOCK_AND_RANKS = re.compile(
-    r"seconds_.*|tail_seconds|steps_per_second|time_.*|predict_microseconds_.*|ranks|evaluating_ranks"
+    r"seconds_.*|tail_seconds|steps_per_second|time_.*|predict_microseconds_.*|ranks|evaluating_ranks|busy_ranks"
 )
 EVERY = ("checkpoint.interval=1", "checkpoint.keep_last=1000")  # a checkpoint of each generation
 

@@ -95,7 +95,7 @@ def test_jax_is_imported_when_a_task_of_it_is_built_and_not_before() -> None:
 # The floors of the house, from the ground up: a module imports from its own floor and those below.
 FLOORS = (
     *("core", "config", "mpi", "noise", "policies", "tasks", "algorithms", "storage", "report"),
-    *("training", "jobs", "tuning", "commands"),
+    *("training", "planning", "jobs", "tuning", "commands"),
 )
 DOORS = ("cli", "main", "__main__", "__init__")  # above all floors
 

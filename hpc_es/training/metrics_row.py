@@ -42,6 +42,7 @@ def row(
         "failed_episodes": _failed(rows, probes) * episodes_per_job,  # with one, a job's are all dropped
         "ranks": ranks[0],
         "evaluating_ranks": ranks[1],
+        "busy_ranks": int((evaluated.headers["chunks"] > 0).sum()),  # that have evaluated something
         **learned,
         "seconds_this_generation": seconds,
         "seconds_total": before["seconds"] + seconds,

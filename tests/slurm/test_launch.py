@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import runs
-from tests.harness import Job
+from tests.harness import ROOT, Job
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import PYTHON, finished, step, submit
 
@@ -20,6 +20,14 @@ def test_srun_over_two_nodes_gives_the_bits_of_one_process(
     runs.assert_same(shared / "run", reference)
     hosts = [entry.split("=")[1].split(":")[0] for entry in done.stdout.splitlines()[0].split()[1:]]
     assert len(hosts) == tasks and (set(hosts) == {"n1", "n2"} or not cluster.apart), done.stdout
+
+
+def test_sixteen_ranks_of_two_nodes_all_have_work(cluster: Cluster, shared: Path) -> None:
+    """With the config of the README, whose population is 64; what is idle would be told."""
+    words = ["-m", "hpc_es.main", str(ROOT / "configs/es_cartpole.yaml"), "--output", str(shared / "run")]
+    done = finished(step(cluster, 16, [*words, "stop={generations: 3}"], "-N2", "--overcommit"))
+    assert [(row["ranks"], row["busy_ranks"]) for row in runs.rows(shared / "run")] == [(16, 16)] * 3
+    assert "will be idle" not in done.stdout + done.stderr
 
 
 def test_mpiexec_inside_an_allocation_gives_them_too(cluster: Cluster, shared: Path, reference: Path) -> None:

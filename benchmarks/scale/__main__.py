@@ -1,0 +1,96 @@
+"""The command line: `python -m benchmarks.scale [--ranks 2 4 ...] [--csv F] [--png F]`."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import benchmarks.scale
+from benchmarks.jobs import ROOT
+from benchmarks.scale import measured as jobs
+from benchmarks.scale import modelled, pictures
+from hpc_es.config.loading import load
+from hpc_es.planning.costs import Cluster
+from hpc_es.planning.measure import measure
+
+RANKS = (2, 4, 8, 16, 32, 64, 128)
+HERE = Cluster(latency=2e-4, bandwidth=2e9, cores_a_node=128, dispatch=1e-4)  # ranks that wait politely on few cores
+HUMANOID = ROOT / "configs/es_humanoid.yaml"
+
+
+def main() -> int:
+    """Measure, simulate, print the tables; what is measured is written to benchmarks/results/scale.json."""
+    options = parser().parse_args()
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}: other load spoils the figures", flush=True)
+    with tempfile.TemporaryDirectory() as directory:
+        one = measure(load(jobs.config(Path(directory))), options.seconds)
+    found: dict[str, list[Mapping[str, Any]]] = {"generations": [], "messages": [], "dispatch": [], "far": []}
+    for ranks in options.ranks:
+        seen = jobs.generations(ranks)
+        predicted = modelled.simulated(one, jobs.POPULATION, ranks, HERE)
+        row = {
+            **asdict(seen),
+            "predicted": predicted.seconds,
+            "predicted_over_measured": predicted.seconds / seen.seconds,
+        }
+        show("generations", row, found)
+    for ranks in options.ranks:
+        show("messages", jobs.messages(ranks), found)
+    for ranks in (each for each in options.ranks if each <= 16):
+        show("dispatch", {"ranks": ranks, "chunks_a_second": jobs.chunks_a_second(ranks)}, found)
+    humanoid = measure(
+        load(
+            HUMANOID,
+            ("noise={kind: counter}", "algorithm.population_size=48", "algorithm.min_timesteps_per_generation=0"),
+        ),
+        options.seconds,
+    )
+    for each in modelled.far(humanoid, Cluster()):
+        show("far", each.row(), found)
+    results = ROOT / "benchmarks/results"
+    results.mkdir(exist_ok=True)
+    (results / "scale.json").write_text(json.dumps(found, indent=2))
+    if options.csv:
+        write(options.csv, found["generations"])
+    if options.png:
+        pictures.draw(found, options.png)
+    return 0
+
+
+def show(table: str, row: Mapping[str, Any], found: dict[str, list[Mapping[str, Any]]]) -> None:
+    """Print a row of a table, and keep it."""
+    found[table].append(row)
+    words = (f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in row.items())
+    print(table, "  ".join(words), flush=True)
+
+
+def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write a line a number of ranks."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(
+            {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in row.items()} for row in rows
+        )
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser."""
+    p = argparse.ArgumentParser("python -m benchmarks.scale", description=benchmarks.scale.__doc__)
+    p.add_argument("--ranks", type=int, nargs="+", default=RANKS)
+    p.add_argument("--seconds", type=float, default=30.0, help="to measure what one rank takes")
+    p.add_argument("--csv", type=Path, help="write generations, measured and predicted, such as docs/scale.csv")
+    p.add_argument("--png", type=Path, help="draw them, such as docs/scale.png")
+    return p
+
+
+if __name__ == "__main__":
+    sys.exit(main())

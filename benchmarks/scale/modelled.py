@@ -1,0 +1,65 @@
+"""The same generations simulated, and those of clusters that are not here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from benchmarks.scale.timer import LENGTHS
+from hpc_es.planning.costs import Cluster, Costs
+from hpc_es.planning.measure import Measured
+from hpc_es.planning.predict import automatic
+from hpc_es.planning.simulation import Generation, generation
+
+GENERATIONS = 20  # simulated, of which the mean is taken
+RANKS = (18, 180, 720, 1_440, 2_880, 10_000)
+JOBS_A_RANK = (1, 4, 20)  # population: so many times the ranks, but at least 1,440
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A generation on so many ranks."""
+
+    lengths: str
+    ranks: int
+    population: int
+    seconds: float
+    efficiency: float
+    without_tail: float
+    limit: str
+
+    def row(self) -> dict[str, Any]:
+        """Return it as a row of a table."""
+        return asdict(self)
+
+
+def simulated(measured: Measured, population: int, ranks: int, cluster: Cluster) -> Generation:
+    """Return the mean of some generations."""
+    rng = np.random.default_rng(0)
+    cut = automatic(replace(measured, jobs=float(population), rounds=1.0), ranks)
+    found = [generation(measured.costs, population, ranks, cluster, cut, rng) for _ in range(GENERATIONS)]
+    names = ("evaluating", "work", "tail", "dispatch", "messages", "update")
+    return Generation(ranks, **{name: float(np.mean([getattr(each, name) for each in found])) for name in names})
+
+
+def lengths() -> Mapping[str, Sequence[int]]:
+    """Return the lengths of Humanoid's episodes, early and later in training."""
+    found: Mapping[str, Sequence[int]] = json.loads(LENGTHS.read_text())
+    return found
+
+
+def far(measured: Measured, cluster: Cluster) -> list[Simulated]:
+    """Return Humanoid on clusters, with the costs that were measured here."""
+    rows = []
+    for which, listed in lengths().items():
+        costs: Costs = replace(measured.costs, lengths=tuple(listed))
+        for ranks in RANKS:
+            for population in dict.fromkeys(max(1_440, times * ranks) for times in JOBS_A_RANK):
+                found = simulated(replace(measured, costs=costs), population, ranks, cluster)
+                shares = found.seconds, found.efficiency, found.without_tail
+                rows.append(Simulated(which, ranks, population, *shares, found.limit()))
+    return rows

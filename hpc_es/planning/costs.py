@@ -1,0 +1,69 @@
+"""What a generation is made of: seconds and bytes measured on one rank, and the constants of a cluster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Constants of a cluster that cannot be measured here; times in seconds, rates a second.
+
+    Defaults: osu_latency on InfiniBand tells 1 to 2 microseconds, and a link of 100 Gbit/s carries 12 GB/s; times of
+    rank 0 and of each rank are those of `python -m benchmarks.scale`.
+    """
+
+    latency: float = 2e-6  # of a small message
+    bandwidth: float = 12e9  # bytes a second of a large one
+    cores_a_node: int = 48
+    dispatch: float = 30e-6  # of rank 0 for the answer to a rank that asks for work
+    per_rank: float = 4e-6  # of every rank for what each other rank tells at a round's end
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What one rank was seen to take; seconds and bytes."""
+
+    step: float  # of a step of one job
+    call: float  # of a step of a chunk besides: the policy's call, the loop
+    job: float  # of a job besides its steps: noise, parameters, reset
+    chunk: float  # of a chunk besides its jobs
+    prepare: float = 0.0  # of every rank, once a generation
+    contribute: float = 0.0  # of all blocks of the update together
+    blocks: int = 0  # that the ranks share
+    tell: float = 0.0  # of rank 0: the update, metrics, what is written
+    theta: int = 0  # bytes that rank 0 sends to all
+    row: int = 0  # bytes of a job that each rank sends to all
+    sums: int = 0  # bytes of all blocks, which go to rank 0
+    memory: int = 0  # of a rank
+    lockstep: bool = True  # whether a chunk's jobs step together
+    lengths: Sequence[int] = field(default_factory=tuple)  # of the jobs that were seen
+
+    def chunk_seconds(self, lengths: Sequence[int]) -> float:
+        """Return what a chunk of jobs of these lengths takes."""
+        calls = max(lengths) if self.lockstep else sum(lengths)
+        return self.chunk + self.job * len(lengths) + self.step * sum(lengths) + self.call * calls
+
+
+def broadcast_seconds(size: int, ranks: int, cluster: Cluster) -> float:
+    """Return what it takes to send so many bytes to all: scattered and gathered again, where there are many."""
+    if ranks == 1:
+        return 0.0
+    steps = math.ceil(math.log2(ranks))
+    tree = steps * (cluster.latency + size / cluster.bandwidth)
+    ring = (steps + ranks - 1) * cluster.latency + 2 * size / cluster.bandwidth
+    return min(tree, ring)
+
+
+def allgather_seconds(size: int, ranks: int, cluster: Cluster) -> float:
+    """Return what it takes until each rank has all of so many bytes, and has taken in what every rank tells."""
+    if ranks == 1:
+        return 0.0
+    return math.ceil(math.log2(ranks)) * cluster.latency + size / cluster.bandwidth + ranks * cluster.per_rank
+
+
+def gather_seconds(size: int, ranks: int, cluster: Cluster) -> float:
+    """Return what it takes until rank 0 has all of so many bytes."""
+    return 0.0 if ranks == 1 else ranks * cluster.latency + size / cluster.bandwidth

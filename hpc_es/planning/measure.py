@@ -1,0 +1,192 @@
+"""Generations on one rank, each part of which is timed."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hpc_es.config.sections import Config
+from hpc_es.core.data import Arrays, Chunk, Float64, Outcome, Results, Rows, State
+from hpc_es.mpi.connect import connect
+from hpc_es.planning.costs import Costs
+from hpc_es.training.build import Parts, parts, task_and_policy
+from hpc_es.training.cutting import USUAL, Cut, recut
+
+SIZES = (USUAL, 1, 4)  # of chunks, in turn, so that what a chunk costs and what a job costs can be told apart
+LEAST_GENERATIONS = 3
+PAGE = 1024  # bytes of ru_maxrss
+
+
+@dataclass
+class Seen:
+    """What was timed."""
+
+    chunks: list[tuple[int, int, int, float]] = field(default_factory=list)  # jobs, steps, longest job, seconds
+    prepare: list[float] = field(default_factory=list)
+    contribute: list[float] = field(default_factory=list)
+    tell: list[float] = field(default_factory=list)
+    jobs: list[int] = field(default_factory=list)  # of a generation
+    rounds: list[int] = field(default_factory=list)  # of a generation
+    timesteps: list[int] = field(default_factory=list)  # of a generation
+    lengths: list[int] = field(default_factory=list)  # of the jobs of the last generations
+    blocks: int = 0
+    sums: int = 0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What generations of a config cost on one rank, and how large they are."""
+
+    costs: Costs
+    generations: int
+    jobs: float  # of a generation, the mean
+    rounds: float
+    timesteps: float
+    steps_per_second: float  # while evaluating
+    unit: int
+    cutting: str
+
+    def faster(self, speed: float) -> Measured:
+        """Return the same of cores so many times as fast."""
+        names = ("step", "call", "job", "chunk", "prepare", "contribute", "tell")
+        costs = replace(self.costs, **{name: getattr(self.costs, name) / speed for name in names})
+        return replace(self, costs=costs, steps_per_second=self.steps_per_second * speed)
+
+    def with_length(self, length: int) -> Measured:
+        """Return the same of episodes that all last so many steps."""
+        return replace(self, costs=replace(self.costs, lengths=(length,)), timesteps=self.jobs * length)
+
+
+def measure(config: Config, seconds: float) -> Measured:
+    """Run generations here for so many seconds, at least three; ConfigError. Nothing is written."""
+    task, policy = task_and_policy(config)
+    try:
+        made = parts(config, connect(), task, policy)
+        return _measured(made, seconds)
+    finally:
+        task.close()
+
+
+def _measured(made: Parts, seconds: float) -> Measured:
+    state, seen, since = made.initial(), Seen(), time.perf_counter()
+    _generation(made, state, Seen(), USUAL)  # whose imports and caches are not counted
+    while len(seen.jobs) < LEAST_GENERATIONS or time.perf_counter() - since < seconds:
+        if made.algorithm.finished(state) is not None:
+            break
+        state = _generation(made, state, seen, SIZES[len(seen.jobs) % len(SIZES)])
+    chunk, job, step, call = fitted(np.array(seen.chunks, np.float64))
+    evaluating = sum(row[3] for row in seen.chunks)
+    costs = Costs(
+        step=step,
+        call=call,
+        job=job,
+        chunk=chunk,
+        prepare=_median(seen.prepare),
+        contribute=_median(seen.contribute),
+        tell=_median(seen.tell),
+        blocks=seen.blocks,
+        theta=sum(array.nbytes for array in state.shared.values()),
+        row=made.row.itemsize,
+        sums=seen.sums,
+        memory=PAGE * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        lockstep=made.cutting != "one by one",
+        lengths=tuple(seen.lengths),
+    )
+    return Measured(
+        costs,
+        generations=len(seen.jobs),
+        jobs=float(np.mean(seen.jobs)),
+        rounds=float(np.mean(seen.rounds)),
+        timesteps=float(np.mean(seen.timesteps)),
+        steps_per_second=sum(seen.timesteps) / max(evaluating, 1e-9),
+        unit=made.unit,
+        cutting=made.cutting,
+    )
+
+
+def _generation(made: Parts, state: State, seen: Seen, size: int) -> State:
+    """Run a generation in chunks of so many jobs, where they may be cut; return the state after it."""
+    algorithm, problem = made.algorithm, made.problem
+    by_purpose: dict[str, list[tuple[Chunk, Outcome]]] = {"train": [], "probe": []}
+    before, rows, round = state, np.zeros(0, made.row), 0
+    while True:
+        asked = algorithm.ask(state, round, rows)
+        new = recut(asked, Cut(size, size), 1) if made.cutting != "fixed" else list(asked)
+        if not new:
+            break
+        for chunk in new:
+            since = time.perf_counter()
+            outcome = algorithm.evaluate(state, chunk, _no_poll)
+            elapsed = time.perf_counter() - since
+            lengths = outcome.rows["length"]
+            seen.chunks.append((chunk.jobs, int(lengths.sum()), int(lengths.max()), elapsed))
+            by_purpose[chunk.purpose].append((chunk, outcome))
+        rows = _rows(by_purpose["train"], made)
+        if any(chunk.purpose == "probe" for chunk in new):
+            state = algorithm.probed(before, _rows(by_purpose["probe"], made))
+        round += 1
+    since = time.perf_counter()
+    prepared = algorithm.prepare(state, rows)
+    seen.prepare.append(time.perf_counter() - since)
+    since = time.perf_counter()
+    blocks = [algorithm.contribute(state, prepared, block) for block in range(algorithm.blocks(state))]
+    seen.contribute.append(time.perf_counter() - since)
+    since = time.perf_counter()
+    arrays = [outcome.arrays for _, outcome in by_purpose["train"]]
+    results = Results(rows, arrays, blocks, prepared, _rows(by_purpose["probe"], made))
+    after, _ = algorithm.tell(before, results)
+    carried = problem.merge(problem.carried().found_in(before), _units(made, by_purpose))
+    seen.tell.append(time.perf_counter() - since)
+    seen.blocks = len(blocks)
+    seen.sums = sum(array.nbytes for block in blocks for array in block.values())
+    seen.jobs.append(len(rows))
+    seen.rounds.append(round)
+    seen.timesteps.append(int(rows["length"].sum()))
+    seen.lengths = rows["length"].tolist()
+    return carried.added_to(after)
+
+
+def _rows(evaluated: Sequence[tuple[Chunk, Outcome]], made: Parts) -> Rows:
+    return np.concatenate([np.zeros(0, made.row), *(outcome.rows for _, outcome in evaluated)])
+
+
+def _units(made: Parts, by_purpose: dict[str, list[tuple[Chunk, Outcome]]]) -> list[Arrays]:
+    """Return what the problem learned, by units: those that chunks cut are put together."""
+    units: list[list[Arrays]] = []
+    for chunk, outcome in (*by_purpose["probe"], *by_purpose["train"]):
+        for number, parts_of_it in enumerate(outcome.learned):
+            if number == 0 and chunk.offset and units:
+                units[-1].extend(parts_of_it)
+            else:
+                units.append(list(parts_of_it))
+    return [made.problem.unit([each for each in unit if each]) for unit in units if any(unit)]
+
+
+def fitted(chunks: Float64) -> tuple[float, float, float, float]:
+    """Return what a chunk, a job, a step of a job, a step of a chunk take: least squares of relative errors, none < 0.
+
+    `chunks` has a row each: jobs, steps, steps of the longest job, seconds.
+    """
+    jobs, steps, longest, seconds = chunks.T
+    columns = np.stack([np.ones(len(chunks)), jobs, steps, longest], axis=1) / seconds[:, np.newaxis]
+    used, found = [0, 1, 2, 3], np.zeros(4)
+    while used:
+        values = np.linalg.lstsq(columns[:, used], np.ones(len(chunks)), rcond=1e-9)[0]
+        if (values >= 0).all():
+            found[used] = values
+            break
+        used.pop(int(values.argmin()))
+    chunk, job, step, call = found.tolist()
+    return chunk, job, step, call
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values)) if values else 0.0
+
+
+def _no_poll() -> None:
+    pass

@@ -1,0 +1,165 @@
+"""`hpc-es plan`: what is measured, what is told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpc_es
+from hpc_es.cli import main
+from hpc_es.config.loading import validate
+from hpc_es.config.sections import Stop
+from hpc_es.planning.costs import Cluster, Costs
+from hpc_es.planning.measure import Measured, fitted, measure
+from hpc_es.planning.predict import generations_to, paying_population, predictions
+from hpc_es.planning.report import chosen
+from tests import runs
+
+EVEN = Measured(
+    Costs(step=1e-3, call=0.0, job=0.0, chunk=0.0, tell=0.0, lengths=(1000,), memory=100),
+    **{"generations": 3, "jobs": 64.0, "rounds": 1.0, "timesteps": 64_000.0, "steps_per_second": 1000.0},
+    **{"unit": 16, "cutting": "free"},
+)
+FREE = Cluster(latency=0.0, bandwidth=float("inf"), dispatch=0.0, per_rank=0.0, cores_a_node=4)
+
+
+def test_costs_are_fitted() -> None:
+    """Chunks that take 3 + 2 jobs + 0.5 steps + 0.25 of the longest."""
+    rng = np.random.default_rng(0)
+    jobs = rng.integers(1, 17, 50)
+    longest = rng.integers(1, 100, 50)
+    steps = jobs * longest - rng.integers(0, 5, 50) * (jobs > 1)
+    seconds = 3 + 2 * jobs + 0.5 * steps + 0.25 * longest
+    assert fitted(np.stack([jobs, steps, longest, seconds], axis=1)) == pytest.approx((3, 2, 0.5, 0.25), rel=1e-6)
+
+
+def test_no_cost_is_negative() -> None:
+    jobs = np.array([1.0, 2.0, 3.0, 4.0])
+    found = fitted(np.stack([jobs, jobs, np.ones(4), 2 * jobs - 0.5], axis=1))
+    assert min(found) >= 0 and max(found) > 0
+
+
+def test_equal_episodes_scale_to_their_number() -> None:
+    """64 episodes of a second: on 16 ranks four each; rank 0 of 64 ranks hands out, so one of 63 has two."""
+    found = {each.ranks: each for each in predictions(EVEN, Stop(generations=36), (1, 16, 64), FREE)}
+    assert [found[ranks].seconds for ranks in (1, 16, 64)] == pytest.approx([64.0, 4.0, 2.0])
+    assert [found[ranks].efficiency for ranks in (1, 16, 64)] == pytest.approx([1.0, 1.0, 0.5])
+    assert (found[16].hours, found[16].core_hours) == pytest.approx((36 * 4 / 3600, 16 * 36 * 4 / 3600))
+    assert (found[16].nodes, found[16].memory_a_node, found[1].memory_a_node) == (4, 400, 100)
+    assert chosen(list(found.values())).ranks == 16
+    assert found[64].limit.startswith("the tail")
+    (many,) = predictions(EVEN, Stop(), (128,), FREE)
+    assert many.limit == "idle ranks: a round is 64 chunks"
+    assert found[64].paying_population == 256  # five each for some, four for the others: 0.79; 128 would be 0.66
+
+
+def test_the_shortest_limit_tells_the_generations() -> None:
+    assert generations_to(Stop(timesteps=640_000), EVEN) == 10
+    assert generations_to(Stop(timesteps=640_000, generations=4), EVEN) == 4
+    assert generations_to(Stop(episodes=65), EVEN) == 2
+    assert generations_to(Stop(seconds=5.0), EVEN) is None
+    (found,) = predictions(EVEN, Stop(seconds=7200.0), (2,), FREE)
+    assert (found.hours, found.core_hours) == (2.0, 4.0)
+
+
+def test_where_chunks_are_fixed_the_best_number_is_told() -> None:
+    (found,) = predictions(replace(EVEN, cutting="fixed"), Stop(), (16,), FREE)
+    assert found.chunk_size == 1  # of all that give four seconds the first
+    assert found.seconds == pytest.approx(16.0)  # with the 16 that it has
+
+
+def test_ranks_that_never_pay_are_told() -> None:
+    slow = replace(EVEN, costs=replace(EVEN.costs, tell=1e9))
+    assert paying_population(slow, 4, FREE) is None
+
+
+def test_faster_cores_and_longer_episodes() -> None:
+    assert EVEN.faster(2.0).costs.step == 5e-4
+    assert EVEN.with_length(10).costs.lengths == (10,)
+
+
+CONFIGS = {
+    "episodes": {
+        "task": {
+            "env_id": "tests.trouble:Rough-v0",
+            "observation_normalization": {"enabled": True, "probability": 0.5},
+        },
+        "policy": {"hidden_dims": [4]},
+        "algorithm": {"population_size": 20},
+        "noise": {"kind": "counter"},
+    },
+    "native": {
+        "task": {"env_id": "CartPole-v1", "max_episode_steps": 20},
+        "algorithm": {"population_size": 6, "min_timesteps_per_generation": 200},
+        "noise": {"kind": "counter"},
+    },
+    "function": {
+        "task": {"kind": "function", "function": "tests.toys:valley", "dimension": 3},
+        "algorithm": {"kind": "cma_es"},
+    },
+    "novelty": {
+        "task": {"env_id": "CartPole-v1", "max_episode_steps": 20, "behaviour": {"final_observation": True}},
+        "algorithm": {"kind": "novelty", "population_size": 6},
+        "noise": {"kind": "counter"},
+    },
+    "tensorflow": {
+        "task": {"env_id": "CartPole-v1", "max_episode_steps": 20},
+        "policy": {"backend": "tensorflow", "hidden_dims": [4]},
+        "algorithm": {"population_size": 6},
+        "noise": {"kind": "counter"},
+    },
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_generations_are_measured(name: str) -> None:
+    found = measure(validate(CONFIGS[name]), 0.2)
+    assert found.generations >= 3 and found.jobs >= 4
+    assert found.costs.step + found.costs.job + found.costs.call + found.costs.chunk > 0
+    assert found.costs.memory > 10e6 and found.costs.theta > 0
+    assert found.cutting == {"native": "at once", "function": "one by one", "tensorflow": "fixed"}.get(
+        name, "at once" if name == "novelty" else "free"
+    )
+
+
+def test_measuring_is_training(tmp_path: Path) -> None:
+    """The states that are gone through are those of a run: so are the lengths of the last generation's episodes."""
+    config = validate({**CONFIGS["episodes"], "stop": {"generations": 3}, "evaluation": {"interval": 0}})
+    with hpc_es.train(config, tmp_path / "run") as run:
+        lengths = [row["timesteps_this_generation"] for row in run]
+    found = measure(config, 0.0)
+    assert (found.generations, found.timesteps) == (3, np.mean(lengths))
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: Any) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", *map(str, words)])
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_the_command_prints_a_table_and_what_to_submit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config, picture = runs.tiny(tmp_path), tmp_path / "plan.png"
+    shown = told(capsys, config, "--seconds", 0.1, "--ranks", "1,4", "--plot", picture, "--cores-per-node", 2)
+    assert "12 jobs and" in shown and "core hours" in shown
+    assert f"hpc-es sbatch {config} --nodes" in shown
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_prints_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    found = json.loads(told(capsys, runs.tiny(tmp_path), "--seconds", 0.1, "--ranks", "3", "--length", 50, "--json"))
+    assert [each["ranks"] for each in found["ranks"]] == [3]
+    assert found["measured"]["costs"]["lengths"] == [50]
+
+
+@pytest.mark.parametrize("words", [["--ranks", "0"], ["--ranks", "a"], ["--seconds", "-1"], ["--plot", "plan.txt"]])
+def test_mistakes_are_told(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", str(runs.tiny(tmp_path)), *words])
+    assert ended.value.code == 2
+    assert "expected" in capsys.readouterr().err
