@@ -24,6 +24,11 @@ from hpc_es.planning.measure import measure
 RANKS = (2, 4, 8, 16, 32, 64, 128)
 HERE = Cluster(latency=2e-4, bandwidth=2e9, cores_a_node=128, dispatch=1e-4)  # ranks that wait politely on few cores
 HUMANOID = ROOT / "configs/es_humanoid.yaml"
+SHORT = (
+    "noise={kind: table, table_size: 25_000_000}",
+    "algorithm.population_size=48",
+    "algorithm.min_timesteps_per_generation=0",
+)
 
 
 def main() -> int:
@@ -46,13 +51,7 @@ def main() -> int:
         show("messages", jobs.messages(ranks), found)
     for ranks in (each for each in options.ranks if each <= 16):
         show("dispatch", {"ranks": ranks, "chunks_a_second": jobs.chunks_a_second(ranks)}, found)
-    humanoid = measure(
-        load(
-            HUMANOID,
-            ("noise={kind: counter}", "algorithm.population_size=48", "algorithm.min_timesteps_per_generation=0"),
-        ),
-        options.seconds,
-    )
+    humanoid = measure(load(HUMANOID, SHORT), options.seconds)
     for each in modelled.far(humanoid, Cluster()):
         show("far", each.row(), found)
     results = ROOT / "benchmarks/results"

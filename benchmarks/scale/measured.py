@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.jobs import MPIEXEC, ROOT, command, metrics
 
-POPULATION = 256
+POPULATION = 128
 GENERATIONS = 4  # of which the first is not counted
 CONFIG = f"""
 seed: 1

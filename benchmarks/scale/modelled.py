@@ -13,7 +13,7 @@ from benchmarks.scale.timer import LENGTHS
 from hpc_es.planning.costs import Cluster, Costs
 from hpc_es.planning.measure import Measured
 from hpc_es.planning.predict import automatic
-from hpc_es.planning.simulation import Generation, generation
+from hpc_es.planning.simulation import Generation, generation, mean_of
 
 GENERATIONS = 20  # simulated, of which the mean is taken
 RANKS = (18, 180, 720, 1_440, 2_880, 10_000)
@@ -41,9 +41,7 @@ def simulated(measured: Measured, population: int, ranks: int, cluster: Cluster)
     """Return the mean of some generations."""
     rng = np.random.default_rng(0)
     cut = automatic(replace(measured, jobs=float(population), rounds=1.0), ranks)
-    found = [generation(measured.costs, population, ranks, cluster, cut, rng) for _ in range(GENERATIONS)]
-    names = ("evaluating", "work", "tail", "dispatch", "messages", "update")
-    return Generation(ranks, **{name: float(np.mean([getattr(each, name) for each in found])) for name in names})
+    return mean_of([generation(measured.costs, population, ranks, cluster, cut, rng) for _ in range(GENERATIONS)])
 
 
 def lengths() -> Mapping[str, Sequence[int]]:

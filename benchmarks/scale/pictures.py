@@ -20,7 +20,7 @@ def draw(found: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
     left.loglog(ranks, [row["seconds"] for row in rows], "o", color="tab:blue", label="measured here, 2 cores")
     left.loglog(ranks, [row["predicted"] for row in rows], "--", color="black", lw=1, label="simulated")
     left.set(
-        xlabel="ranks", ylabel="seconds a generation of 256 episodes", title="timer with Humanoid's first episodes"
+        xlabel="ranks", ylabel="seconds a generation of 128 episodes", title="timer with Humanoid's first episodes"
     )
     left.set_xticks(ranks, [str(each) for each in ranks])
     left.legend(frameon=False)

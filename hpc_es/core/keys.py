@@ -61,10 +61,14 @@ class Keys:
         counter[1], counter[2], counter[3] = block, index, generation
         generator.bit_generator.state = state  # copied
 
+    def borrowed(self, purpose: Purpose, generation: int = 0, index: int = 0, block: int = 0) -> np.random.Generator:
+        """Return `generator(...)` for a number or two: the thread's one, good until it is borrowed again."""
+        self.reset(_OF_THREAD.generator, purpose, generation, index, block)
+        return _OF_THREAD.generator
+
     def seed31(self, purpose: Purpose, generation: int = 0, index: int = 0, block: int = 0) -> int:
         """One integer in 0 .. 2**31 - 1, which every environment and legacy generator takes as its seed."""
-        generator = _OF_THREAD.generator
-        self.reset(generator, purpose, generation, index, block)
+        generator = self.borrowed(purpose, generation, index, block)
         return (generator.bit_generator.random_raw() & 0xFFFFFFFF) >> 1  # what generator.integers(2**31) gives
 
 

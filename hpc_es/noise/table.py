@@ -61,7 +61,7 @@ class TableNoise:
         return self._cached(generation, pair)
 
     def _offset(self, generation: int, pair: int) -> int:
-        generator = self._keys.generator(Purpose.PERTURBATION, generation, pair)
+        generator = self._keys.borrowed(Purpose.PERTURBATION, generation, pair)
         return int(generator.integers(len(self._table) - self._size + 1))
 
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:

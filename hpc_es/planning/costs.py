@@ -31,7 +31,7 @@ class Costs:
     job: float  # of a job besides its steps: noise, parameters, reset
     chunk: float  # of a chunk besides its jobs
     prepare: float = 0.0  # of every rank, once a generation
-    contribute: float = 0.0  # of all blocks of the update together
+    contribute: float = 0.0  # of all blocks of the update together, for each job
     blocks: int = 0  # that the ranks share
     tell: float = 0.0  # of rank 0: the update, metrics, what is written
     theta: int = 0  # bytes that rank 0 sends to all

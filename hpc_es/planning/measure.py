@@ -86,7 +86,7 @@ def _measured(made: Parts, seconds: float) -> Measured:
         job=job,
         chunk=chunk,
         prepare=_median(seen.prepare),
-        contribute=_median(seen.contribute),
+        contribute=_median(seen.contribute) / max(float(np.mean(seen.jobs)), 1.0),
         tell=_median(seen.tell),
         blocks=seen.blocks,
         theta=sum(array.nbytes for array in state.shared.values()),

@@ -11,7 +11,7 @@ import numpy as np
 from hpc_es.config.sections import Stop
 from hpc_es.planning.costs import Cluster
 from hpc_es.planning.measure import Measured
-from hpc_es.planning.simulation import Generation, generation
+from hpc_es.planning.simulation import Generation, generation, mean_of
 from hpc_es.training.cutting import SMALLEST_USUAL, USUAL, Cut
 
 SIMULATED = 5  # generations, of which the mean is told
@@ -120,12 +120,9 @@ def _simulated(
     """Return the mean of some generations, whose episodes' lengths are drawn."""
     jobs = _population(measured) if population is None else population
     rng = np.random.default_rng(0)
-    found = [generation(measured.costs, jobs, ranks, cluster, cut, rng) for _ in range(SIMULATED)]
-    names = ("evaluating", "work", "tail", "dispatch", "messages", "update")
-    means = {name: float(np.mean([getattr(each, name) for each in found])) for name in names}
     rounds = max(measured.rounds, 1.0)
-    repeated = {name: rounds * means[name] for name in ("evaluating", "work", "tail", "dispatch", "messages")}
-    return Generation(ranks, update=means["update"], **repeated)
+    found = [generation(measured.costs, jobs, ranks, cluster, cut, rng, rounds) for _ in range(SIMULATED)]
+    return mean_of(found)
 
 
 def paying_population(measured: Measured, ranks: int, cluster: Cluster) -> int | None:

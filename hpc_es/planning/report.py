@@ -34,8 +34,8 @@ def text(config_name: str, measured: Measured, found: Sequence[Prediction], sbat
         f"{measured.steps_per_second:,.0f} steps/s, episodes of {_spread(costs.lengths)}",
         f"  a step {_time(costs.step)}, a chunk's step besides {_time(costs.call)}, a job {_time(costs.job)}, "
         f"a chunk {_time(costs.chunk)}",
-        f"  update: every rank {_time(costs.prepare)}, shared {_time(costs.contribute)} in {costs.blocks} blocks, "
-        f"rank 0 {_time(costs.tell)}",
+        f"  update: every rank {_time(costs.prepare)}, shared {_time(costs.contribute * measured.jobs)} in "
+        f"{costs.blocks} blocks, rank 0 {_time(costs.tell)}",
         f"  theta {_bytes(costs.theta)} to all, rows {costs.row} bytes a job, sums {_bytes(costs.sums)} "
         f"to rank 0, memory {_bytes(costs.memory)} a rank",
         "",

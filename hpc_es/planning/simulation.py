@@ -62,6 +62,14 @@ class Generation:
         return max(lost, key=lambda name: lost[name])
 
 
+def mean_of(found: Sequence[Generation]) -> Generation:
+    """Return the mean of some generations on the same ranks."""
+    names = ("evaluating", "work", "tail", "dispatch", "messages", "update")
+    return Generation(
+        found[0].ranks, **{name: float(np.mean([getattr(each, name) for each in found])) for name in names}
+    )
+
+
 def evaluated(seconds: Sequence[float], workers: int, cluster: Cluster, rank_0_evaluates: bool) -> Generation:
     """Return when so many ranks are done with chunks of these seconds, handed out in this order."""
     chunks, free_at, waited = list(seconds), [0.0] * workers, [0.0] * workers
@@ -94,11 +102,17 @@ def evaluated(seconds: Sequence[float], workers: int, cluster: Cluster, rank_0_e
 
 
 def generation(
-    costs: Costs, population: int, ranks: int, cluster: Cluster, cut: Cut | int, rng: np.random.Generator
+    costs: Costs,
+    population: int,
+    ranks: int,
+    cluster: Cluster,
+    cut: Cut | int,
+    rng: np.random.Generator,
+    rounds: float = 1.0,
 ) -> Generation:
-    """Return a generation of so many jobs, whose lengths are drawn from those that were seen.
+    """Return a generation of so many rounds of so many jobs, whose lengths are drawn from those that were seen.
 
-    `cut` says how the round is cut; a number is a fixed size.
+    `cut` says how a round is cut; a number is a fixed size.
     """
     workers = evaluators(ranks, "auto")
     sizes = _fixed(population, cut) if isinstance(cut, int) else list(cut.sizes(population, len(workers)))
@@ -106,14 +120,18 @@ def generation(
     edges = np.cumsum([0, *sizes])
     seconds = [costs.chunk_seconds(drawn[start:stop].tolist()) for start, stop in pairwise(edges)]
     found = evaluated(seconds, len(workers), cluster, workers[0] == 0)
-    messages = (
-        broadcast_seconds(costs.theta, ranks, cluster)
-        + allgather_seconds(population * costs.row + ranks * HEADER_BYTES, ranks, cluster)
-        + gather_seconds(costs.sums, ranks, cluster)
-    )
+    rows = allgather_seconds(population * costs.row + ranks * HEADER_BYTES, ranks, cluster)
+    once = broadcast_seconds(costs.theta, ranks, cluster) + gather_seconds(costs.sums, ranks, cluster)
     share = -(-costs.blocks // ranks) / costs.blocks if costs.blocks else 0.0
-    update = costs.prepare + costs.contribute * share + costs.tell
-    return Generation(ranks, found.evaluating, found.work, found.tail, found.dispatch, messages, update)
+    return Generation(
+        ranks,
+        evaluating=rounds * found.evaluating,
+        work=rounds * found.work,
+        tail=rounds * found.tail,
+        dispatch=rounds * found.dispatch,
+        messages=rounds * rows + once,
+        update=costs.prepare + costs.contribute * population * rounds * share + costs.tell,
+    )
 
 
 def _fixed(jobs: int, size: int) -> list[int]:

@@ -143,13 +143,14 @@ class PolicyProblem(ProblemDefaults):
     def _seeds(self, jobs: Jobs, group: int) -> Any:
         purpose = Purpose.ENVIRONMENT if jobs.purpose == "train" else Purpose.EVALUATION
         block = PROBE_BLOCK if jobs.purpose == "probe" else 0
-        generator = self._keys.generator(purpose, jobs.generation, group, block)
-        return generator.integers(2**31, size=self.episodes_per_job)
+        if self.episodes_per_job == 1:
+            return np.array([self._keys.seed31(purpose, jobs.generation, group, block)])
+        return self._keys.borrowed(purpose, jobs.generation, group, block).integers(2**31, size=self.episodes_per_job)
 
     def _observed(self, generation: int, group: int) -> bool:
         if not self._normalization.enabled:
             return False
-        drawn = self._keys.generator(Purpose.OBSERVATION_SAMPLING, generation, group).random()
+        drawn = self._keys.borrowed(Purpose.OBSERVATION_SAMPLING, generation, group).random()
         return bool(drawn < self._normalization.probability)
 
     def _action_noise(self, generation: int, first_job: int, place: int) -> np.random.Generator:

@@ -68,7 +68,7 @@ COSTS = Costs(
     job=1.0,
     chunk=10.0,
     prepare=0.5,
-    contribute=6.0,
+    contribute=1.5,
     blocks=5,
     tell=0.25,
     lengths=(3,),
@@ -86,9 +86,15 @@ def test_a_generation_adds_messages_and_the_update() -> None:
     found = generation(COSTS, 4, 2, FREE, 2, np.random.default_rng(0))
     chunk = 10 + 2 * 1 + 6 * 0.01 + 3 * 0.1
     assert found.evaluating == pytest.approx(chunk)
-    assert found.update == pytest.approx(0.5 + 6.0 * 3 / 5 + 0.25)
+    assert found.update == pytest.approx(0.5 + 4 * 1.5 * 3 / 5 + 0.25)
     assert found.seconds == pytest.approx(chunk + found.update)
     assert found.limit() == "the update"
+
+
+def test_several_rounds_are_evaluated_one_after_the_other_and_learned_from_once() -> None:
+    one, two = (generation(COSTS, 4, 2, FREE, 2, np.random.default_rng(0), rounds) for rounds in (1.0, 2.0))
+    assert two.evaluating == 2 * one.evaluating
+    assert two.update == pytest.approx(0.5 + 8 * 1.5 * 3 / 5 + 0.25)
 
 
 def test_rounds_are_cut_as_the_loop_cuts_them() -> None:
