@@ -15,7 +15,7 @@ compiled by Numba, and agrees with it in output, status, steps and memory.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,21 +51,41 @@ class Result:
         return self.status == Status.SUCCESS
 
 
+# (place of the character that was executed, pointer, memory, output), of which nothing may be changed
+OnStep = Callable[[int, int, Sequence[int], Sequence[int]], None]
+
+
 def evaluate(
     code: str,
     inputs: Sequence[int] = (),
     base: int = 256,
     max_steps: int = MAX_STEPS,
     require_correct_syntax: bool = False,
+    on_step: OnStep | None = None,
 ) -> Result:
-    """Run one program on one input; inputs are stored as they are, also beyond `base`. The reference, in Python."""
+    """Run one program on one input; inputs are stored as they are, also beyond `base`. The reference, in Python.
+
+    `on_step` is called after each step.
+    """
     operations = encode(code)
     partner, correct = partners(operations)
     if require_correct_syntax and not correct:
         return Result([], Status.SYNTAX_ERROR, 0, [])
+    return _executed(operations, partner, inputs, base, max_steps, on_step)
+
+
+def _executed(
+    operations: Sequence[int],
+    partner: Sequence[int],
+    inputs: Sequence[int],
+    base: int,
+    max_steps: int,
+    on_step: OnStep | None,
+) -> Result:
     memory, output, unread = [0], [], list(reversed(inputs))
     place = pointer = steps = 0
     while place < len(operations):
+        executed = place
         match operations[place]:
             case 0:
                 pointer += 1
@@ -87,6 +107,8 @@ def evaluate(
                 memory[pointer] = unread.pop() if unread else 0
         place += 1
         steps += 1
+        if on_step is not None:
+            on_step(executed, pointer, memory, output)
         if steps >= max_steps:
             return Result(output, Status.STEP_LIMIT, steps, memory)
     return Result(output, Status.SUCCESS, steps, memory)

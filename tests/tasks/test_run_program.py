@@ -1,0 +1,88 @@
+"""`hpc-es run-program`: what a search has found, on an input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import hpc_es
+from hpc_es.cli import main
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> tuple[str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["run-program", *words])
+    assert (ended.value.code or 0) == status
+    shown = capsys.readouterr()
+    return shown.out, shown.err
+
+
+@pytest.mark.parametrize(
+    ("program", "given", "output"),
+    [
+        (",.,.", "7,8", "7 8"),
+        (",[.,]", "3,2,1", "3 2 1"),
+        (",>,[<+>-]<.", "4,5", "9"),  # the sum
+        ("-.", "", "255"),
+        (".", "", "0"),
+    ],
+)
+def test_a_program_that_is_given(program: str, given: str, output: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = told(capsys, f"--program={program}", "--input", given)
+    assert out == output + "\n"
+    assert f"program {program}\n" in err and "came to its end" in err
+
+
+def test_the_base_and_the_step_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "--program=-.", "--base", "10")[0] == "9\n"
+    out, err = told(capsys, "--program", "+[.]", "--max-steps", "7", status=1)
+    assert out == "1 1 1\n"  # + [ . ] . ] .
+    assert "was stopped after 7 of at most 7 steps" in err
+
+
+def test_a_trace_has_a_line_a_step(capsys: pytest.CaptureFixture[str]) -> None:
+    """2 is read, written, counted down twice."""
+    _, err = told(capsys, "--program", ",[.-]", "--input", "2", "--trace")
+    lines = [line.split() for line in err.splitlines() if line.lstrip()[:1].isdigit()]
+    assert [int(line[0]) for line in lines] == list(range(1, 9))
+    assert [line[-1] for line in lines if "writes" in line] == ["2", "1"]
+    assert lines[-1][-1] == "[0]"
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A search whose task is to write 2: a program of at most three characters."""
+    run = tmp_path_factory.mktemp("programs") / "run"
+    config = {
+        "seed": 1,
+        "task": {"kind": "programs", "name": "print", "fixed_string": [2], "max_code_length": 4},
+        "algorithm": {"kind": "random_search", "programs_per_generation": 2000},
+        "stop": {"generations": 5},
+    }
+    list(hpc_es.train(config, run))
+    return run
+
+
+def test_the_best_program_of_a_run(found: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = told(capsys, str(found))
+    assert out == "2\n"
+    assert "print: reward 1, correct" in err
+
+
+def test_mistakes_are_told(found: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "expected a run" in told(capsys, status=2)[1]
+    assert "and not both" in told(capsys, str(found), "--program", ".", status=2)[1]
+    assert "expected whole numbers" in told(capsys, "--program", ".", "--input", "a", status=2)[1]
+    list(
+        hpc_es.train(
+            {
+                "task": {"env_id": "CartPole-v1", "max_episode_steps": 5},
+                "algorithm": {"population_size": 2},
+                "noise": {"kind": "counter"},
+                "stop": {"generations": 1},
+            },
+            tmp_path / "run",
+        )
+    )
+    assert "is no search for programs" in told(capsys, str(tmp_path / "run"), status=2)[1]
