@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpc_es.config.sections import Stop
+from hpc_es.mpi.work import evaluators
 from hpc_es.planning.costs import Cluster
 from hpc_es.planning.measure import Measured
 from hpc_es.planning.simulation import Generation, generation, mean_of
-from hpc_es.training.cutting import SMALLEST_USUAL, USUAL, Cut
+from hpc_es.training.cutting import Cut, cut_by_time
 
 SIMULATED = 5  # generations, of which the mean is told
 SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -98,15 +99,14 @@ def _best(measured: Measured, ranks: int, cluster: Cluster) -> tuple[Generation,
         found = {size: _simulated(measured, ranks, cluster, size) for size in SIZES if size <= max(measured.jobs, 1)}
         best = min(found, key=lambda size: found[size].seconds)
         return found.get(measured.unit, found[best]), best
-    return _simulated(measured, ranks, cluster, automatic(measured, ranks)), "auto"
+    return _simulated(measured, ranks, cluster), "auto"
 
 
-def automatic(measured: Measured, ranks: int) -> Cut:
-    """Return how `mpi.chunk_size: auto` cuts a round of these jobs."""
-    if measured.cutting == "at once":
-        most = max(1, math.ceil(_population(measured) / ranks))
-        return Cut(most, most)
-    return Cut(USUAL, SMALLEST_USUAL)
+def automatic(measured: Measured, population: int, ranks: int) -> Cut:
+    """Return how `mpi.chunk_size: auto` cuts a round of so many jobs."""
+    costs, workers = measured.costs, len(evaluators(ranks, "auto"))
+    mean = sum(costs.lengths) / max(len(costs.lengths), 1)
+    return cut_by_time(measured.cutting, population, costs.step * mean * population, workers, costs.theta)  # type: ignore[arg-type]
 
 
 def _population(measured: Measured) -> int:
@@ -115,10 +115,11 @@ def _population(measured: Measured) -> int:
 
 
 def _simulated(
-    measured: Measured, ranks: int, cluster: Cluster, cut: Cut | int, population: int | None = None
+    measured: Measured, ranks: int, cluster: Cluster, size: int | None = None, population: int | None = None
 ) -> Generation:
     """Return the mean of some generations, whose episodes' lengths are drawn."""
     jobs = _population(measured) if population is None else population
+    cut = automatic(measured, jobs, ranks) if size is None else size
     rng = np.random.default_rng(0)
     rounds = max(measured.rounds, 1.0)
     found = [generation(measured.costs, jobs, ranks, cluster, cut, rng, rounds) for _ in range(SIMULATED)]
@@ -130,8 +131,8 @@ def paying_population(measured: Measured, ranks: int, cluster: Cluster) -> int |
     population = _population(measured)
     while population <= LARGEST_POPULATION:
         if population >= ranks:
-            cut = Cut(USUAL, SMALLEST_USUAL) if measured.cutting != "fixed" else 1
-            if _simulated(measured, ranks, cluster, cut, population).efficiency >= WORTH:
+            size = 1 if measured.cutting == "fixed" else None
+            if _simulated(measured, ranks, cluster, size, population).efficiency >= WORTH:
                 return population
         population *= 2
     return None

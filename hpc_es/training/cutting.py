@@ -17,7 +17,6 @@ LARGEST_SECONDS, SMALLEST_SECONDS = 0.05, 0.002  # of cheap evaluations
 FEW_SECONDS = 0.01  # of all evaluations of a generation: more than one chunk a rank does not pay
 SHARED_SECONDS = 0.0005  # of all evaluations of a generation, that are worth the messages
 SHORT_SECONDS = 1.0  # of a generation, in lockstep, that has one chunk a rank
-CHUNKS_A_RANK = 4  # of a longer one
 CACHE_BYTES = 2 << 20  # of the parameters of a chunk in lockstep
 
 
@@ -86,12 +85,15 @@ def _of_seconds(jobs: int, seconds: float) -> Cut:
 def _at_once(jobs: int, seconds: float, ranks: int, size: int) -> Cut:
     """Return chunks of all jobs that a rank can have, since what a step itself costs is shared by them.
 
-    A rank has one chunk, or some of a longer generation, for who is done early; and so many jobs that their parameters
-    stay in the processor's cache.
+    A rank has one chunk, or some of a longer generation, smaller ones at its end, for who is done early; and so many
+    jobs that their parameters stay in the processor's cache.
     """
-    a_rank = 1 if seconds < SHORT_SECONDS * ranks else CHUNKS_A_RANK
-    most = max(1, min(-(-jobs // (a_rank * ranks)), CACHE_BYTES // max(size, 1)))
-    return Cut(most, most)
+    fitting = max(1, CACHE_BYTES // max(size, 1))
+    if seconds < SHORT_SECONDS * ranks:
+        most = max(1, min(-(-jobs // ranks), fitting))
+        return Cut(most, most)
+    most = max(1, min(-(-jobs // (2 * ranks)), fitting))
+    return Cut(most, min(SMALLEST_USUAL, most))
 
 
 @dataclass(frozen=True)

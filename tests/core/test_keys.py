@@ -44,6 +44,18 @@ def test_seeds_for_environments_fit_31_bits_and_use_them() -> None:
     assert 2**30 < max(seeds) < 2**31
 
 
+def test_a_borrowed_generator_gives_what_a_new_one_gives() -> None:
+    """Also after it was used for something else, of which half a word may be left."""
+    keys = Keys(7, 2)
+    for index, size in itertools.product(range(3), (1, 3)):
+        keys.borrowed(Purpose.REPLAY, 1, 9).integers(100, size=5, dtype=np.int32)
+        of = Purpose.ENVIRONMENT, 4, index, 1
+        expected = keys.generator(*of).integers(2**31, size=size)
+        assert keys.borrowed(*of).integers(2**31, size=size).tolist() == expected.tolist()
+        assert keys.seed31(*of) == expected[0]
+        assert keys.borrowed(*of).random() == keys.generator(*of).random()
+
+
 def test_purposes_keep_their_values() -> None:
     """They are in the key of every number of every old checkpoint."""
     assert [(p.name, p.value) for p in Purpose][:9] == [

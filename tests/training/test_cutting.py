@@ -69,7 +69,6 @@ def test_cheap_evaluations_are_joined_by_time(seconds: float, ranks: int, expect
         (0.001, 1, 10, 64),  # all at once
         (0.001, 2, 10, 32),
         (0.001, 3, 10, 22),
-        (0.1, 2, 10, 8),  # 6.4 s in all: four chunks a rank
         (0.001, 1, 17_000, 30),  # of 68 kB each, in 2 MiB
         (0.001, 1, 1_000_000, 1),
     ],
@@ -78,6 +77,12 @@ def test_jobs_in_lockstep_are_as_many_as_a_rank_can_have(
     seconds: float, ranks: int, parameters: int, expected: int
 ) -> None:
     assert after(plan(ranks, "at once"), seconds, parameters=parameters).cut == Cut(expected, expected)
+
+
+def test_of_a_longer_generation_in_lockstep_chunks_get_smaller() -> None:
+    """6.4 s in all: half of the jobs at first, shared by two ranks, then fewer, but no fewer than four."""
+    assert after(plan(2, "at once"), 0.1).cut == Cut(16, 4)
+    assert after(plan(2, "at once"), 0.1, parameters=250_000).cut == Cut(2, 2)  # of 1 MB each
 
 
 def test_a_number_fixed_chunks_and_outlived_ranks_leave_chunks_as_they_are() -> None:

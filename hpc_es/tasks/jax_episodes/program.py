@@ -18,7 +18,7 @@ from hpc_es.tasks.jax_episodes.environments import Traced
 from hpc_es.tasks.jax_episodes.form import Form
 from hpc_es.tasks.jax_episodes.lanes import Carry, Inputs, Results, begun, segment
 
-POLL_SECONDS = 0.5e-3  # between two looks at signals and messages
+POLL_SECONDS = 2e-3  # between two looks at signals and messages
 T = TypeVar("T")
 
 _thread = ThreadPoolExecutor(1, "compiled calls")  # one: a call that was given up ends before the next begins

@@ -44,6 +44,18 @@ def test_a_last_call_is_padded() -> None:
     assert len(part.rows) == 11
 
 
+def test_a_call_is_made_and_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many chunks are played; and each of them begins anew."""
+    made = parts()
+    first = played(made, ALL, SEEDS)
+    monkeypatch.setattr("hpc_es.tasks.jax_episodes.program.Program.__init__", _never)
+    assert bytes_of(played(made, ALL, SEEDS)) == bytes_of(first)
+
+
+def _never(*_: Any) -> None:
+    raise AssertionError("a call was made anew")
+
+
 def test_a_time_limit_ends_episodes() -> None:
     n = np.minimum(lengths(SEEDS), 5)
     found = played(parts(max_episode_steps=5), ALL, SEEDS).rows
