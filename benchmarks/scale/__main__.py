@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from hpc_es.config.loading import load
 from hpc_es.planning.costs import Cluster
 from hpc_es.planning.measure import measure
 
+Row = Mapping[str, Any]
+Found = dict[str, list[Row]]
 RANKS = (2, 4, 8, 16, 32, 64, 128)
 HERE = Cluster(latency=2e-4, bandwidth=2e9, cores_a_node=128, dispatch=1e-4)  # ranks that wait politely on few cores
 HUMANOID = ROOT / "configs/es_humanoid.yaml"
@@ -32,31 +34,21 @@ SHORT = (
 
 
 def main() -> int:
-    """Measure, simulate, print the tables; what is measured is written to benchmarks/results/scale.json."""
+    """Measure, simulate, print the tables; they are kept in benchmarks/results/scale.json."""
     options = parser().parse_args()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}: other load spoils the figures", flush=True)
-    with tempfile.TemporaryDirectory() as directory:
-        one = measure(load(jobs.config(Path(directory))), options.seconds)
-    found: dict[str, list[Mapping[str, Any]]] = {"generations": [], "messages": [], "dispatch": [], "far": []}
-    for ranks in options.ranks:
-        seen = jobs.generations(ranks)
-        predicted = modelled.simulated(one, jobs.POPULATION, ranks, HERE)
-        row = {
-            **asdict(seen),
-            "predicted": predicted.seconds,
-            "predicted_over_measured": predicted.seconds / seen.seconds,
-        }
-        show("generations", row, found)
-    for ranks in options.ranks:
-        show("messages", jobs.messages(ranks), found)
-    for ranks in (each for each in options.ranks if each <= 16):
-        show("dispatch", {"ranks": ranks, "chunks_a_second": jobs.chunks_a_second(ranks)}, found)
-    humanoid = measure(load(HUMANOID, SHORT), options.seconds)
-    for each in modelled.far(humanoid, Cluster()):
-        show("far", each.row(), found)
-    results = ROOT / "benchmarks/results"
-    results.mkdir(exist_ok=True)
-    (results / "scale.json").write_text(json.dumps(found, indent=2))
+    kept = ROOT / "benchmarks/results/scale.json"
+    found: Found = json.loads(kept.read_text()) if kept.exists() else {}
+    for table in options.tables:
+        found[table] = []
+        for row in TABLES[table](options):
+            found[table].append(row)
+            words = (
+                f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in row.items()
+            )
+            print(table, "  ".join(words), flush=True)
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(json.dumps(found, indent=2))
     if options.csv:
         write(options.csv, found["generations"])
     if options.png:
@@ -64,11 +56,38 @@ def main() -> int:
     return 0
 
 
-def show(table: str, row: Mapping[str, Any], found: dict[str, list[Mapping[str, Any]]]) -> None:
-    """Print a row of a table, and keep it."""
-    found[table].append(row)
-    words = (f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in row.items())
-    print(table, "  ".join(words), flush=True)
+def generations(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield the generations of the timer, measured and simulated from what one rank takes."""
+    with tempfile.TemporaryDirectory() as directory:
+        one = measure(load(jobs.config(Path(directory))), options.seconds)
+    for ranks in options.ranks:
+        seen, predicted = jobs.generations(ranks), modelled.simulated(one, jobs.POPULATION, ranks, HERE)
+        yield {**asdict(seen), "predicted": predicted.seconds, "over_measured": predicted.seconds / seen.seconds}
+
+
+def messages(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield seconds of each message."""
+    yield from map(jobs.messages, options.ranks)
+
+
+def dispatch(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield chunks that rank 0 hands out a second, where evaluations take no time."""
+    for ranks in (each for each in options.ranks if 2 < each <= 16):
+        yield {"ranks": ranks, "chunks_a_second": jobs.chunks_a_second(ranks)}
+
+
+def far(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield Humanoid on clusters, from what one rank takes here."""
+    one = measure(load(HUMANOID, SHORT), options.seconds)
+    yield from (each.row() for each in modelled.far(one, Cluster()))
+
+
+TABLES: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
+    "generations": generations,
+    "messages": messages,
+    "dispatch": dispatch,
+    "far": far,
+}
 
 
 def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -85,6 +104,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser."""
     p = argparse.ArgumentParser("python -m benchmarks.scale", description=benchmarks.scale.__doc__)
     p.add_argument("--ranks", type=int, nargs="+", default=RANKS)
+    p.add_argument("--tables", nargs="+", default=list(TABLES), choices=list(TABLES), help="default: all")
     p.add_argument("--seconds", type=float, default=30.0, help="to measure what one rank takes")
     p.add_argument("--csv", type=Path, help="write generations, measured and predicted, such as docs/scale.csv")
     p.add_argument("--png", type=Path, help="draw them, such as docs/scale.png")

@@ -40,7 +40,7 @@ class Simulated:
 def simulated(measured: Measured, population: int, ranks: int, cluster: Cluster) -> Generation:
     """Return the mean of some generations."""
     rng = np.random.default_rng(0)
-    cut = automatic(replace(measured, jobs=float(population), rounds=1.0), ranks)
+    cut = automatic(measured, population, ranks)
     return mean_of([generation(measured.costs, population, ranks, cluster, cut, rng) for _ in range(GENERATIONS)])
 
 
