@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,8 +25,8 @@ from benchmarks.scaling import rate
 
 CONFIG = ROOT / "configs/es_jax_pendulum.yaml"
 ENVIRONMENTS: dict[str, tuple[str, ...]] = {  # MLP 64 x 64, a population of 256
-    "gymnax:CartPole-v1": ("stop={generations: 40}",),
-    "gymnax:Pendulum-v1": ("stop={generations: 20}",),
+    "gymnax:CartPole-v1": ("stop={generations: 120}",),
+    "gymnax:Pendulum-v1": ("stop={generations: 120}",),
     "brax:ant": (
         *("stop={generations: 4}", "algorithm.population_size=64", "task.max_episode_steps=200"),
         "task.env_kwargs={backend: spring}",
@@ -64,24 +65,21 @@ def main() -> int:
 
 
 def measure(env_id: str, rounds: int) -> dict[str, Any]:
-    """Alternate one rank and two."""
+    """Alternate one rank, two, and two jobs of one rank that share nothing but the machine."""
     overrides = (*COMMON, f"task.env_id={env_id}", *ENVIRONMENTS.get(env_id, ("stop={generations: 10}",)))
-    rates: dict[int, list[float]] = {1: [], 2: []}
+    rates: dict[str, list[float]] = {"one_rank": [], "two_ranks": [], "side_by_side": []}
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as directory:
         starts = [compile_seconds(Path(directory), overrides) for _ in range(2)]
         for number in range(rounds):
-            for ranks, found in rates.items():
-                output = Path(directory) / f"{ranks}-{number}"
-                subprocess.run(
-                    command(ranks, CONFIG, output, *overrides), cwd=ROOT, check=True, capture_output=True, timeout=3600
-                )
-                told = metrics(output)
-                found.append(rate(told[len(told) // 4 :]))
-    one, two = median(rates[1]), median(rates[2])
+            for name, jobs in (("one_rank", (1,)), ("two_ranks", (2,)), ("side_by_side", (1, 1))):
+                places = [Path(directory) / f"{name}-{number}-{place}" for place in range(len(jobs))]
+                rates[name].append(sum(run(jobs, places, overrides)))
+    one, two, apart = (median(each) for each in rates.values())
     row = {
-        **{"env": env_id, "one_rank": one, "two_ranks": two},
-        "speedup": median(b / a for a, b in zip(rates[1], rates[2], strict=True)),
+        **{"env": env_id, "one_rank": one, "two_ranks": two, "side_by_side": apart},
+        "two_over_one": median(b / a for a, b in zip(rates["one_rank"], rates["two_ranks"], strict=True)),
+        "side_by_side_over_one": median(b / a for a, b in zip(rates["one_rank"], rates["side_by_side"], strict=True)),
         "range": [[min(each), max(each)] for each in rates.values()],
         **{"compile_seconds": starts[0], "from_cache_seconds": starts[1], "load_before": load},
         "date": time.strftime("%Y-%m-%d"),
@@ -90,6 +88,19 @@ def measure(env_id: str, rounds: int) -> dict[str, Any]:
         "  ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
     )
     return row
+
+
+def run(jobs: Sequence[int], outputs: Sequence[Path], overrides: Sequence[str]) -> list[float]:
+    """Run jobs of so many ranks at the same time; return the env-steps/s of each."""
+    lines = [command(ranks, CONFIG, output, *overrides) for ranks, output in zip(jobs, outputs, strict=True)]
+    started = [subprocess.Popen(line, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for line in lines]
+    if any(process.wait(3600) for process in started):
+        raise RuntimeError(f"a job has failed: {lines}")
+    found = []
+    for output in outputs:
+        told = metrics(output)
+        found.append(rate(told[len(told) // 4 :]))
+    return found
 
 
 def compile_seconds(directory: Path, overrides: tuple[str, ...]) -> float:

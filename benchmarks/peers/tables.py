@@ -55,6 +55,13 @@ def _median(rows: Sequence[Row]) -> float:
     return median(float(row["steps_per_second"]) for row in rows)
 
 
+def rows_of(text: str) -> list[Row]:
+    """Return the rows that `csv_text` wrote."""
+    words = {"work", "contender", "version", "date"}
+    lines = csv.DictReader(io.StringIO(text))
+    return [{name: value if name in words else float(value) for name, value in line.items()} for line in lines]
+
+
 def csv_text(rows: Sequence[Row]) -> str:
     """Return a line a run."""
     text = io.StringIO()
@@ -67,6 +74,7 @@ def csv_text(rows: Sequence[Row]) -> str:
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Draw bars, a panel a work."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
     works = [work.name for work in WORKS if cells(rows, work.name)]
     figure = Figure(figsize=(10, 2.4 * ((len(works) + 1) // 2)), layout="constrained")
@@ -84,4 +92,6 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         panel.set_yticks(range(len(found)), list(found))
         panel.invert_yaxis()
         panel.set(title=work, xlabel="env-steps/s that count")
+        panel.xaxis.set_major_locator(MaxNLocator(5))
+        panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     figure.savefig(path, dpi=110)
