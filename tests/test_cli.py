@@ -21,6 +21,7 @@ from hpc_es.jobs.evaluation import seeds
 from hpc_es.report import video
 from hpc_es.report.saved_policy import load_policy
 from hpc_es.storage.checkpoint_store import find
+from tests import runs
 from tests.harness import python
 from tests.toys import lifetime
 from tests.trained import lengths_by_hand, run, snapshot, strict_json
@@ -155,6 +156,25 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capsys: Any) -> Non
     capsys.readouterr()
     assert cli.run(["inspect", str(copy), "--json"]) == 0
     assert strict_json(capsys.readouterr().out)["generation"] == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "ranks", "told"),
+    [
+        ([], "3", "ranks 3: there is work for all of them"),  # population 12 in chunks of 4
+        ([], "8", "WARNING: 12 jobs a generation are 3 chunks for 8 evaluating ranks, so 5 ranks of 8 will be idle"),
+        (["mpi.chunk_size=auto"], "8", "ranks 8: there is work for all of them"),
+        (["mpi.chunk_size=auto", "repetition_groups=4", "repetitions=4"], "32", "ranks 8: there is work for all"),
+        (["mpi.chunk_size=auto"], "64", "12 chunks for 63 evaluating ranks, so 51 ranks of 64 will be idle"),
+        (["policy.backend=tensorflow", "mpi.chunk_size=auto"], "2", "1 rank of 2 will be idle"),  # chunks of 16 stay
+        (["policy.backend=tensorflow"], "2", "chunks: 4 jobs: results depend on it, so it does not follow the ranks"),
+    ],
+)
+def test_check_tells_idle_ranks(
+    overrides: list[str], ranks: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["check", str(runs.tiny(tmp_path)), *overrides, "--ranks", ranks]) == 0
+    assert told in capsys.readouterr().out
 
 
 def test_plot_options_and_check(tmp_path: Path, capsys: Any) -> None:

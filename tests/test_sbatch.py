@@ -40,6 +40,15 @@ def written(capsys: Any, *arguments: str | Path) -> str:
     return str(capsys.readouterr().out)
 
 
+def test_idle_ranks_are_told_before_the_queue(capsys: Any, toy: Path) -> None:
+    """A population of 64 by default, on 2 x 48 ranks, of which rank 0 evaluates nothing."""
+    capsys.readouterr()
+    ranks = ("--nodes", "2", "--ntasks-per-node", "48")
+    assert cli.run(["sbatch", str(toy), "repetitions=1", *ranks, "--dry-run"]) == 0
+    shown = capsys.readouterr()
+    assert "64 chunks for 95 evaluating ranks, so 31 ranks of 96 will be idle" in shown.out + shown.err
+
+
 def refused(capsys: Any, *arguments: str | Path) -> str:
     """What is said of a mistake."""
     capsys.readouterr()

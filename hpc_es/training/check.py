@@ -40,9 +40,11 @@ def check(config: Config, ranks: int | None = None) -> int:
         megabytes = config.noise.table_size * np.dtype(np.float32).itemsize / 1e6
         sys.stdout.write(f"  noise table {megabytes:,.0f} MB a node\n")
     sys.stdout.write(f"  chunks: {chunks(config, problem)}\n")
-    idle = idle_on(config, problem, ranks) if ranks is not None else None
-    if ranks is not None and idle is None:
-        sys.stdout.write(f"  ranks {ranks}: there is work for all of them\n")
+    idle = None
+    if ranks is not None:
+        group = max(1, ranks // config.repetition_groups)
+        idle = idle_on(config, problem, group)
+        sys.stdout.write(f"  ranks {group}: there is {'not ' if idle else ''}work for all of them\n")
     notices = task.notices if isinstance(task, Episodes) else ()
     for warning in (*warnings_of(config), *notices, *warnings(task), *([idle] if idle else [])):
         sys.stdout.write(f"WARNING: {warning}\n")
