@@ -6,7 +6,6 @@ size, each from its own Philox counter, so its values do not depend on how many 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -54,11 +53,15 @@ class TableNoise:
     def __init__(self, table: Float32, keys: Keys, size: int) -> None:
         check_size(len(table), size)
         self._table, self._keys, self._size = table, keys, size
-        self._cached = functools.lru_cache(maxsize=1 << 16)(self._offset)
+        self._generation, self._offsets = -1, dict[int, int]()  # of one generation: others are not asked for again
 
     def offset(self, generation: int, pair: int) -> int:
         """Return where a direction begins: uniform in 0 .. table size - parameters, both included."""
-        return self._cached(generation, pair)
+        if generation != self._generation:
+            self._generation, self._offsets = generation, {}
+        if pair not in self._offsets:
+            self._offsets[pair] = self._offset(generation, pair)
+        return self._offsets[pair]
 
     def _offset(self, generation: int, pair: int) -> int:
         generator = self._keys.borrowed(Purpose.PERTURBATION, generation, pair)
