@@ -64,6 +64,7 @@ class Work:
         self._left: deque[int] | None = None  # chunks to hand out; None outside of a round
         self._busy = 0  # ranks that do not know yet that there is no more
         self._last_poll = 0.0
+        self._looking = False
         self.arrived: deque[tuple[int, Int64]] = deque()  # rank 0: (source, values) of messages that are no request
         world.poll = self._look
 
@@ -147,6 +148,11 @@ class Work:
     def _look(self) -> None:
         if self._signals() >= 2:
             raise GiveUp("a second signal came")
-        if self._world.rank == 0:
+        if self._world.rank != 0 or self._looking:
+            return
+        self._looking = True  # a message that is waited for lets others be looked at, but none may overtake it
+        try:
             while (message := self._world.receive_any()) is not None:
                 self._take(*message)
+        finally:
+            self._looking = False

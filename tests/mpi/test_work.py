@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 
+from hpc_es.core.data import ROW, Chunk, Outcome
+from hpc_es.mpi.work import AHEAD, DONE, FREE, Work
 from tests.harness import mpiexec, script
 
 HEAD = """
@@ -61,3 +66,41 @@ def test_the_last_chunks_are_not_handed_out_ahead() -> None:
 def test_a_faster_rank_evaluates_more() -> None:
     """In the 0.4 s of a chunk on rank 0, rank 1 does 4, or 3 on a busy machine: of 9 chunks rank 0 gets 2."""
     assert [[len(mine) for mine in round] for round in shares([0.4, 0.1], 9)] == [[2, 7]] * 3
+
+
+class Slow:
+    """A world whose messages take a while to be received: meanwhile what waits looks for others, as a World does."""
+
+    def __init__(self, size: int, messages: list[tuple[int, int]]) -> None:
+        self.rank, self.size, self.poll, self.sent = 0, size, lambda: None, []
+        self._messages = messages
+
+    def receive_any(self) -> tuple[int, int, list[int]] | None:
+        """The next message, which has matched; until it is complete, the world polls."""
+        if not self._messages:
+            return None
+        source, tag = self._messages.pop(0)
+        self.poll()
+        return source, tag, []
+
+    def send(self, dest: int, tag: int, values: list[int]) -> None:
+        """Note an answer."""
+        self.sent.append((dest, values))
+
+    def wait_until(self, done: Callable[[], bool]) -> None:
+        """Poll a few times."""
+        for _ in range(5):
+            if done():
+                return
+            self.poll()
+        raise AssertionError("a rank waits for ever for an answer")
+
+
+def test_no_message_overtakes_another() -> None:
+    """The only worker asks ahead, then is free. Taken the other way round it waited for ever."""
+    world: Any = Slow(2, [(1, AHEAD), (1, FREE)])
+    work = Work(world, "on_demand", True)
+    chunks = [Chunk(0, 0, 1), Chunk(1, 1, 1)]
+    found = work.evaluate(chunks, lambda chunk, poll: Outcome(np.zeros(1, ROW)))
+    assert list(found) == [0]
+    assert world.sent == [(1, [DONE])]
