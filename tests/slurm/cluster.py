@@ -15,6 +15,7 @@ import contextlib
 import getpass
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -217,6 +218,7 @@ def running() -> Iterator[Cluster]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run a command, or a shell, where the cluster is."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts it with & has it ignored
     command = list(arguments)[list(arguments)[:1] == ["--"] :] or [os.environ.get("SHELL", "sh")]
     with running() as cluster:
         print(f"SLURM_CONF={cluster.directory}/slurm.conf; both nodes see {cluster.shared}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,8 @@ def test_sixteen_ranks_of_two_nodes_all_have_work(cluster: Cluster, shared: Path
     """With the config of the README, whose population is 64; what is idle would be told."""
     words = ["-m", "hpc_es.main", str(ROOT / "configs/es_cartpole.yaml"), "--output", str(shared / "run")]
     done = finished(step(cluster, 16, [*words, "stop={generations: 3}"], "-N2", "--overcommit"))
-    assert [(row["ranks"], row["busy_ranks"]) for row in runs.rows(shared / "run")] == [(16, 16)] * 3
+    rows = map(json.loads, (shared / "run/metrics.jsonl").read_text().splitlines())
+    assert [(row["ranks"], row["busy_ranks"]) for row in rows] == [(16, 16)] * 3
     assert "will be idle" not in done.stdout + done.stderr
 
 
