@@ -29,6 +29,7 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {  # MLP 64 x 64, a population of 256
     "gymnax:Pendulum-v1": ("stop={generations: 120}",),
     "brax:ant": (
         *("stop={generations: 4}", "algorithm.population_size=64", "task.max_episode_steps=200"),
+        "task.jobs_per_call=32",  # a call a rank
         "task.env_kwargs={backend: spring}",
     ),
 }
