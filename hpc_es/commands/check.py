@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import argparse
 
+from hpc_es.core.arguments import whole_number
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The config and its overrides."""
     parser.add_argument("config", metavar="CONFIG", help="the experiment, a YAML file or config string")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as algorithm.sigma=0.1")
-    parser.add_argument("--ranks", type=int, metavar="N", help="say whether there is work for so many ranks")
+    parser.add_argument("--ranks", type=whole_number, metavar="N", help="say whether there is work for so many ranks")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Every mistake at once; ConfigError."""
     from hpc_es.config.loading import load
-    from hpc_es.core.errors import UserError
     from hpc_es.training.check import check
 
-    if arguments.ranks is not None and arguments.ranks < 1:
-        raise UserError(f"--ranks: expected a whole number of at least 1, found {arguments.ranks}")
     return check(load(arguments.config, arguments.overrides), arguments.ranks)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc_es.commands import TRUST
+from hpc_es.core.arguments import whole_number
 from hpc_es.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """What to play, and what to show."""
     parser.add_argument("path", metavar="RUN_OR_CHECKPOINT", type=Path, help="a run directory or a checkpoint file")
     parser.add_argument("overrides", nargs="*", metavar="task.key=value", help="another setting of the environment")
-    parser.add_argument("--episodes", type=_count, default=100, metavar="N", help="how many (default: 100)")
+    parser.add_argument("--episodes", type=whole_number, default=100, metavar="N", help="how many (default: 100)")
     parser.add_argument("--seed", type=_seed, default=0, metavar="S", help="of the episodes (default: 0)")
     parser.add_argument("--which", choices=("best", "last"), help="which theta (default: best if there is one)")
     parser.add_argument("--trust", action="store_true", help=TRUST)
@@ -151,12 +152,6 @@ def stdout_to_stderr() -> Iterator[None]:
     finally:
         os.dup2(kept, 1)
         os.close(kept)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text!r}")
-    return int(text)
 
 
 def _seed(text: str) -> int:

@@ -11,6 +11,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from hpc_es.core.arguments import whole_number
+
 RANKS = (8, 64, 512, 1440)
 
 
@@ -20,11 +22,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as algorithm.population_size=1440")
     parser.add_argument("--ranks", type=_ranks, default=RANKS, metavar="N,N", help="default: 8,64,512,1440")
     parser.add_argument("--seconds", type=_positive, default=60.0, metavar="S", help="to measure (default: 60)")
-    parser.add_argument("--length", type=_whole, metavar="STEPS", help="of all episodes, as they may be later")
+    parser.add_argument("--length", type=whole_number, metavar="STEPS", help="of all episodes, as they may be later")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw seconds and efficiency: .png, .pdf, .svg")
     cluster = parser.add_argument_group("the cluster")
-    cluster.add_argument("--cores-per-node", type=_whole, default=48, metavar="N", help="ranks of a node (default: 48)")
+    cluster.add_argument(
+        "--cores-per-node", type=whole_number, default=48, metavar="N", help="ranks of a node (default: 48)"
+    )
     cluster.add_argument("--latency", type=_positive, default=2e-6, metavar="S", help="of a small message (2e-6)")
     cluster.add_argument("--bandwidth", type=_positive, default=12e9, metavar="B", help="bytes a second (12e9)")
     cluster.add_argument("--dispatch", type=_positive, default=30e-6, metavar="S", help="rank 0's for a chunk (30e-6)")
@@ -64,14 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _whole(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text!r}")
-    return int(text)
-
-
 def _ranks(text: str) -> tuple[int, ...]:
-    return tuple(_whole(each) for each in text.split(","))
+    return tuple(whole_number(each) for each in text.split(","))
 
 
 def _positive(text: str) -> float:

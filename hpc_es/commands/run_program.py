@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hpc_es.core.arguments import whole_number
+
 CONTEXT = 12  # characters on both sides of the one that is executed, in a trace
 CELLS = 8  # of memory that a line of a trace shows
 
@@ -21,8 +23,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", type=Path, metavar="RUN_OR_CHECKPOINT", help="of a search for programs")
     parser.add_argument("--program", metavar="TEXT", help="this one instead, such as --program=',[.,]'")
     parser.add_argument("--input", type=_numbers, default=(), metavar="1,2,3", help="what ',' reads (default: nothing)")
-    parser.add_argument("--base", type=_whole, metavar="N", help="numbers are 0 .. N - 1 (default: the task's, or 256)")
-    parser.add_argument("--max-steps", type=_whole, metavar="N", help="default: the task's, or 5000")
+    parser.add_argument(
+        "--base", type=whole_number, metavar="N", help="numbers are 0 .. N - 1 (default: the task's, or 256)"
+    )
+    parser.add_argument("--max-steps", type=whole_number, metavar="N", help="default: the task's, or 5000")
     parser.add_argument("--trace", action="store_true", help="show every step on stderr")
 
 
@@ -95,9 +99,3 @@ def _numbers(text: str) -> tuple[int, ...]:
         return tuple(int(each) for each in text.split(",")) if text else ()
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected whole numbers and commas, such as 1,2,3, found {text!r}") from None
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text!r}")
-    return int(text)

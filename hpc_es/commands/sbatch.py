@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_es.core import slurm
+from hpc_es.core.arguments import whole_number
 from hpc_es.core.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -41,9 +42,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         told = f"{concept.meaning} (default: {default})" if default else concept.meaning
         parser.add_argument(concept.option, dest=name, type=read, metavar="X", help=told)
     text = "share the repetitions, or trials, among N tasks (default: one for each)"
-    parser.add_argument("--array", nargs="?", type=_count, const=EVERYTHING, metavar="N", help=text)
+    parser.add_argument("--array", nargs="?", type=whole_number, const=EVERYTHING, metavar="N", help=text)
     text = "submit N jobs, each of which carries on when the one before has ended in any way; none is requeued"
-    parser.add_argument("--chain", type=_count, default=1, metavar="N", help=text)
+    parser.add_argument("--chain", type=whole_number, default=1, metavar="N", help=text)
     parser.add_argument("--output", type=Path, metavar="DIR", help="the run directory (default: runs/<name>)")
     parser.add_argument("--dry-run", action="store_true", help="print the script; write and submit nothing")
 
@@ -174,12 +175,6 @@ def _submit(script: Path, before: str) -> str:
     return done.stdout.strip().partition(";")[0]  # the name of the cluster may follow
 
 
-def _count(text: str) -> int:
-    if not re.fullmatch(r"[1-9]\d*", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text!r}")
-    return int(text)
-
-
 def _time(text: str) -> str:
     try:
         slurm.seconds(text)
@@ -208,10 +203,10 @@ def _line(text: str) -> str:
 
 READ: dict[str, Callable[[str], object]] = {
     "job_name": _word,
-    "nodes": _count,
-    "ranks_per_node": _count,
-    "cores_per_rank": _count,
-    "gpus_per_node": _count,
+    "nodes": whole_number,
+    "ranks_per_node": whole_number,
+    "cores_per_rank": whole_number,
+    "gpus_per_node": whole_number,
     "memory_per_node": _memory,
     "time": _time,
     "partition": _word,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_es.config.loading import load
+from hpc_es.core.arguments import whole_number
 from hpc_es.core.errors import UserError
 from hpc_es.jobs.orders import carried_out, orders
 from hpc_es.jobs.repetitions import run_experiment
@@ -45,14 +46,10 @@ def parser() -> argparse.ArgumentParser:
         help="run part i (from 0) of n of the repetitions (default: the place in a SLURM job array, or all)",
     )
     p.add_argument("--check", action="store_true", help="validate config, environment and policy; do not train")
-    p.add_argument("--ranks", type=_ranks, metavar="N", help="with --check: whether there is work for so many ranks")
+    p.add_argument(
+        "--ranks", type=whole_number, metavar="N", help="with --check: whether there is work for so many ranks"
+    )
     return p
-
-
-def _ranks(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text!r}")
-    return int(text)
 
 
 def run_command(arguments: Sequence[str]) -> int:
