@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,13 @@ from hpc_es.core.data import (
 from hpc_es.core.interfaces import Needs, Noise, Offers
 from hpc_es.core.keys import Keys
 from hpc_es.core.places import RunPlace
+from hpc_es.mpi.work import Work
 from hpc_es.mpi.world import World
 from hpc_es.noise.counter import CounterNoise
 from hpc_es.noise.table import TableNoise, fill
 from hpc_es.training.build import Parts, parts, task_and_policy
+from hpc_es.training.generation import Generation
+from hpc_es.training.replay import LearnedFrom, updated
 from tests.toys import batch, nothing
 
 PROGRAMS = {"task": {"kind": "programs", "name": "reverse", "max_code_length": 30}, "policy": None}
@@ -191,12 +195,17 @@ def generation(made: Parts, state: State, order: int = 1) -> tuple[list[Chunk], 
     return chunks, outcomes, Results(rows, arrays, blocks[::order], prepared, probes)
 
 
+def learned(made: Parts, state: State) -> tuple[Results, list[Arrays]]:
+    """The results of a generation, and what the problem learned in it."""
+    chunks, outcomes, results = generation(made, state)
+    trained = [outcome for chunk, outcome in zip(chunks, outcomes, strict=True) if chunk.purpose == "train"]
+    return results, [made.problem.unit(unit) for outcome in trained for unit in outcome.learned]
+
+
 def following(made: Parts, state: State) -> tuple[State, Mapping[str, float]]:
     """The next state and the metrics, as the loop makes them of a generation."""
-    chunks, outcomes, results = generation(made, state)
+    results, units = learned(made, state)
     after, metrics = made.algorithm.tell(state, results)
-    trained = [outcome for chunk, outcome in zip(chunks, outcomes, strict=True) if chunk.purpose == "train"]
-    units = [made.problem.unit(unit) for outcome in trained for unit in outcome.learned]
     carried = made.problem.merge(made.problem.carried().found_in(state), units)
     return carried.added_to(after), {**metrics, **made.problem.metrics(carried)}
 
@@ -310,6 +319,28 @@ def test_a_generation_is_the_same_in_any_order_on_any_rank(kind: str) -> None:
         assert (outcome.rows.dtype, outcome.rows.shape) == (here.row, (chunk.jobs,))
         assert not outcome.failures
         assert same_learned(outcome, other)
+
+
+@every("algorithms")
+def test_a_search_for_vectors_is_computed_again_from_rows_and_what_the_problem_learned(kind: str) -> None:
+    made = built("algorithms", kind)
+    if kinds.module("algorithms", kind).NEEDS.searches != "vectors":
+        return
+    state, again = made.initial(), built("algorithms", kind)
+    for _ in range(3):
+        results, units = learned(made, state)
+        packed = LearnedFrom(results.rows, results.probes, units).packed()
+        known = LearnedFrom.unpacked(packed, again.row)
+        there = Generation(
+            World("none"), Work(World("none"), "static", "auto"), again.algorithm, again.row, int, print, 4
+        )
+        computed = there.again(state, known.rows, known.probes)
+        assert not any(results.chunk_arrays) and same_results(
+            replace(computed, chunk_arrays=results.chunk_arrays), results
+        )
+        _, after, _ = updated(again.algorithm, again.problem, state, computed, known.units)
+        _, state, _ = updated(made.algorithm, made.problem, state, results, units)
+        assert same_state(after, state)
 
 
 @every("algorithms")

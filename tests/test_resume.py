@@ -184,7 +184,7 @@ def test_nothing_but_damaged_checkpoints_is_refused(stopped: Path) -> None:
     ("text", "said"),
     [
         (b"\x89HDF\r\n\x1a\n of somebody else" + bytes(1000), "not a checkpoint of hpc_es: it begins with"),
-        (None, "format 2, but this hpc_es reads up to 1"),
+        (None, "format 3, but this hpc_es reads up to 2"),
     ],
 )
 def test_a_foreign_file_and_a_newer_format_are_refused(stopped: Path, text: bytes | None, said: str) -> None:
@@ -193,7 +193,7 @@ def test_a_foreign_file_and_a_newer_format_are_refused(stopped: Path, text: byte
     path = checkpoint(stopped, 8)
     if text is None:  # as a later version would seal it
         whole = path.read_bytes()
-        sealed = whole[:447].replace(b"format 1", b"format 2")
+        sealed = whole[:447].replace(b"format 1", b"format 3")
         text = sealed + hashlib.sha256(sealed).hexdigest().encode() + b"\n" + whole[512:]
     path.write_bytes(text)
     done = again(stopped)

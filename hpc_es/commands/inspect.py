@@ -1,6 +1,8 @@
 """Show what a checkpoint holds.
 
 A run directory means its newest valid checkpoint; of a directory of repetitions, which are there is listed.
+Between whole checkpoints `since` says which the last whole one is, and from how many bytes how many generations have
+learned since.
 `theta_sha256` is the SHA-256 of theta's float32 bytes, little endian: equal for two runs that have the same parameters
 to the last bit.
 """
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpc_es.storage.checkpoint import Snapshot
+    from hpc_es.storage.checkpoint import Since, Snapshot
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         listed = json.dumps({"path": str(arguments.path), "repetitions": there}, indent=2) + "\n"
         sys.stdout.write(listed if arguments.json else repetition_list.repetitions_text(arguments.path))
         return 0
-    path = find(arguments.path)
+    path = find(arguments.path, whole=False)
     content = described(path, load(path))
     sys.stdout.write(json.dumps(content, indent=2) + "\n" if arguments.json else inspect_text(content))
     return 0
@@ -58,11 +60,12 @@ def described(path: Path, snapshot: Snapshot) -> dict[str, Any]:
     named |= {f"master/{name}": array for name, array in state.master.items()}
     return {
         "path": str(path),
-        "generation": state.generation,
+        "generation": snapshot.generation,
+        **({"since": _leading_on(since)} if (since := snapshot.since) else {}),
         "counters": dict(snapshot.counters),
         "parameters": int(state.theta.size),
-        "theta_sha256": digest({"theta": state.theta}),
-        "state_sha256": digest({**state.shared, **state.master}),
+        "theta_sha256": since.theta_sha256 if since else digest({"theta": state.theta}),
+        "state_sha256": since.state_sha256 if since else digest({**state.shared, **state.master}),
         "best": {"return": best.return_, "generation": best.generation} if best else None,
         **({"found": programs} if programs else {}),
         **described_best(state.master, config),
@@ -74,6 +77,12 @@ def described(path: Path, snapshot: Snapshot) -> dict[str, Any]:
         "config": config,
         "provenance": dict(snapshot.provenance),
     }
+
+
+def _leading_on(since: Since) -> dict[str, Any]:
+    """Return the whole checkpoint that one in between leads on from, and with how much."""
+    size = sum(map(len, since.learned_from))
+    return {"checkpoint": since.base, "generations": len(since.learned_from), "bytes": size}
 
 
 def _programs(path: Path, snapshot: Snapshot) -> dict[str, int]:

@@ -39,6 +39,12 @@ class Mpi:
     master_evaluates: Literal["auto"] | bool = option(
         "whether rank 0 evaluates too; auto: on up to 16 ranks", "auto", may_change=True
     )
+    update: Literal["gathered", "replicated"] = option(
+        "gathered: ranks share the update's sums, rank 0 makes the step and sends the parameters; replicated: every "
+        "rank makes the whole update, and nothing of the parameters' size travels",
+        "gathered",
+        may_change=True,
+    )
     fault_tolerance: bool = option(
         "experimental: go on without ranks that die; Open MPI under mpiexec --with-ft ulfm only", False, may_change=True
     )
@@ -63,6 +69,11 @@ class Checkpoint:
 
     interval: Natural = option("generations between checkpoints; 0: by time and at the end only", 10)
     interval_seconds: NonNegative = option("seconds between checkpoints; 0 is off", 300.0)
+    full_interval: Natural = option(
+        "generations between checkpoints that are whole; those between them hold what the generations since the last "
+        "whole one learned from, a few kB each, from which the same command computes the state again; 0: all are whole",
+        0,
+    )
     keep_last: Count = option("how many of the newest are kept", 3)
     keep_best: bool = option("also keep best.h5, the state of the best evaluation", True)
 
@@ -206,6 +217,10 @@ class Config:
             )
             if getattr(self.policy, "backend", "numpy") != "numpy":
                 yield "policy.backend", f"is {self.policy.backend!r}, but does nothing: {why} compiles the policy"
+        if module("algorithms", self.algorithm.kind).NEEDS.searches != "vectors":
+            why = f"the algorithm {self.algorithm.kind} learns from more than returns"
+            for name, section, key in (("mpi", self.mpi, "update"), ("checkpoint", self.checkpoint, "full_interval")):
+                yield from ((f"{name}.{key}", text) for key, text in unused(section, (key,), why))
         if not module("algorithms", self.algorithm.kind).NEEDS.noise:
             why = f"the algorithm {self.algorithm.kind} perturbs no parameters"
             if self.noise.kind != "table":

@@ -27,7 +27,7 @@ from hpc_es.core.errors import CheckpointError, UserError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.mpi.world import World
 from hpc_es.report.saved_policy import Stored, check_snapshot, single_episodes
-from hpc_es.storage.checkpoint import load
+from hpc_es.storage.checkpoint import is_whole, load
 from hpc_es.storage.checkpoint_store import BEST, DIRECTORY, Store
 from hpc_es.storage.repetition_list import require_run
 from hpc_es.tasks.policy_problems import Episodic
@@ -129,7 +129,7 @@ def snapshots(run: Path, trust: bool = False) -> list[str]:
     """
     require_run(run)
     found = [path for folder in (run, run / DIRECTORY) for path in [*Store(folder).paths(), folder / BEST]]
-    there = [str(path) for path in found if path.exists()]
+    there = [str(path) for path in found if path.exists() and is_whole(path)]
     if not there:
         raise CheckpointError(f"{run}: expected a run directory with checkpoints, found none")
     for each in there:

@@ -18,6 +18,11 @@ The file is a header of 512 bytes of text, which HDF5 skips as its user block, a
     /config_text, /config_hash         text (UTF-8)
     /counters, /triggers, /identity, /file_lengths, /provenance    JSON (UTF-8)
 
+Format 2 is that of a checkpoint between whole ones. It has no arrays of State and of the best evaluation, but
+
+    /since                             JSON: the whole checkpoint beside it, and digests of what comes out
+    /learned_from/NUMBER               uint8: what a generation since then learned from, as `training/replay.py` has it
+
 HDF5's own `flush` does not reach the disk, and a file killed in an update may open normally with a mixture of two
 generations. So the image is built in memory, written under a temporary name (`.NAME.TOKEN.tmp.h5`), synced, read back,
 renamed over its name, and the directory synced; a reader checks both digests before HDF5 sees a byte. Equal content
@@ -27,12 +32,13 @@ the file.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import io
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -45,10 +51,13 @@ from hpc_es.core.errors import CheckpointError
 from hpc_es.storage import files
 from hpc_es.storage.files import json_text
 
-FORMAT = 1
+WHOLE, BETWEEN = 1, 2  # formats
+FORMAT = BETWEEN  # the newest
 _MAGIC = b"hpc_es checkpoint\n"
 _HEADER_BYTES = 512  # the smallest user block HDF5 allows
 _SEALED_BYTES = 447
+_SINCE = ("base", "base_sha256", "theta_sha256", "state_sha256")
+_LEARNED_FROM = "learned_from"
 _JSON = ("counters", "triggers", "identity", "file_lengths", "provenance")
 
 
@@ -62,12 +71,26 @@ class Best:
 
     return_: float
     generation: int
-    shared: Arrays  # a copy of State.shared: theta and its normaliser
+    shared: Arrays  # a copy of State.shared: theta and its normaliser; none in a checkpoint between whole ones
+
+
+@dataclass(frozen=True)
+class Since:
+    """What a checkpoint between whole ones has in place of the state, which is computed again from it."""
+
+    base: str  # the file of the last whole checkpoint, in the same directory
+    base_sha256: str  # of its image
+    learned_from: Sequence[bytes]  # what each generation since then learned from
+    theta_sha256: str  # of the state that comes out
+    state_sha256: str
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A run at the end of a generation; mappings are saved as JSON, so integers stay integers and floats exact."""
+    """A run at the end of a generation; mappings are saved as JSON, so integers stay integers and floats exact.
+
+    Between whole checkpoints `state` is that of the last whole one, and `since` leads on from there.
+    """
 
     state: State
     counters: Mapping[str, float | int]  # episodes, timesteps, seconds, ...
@@ -78,6 +101,12 @@ class Snapshot:
     identity: Mapping[str, Any]  # what may not change on resume; see `differences`
     file_lengths: Mapping[str, int]  # bytes of metrics.jsonl, log.csv at that instant
     provenance: Mapping[str, Any]  # versions, host, rank count, noise scheme, seed
+    since: Since | None = None
+
+    @property
+    def generation(self) -> int:
+        """Finished generations."""
+        return self.state.generation + (len(self.since.learned_from) if self.since else 0)
 
 
 def save(path: Path, snapshot: Snapshot) -> None:
@@ -95,16 +124,38 @@ def save(path: Path, snapshot: Snapshot) -> None:
         if read != image:
             raise OSError(errno.EIO, "read back, it is not what was written")
 
-    files.replace(path, [_header(image), image], check)
+    files.replace(path, [_header(BETWEEN if snapshot.since else WHOLE, image), image], check)
 
 
 def load(path: Path) -> Snapshot:
-    """Read a checkpoint.
+    """Read a checkpoint; one between whole ones together with the whole one that it leads on from.
 
-    Raises DamagedError if it is truncated or a bit has changed, else CheckpointError if it is missing, not ours, or of
-    a newer format.
+    Raises DamagedError if it, or that one, is truncated or a bit has changed, else CheckpointError if it is missing,
+    not ours, or of a newer format.
     """
-    image = read_image(path)
+    snapshot = _read(path, read_image(path))
+    if (since := snapshot.since) is None:
+        return snapshot
+    base = path.with_name(since.base)
+    try:
+        image = read_image(base)
+    except CheckpointError as error:
+        raise DamagedError(f"{path}: leads on from {base.name}, which cannot be had: {error}") from error
+    if hashlib.sha256(image).hexdigest() != since.base_sha256:
+        raise DamagedError(f"{path}: leads on from another {base.name} than the one that is there")
+    whole = _read(base, image)
+    same = snapshot.best and whole.best and snapshot.best.generation == whole.best.generation
+    return replace(snapshot, state=whole.state, best=whole.best if same else snapshot.best)
+
+
+def is_whole(path: Path) -> bool:
+    """Return whether a checkpoint holds the state itself; of a damaged one whatever its header says."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        return not file.read(_HEADER_BYTES).startswith(_MAGIC + f"format {BETWEEN}\n".encode())
+    return True
+
+
+def _read(path: Path, image: bytes) -> Snapshot:
     try:
         with h5py.File(io.BytesIO(image), "r") as file:
             return _snapshot(file)
@@ -112,9 +163,15 @@ def load(path: Path) -> Snapshot:
         raise CheckpointError(f"{path}: the digest is right, but the content cannot be read: {error}") from error
 
 
-def _header(image: bytes) -> bytes:
+def image_sha256(path: Path) -> str:
+    """Return the digest that the header of a checkpoint of ours has."""
+    with path.open("rb") as file:
+        return dict(line.split(" ") for line in file.read(_HEADER_BYTES).decode().splitlines()[1:4])["image_sha256"]
+
+
+def _header(version: int, image: bytes) -> bytes:
     digest = hashlib.sha256(image).hexdigest()
-    lines = _MAGIC + f"format {FORMAT}\nimage_bytes {len(image)}\nimage_sha256 {digest}\n".encode()
+    lines = _MAGIC + f"format {version}\nimage_bytes {len(image)}\nimage_sha256 {digest}\n".encode()
     sealed = lines.ljust(_SEALED_BYTES - 1) + b"\n"
     return sealed + _seal(sealed)
 
@@ -157,16 +214,14 @@ def _check_header(path: Path, header: bytes) -> None:
 
 def _image(snapshot: Snapshot) -> bytes:
     with h5py.File("checkpoint", "w", driver="core", backing_store=False) as file:
-        file["generation"] = np.int64(snapshot.state.generation)
-        _put_arrays(file, "shared", snapshot.state.shared)
-        _put_arrays(file, "master", snapshot.state.master)
-        order = {"shared": list(snapshot.state.shared), "master": list(snapshot.state.master)}
+        file["generation"] = np.int64(snapshot.generation)
         if snapshot.best is not None:
             file["best/return_"] = np.float64(snapshot.best.return_)
             file["best/generation"] = np.int64(snapshot.best.generation)
-            _put_arrays(file, "best/shared", snapshot.best.shared)
-            order["best/shared"] = list(snapshot.best.shared)
-        _put_text(file, "order", json_text(order))
+        if snapshot.since is None:
+            _put_states(file, snapshot)
+        else:
+            _put_since(file, snapshot.since)
         _put_text(file, "config_text", snapshot.config_text)
         _put_text(file, "config_hash", snapshot.config_hash)
         for name in _JSON:
@@ -175,15 +230,38 @@ def _image(snapshot: Snapshot) -> bytes:
         return bytes(file.id.get_file_image())
 
 
+def _put_states(file: h5py.File, snapshot: Snapshot) -> None:
+    state, best = snapshot.state, snapshot.best
+    groups = {"shared": state.shared, "master": state.master, **({"best/shared": best.shared} if best else {})}
+    for group, arrays in groups.items():
+        _put_arrays(file, group, arrays)
+    _put_text(file, "order", json_text({group: list(arrays) for group, arrays in groups.items()}))
+
+
+def _put_since(file: h5py.File, since: Since) -> None:
+    told = {name: getattr(since, name) for name in _SINCE}
+    _put_text(file, "since", json_text({**told, "generations": len(since.learned_from)}))
+    _put_arrays(file, _LEARNED_FROM, {str(i): np.frombuffer(one, np.uint8) for i, one in enumerate(since.learned_from)})
+
+
 def _snapshot(file: h5py.File) -> Snapshot:
-    order = json.loads(_text(file, "order"))
-    shared, master = (_arrays(file, group, order[group]) for group in ("shared", "master"))
+    generation = int(file["generation"][()])
+    state, since, order = State(generation, {}, {}), None, {}
+    if "since" in file:
+        told = json.loads(_text(file, "since"))
+        count = told.pop("generations")
+        learned_from = _arrays(file, _LEARNED_FROM, list(map(str, range(count))))
+        since = Since(learned_from=[array.tobytes() for array in learned_from.values()], **told)
+    else:
+        order = json.loads(_text(file, "order"))
+        state = State(generation, *(_arrays(file, group, order[group]) for group in ("shared", "master")))
     best = None
-    if "best/shared" in order:
-        arrays = _arrays(file, "best/shared", order["best/shared"])
+    if "best" in file:
+        arrays = _arrays(file, "best/shared", order.get("best/shared", []))
         best = Best(float(file["best/return_"][()]), int(file["best/generation"][()]), arrays)
     return Snapshot(
-        state=State(int(file["generation"][()]), shared, master),
+        state=state,
+        since=since,
         best=best,
         config_text=_text(file, "config_text"),
         config_hash=_text(file, "config_hash"),

@@ -20,7 +20,10 @@ _NAME = re.compile(r"checkpoint_(\d{10,})\.h5")
 
 @dataclass(frozen=True)
 class Store:
-    """The checkpoints of a run: the newest `keep_last`, and best.h5. One process writes (see `lock.py`)."""
+    """The checkpoints of a run: the newest `keep_last` with the whole ones they lead on from, and best.h5.
+
+    One process writes (see `run_lock.py`).
+    """
 
     directory: Path
     keep_last: int = 3  # at least 1
@@ -28,14 +31,23 @@ class Store:
 
     def save(self, snapshot: Snapshot) -> Path:
         """Save under the name of its generation, then remove the oldest; raises RunError as `save` does."""
-        path = self.path(snapshot.state.generation)
+        path = self.path(snapshot.generation)
         self._make_directory()
         checkpoint.save(path, snapshot)
-        for old in self.paths()[: -self.keep_last]:
+        for old in self._too_old():
             if old != path:  # lower than others if somebody put files of a longer run here
                 with writing(old):
                     old.unlink(missing_ok=True)
         return path
+
+    def _too_old(self) -> list[Path]:
+        """Return all but the newest, and the whole checkpoint that the oldest of these leads on from."""
+        paths = self.paths()
+        old, kept = paths[: -self.keep_last], paths[-self.keep_last :]
+        if kept and not checkpoint.is_whole(kept[0]):
+            base = next((path for path in reversed(old) if checkpoint.is_whole(path)), None)
+            old = [path for path in old if path != base]
+        return old
 
     def path(self, generation: int) -> Path:
         """Return the file of a generation."""
@@ -88,18 +100,20 @@ class Store:
             remove_leftovers(self.directory / name)
 
 
-def find(path: Path) -> Path:
+def find(path: Path, whole: bool = True) -> Path:
     """Return the checkpoint that `path` means: itself, or the newest valid one of a run directory. Nothing is changed.
 
-    Raises CheckpointError if there is none.
+    Raises CheckpointError if there is none. One that is to be `whole` has the state itself.
     """
     if path.is_file():
         checkpoint.read_image(path)
+        if whole and not checkpoint.is_whole(path):
+            raise CheckpointError(_between(path))
         return path
     if not path.is_dir():
         raise CheckpointError(f"{path}: expected a checkpoint or a run directory, but there is no such file")
     damaged: dict[Path, DamagedError] = {}
-    while candidates := [candidate for candidate in _candidates(path) if candidate not in damaged]:
+    while candidates := [candidate for candidate in _candidates(path, whole) if candidate not in damaged]:
         try:
             checkpoint.read_image(candidates[-1])
             return candidates[-1]
@@ -113,14 +127,22 @@ def find(path: Path) -> Path:
     raise CheckpointError(f"{path}: no checkpoint_*.h5 here or in {DIRECTORY}/; has the run saved one yet?")
 
 
+def _between(path: Path) -> str:
+    since = checkpoint.load(path).since
+    assert since
+    text = f"{path}: holds what the generations since {since.base} have learned from, not the parameters"
+    return f"{text}: expected that one, or a run that was carried on to its end"
+
+
 def _generation(path: Path) -> int:
     match = _NAME.fullmatch(path.name)
     assert match is not None
     return int(match[1])
 
 
-def _candidates(run: Path) -> list[Path]:
-    return sorted([*Store(run).paths(), *Store(run / DIRECTORY).paths()], key=_generation)
+def _candidates(run: Path, whole: bool) -> list[Path]:
+    paths = sorted([*Store(run).paths(), *Store(run / DIRECTORY).paths()], key=_generation)
+    return [path for path in paths if checkpoint.is_whole(path)] if whole else paths
 
 
 def _set_aside(path: Path) -> Path:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
+import json
 import platform
+from collections.abc import Mapping
 from typing import Any
 
 from hpc_es.core.version import __version__
@@ -65,3 +68,10 @@ def blas_threads() -> int:
     from threadpoolctl import threadpool_info
 
     return max((int(pool["num_threads"]) for pool in threadpool_info() if pool["user_api"] == "blas"), default=1)
+
+
+def as_comment(provenance: Mapping[str, Any]) -> str:
+    """Return where and with what the run was made, as YAML comments below the config."""
+    plain = json.loads(json.dumps(provenance, default=dataclasses.asdict))
+    flat = {**plain.pop("versions", {}), **plain}
+    return "\n# made with:\n" + "".join(f"#   {name}: {value}\n" for name, value in flat.items())

@@ -93,9 +93,11 @@ class Generation:
         signals: Callable[[], int],
         log: Callable[[str], None],
         unit: int,
+        replicated: bool = False,
     ) -> None:
         self._world, self._work, self._algorithm, self._row = world, work, algorithm, row
         self._signals, self._log, self._unit = signals, log, unit
+        self._replicated = replicated  # whether every rank computes all blocks of the update
         self._sharing = len(work.evaluators)  # ranks that chunks are made for, also when some are lost
         self.clock = Clock(world)
         self.plan = Plan()
@@ -143,6 +145,12 @@ class Generation:
         probes = self._joined(by_chunk, chunks, "probe")
         results = Results(rows, gathered.chunk_arrays, gathered.blocks, prepared, probes)
         return Evaluated(headers, results, evaluation, gathered.learned, tail)
+
+    def again(self, state: State, rows: Rows, probes: Rows) -> Results:
+        """Return the results of a generation whose rows are known."""
+        probed = self._algorithm.probed(state, probes) if len(probes) else state
+        prepared = self._prepared(probed, rows)
+        return Results(rows, [], self._gather(probed, prepared, [], {}, False).blocks, prepared, probes)
 
     def _tail(self, headers: npt.NDArray[np.void]) -> float:
         """Return how long the rank that was done first waited for the last one."""
@@ -227,13 +235,14 @@ class Generation:
     ) -> Gathered:
         """Compute this rank's blocks; bring all blocks and what the chunks gave to rank 0, in order.
 
-        Without arrays of chunks, and with one block, rank 0 has all there is.
+        Without arrays of chunks, and with one block, rank 0 has all there is. Where the update is replicated every
+        rank computes all blocks, and gets what the chunks gave.
         """
         since = time.perf_counter()
         rank, size, count = self._world.rank, self._world.size, self._algorithm.blocks(state)
-        packed: dict[str, Array] = {}
-        for block in range(rank, count, size):
-            pack(packed, f"block/{block}", self._algorithm.contribute(state, prepared, block))
+        blocks, packed = dict[str, Array](), dict[str, Array]()
+        for block in range(count) if self._replicated else range(rank, count, size):
+            pack(blocks, f"block/{block}", self._algorithm.contribute(state, prepared, block))
         trained = [chunk.index for chunk in chunks if chunk.purpose == "train"]
         for index in trained:
             if index in outcomes:
@@ -246,10 +255,13 @@ class Generation:
                         pack(packed, f"unit/{unit}.{index}.{number}", arrays)
         self.clock.timed("update", since)
         since = time.perf_counter()
-        parts: Sequence[Arrays] = [packed] if rank == 0 else []
-        if size > 1 and (count > 1 or has_arrays):
-            received = self._world.gather(encode(packed if rank else {}))
-            parts = [] if received is None else [packed, *(decode(part) for part in received[1:])]
+        mine = {**blocks, **packed}
+        parts: Sequence[Arrays] = [mine] if rank == 0 or self._replicated else []
+        if self._replicated and size > 1 and has_arrays:
+            parts = [blocks, *map(decode, self._world.allgather(encode(packed)))]
+        elif not self._replicated and size > 1 and (has_arrays or count > 1):
+            received = self._world.gather(encode(mine if rank else {}))
+            parts = [] if received is None else [mine, *map(decode, received[1:])]
         self.clock.timed("messages", since)
         return unpacked(parts, count, trained) if parts else Gathered([], [], [])
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpc_es.config.sections import Config
-from hpc_es.core.data import State
+from hpc_es.core.data import Arrays, Results, State
 from hpc_es.core.errors import RunError, RunFailedError
 from hpc_es.mpi.launch import patience
 from hpc_es.mpi.work import GIVE_UP, GiveUp, Work
@@ -22,18 +22,20 @@ from hpc_es.training.asynchronous import Asynchronous
 from hpc_es.training.build import Parts
 from hpc_es.training.chunk_plan import ChunkPlan
 from hpc_es.training.cutting import Plan
-from hpc_es.training.failing import require_finite, told_in_status
+from hpc_es.training.failing import told_in_status
 from hpc_es.training.generation import Evaluated, Generation
+from hpc_es.training.last_words import last_words
 from hpc_es.training.metrics_row import Row, row
 from hpc_es.training.misfits import needs
 from hpc_es.training.on_rank_0 import INTERRUPTED
-from hpc_es.training.shared_arrays import SharedArrays
+from hpc_es.training.replay import LearnedFrom, updated
+from hpc_es.training.shared_arrays import SharedState
 
 if TYPE_CHECKING:
     from hpc_es.training.memory_writer import MemoryWriter
     from hpc_es.training.run_writer import RunWriter
 
-RUN, EVALUATE, STOP, FAIL = 0, 1, 2, 3  # what rank 0 tells the others to do
+RUN, EVALUATE, STOP, FAIL, REPLAY = 0, 1, 2, 3, 4  # what rank 0 tells the others to do
 OTHERS_SAVE_SECONDS = 2.0
 
 
@@ -52,11 +54,19 @@ class Training:
 
     def __post_init__(self) -> None:
         self._work = self._shared_work()
+        self._replicated = self.config.mpi.update == "replicated" and needs(self.config).searches == "vectors"
         self._generation = Generation(
-            self.world, self._work, self.parts.algorithm, self.parts.row, self.signals, self.log, self.parts.unit
+            self.world,
+            self._work,
+            self.parts.algorithm,
+            self.parts.row,
+            self.signals,
+            self.log,
+            self.parts.unit,
+            self._replicated,
         )
         self._chunks = ChunkPlan(self.config, self.parts, self.world, self._evaluation_jobs())
-        self._shared = SharedArrays(self.world)
+        self._shared = SharedState(self.world, self._replicated)
         self._interrupted = self._trained = self._is_stopped = False
         self._noticed: Sequence[str] = ()
         self.final: dict[str, float] = {}  # rank 0: what the final evaluation found
@@ -83,8 +93,11 @@ class Training:
                 try:
                     if self.writer is not None and (told := self._chunks.idle(self.state)):
                         self.writer.progress.message(f"WARNING: {told}")
-                    while self._announce(self._decide()) == RUN:
-                        yield from self._phase()
+                    while (command := self._announce(self._decide())) in (RUN, REPLAY):
+                        if command == RUN:
+                            yield from self._phase()
+                        else:
+                            self._replay()
                 except GeneratorExit:
                     self._announce(STOP)
                     self._finish()
@@ -97,7 +110,11 @@ class Training:
         """Rank 0: go on or stop."""
         if self.writer is None:
             return RUN
-        return STOP if self._interrupted or self._is_stopped or self._reached() is not None else RUN
+        if self._interrupted or self._is_stopped:
+            return STOP
+        if self.writer.replay is not None:
+            return REPLAY
+        return STOP if self._reached() is not None else RUN
 
     def stop(self) -> None:
         """Rank 0: end after the generation in progress."""
@@ -114,17 +131,17 @@ class Training:
         Raises RunFailedError on every rank for the command FAIL.
         """
         since = time.perf_counter()
-        plan = self._shared.plan(self.state.shared) if self.world.rank == 0 else (0, 0)
-        control = np.array(
-            [command, self.state.generation, self._interrupted, *self._chunks.plan.words(), *plan], np.int64
-        )
+        plan = self._shared.plan(self.state) if self.world.rank == 0 else (0, 0, 0)
+        told = [command, self.state.generation, self._interrupted, *self._chunks.plan.words(), *plan]
+        control = np.array(told, np.int64)
         self.world.broadcast(control)
         self._interrupted, self._generation.plan = bool(control[2]), Plan.of(control[3:7].tolist())
         if control[0] == FAIL:
             raise RunFailedError(self.world.broadcast_text(reason))
         if control[0] != STOP:
-            shared = self._shared.broadcast(self.state.shared, (int(control[7]), int(control[8])))
-            self.state = replace(self.state, generation=int(control[1]), shared=shared)
+            to_send, same, reshaped = map(int, control[7:10])
+            self.state = replace(self.state, generation=int(control[1]))
+            self.state = self._shared.broadcast(self.state, (to_send, same, reshaped))
         self._generation.clock.timed("messages", since)
         return int(control[0])
 
@@ -154,6 +171,36 @@ class Training:
             with self._failing():
                 measured = self._tell(evaluated, since, {})
             yield measured
+        elif self._replicated:
+            self._update(evaluated.results, self._units(evaluated))
+
+    def _units(self, evaluated: Evaluated) -> Sequence[Arrays]:
+        """Return what the problem learned in a generation."""
+        problem = self.parts.problem
+        return [*map(problem.unit, evaluated.learned), *problem.measured(self.state, evaluated.evaluation)]
+
+    def _update(self, results: Results, units: Sequence[Arrays]) -> None:
+        """The others, where each updates its state itself; what fails here fails on rank 0 too, which says so."""
+        with contextlib.suppress(RunError):
+            _, self.state, _ = updated(self.parts.algorithm, self.parts.problem, self.state, results, units)
+
+    def _replay(self) -> None:
+        """Compute a generation again from what it learned from, after a restart between whole checkpoints."""
+        replay = self.writer.replay if self.writer else None
+        packed = np.frombuffer(replay.next(self.state) if replay else b"", np.uint8)
+        learned_from = LearnedFrom.unpacked(self.world.allgather(packed)[0].tobytes(), self.parts.row)
+        results = self._generation.again(self.state, learned_from.rows, learned_from.probes)
+        if replay is None or self.writer is None:
+            if self._replicated:
+                self._update(results, learned_from.units)
+            return
+        with self._failing():
+            _, self.state, _ = updated(
+                self.parts.algorithm, self.parts.problem, self.state, results, learned_from.units
+            )
+            if not replay.is_due(self.state):
+                self.writer.replayed(self.state)
+        self._interrupted = bool(self.signals())
 
     def _updates(self) -> Iterator[Row]:
         evaluation = np.zeros(0, self.parts.row)
@@ -194,19 +241,16 @@ class Training:
         before, learning = self.state, time.perf_counter()
         problem = self.parts.problem
         self._chunks.require_independent(evaluated)
-        after, learned = self.parts.algorithm.tell(before, evaluated.results)
-        require_finite(after)
-        self.writer.evaluated(before, evaluated.results, evaluated.evaluation)
-        units = [*map(problem.unit, evaluated.learned), *problem.measured(before, evaluated.evaluation)]
-        carried = problem.merge(problem.carried().found_in(before), units)
-        self.state = carried.added_to(after)
+        units = self._units(evaluated)
+        after, self.state, learned = updated(self.parts.algorithm, problem, before, evaluated.results, units)
+        self.writer.evaluated(before, evaluated.results, evaluated.evaluation, units)
         self._generation.clock.timed("update", learning)
         measured = row(
             before.generation,
             evaluated,
             problem.episodes_per_job,
             (self.world.size, len(self._work.evaluators)),
-            {**learned, **problem.metrics(carried), **more},
+            {**learned, **problem.metrics(problem.carried().found_in(self.state)), **more},
             time.perf_counter() - since,
             self.writer.counters,
         )
@@ -227,7 +271,7 @@ class Training:
     def _finish(self) -> None:
         """Checkpoint, then measure the last theta; neither the best theta nor a later run depends on this."""
         if self.writer is not None:
-            self.writer.finish_triggers()
+            self.writer.finish_triggers(whole=not self._interrupted)
         self.exit_status = INTERRUPTED if self._interrupted else 0
         if self._announce(EVALUATE if self._to_measure() else STOP) == EVALUATE:
             evaluated = self._generation.run(self.state, self._evaluation_jobs(), train=False)
@@ -240,7 +284,7 @@ class Training:
 
     def _to_measure(self) -> bool:
         """Rank 0: whether there is a theta whose final evaluation is not known."""
-        if self.writer is None or not self._evaluation_interval():
+        if self.writer is None or self.writer.replay is not None or not self._evaluation_interval():
             return False
         self.final = {} if self._trained else dict(self.writer.measured)
         return not self.final
@@ -250,15 +294,8 @@ class Training:
         reason = "a signal" if self._interrupted else self._reached() or "the caller"
         status = "interrupted" if self._interrupted else "finished"
         self.writer.status(status, exit_status=self.exit_status, reason=reason, **summary)
-        counters = self.writer.counters
-        measured = f"  final evaluation {summary['final_return_mean']:.4g}" if summary else ""
-        best = f"  best evaluation {self.writer.best.return_:.4g}" if self.writer.best else ""
-        again = "; the same command carries on" if self._interrupted else ""
-        searched = needs(self.config).searches == "programs"
-        work = f"{counters['episodes']:,} programs" if searched else f"{counters['timesteps']:,} timesteps"
-        self.writer.progress.finish(
-            f"{status} by {reason} after {self.state.generation} generations, {work}{measured}{best}{again}"
-        )
+        text = last_words(self.config, status, reason, self.state.generation, self.writer, summary)
+        self.writer.progress.finish(text)
 
     def _give_up(self, reason: GiveUp) -> None:
         """The last finished state goes to disk and the job ends; a worker leaves both to rank 0."""

@@ -11,6 +11,7 @@ from hpc_es.core.interfaces import Problem
 from hpc_es.storage.checkpoint import Best
 from hpc_es.training.limits import stop_reason
 from hpc_es.training.metrics_row import Row
+from hpc_es.training.replay import Replay
 
 
 class Silence:
@@ -32,9 +33,13 @@ class MemoryWriter:
         self.best: Best | None = None
         self.measured: Mapping[str, float] = {}
         self.progress = Silence()
+        self.replay: Replay | None = None  # nothing is restored
         self.reason = ""
 
-    def evaluated(self, state: State, results: Results, evaluation: Rows) -> None:
+    def replayed(self, state: State) -> None:
+        """There is no replay."""
+
+    def evaluated(self, state: State, results: Results, evaluation: Rows, units: Sequence[Arrays]) -> None:
         """Write nothing."""
 
     def add(self, state: State, row: Row, evaluated: Arrays | None, found: Sequence[Mapping[str, Any]]) -> None:
@@ -52,7 +57,7 @@ class MemoryWriter:
     def _is_reached(self, target: float) -> bool:
         return self._problem.is_reached(self._problem.carried().found_in(self._state), target)
 
-    def finish_triggers(self) -> None:
+    def finish_triggers(self, whole: bool) -> None:
         """There are none."""
 
     def save(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,15 +22,17 @@ from hpc_es.report.loggers.contract import LoggedRun, Status, flat
 from hpc_es.report.loggers.loggers import Loggers
 from hpc_es.report.progress import Progress
 from hpc_es.storage import provenance, results
-from hpc_es.storage.checkpoint import Best, Snapshot
+from hpc_es.storage.checkpoint import Best, Since, Snapshot, is_whole
 from hpc_es.storage.files import remove_leftovers, write_json, write_text
+from hpc_es.storage.status import STATUS, final_evaluation
 from hpc_es.training.limits import stop_reason
 from hpc_es.training.metrics_row import Row
+from hpc_es.training.misfits import needs
+from hpc_es.training.replay import Journal, Replay
 from hpc_es.training.run_directory import CONFIG, Opened
 from hpc_es.training.run_logs import RunLogs
 from hpc_es.training.triggers import IntervalTrigger, TriggerList, Unit
 
-STATUS = "status.json"
 Counters = dict[str, float | int]
 
 
@@ -52,18 +53,24 @@ class RunWriter:
         self._opened, self._provenance = opened, _provenance(config, world, problem, old)
         self.counters: Counters = dict(old.counters) if old else {"episodes": 0, "timesteps": 0, "seconds": 0.0}
         self.best: Best | None = old.best if old else None
-        self.measured = _measured(self.directory / STATUS, old)
+        self.measured = final_evaluation(self.directory, old.generation if old else None)
         self._state: State | None = old.state if old else None
-        self._saved_generation = old.state.generation if old else -1
+        self._saved_generation = old.generation if old else -1
+        self._journal = Journal(config.checkpoint.full_interval if needs(config).searches == "vectors" else 0)
+        self.replay: Replay | None = None
+        if old:
+            self._journal.begin(opened.store.path(old.generation), old)
+        if old and old.since:
+            self.replay = Replay(old.since, old.state, old.best.generation if old.best else None)
         self._triggers = TriggerList([*triggers, *self._own_triggers()])
         if old:
             self._triggers.restore(old.triggers)
         for name in (CONFIG, STATUS):
             remove_leftovers(self.directory / name)
         self._text, self._hash = dump(config), config_hash(config)
-        write_text(self.directory / CONFIG, self._text + _comment(self._provenance))
+        write_text(self.directory / CONFIG, self._text + provenance.as_comment(self._provenance))
         self.progress = Progress(self.directory, config.stop, show_progress)
-        lengths, generation = (old.file_lengths, old.state.generation) if old else ({}, 0)
+        lengths, generation = (old.file_lengths, old.generation) if old else ({}, 0)
         run_ids = old.provenance.get("loggers", {}) if old else {}
         self._loggers = Loggers(config.report, _logged(config, self.directory), run_ids, self._warn)
         self._logs = RunLogs(self.directory, config.report, problem, lengths, generation, self._loggers, self._warn)
@@ -79,8 +86,10 @@ class RunWriter:
         return [
             IntervalTrigger(self.draw, report.plot_interval_seconds, unit=Unit.SECONDS, name="plot"),
             IntervalTrigger(self.export, report.export_interval, name="export"),
-            IntervalTrigger(self.save, checkpoint.interval, name="checkpoint"),
-            IntervalTrigger(self.save, checkpoint.interval_seconds, unit=Unit.SECONDS, name="checkpoint_seconds"),
+            IntervalTrigger(self.save_in_between, checkpoint.interval, name="checkpoint"),
+            IntervalTrigger(
+                self.save_in_between, checkpoint.interval_seconds, unit=Unit.SECONDS, name="checkpoint_seconds"
+            ),
         ]
 
     def _warn(self, text: str) -> None:
@@ -94,6 +103,8 @@ class RunWriter:
         table = "  ".join(f"{rank}={host}:{pid}" for rank, host, pid in self._world.table())
         self.progress.message(f"rank=host:pid  {table}")
         self.progress.start(self._info(state, task, repetition))
+        if self.replay is not None:
+            self.progress.message(self.replay.told)
         if self._saved_generation < 0:
             self.save()
         else:
@@ -109,12 +120,23 @@ class RunWriter:
             "ranks": self._world.size,
             "mpi": self._world.library,
             "output": str(self.directory),
-            "resumed": f"from generation {state.generation}" if self._opened.snapshot else None,
+            "resumed": f"from generation {old.generation}" if (old := self._opened.snapshot) else None,
             "best_evaluation": self.best.return_ if self.best else None,
         }
 
-    def evaluated(self, state: State, results: Results, evaluation: Rows) -> None:
-        """Write down what a generation has evaluated, before it is booked."""
+    def replayed(self, state: State) -> None:
+        """The generations since the last whole checkpoint were computed again: go on from this state."""
+        assert self.replay
+        self.replay.require_same(state)
+        if self.best and self.replay.best is not None:
+            self.best = dataclasses.replace(self.best, shared=self.replay.best)
+        self._state, self.replay = state, None
+        if self._saved_generation < 0:
+            self.save()
+
+    def evaluated(self, state: State, results: Results, evaluation: Rows, units: Sequence[Arrays]) -> None:
+        """Write down what a generation has evaluated and learned from, before it is booked."""
+        self._journal.add(results, units)
         self._logs.add_evaluations(state, results, evaluation)
 
     def add(self, state: State, row: Row, evaluated: Arrays | None, found: Sequence[Mapping[str, Any]]) -> None:
@@ -145,12 +167,13 @@ class RunWriter:
             Unit.SECONDS: self.counters["seconds"],
         }
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self, since: tuple[int, Since] | None = None) -> Snapshot:
         assert self._state
         return Snapshot(
-            state=self._state,
+            state=State(since[0], {}, {}) if since else self._state,
+            since=since[1] if since else None,
             counters=self.counters,
-            best=self.best,
+            best=dataclasses.replace(self.best, shared={}) if self.best and since else self.best,
             triggers=self._triggers.state(),
             config_text=self._text,
             config_hash=self._hash,
@@ -160,14 +183,25 @@ class RunWriter:
         )
 
     def save(self) -> Path:
-        """Write a checkpoint of the last finished generation, unless it is on disk already; return its file."""
+        """Write a whole checkpoint of the last finished generation, unless it is on disk already; return its file."""
+        return self._save(whole=True)
+
+    def save_in_between(self) -> None:
+        """Write a checkpoint, of which only some are whole where `checkpoint.full_interval` says so."""
+        self._save(whole=False)
+
+    def _save(self, whole: bool) -> Path:
         assert self._state
-        if self._state.generation != self._saved_generation:
-            self._opened.store.save(self._snapshot())
+        path = self._opened.store.path(max(self._saved_generation, self._state.generation))
+        is_saved = self._state.generation == self._saved_generation and (not whole or is_whole(path))
+        if self.replay is None and not is_saved:
+            snapshot = self._snapshot(None if whole else self._journal.since(self._state))
+            self._opened.store.save(snapshot)
+            self._journal.begin(path, snapshot)
             self._saved_generation = self._state.generation
             self._problem.saved(self._saved_generation)
             self.status("running")
-        return self._opened.store.path(self._saved_generation)
+        return path
 
     def draw(self) -> None:
         """Refresh curve.png; a picture that cannot be drawn ends no run."""
@@ -185,11 +219,12 @@ class RunWriter:
         self.save()
         export(self.directory, self.directory / "policy.keras", "last", trust=True)
 
-    def finish_triggers(self) -> None:
-        """Write the last row and force all triggers, at the end and on a signal."""
-        self._logs.end()
-        self._triggers(self._values(), force=True)
-        self.save()
+    def finish_triggers(self, whole: bool) -> None:
+        """Write the last row and force all triggers, at the end and on a signal; then the checkpoint may be small."""
+        if self.replay is None:
+            self._logs.end()
+            self._triggers(self._values(), force=True)
+            self._save(whole)
 
     def stop_reason(self) -> str | None:
         """Return why the run is over, or None: the first limit of `stop:` that is reached."""
@@ -255,21 +290,3 @@ def _logged(config: Config, directory: Path) -> LoggedRun:
     """Return the run as loggers show it: a repetition by its number too."""
     name = config.name or directory.name
     return LoggedRun(directory, f"{name}/{directory.name}" if config.repetitions > 1 else name, flat(resolved(config)))
-
-
-def _measured(path: Path, old: Snapshot | None) -> dict[str, float]:
-    """Return the final evaluation of a run that was finished already."""
-    try:
-        status = json.loads(path.read_text())
-        names = [name for name in status if name.startswith("final_")]
-        known = old is not None and status["generation"] == old.state.generation
-        return {name: float(status[name]) for name in names} if known else {}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-
-
-def _comment(provenance: Mapping[str, Any]) -> str:
-    """Return where and with what the run was made, as YAML comments below the config."""
-    plain = json.loads(json.dumps(provenance, default=dataclasses.asdict))
-    flat = {**plain.pop("versions", {}), **plain}
-    return "\n# made with:\n" + "".join(f"#   {name}: {value}\n" for name, value in flat.items())

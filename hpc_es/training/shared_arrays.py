@@ -1,4 +1,4 @@
-"""The shared arrays of the state on every rank: rank 0's, in one message.
+"""The shared arrays of the state on every rank: rank 0's, in one message, or each rank's own after the first one.
 
 An array that is read-only, and the one of the broadcast before, is not sent again: large matrices that an algorithm
 changes now and then. Shapes are told where they have changed.
@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from hpc_es.core.data import Array, Arrays
+from hpc_es.core.data import Array, Arrays, State
 from hpc_es.mpi.world import World
 
 MOST = 62  # arrays that a message of one number can speak of; those behind are always sent
@@ -74,3 +74,42 @@ class SharedArrays:
 
 def _is_fixed(array: Array) -> bool:
     return not array.flags.writeable
+
+
+class SharedState:
+    """The state on every rank; where each updates it itself (`replicated`) it is sent whole, and only once."""
+
+    def __init__(self, world: World, replicated: bool) -> None:
+        self._arrays, self._replicated = SharedArrays(world), replicated
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: not all ranks may have what was sent."""
+        self._arrays.forget()
+        self._all_know = False
+
+    def plan(self, state: State) -> tuple[int, int, int]:
+        """Rank 0: that of `SharedArrays`, and whether all know the state already."""
+        return 0 if self._all_know else 1, *self._arrays.plan(self._travelling(state))
+
+    def broadcast(self, state: State, plan: tuple[int, int, int]) -> State:
+        """Return the state with rank 0's arrays."""
+        to_send, *how = plan
+        if not to_send:
+            return state
+        got = self._arrays.broadcast(self._travelling(state), (how[0], how[1]))
+        if not self._replicated:
+            return State(state.generation, {name: got[name] for name in state.shared}, state.master)
+        self._all_know = True
+        self._arrays.forget()  # it is not sent again
+        return State(
+            state.generation,
+            {name: got[f"shared/{name}"] for name in state.shared},
+            {name: got[f"master/{name}"] for name in state.master},
+        )
+
+    def _travelling(self, state: State) -> Arrays:
+        if not self._replicated:
+            return state.shared
+        groups = {"shared": state.shared, "master": state.master}
+        return {f"{group}/{name}": array for group, arrays in groups.items() for name, array in arrays.items()}

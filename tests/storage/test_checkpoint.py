@@ -198,8 +198,8 @@ def write_foreign(path: Path, kind: str) -> None:
 
 
 def write_newer(path: Path) -> None:
-    """A file of format 2, about which only the first two lines and the seal are promised."""
-    sealed = b"hpc_es checkpoint\nformat 2\nlanguage klingon\n".ljust(447)
+    """A file of format 3, about which only the first two lines and the seal are promised."""
+    sealed = b"hpc_es checkpoint\nformat 3\nlanguage klingon\n".ljust(447)
     path.write_bytes(sealed + hashlib.sha256(sealed).hexdigest().encode() + b"\nwhatever")
 
 
@@ -213,7 +213,7 @@ def test_a_foreign_file_is_refused_and_not_called_damaged(tmp_path: Path, kind: 
 
 def test_a_newer_format_is_refused_and_not_called_damaged(tmp_path: Path) -> None:
     write_newer(tmp_path / "x.h5")
-    with pytest.raises(CheckpointError, match=r"x\.h5: format 2, but this hpc_es reads up to 1") as caught:
+    with pytest.raises(CheckpointError, match=r"x\.h5: format 3, but this hpc_es reads up to 2") as caught:
         load(tmp_path / "x.h5")
     assert not isinstance(caught.value, DamagedError)
 
@@ -226,7 +226,7 @@ def test_a_missing_file_is_a_checkpoint_error(tmp_path: Path) -> None:
 def test_a_right_digest_over_other_content_is_refused(tmp_path: Path) -> None:
     write_foreign(tmp_path / "x.h5", "hdf5")
     image = (tmp_path / "x.h5").read_bytes()
-    (tmp_path / "x.h5").write_bytes(checkpoint._header(image) + image)
+    (tmp_path / "x.h5").write_bytes(checkpoint._header(1, image) + image)
     with pytest.raises(CheckpointError, match="the digest is right, but"):
         load(tmp_path / "x.h5")
 

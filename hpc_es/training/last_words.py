@@ -1,0 +1,31 @@
+"""The last line of a run: why it ended, and what it has reached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hpc_es.config.sections import Config
+from hpc_es.training.misfits import needs
+
+if TYPE_CHECKING:
+    from hpc_es.training.memory_writer import MemoryWriter
+    from hpc_es.training.run_writer import RunWriter
+
+
+def last_words(
+    config: Config,
+    status: str,
+    reason: str,
+    generations: int,
+    writer: RunWriter | MemoryWriter,
+    final: Mapping[str, float],
+) -> str:
+    """Return the line; `final` is what the final evaluation found, if there was one."""
+    counters = writer.counters
+    measured = f"  final evaluation {final['final_return_mean']:.4g}" if final else ""
+    best = f"  best evaluation {writer.best.return_:.4g}" if writer.best else ""
+    again = "; the same command carries on" if status == "interrupted" else ""
+    searched = needs(config).searches == "programs"
+    work = f"{counters['episodes']:,} programs" if searched else f"{counters['timesteps']:,} timesteps"
+    return f"{status} by {reason} after {generations} generations, {work}{measured}{best}{again}"

@@ -1,0 +1,136 @@
+"""checkpoint.full_interval: a killed run goes on from what its generations learned from; mpi.update; to the same bits.
+
+The reference has a whole checkpoint of every generation. A kill is what its newest checkpoints are removed for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from hpc_es.commands.inspect import described
+from hpc_es.core.errors import CheckpointError
+from hpc_es.report.saved_policy import stored
+from hpc_es.storage.checkpoint import is_whole, load
+from hpc_es.storage.checkpoint_store import Store, find
+from tests import runs
+
+LARGE = (*runs.EVERY, "policy.hidden_dims=[64, 64]", "task.observation_normalization.enabled=true")
+BETWEEN = (*LARGE, "checkpoint.full_interval=4")
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with nothing but whole checkpoints."""
+    run = tmp_path_factory.mktemp("reference") / "run"
+    runs.finished(0, run, *LARGE)
+    return run
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """A run that has learned from three generations since its last whole checkpoint, of the first generation."""
+    run = tmp_path / "killed" / "run"
+    runs.finished(2, run, *BETWEEN)
+    for path in Store(run / "checkpoints").paths()[4:]:
+        path.unlink()
+    return run
+
+
+def whole(run: Path) -> list[bool]:
+    return [is_whole(path) for path in Store(run / "checkpoints").paths()]
+
+
+def test_every_fourth_and_the_last_one_are_whole(tmp_path: Path, reference: Path) -> None:
+    run = tmp_path / "run"
+    runs.finished(2, run, *BETWEEN)
+    assert whole(run) == [True, False, False, False, True, False, True]
+    paths = Store(run / "checkpoints").paths()
+    sizes = [path.stat().st_size for path in paths]
+    assert max(sizes[1:4]) < sizes[0] / 3
+    runs.assert_same(run, reference)
+
+
+@pytest.mark.parametrize(("ranks", "update"), [(0, "gathered"), (3, "gathered"), (3, "replicated")])
+def test_a_killed_run_goes_on_to_the_same_bits(ranks: int, update: str, killed: Path, reference: Path) -> None:
+    done = runs.finished(ranks, killed, *BETWEEN, f"mpi.update={update}")
+    assert "resumed from generation 3" in done.stdout, str(done)
+    assert "computing 3 generations again that came after checkpoint_0000000000.h5" in done.stdout, str(done)
+    assert [json.loads(line)["generation"] for line in (killed / "metrics.jsonl").read_text().splitlines()] == [
+        *range(6)
+    ]
+    runs.assert_same(killed, reference)
+
+
+def test_where_all_are_to_be_whole_again_they_are(killed: Path, reference: Path) -> None:
+    runs.finished(2, killed, *LARGE)
+    assert whole(killed) == [True, False, False, False, True, True, True]
+    runs.assert_same(killed, reference)
+
+
+@pytest.mark.parametrize("damage", ["gone", "damaged", "another"])
+def test_without_its_whole_checkpoint_an_older_one_serves(damage: str, tmp_path: Path, reference: Path) -> None:
+    run = tmp_path / "run"
+    runs.finished(0, run, *BETWEEN)
+    paths = Store(run / "checkpoints").paths()
+    paths[6].unlink()
+    if damage == "gone":
+        paths[4].unlink()
+    else:
+        paths[4].write_bytes(paths[4].read_bytes()[:-9] if damage == "damaged" else paths[0].read_bytes())
+    done = runs.finished(2, run, *BETWEEN)
+    found = {"gone": "cannot be had", "damaged": "cannot be had", "another": "leads on from another"}[damage]
+    assert re.search(rf"WARNING: .*{paths[5].name}.*{found}.*going on from", done.stdout), str(done)
+    runs.assert_same(run, reference)
+
+
+def test_a_bit_of_it_that_has_changed_is_noticed(killed: Path, reference: Path) -> None:
+    path = Store(killed / "checkpoints").paths()[-1]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    done = runs.finished(0, killed, *BETWEEN)
+    assert f"{path.name}: damaged" in done.stdout and "resumed from generation 2" in done.stdout, str(done)
+    runs.assert_same(killed, reference)
+
+
+def test_the_whole_one_that_others_lead_on_from_is_kept(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    runs.finished(0, run, *BETWEEN, "checkpoint.keep_last=2")
+    assert [path.stem[-1] for path in Store(run / "checkpoints").paths()] == ["4", "5", "6"]
+
+
+def test_inspect_shows_both(killed: Path, reference: Path) -> None:
+    path = find(killed, whole=False)
+    shown, expected = described(path, load(path)), described(reference, load(Store(reference / "checkpoints").path(3)))
+    assert path.name == "checkpoint_0000000003.h5" and shown["generation"] == 3
+    assert shown["since"] == {
+        "checkpoint": "checkpoint_0000000000.h5",
+        "generations": 3,
+        "bytes": shown["since"]["bytes"],
+    }
+    assert 3 * 12 * 12 < shown["since"]["bytes"] < 3000
+    for name in ("theta_sha256", "state_sha256"):
+        assert shown[name] == expected[name]
+
+
+def test_what_wants_parameters_takes_the_newest_whole_one(killed: Path) -> None:
+    assert stored(killed, "last").generation == 0
+    with pytest.raises(CheckpointError, match=r"have learned from, not the parameters: expected that one"):
+        stored(find(killed, whole=False), "last")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_replicated_update_gives_the_same_bits(ranks: int, tmp_path: Path, reference: Path) -> None:
+    run = tmp_path / "run"
+    runs.finished(ranks, run, *LARGE, "mpi.update=replicated")
+    runs.assert_same(run, reference)
+
+
+def test_an_update_by_every_rank_that_fails_ends_them_all(tmp_path: Path) -> None:
+    steep = ("algorithm.optimizer.kind=sgd", "algorithm.optimizer.learning_rate=1e39")
+    done = runs.train(3, tmp_path / "run", *LARGE, "mpi.update=replicated", *steep)
+    assert done.status == 1 and "theta is not finite after generation" in done.stderr, str(done)

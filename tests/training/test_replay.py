@@ -1,0 +1,95 @@
+"""What a generation learned from is packed and unpacked exactly, and stands for the state where that is larger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpc_es.core.data import ROW, Results, State
+from hpc_es.core.errors import RunError
+from hpc_es.storage.checkpoint import Snapshot, image_sha256, save
+from hpc_es.storage.results import digest
+from hpc_es.training.replay import Journal, LearnedFrom, Replay
+
+
+def rows(*returns: float) -> np.ndarray:
+    """Rows with these returns."""
+    made = np.zeros(len(returns), ROW)
+    made["return_"], made["length"] = returns, 7
+    return made
+
+
+UNITS = [{"count": np.array(3, np.int64), "layer/sums": np.array([[0.1, -0.0]], np.float64)}, {}]
+
+
+def state(generation: int, size: int = 1000) -> State:
+    """A state of 4 `size` + 8 bytes."""
+    return State(generation, {"theta": np.full(size, generation, np.float32)}, {"steps": np.array(generation)})
+
+
+def snapshot_of(state: State) -> Snapshot:
+    """A whole checkpoint."""
+    return Snapshot(state, {}, None, {}, "", "", {}, {}, {})
+
+
+def begun(directory: Path, generation: int, interval: int) -> Journal:
+    """A journal after a whole checkpoint of this generation."""
+    path = directory / f"checkpoint_{generation:010d}.h5"
+    save(path, snapshot_of(state(generation)))
+    journal = Journal(interval)
+    journal.begin(path, snapshot_of(state(generation)))
+    return journal
+
+
+def test_it_comes_back_bit_for_bit() -> None:
+    packed = LearnedFrom(rows(1.5, float("nan"), -0.0), rows(), UNITS).packed()
+    back = LearnedFrom.unpacked(packed, ROW)
+    assert back.rows.tobytes() == rows(1.5, float("nan"), -0.0).tobytes()
+    assert back.rows.dtype == ROW and back.probes.shape == (0,)
+    assert [list(unit) for unit in back.units] == [["count", "layer/sums"], []]
+    for name, array in UNITS[0].items():
+        found = back.units[0][name]
+        assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
+
+
+def test_it_stands_for_the_state_until_the_interval_is_over(tmp_path: Path) -> None:
+    journal = begun(tmp_path, 4, interval=3)
+    assert journal.since(state(4)) is None  # nothing has been learned since
+    for generation in (5, 6):
+        journal.add(Results(rows(1.0), []), [])
+        found = journal.since(state(generation))
+        assert found is not None
+        base, since = found
+        assert (base, since.base, len(since.learned_from)) == (4, "checkpoint_0000000004.h5", generation - 4)
+        assert since.base_sha256 == image_sha256(tmp_path / since.base)
+        assert since.theta_sha256 == digest({"theta": np.full(1000, generation, np.float32)})
+    journal.add(Results(rows(1.0), []), [])
+    assert journal.since(state(7)) is None  # the third generation: a whole one is due
+
+
+def test_where_it_is_larger_than_the_state_that_is_written(tmp_path: Path) -> None:
+    journal = begun(tmp_path, 0, interval=100)
+    journal.add(Results(rows(*np.ones(100)), []), [])  # 100 rows of 16 bytes and more
+    assert journal.since(state(1)) is not None  # 4,008 bytes
+    assert journal.since(state(1, size=100)) is None  # 408 bytes
+
+
+@pytest.mark.parametrize("interval", [0, 5])
+def test_where_there_is_more_than_rows_the_next_one_is_whole(interval: int, tmp_path: Path) -> None:
+    journal = begun(tmp_path, 0, interval)
+    arrays = [{"gradient": np.zeros(3)}] if interval else []
+    journal.add(Results(rows(1.0), arrays), [])
+    assert journal.since(state(1)) is None
+
+
+def test_another_state_than_before_ends_the_run(tmp_path: Path) -> None:
+    journal = begun(tmp_path, 0, interval=5)
+    journal.add(Results(rows(1.0), []), [])
+    base, since = journal.since(state(1)) or pytest.fail("expected one")
+    replay = Replay(since, state(base), None)
+    assert replay.is_due(state(0)) and not replay.is_due(state(1))
+    replay.require_same(state(1))
+    with pytest.raises(RunError, match=r"computed again since checkpoint_0000000000\.h5, is another"):
+        replay.require_same(State(1, state(1).shared, {"steps": np.array(2)}))
