@@ -82,7 +82,9 @@ def test_shellcheck_finds_nothing(kind: Kind, tmp_path: Path) -> None:
     odd.write_text(BatchScript(kind, ["it's a/x.yaml", "a b"], {"array": "0-9"}, "/a b/python").text())
     chained = tmp_path / "chained.sbatch"
     chained.write_text(BatchScript(kind, ["c.yaml"], is_chained=True).text())
-    command = [found, str(ROOT / "slurm" / f"{kind}.sbatch"), str(odd), str(chained)]
+    copied = tmp_path / "copied.sbatch"
+    copied.write_text(BatchScript(kind, ["c.yaml"], is_copied=True).text())
+    command = [found, str(ROOT / "slurm" / f"{kind}.sbatch"), str(odd), str(chained), str(copied)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
@@ -100,6 +102,14 @@ def test_what_is_asked_for_stands_in_the_script(toy: Path, capsys: Any, monkeypa
     assert f"set -- {toy} {toy.parent}/runs/toy seed=3\n" in script
     assert f"\npython={sys.executable}\n" in script
     assert '"$python" -m hpc_es.main "$config"' in script
+
+
+def test_ranks_start_from_a_copy_of_the_environment_where_that_is_asked_for(toy: Path, capsys: Any) -> None:
+    script = written(capsys, toy, "--node-copy")
+    start = script.index("srun --mpi=")
+    assert '"$copy/bin/python" -m hpc_es.main' in script[start:] and script.index("sbcast") < start
+    assert script.index('rm -rf "$copy"') > start
+    assert '"$python" -m hpc_es requeue' in script, "which is there when the copy is gone"
 
 
 def test_the_signal_comes_early_enough_for_any_limit(toy: Path, capsys: Any) -> None:

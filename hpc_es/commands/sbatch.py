@@ -45,6 +45,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--array", nargs="?", type=whole_number, const=EVERYTHING, metavar="N", help=text)
     text = "submit N jobs, each of which carries on when the one before has ended in any way; none is requeued"
     parser.add_argument("--chain", type=whole_number, default=1, metavar="N", help=text)
+    text = "copy the virtual environment onto each node's disk first; of use to hundreds of ranks (see docs/cluster)"
+    parser.add_argument("--node-copy", action="store_true", help=text)
     parser.add_argument("--output", type=Path, metavar="DIR", help="the run directory (default: runs/<name>)")
     parser.add_argument("--dry-run", action="store_true", help="print the script; write and submit nothing")
 
@@ -83,7 +85,7 @@ def _batch(arguments: argparse.Namespace) -> BatchScript:
         asked["array"] = f"0-{_tasks(arguments.array, *described.shared) - 1}"
     kind: Kind = "array_tune" if is_tuning else "array_repetitions" if "array" in asked else "train"
     lines = [_line(text) for text in described.arguments]
-    return BatchScript(kind, lines, asked, sys.executable, arguments.chain > 1)
+    return BatchScript(kind, lines, asked, sys.executable, arguments.chain > 1, arguments.node_copy)
 
 
 @dataclasses.dataclass(frozen=True)

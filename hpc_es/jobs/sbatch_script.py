@@ -56,17 +56,17 @@ mpi=$("$python" -m hpc_es.mpi.plugin) || exit
 # the time limit would come first. A preemption tells the ranks itself: this shell stays until they have saved.
 trap 'kill -USR1 "$step"; (sleep @patience@ && kill -USR1 "$step" 2>/dev/null) &' USR1
 trap : TERM
-
+@copy@
 # srun does not inherit the cores per rank; without --kill-on-bad-exit a dead rank would leave the others waiting.
 srun --mpi="$mpi" --kill-on-bad-exit=1 @cores_option@="$cores" \
-    "$python" -m @program@ "$config" --output "$run" "${@:3}" &
+    "$@ranks_python@" -m @program@ "$config" --output "$run" "${@:3}" &
 step=$!
 while kill -0 "$step" 2>/dev/null; do
     wait "$step" # which ends early when a signal comes
 done
 wait "$step"
 status=$?
-
+@remove@
 @end@
 exit "$status"
 """
@@ -82,6 +82,25 @@ CHAINED = {
     "@end@": "# Where the run has ended, the rest of the chain is cancelled.\n"
     '"$python" -m hpc_es requeue "$run" --status "$status" --chain',
 }
+COPIED = {
+    "@ranks_python@": "copy/bin/python",
+    "@copy@": r"""
+# A copy of the virtual environment on each node's own disk, sent as one file: else every rank opens a thousand small
+# ones of the file system that all nodes share.
+copy=${TMPDIR:-/tmp}/hpc_es_$SLURM_JOB_ID
+environment=$("$python" -c 'import sys; print(sys.prefix if sys.prefix != sys.base_prefix else "")')
+[ -n "$environment" ] || { echo "--node-copy: $python is in no virtual environment" >&2; exit 2; }
+each_node() { srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1 --overlap --mpi=none "$@"; }
+tar -C "$environment" -cf "$copy.tar" . && sbcast --force "$copy.tar" "$copy.sent.tar" &&
+    each_node mkdir -p "$copy" && each_node tar -C "$copy" -xf "$copy.sent.tar" || exit
+each_node rm -f "$copy.tar" "$copy.sent.tar"
+each_node hostname | xargs echo "copies of $environment on"
+""",
+    "@remove@": """
+each_node rm -rf "$copy"
+""",
+}
+IN_PLACE = {"@ranks_python@": "python", "@copy@": "", "@remove@": ""}
 
 
 @dataclass(frozen=True)
@@ -93,6 +112,7 @@ class BatchScript:
     asked: Mapping[str, str] = field(default_factory=dict)
     python: str = "python"
     is_chained: bool = False
+    is_copied: bool = False  # whether each node gets a copy of the virtual environment
 
     def text(self) -> str:
         """Return the script."""
@@ -100,6 +120,7 @@ class BatchScript:
         lead = min(LEAD_SECONDS, seconds(asked["time"]) // 4)
         parts = {
             **(CHAINED if self.is_chained else ALONE),
+            **(COPIED if self.is_copied else IN_PLACE),
             "@what@": WHAT[self.kind],
             "@asked@": "\n".join(
                 f"#SBATCH {c.option}={shlex.quote(asked[name])}" for name, c in TABLE.items() if name in asked

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from hpc_es.storage import results
 from tests import runs
@@ -181,3 +182,23 @@ def test_the_array_scripts_of_the_repository_work_as_they_are(script: str, clust
         Batch(cluster, f"{number}_{task}", shared / f"job_{task}.log").ends("COMPLETED")
     for task in (0, 1):
         assert json.loads((run / f"status_{task}_of_2.json").read_text())["status"] == "finished"
+
+
+def test_ranks_of_both_nodes_start_from_copies_of_the_environment(
+    cluster: Cluster, shared: Path, reference: Path
+) -> None:
+    """Of a small one: a folder that leads on to where the packages are."""
+    environment = shared / "environment"
+    cluster.call(PYTHON, "-m", "venv", "--without-pip", str(environment))
+    packages = Path(yaml.__file__).parent.parent
+    (inside,) = environment.glob("lib/python*/site-packages")
+    (inside / "there.pth").write_text(f"import site; site.addsitedir({str(packages)!r})\n")
+    config, run = runs.tiny(shared), shared / "run"
+    options = ("--nodes", "2", "--ntasks-per-node", "2", "--time", "0:10:00", "--node-copy", "--output", str(run))
+    python = str(environment / "bin/python")
+    here = ("env", f"--chdir={shared}")
+    number = cluster.call(*here, python, "-m", "hpc_es", "sbatch", config.name, *options).strip()
+    batch = Batch(cluster, number, shared / f"{config.stem}-{number}.log")
+    batch.ends("COMPLETED")
+    assert f"copies of {environment} on n1 n2" in batch.output.read_text()
+    runs.assert_same(run, reference)
