@@ -1,8 +1,9 @@
-"""Named arrays as bytes and back: a JSON header, then the arrays' memory. No pickle."""
+"""Named arrays as bytes and back: a JSON header, then the arrays' memory, each at a multiple of 8. No pickle."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,8 +18,17 @@ def encode(arrays: Mapping[str, npt.NDArray[Any]]) -> Bytes:
     assert all(array.dtype.kind in "biufc" for array in arrays.values()), "only numbers travel"
     entries = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
     header = json.dumps(entries).encode()
-    pieces = [len(header).to_bytes(8, "little"), header, *(np.ascontiguousarray(a).tobytes() for a in arrays.values())]
-    return np.frombuffer(b"".join(pieces), np.uint8)
+    coded = np.zeros(_aligned(8 + len(header)) + sum(_aligned(array.nbytes) for array in arrays.values()), np.uint8)
+    coded[: 8 + len(header)] = np.frombuffer(len(header).to_bytes(8, "little") + header, np.uint8)
+    start = _aligned(8 + len(header))
+    for array in arrays.values():
+        coded[start : start + array.nbytes].view(array.dtype).reshape(array.shape)[...] = array
+        start += _aligned(array.nbytes)
+    return coded
+
+
+def _aligned(count: int) -> int:
+    return -(-count // 8) * 8
 
 
 def to_words(coded: Bytes) -> npt.NDArray[np.int64]:
@@ -35,12 +45,12 @@ def from_words(words: npt.NDArray[np.int64]) -> Bytes:
 
 
 def decode(coded: Bytes) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays that `encode` was given."""
-    memory = coded.tobytes()
-    start = 8 + int.from_bytes(memory[:8], "little")
+    """Return the arrays that `encode` was given: views of these bytes."""
+    length = 8 + int.from_bytes(coded[:8].tobytes(), "little")
+    start = _aligned(length)
     arrays = {}
-    for name, dtype, shape in json.loads(memory[8:start]):
-        count = int(np.prod(shape, dtype=np.int64))
-        arrays[name] = np.frombuffer(memory, dtype, count, start).reshape(shape)
-        start += arrays[name].nbytes
+    for name, dtype, shape in json.loads(coded[8:length].tobytes()):
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        arrays[name] = coded[start : start + size].view(dtype).reshape(shape)
+        start += _aligned(size)
     return arrays

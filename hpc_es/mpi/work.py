@@ -1,8 +1,9 @@
 """Chunks on demand: whoever is free asks rank 0 for the next one.
 
 Each evaluating rank begins with the chunk of its own number and keeps one request in flight ahead, so that nobody
-waits for an answer. The last chunks, one a rank, are not handed out ahead: a rank slightly faster than the others would
-hold two of them while another has none. Rank 0 answers between the steps of its own batch when it evaluates too.
+waits for an answer; it says that it is free where there is none yet. The last chunks, one a rank, are not handed out
+ahead: a rank slightly faster than the others would hold two of them while another has none. Rank 0 answers between the
+steps of its own batch when it evaluates too.
 Messages are two-sided: a one-sided counter would stall while its target computes.
 """
 
@@ -90,8 +91,11 @@ class Work:
         while number != DONE:
             self._world.send(0, AHEAD, [])
             outcomes[chunks[number].index] = evaluate(chunks[number], self.poll)
-            self._world.send(0, FREE, [])
-            number = int(self._world.receive(0, ANSWER)[0])
+            answer = self._world.receive_now(0, ANSWER)
+            if answer is None:
+                self._world.send(0, FREE, [])
+                answer = self._world.receive(0, ANSWER)
+            number = int(answer[0])
         return outcomes
 
     def _master(self, chunks: Sequence[Chunk], evaluate: Evaluate) -> dict[int, Outcome]:
@@ -99,7 +103,7 @@ class Work:
         started = min(len(self.evaluators), len(chunks))
         self._left = deque(range(started, len(chunks)))
         self._busy = started - (self.evaluators[0] == 0 and started > 0)
-        self._answer()
+        self._answer(list(self._waiting))
         number = 0 if self.evaluators[0] == 0 and chunks else DONE
         while number != DONE:
             outcomes[chunks[number].index] = evaluate(chunks[number], self.poll)
@@ -119,20 +123,23 @@ class Work:
             raise OtherRankFailed(f"rank {source}: {from_words(values).tobytes().decode()}")
         if tag == AHEAD:
             self._waiting[source] = False
-            self._answer()
+            self._answer([source])
         elif tag == FREE:
             if source in self._waiting:  # else the answer is on its way
                 self._waiting[source] = True
-                self._answer()
+                self._answer([source])
         else:
             self.arrived.append((source, values))
 
-    def _answer(self) -> None:
-        """Answer who waits, in the order they asked; requests of the next round that came early wait for it."""
+    def _answer(self, ranks: Sequence[int]) -> None:
+        """Answer those who may be; requests of the next round that came early wait for it.
+
+        A request alters nothing for the others that wait: of thousands of ranks one is looked at.
+        """
         if self._left is None:
             return
-        for rank, free in list(self._waiting.items()):
-            if free or len(self._left) >= len(self.evaluators):
+        for rank in ranks:
+            if self._waiting[rank] or len(self._left) >= len(self.evaluators):
                 number = self._next()
                 del self._waiting[rank]
                 self._world.send(rank, ANSWER, [number])

@@ -160,6 +160,11 @@ class World(Waiting):
         self._reap()
         return self._receive(self.links.mpi.ANY_SOURCE, self.links.mpi.ANY_TAG)
 
+    def receive_now(self, source: int, tag: int) -> Int64 | None:
+        """Return the values of the next message with this tag from another rank if it is there already."""
+        message = self._receive(source, tag) if self.links else None
+        return None if message is None else message[2]
+
     def receive(self, source: int, tag: int) -> Int64:
         """Return the values of the next message with this tag from this rank; waits for it."""
         if not self.links:

@@ -104,3 +104,29 @@ def test_no_message_overtakes_another() -> None:
     found = work.evaluate(chunks, lambda chunk, poll: Outcome(np.zeros(1, ROW)))
     assert list(found) == [0]
     assert world.sent == [(1, [DONE])]
+
+
+class Counting(dict[int, bool]):
+    """What waits, which counts how often all of it is gone through."""
+
+    walks = 0
+
+    def __iter__(self) -> Any:
+        self.walks += 1
+        return super().__iter__()
+
+    def items(self) -> Any:
+        self.walks += 1
+        return super().items()
+
+
+def test_of_thousands_of_ranks_that_wait_one_is_looked_at_a_message() -> None:
+    """3,000 workers ask ahead when no chunk is left for that, and each is told so when it is free: looking through all
+    of them at every message would be nine million looks."""
+    ranks = range(1, 3001)
+    world: Any = Slow(3001, [*((rank, AHEAD) for rank in ranks), *((rank, FREE) for rank in ranks)])
+    work = Work(world, "on_demand", False)
+    work._waiting = Counting()
+    assert work.evaluate([Chunk(number, number, 1) for number in range(3000)], lambda chunk, poll: 1 / 0) == {}  # type: ignore[arg-type, return-value]
+    assert world.sent == [(rank, [DONE]) for rank in ranks]
+    assert work._waiting.walks == 1  # at the round's begin
