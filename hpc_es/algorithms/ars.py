@@ -12,7 +12,7 @@ where sigma_R is the standard deviation of their 2b returns. V2 normalises obser
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -24,7 +24,7 @@ from hpc_es.algorithms.parts.optimizers import learning_rate
 from hpc_es.algorithms.parts.paired import PairedStrategy, Weights
 from hpc_es.algorithms.parts.samples import first_deviations
 from hpc_es.config.options import Count, Positive, option, options
-from hpc_es.core.data import Array, Chunk, Float64, Perturbed, Results, Rows, State
+from hpc_es.core.data import Array, Candidates, Chunk, Float64, Results, Rows, State
 from hpc_es.core.interfaces import Needs
 
 NEEDS = Needs(
@@ -89,11 +89,10 @@ class AugmentedRandomSearch(PairedStrategy):
         """Return theta from the problem; no updates were made."""
         return State(0, {"theta": self.first_theta()}, {"updates": np.array(0)})
 
-    def candidates(self, state: State, chunk: Chunk) -> Perturbed:
+    def candidates(self, state: State, chunk: Chunk) -> Candidates:
         """Return theta +- nu delta."""
         sigma, ratios = self._deviations
-        made = self.pairs.perturbed(state.theta, self.noise, state.generation, chunk.job_numbers, sigma)
-        return made if ratios is None else replace(made, directions=made.directions * ratios)
+        return self.pairs.perturbed(state.theta, self.noise, state.generation, chunk.job_numbers, sigma, ratios)
 
     def whole(self, rows: Rows) -> Array:
         """Return bool[directions], those both of whose returns are finite: sigma_R is not, with another one."""

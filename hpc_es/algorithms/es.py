@@ -22,7 +22,7 @@ from hpc_es.algorithms.parts.pairs import Pairs
 from hpc_es.algorithms.parts.ranking import BY_SIGNS, Shaping, shaped
 from hpc_es.algorithms.parts.rounds import round_of_jobs
 from hpc_es.config.options import Count, Natural, NonNegative, Positive, option, options
-from hpc_es.core.data import SIGN_RETURN, Chunk, Float64, Perturbed, Results, Rows, State
+from hpc_es.core.data import SIGN_RETURN, Candidates, Chunk, Float64, Results, Rows, State
 from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import Needs, VectorProblem
 from hpc_es.core.keys import Purpose
@@ -77,7 +77,7 @@ class EvolutionStrategy(PairedStrategy):
             round, rows, given.population_size, given.min_timesteps_per_generation, chunk_size=self.chunk_size
         )
 
-    def candidates(self, state: State, chunk: Chunk) -> Perturbed:
+    def candidates(self, state: State, chunk: Chunk) -> Candidates:
         """Return perturbed thetas."""
         return self.pairs.perturbed(state.theta, self.noise, state.generation, chunk.job_numbers, self.options.sigma)
 
@@ -93,12 +93,16 @@ class EvolutionStrategy(PairedStrategy):
         if not count:
             raise RunError(f"every pair of generation {state.generation} has a failed episode: nothing to learn from")
         divisor, number = count * self.options.sigma if self.options.divide_by_sigma else count, state.theta.dtype.type
-        ascent = self.summed(results)[0] / number(divisor)
-        gradient = number(self.options.weight_decay) * state.theta - ascent
+        ascent = self.summed(results)[0]
+        ascent /= number(divisor)
+        length = norm(ascent)
+        gradient = number(self.options.weight_decay) * state.theta
+        gradient -= ascent
+        del ascent  # of a large vector there are enough
         slots, step = optimizers.step(self.options.optimizer, state.master, gradient)
         theta = state.theta + step
         metrics = {
-            "gradient_norm": norm(ascent),
+            "gradient_norm": length,
             "update_ratio": norm(step) / max(norm(state.theta), 1e-12),
             "theta_norm": norm(theta),
         }

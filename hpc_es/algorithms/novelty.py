@@ -34,11 +34,11 @@ from hpc_es.config.warnings import unused
 from hpc_es.core.data import (
     BEHAVIOUR,
     Array,
+    Candidates,
     Chunk,
     Field,
     Float64,
     Outcome,
-    Perturbed,
     Poll,
     Results,
     Rows,
@@ -171,7 +171,7 @@ class NoveltySearch(PairedStrategy):
             shared |= progress.arrays()
         return replace(state, shared=shared)
 
-    def candidates(self, state: State, chunk: Chunk) -> Perturbed:
+    def candidates(self, state: State, chunk: Chunk) -> Candidates:
         """Return perturbations of the parent."""
         theta = self.centre(state, chunk.parent)
         return self.pairs.perturbed(theta, self.noise, state.generation, chunk.job_numbers, self.options.sigma)

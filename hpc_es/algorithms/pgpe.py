@@ -30,7 +30,7 @@ from hpc_es.algorithms.parts.rounds import round_of_jobs
 from hpc_es.algorithms.parts.samples import first_deviations
 from hpc_es.config.options import Count, Fraction, Natural, NonNegative, Positive, option, options
 from hpc_es.config.warnings import unused
-from hpc_es.core.data import Array, Chunk, Float64, Perturbed, Results, Rows, State
+from hpc_es.core.data import Array, Candidates, Chunk, Float64, Results, Rows, State
 from hpc_es.core.interfaces import Needs
 
 NEEDS = Needs(searches="vectors", noise=True, presets={"noise.kind": "counter"})
@@ -136,10 +136,10 @@ class PGPE(PairedStrategy):
         least, most = self.options.min_timesteps_per_generation, self.options.max_population_size
         return round_of_jobs(round, rows, self.population(state), least, most, chunk_size=self.chunk_size)
 
-    def candidates(self, state: State, chunk: Chunk) -> Perturbed:
+    def candidates(self, state: State, chunk: Chunk) -> Candidates:
         """Return mu + s z and mu - s z."""
-        drawn = self.pairs.perturbed(state.theta, self.noise, state.generation, chunk.job_numbers, 1.0)
-        return replace(drawn, directions=drawn.directions * state.shared["deviations"])
+        jobs, deviations = chunk.job_numbers, state.shared["deviations"]
+        return self.pairs.perturbed(state.theta, self.noise, state.generation, jobs, 1.0, deviations)
 
     def weights(self, state: State, returns: Float64, rows: Rows) -> Weights:
         """Return the weights of z and of its square."""

@@ -41,7 +41,7 @@ from hpc_es.jobs.vectors import ALGORITHM, OUTSIDE, Region, algorithm_options, p
 from hpc_es.tasks.function import VectorTask
 from hpc_es.tasks.functions.best import BestVector
 from hpc_es.tasks.functions.evaluator import Measured, measured
-from hpc_es.training.failing import require_finite
+from hpc_es.training.replay import require_finite
 
 ALL = 1 << 30  # jobs of a chunk: a round is asked for in one
 

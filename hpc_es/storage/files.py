@@ -16,7 +16,7 @@ import numpy as np
 from hpc_es.core.errors import RunError
 
 
-def replace(path: Path, pieces: Iterable[bytes], check: Callable[[Path], None] = lambda _: None) -> None:
+def replace(path: Path, pieces: Iterable[bytes | memoryview], check: Callable[[Path], None] = lambda _: None) -> None:
     """Make `path` a file of these bytes: at any instant it is the old file or the new one, whole.
 
     `check` is called with the written file before it takes the name, and raises OSError if it is not good. Raises

@@ -78,7 +78,7 @@ def digest(arrays: Arrays) -> str:
     """SHA-256 of the numbers of these arrays, little endian, in hexadecimal."""
     sha256 = hashlib.sha256()
     for array in arrays.values():
-        sha256.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
+        sha256.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data)
     return sha256.hexdigest()
 
 

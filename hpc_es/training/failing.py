@@ -14,10 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NoReturn
 
-import numpy as np
-
-from hpc_es.core.data import State
-from hpc_es.core.errors import RunError, RunFailedError, UserError
+from hpc_es.core.errors import RunFailedError, UserError
 from hpc_es.mpi.launch import patience
 from hpc_es.mpi.work import OtherRankFailed, tell_failure
 from hpc_es.mpi.world import World
@@ -70,13 +67,3 @@ def _end(world: World, writer: RunWriter | MemoryWriter | None, error: OtherRank
         writer.close()
     time.sleep(patience(os.environ))
     world.abort(1)
-
-
-def require_finite(state: State) -> None:
-    """Raise RunError where an update has led theta to infinity or NaN."""
-    if not np.isfinite(state.theta).all():
-        text = (
-            f"theta is not finite after generation {state.generation - 1}: lower algorithm.optimizer.learning_rate and "
-            "train into another --output; the checkpoints so far stay as they are"
-        )
-        raise RunError(text)

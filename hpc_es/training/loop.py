@@ -66,7 +66,7 @@ class Training:
             self._replicated,
         )
         self._chunks = ChunkPlan(self.config, self.parts, self.world, self._evaluation_jobs())
-        self._shared = SharedState(self.world, self._replicated)
+        self._shared = SharedState(self.world, self._replicated, self.state)
         self._interrupted = self._trained = self._is_stopped = False
         self._noticed: Sequence[str] = ()
         self.final: dict[str, float] = {}  # rank 0: what the final evaluation found
@@ -140,8 +140,9 @@ class Training:
             raise RunFailedError(self.world.broadcast_text(reason))
         if control[0] != STOP:
             to_send, same, reshaped = map(int, control[7:10])
-            self.state = replace(self.state, generation=int(control[1]))
-            self.state = self._shared.broadcast(self.state, (to_send, same, reshaped))
+            state = replace(self.state, generation=int(control[1]))
+            self.state = state = self._shared.without_arrays(state, bool(to_send))
+            self.state = self._shared.broadcast(state, (to_send, same, reshaped))
         self._generation.clock.timed("messages", since)
         return int(control[0])
 

@@ -9,9 +9,9 @@ from hpc_es.config.sections import Config
 from hpc_es.core.data import Arrays, Results, Rows, State
 from hpc_es.core.interfaces import Problem
 from hpc_es.storage.checkpoint import Best
+from hpc_es.training.journal import Replay
 from hpc_es.training.limits import stop_reason
 from hpc_es.training.metrics_row import Row
-from hpc_es.training.replay import Replay
 
 
 class Silence:

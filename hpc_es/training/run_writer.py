@@ -25,10 +25,10 @@ from hpc_es.storage import provenance, results
 from hpc_es.storage.checkpoint import Best, Since, Snapshot, is_whole
 from hpc_es.storage.files import remove_leftovers, write_json, write_text
 from hpc_es.storage.status import STATUS, final_evaluation
+from hpc_es.training.journal import Journal, Replay
 from hpc_es.training.limits import stop_reason
 from hpc_es.training.metrics_row import Row
 from hpc_es.training.misfits import needs
-from hpc_es.training.replay import Journal, Replay
 from hpc_es.training.run_directory import CONFIG, Opened
 from hpc_es.training.run_logs import RunLogs
 from hpc_es.training.triggers import IntervalTrigger, TriggerList, Unit

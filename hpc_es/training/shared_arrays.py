@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from hpc_es.core.data import Array, Arrays, State
 from hpc_es.mpi.world import World
 
+LARGE = 1 << 20  # bytes of an array that is sent on its own
 MOST = 62  # arrays that a message of one number can speak of; those behind are always sent
 
 
@@ -43,15 +45,10 @@ class SharedArrays:
         same, reshaped = plan
         if reshaped:
             self._tell_shapes(shared)
-        known, self._known = self._known, {}
-        sent = {}
-        for place, (name, array) in enumerate(shared.items()):
-            if place < MOST and same >> place & 1:
-                self._known[name] = known[name]
-            else:
-                sent[name] = array
-        new = self._sent(sent) if self._world.size > 1 else sent
-        self._known |= new
+        kept = [name for place, name in enumerate(shared) if place < MOST and same >> place & 1]
+        self._known = {name: self._known[name] for name in kept}  # elsewhere the others go before the new ones come
+        sent = {name: array for name, array in shared.items() if name not in self._known}
+        self._known |= self._sent(sent) if self._world.size > 1 else sent
         return {name: self._known[name] for name in shared}
 
     def _tell_shapes(self, shared: Arrays) -> None:
@@ -60,16 +57,26 @@ class SharedArrays:
         self._shapes = {name: tuple(shape) for name, shape in told.items()}
 
     def _sent(self, arrays: Arrays) -> dict[str, Array]:
+        """Send large arrays as they are, and the small ones together."""
         sizes = {name: math.prod(self._shapes[name]) * array.itemsize for name, array in arrays.items()}
-        packed, start, got = np.empty(sum(sizes.values()), np.uint8), 0, {}
-        for name, array in arrays.items():
+        is_first, got = self._world.rank == 0, dict(arrays)
+        small = {name: array for name, array in arrays.items() if sizes[name] < LARGE}
+        packed, start = np.empty(sum(sizes[name] for name in small), np.uint8), 0
+        for name, array in small.items():
             stop = start + sizes[name]
-            got[name] = packed[start:stop].view(array.dtype).reshape(self._shapes[name])
-            if self._world.rank == 0:
-                got[name][...] = array
+            place = packed[start:stop].view(array.dtype).reshape(self._shapes[name])
+            if is_first:
+                place[...] = array
+            else:
+                got[name] = place
             start = stop
-        self._world.broadcast(packed)
-        return dict(arrays) if self._world.rank == 0 else got
+        if small:
+            self._world.broadcast(packed)
+        for name, array in arrays.items():
+            if name not in small:
+                got[name] = array if is_first else np.empty(self._shapes[name], array.dtype)
+                self._world.broadcast(got[name])
+        return got
 
 
 def _is_fixed(array: Array) -> bool:
@@ -79,8 +86,10 @@ def _is_fixed(array: Array) -> bool:
 class SharedState:
     """The state on every rank; where each updates it itself (`replicated`) it is sent whole, and only once."""
 
-    def __init__(self, world: World, replicated: bool) -> None:
-        self._arrays, self._replicated = SharedArrays(world), replicated
+    def __init__(self, world: World, replicated: bool, initial: State) -> None:
+        self._world, self._arrays, self._replicated = world, SharedArrays(world), replicated
+        groups = (initial.shared, initial.master)
+        self._forms = State(0, *({name: np.empty(0, array.dtype) for name, array in group.items()} for group in groups))
         self.forget()
 
     def forget(self) -> None:
@@ -92,8 +101,12 @@ class SharedState:
         """Rank 0: that of `SharedArrays`, and whether all know the state already."""
         return 0 if self._all_know else 1, *self._arrays.plan(self._travelling(state))
 
+    def without_arrays(self, state: State, to_send: bool) -> State:
+        """Return what `broadcast` needs of a state: elsewhere than on rank 0 names, so that arrays may go before."""
+        return state if self._world.rank == 0 or not to_send else replace(self._forms, generation=state.generation)
+
     def broadcast(self, state: State, plan: tuple[int, int, int]) -> State:
-        """Return the state with rank 0's arrays."""
+        """Return the state with rank 0's arrays; elsewhere `master` is empty unless all update it."""
         to_send, *how = plan
         if not to_send:
             return state

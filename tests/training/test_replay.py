@@ -11,7 +11,8 @@ from hpc_es.core.data import ROW, Results, State
 from hpc_es.core.errors import RunError
 from hpc_es.storage.checkpoint import Snapshot, image_sha256, save
 from hpc_es.storage.results import digest
-from hpc_es.training.replay import Journal, LearnedFrom, Replay
+from hpc_es.training.journal import Journal, Replay
+from hpc_es.training.replay import LearnedFrom
 
 
 def rows(*returns: float) -> np.ndarray:

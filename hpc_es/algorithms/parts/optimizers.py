@@ -49,6 +49,9 @@ OWN = {  # options that not all kinds have
 }
 
 
+WIDE = 1 << 23  # part of the result: sums of more numbers than that are sums of such parts
+
+
 SLOTS = ("optimizer_steps", "adam_m", "adam_v", "rmsprop_square", "sgd_velocity", "clipup_velocity")  # of all kinds
 
 
@@ -67,8 +70,25 @@ def initial_slots(options: Options, size: int, dtype: npt.DTypeLike = np.float32
     return {"optimizer_steps": steps}
 
 
+PART = 1 << 18  # numbers of a large vector that are moved together, while they are in the cache; no bit depends on it
+
+
 def step(options: Options, slots: Arrays, gradient: Array) -> tuple[Arrays, Array]:
     """Return the new slots and the step to add to theta, [size] in the gradient's dtype; it goes downhill."""
+    if len(gradient) <= PART or options.kind == "clipup":  # whose velocity is clipped by its whole length
+        return _step(options, slots, gradient)
+    after = {name: np.empty_like(slot) for name, slot in slots.items()}
+    move = np.empty_like(gradient)
+    for start in range(0, len(gradient), PART):
+        here = slice(start, start + PART)
+        part = {name: slot[here] if slot.ndim else slot for name, slot in slots.items()}
+        new, move[here] = _step(options, part, gradient[here])
+        for name, slot in new.items():
+            after[name][here if slot.ndim else ...] = slot
+    return after, move
+
+
+def _step(options: Options, slots: Arrays, gradient: Array) -> tuple[Arrays, Array]:
     count = int(slots["optimizer_steps"]) + 1
     steps = np.asarray(count, np.int64)
     rate, number = learning_rate(options, count - 1), gradient.dtype.type
@@ -130,5 +150,6 @@ def scaled(vector: Array, length: float) -> Array:
 
 
 def norm(vector: Array) -> float:
-    """Euclidean length, summed in float64."""
-    return float(np.sqrt(np.square(vector, dtype=np.float64).sum()))
+    """Euclidean length, summed in float64; a part after the other where there are more than WIDE numbers."""
+    squares = [np.square(vector[start : start + WIDE], dtype=np.float64).sum() for start in range(0, len(vector), WIDE)]
+    return float(np.sqrt(sum(squares)))

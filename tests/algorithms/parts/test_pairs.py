@@ -9,10 +9,14 @@ import pytest
 
 from hpc_es.algorithms.parts.pairs import Pairs
 from hpc_es.core.data import row_dtype
+from hpc_es.core.keys import Keys
+from hpc_es.noise.counter import CounterNoise
 
 
 class Ramp:
     """The direction of pair p is (p + 1, 10 (p + 1))."""
+
+    block = 2
 
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Any:
         return np.array([pair + 1, 10 * (pair + 1)], np.float32)[start:stop]
@@ -31,9 +35,22 @@ def test_even_jobs_go_along_their_direction_and_odd_ones_against_it() -> None:
     """Also where the chunk begins with the second half of pair 1, (2, 20)."""
     made = Pairs(True).perturbed(THETA, Ramp(), 0, range(3, 6), 0.5)  # type: ignore[arg-type]
     assert made.stacked().tolist() == [[-0.5, -10], [2, 15], [-1, -15]]
-    assert len(made.directions) == 2, "halves share theirs"
+    assert list(made.pairs) == [1, 2], "halves share theirs"
     alone = Pairs(False).perturbed(THETA, Ramp(), 0, range(3, 5), 0.5)  # type: ignore[arg-type]
     assert alone.stacked().tolist() == [[2.5, 20], [3, 25]]
+
+
+@pytest.mark.parametrize("ratios", [None, np.linspace(0.5, 2, 25_000, dtype=np.float32)])
+def test_parts_of_a_large_vector_are_what_the_whole_is(ratios: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Theta + 0.1 eps, or theta + 0.1 (ratios eps), in parts of two blocks of 8,192 numbers and a rest."""
+    noise, theta = CounterNoise(Keys(1), 25_000), np.linspace(-1, 1, 25_000, dtype=np.float32)
+    made = Pairs(True).perturbed(theta, noise, 3, range(1, 4), 0.1, ratios)
+    directions = np.stack([noise.direction(3, pair, 0, 25_000) for pair in (0, 1, 1)])
+    directions = directions if ratios is None else directions * ratios
+    expected = theta + directions * np.array([[-0.1], [0.1], [-0.1]], np.float32)
+    assert made.stacked().tobytes() == expected.tobytes()
+    monkeypatch.setattr("hpc_es.algorithms.parts.pairs.AT_ONCE", 3 * 2 * 8192)
+    assert made.stacked().tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
