@@ -67,13 +67,19 @@ def generations(options: argparse.Namespace) -> Iterator[Row]:
 
 def messages(options: argparse.Namespace) -> Iterator[Row]:
     """Yield seconds of each message."""
-    yield from map(jobs.messages, options.ranks)
+    yield from (jobs.told(ranks, "messages") for ranks in options.ranks)
 
 
 def dispatch(options: argparse.Namespace) -> Iterator[Row]:
-    """Yield chunks that rank 0 hands out a second, where evaluations take no time."""
-    for ranks in (each for each in options.ranks if 2 < each <= 16):
-        yield {"ranks": ranks, "chunks_a_second": jobs.chunks_a_second(ranks)}
+    """Yield chunks that rank 0 hands out a second."""
+    yield from (jobs.told(ranks, "dispatch") for ranks in options.ranks if 2 < ranks <= 64)
+
+
+def vectors(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield what large vectors take on two ranks."""
+    for parameters in options.parameters:
+        for update in ("gathered", "replicated"):
+            yield jobs.told(2, "vectors", str(parameters), update)
 
 
 def far(options: argparse.Namespace) -> Iterator[Row]:
@@ -86,6 +92,7 @@ TABLES: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "generations": generations,
     "messages": messages,
     "dispatch": dispatch,
+    "vectors": vectors,
     "far": far,
 }
 
@@ -105,6 +112,7 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser("python -m benchmarks.scale", description=benchmarks.scale.__doc__)
     p.add_argument("--ranks", type=int, nargs="+", default=RANKS)
     p.add_argument("--tables", nargs="+", default=list(TABLES), choices=list(TABLES), help="default: all")
+    p.add_argument("--parameters", type=int, nargs="+", default=(1_000_000, 10_000_000, 100_000_000))
     p.add_argument("--seconds", type=float, default=30.0, help="to measure what one rank takes")
     p.add_argument("--csv", type=Path, help="write generations, measured and predicted, such as docs/scale.csv")
     p.add_argument("--png", type=Path, help="draw them, such as docs/scale.png")

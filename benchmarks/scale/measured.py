@@ -1,4 +1,4 @@
-"""Jobs on this machine: generations of the timer, start-up, messages, chunks handed out a second."""
+"""Jobs on this machine: generations of the timer, start-up, messages, what modules of this package measure."""
 
 from __future__ import annotations
 
@@ -28,13 +28,6 @@ report: {{plot_interval_seconds: 0}}
 stop: {{generations: {GENERATIONS}}}
 """
 TIMES = ("environment", "policy", "update", "messages", "idle")
-NOTHING = "benchmarks.scale.measured:nothing"
-JOBS = 4_000  # evaluations that take no time, each a chunk of its own
-
-
-def nothing(x: Any) -> float:
-    """An objective that costs nothing."""
-    return float(x[0])
 
 
 @dataclass(frozen=True)
@@ -77,30 +70,9 @@ def generations(ranks: int, *overrides: str) -> Measured:
     )
 
 
-def messages(ranks: int) -> dict[str, float]:
-    """Return seconds by message and size."""
-    job = [str(MPIEXEC), "-n", str(ranks), sys.executable, "-m", "benchmarks.scale.messages"]
-    done = subprocess.run(job, cwd=ROOT, check=True, capture_output=True, text=True, timeout=900)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+def told(ranks: int, module: str, *arguments: str) -> dict[str, Any]:
+    """Return what rank 0 of a job of one of this package's modules tells."""
+    job = [str(MPIEXEC), "-n", str(ranks), sys.executable, "-m", f"benchmarks.scale.{module}", *arguments]
+    done = subprocess.run(job, cwd=ROOT, check=True, capture_output=True, text=True, timeout=1800)
+    found: dict[str, Any] = json.loads(next(line for line in reversed(done.stdout.splitlines()) if line[:1] == "{"))
     return found
-
-
-def chunks_a_second(ranks: int) -> float:
-    """Return how many chunks rank 0, which evaluates none itself, hands out a second."""
-    words = (
-        f"algorithm.population_size={JOBS}",
-        "mpi={chunk_size: 1, master_evaluates: false}",
-        "evaluation.interval=0",
-        "report.plot_interval_seconds=0",
-        "stop={generations: 3}",
-        "noise={kind: counter}",
-        "checkpoint.interval=0",
-        f"task={{kind: function, function: '{NOTHING}', dimension: 2, record_evaluations: false, journal: false}}",
-        "algorithm.kind=snes",
-    )
-    with tempfile.TemporaryDirectory() as directory:
-        path, output = Path(directory) / "nothing.yaml", Path(directory) / "run"
-        path.write_text("seed: 1\n")
-        subprocess.run(command(ranks, path, output, *words), cwd=ROOT, check=True, capture_output=True, timeout=900)
-        rows = metrics(output)[1:]
-    return JOBS / median(row["seconds_this_generation"] for row in rows)

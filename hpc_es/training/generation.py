@@ -30,6 +30,7 @@ HEADER = np.dtype(
     ]
 )
 FAILURES_TOLD = 3  # by a rank in a round: a thousand jobs may fail alike
+MANY_RANKS = 64  # of more each tells one failure in all, so that logs of a thousand ranks stay short
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ class Generation:
         self.clock = Clock(world)
         self.plan = Plan()
         self._held = KeptOutcomes(world)
+        self._is_quiet = False
 
     def go_on(self, work: Work) -> None:
         """Ranks were lost: those that are left share the work anew, and keep what they have of this generation."""
@@ -184,6 +186,11 @@ class Generation:
         return outcome
 
     def _tell_failures(self, state: State, failures: Sequence[str]) -> None:
+        if self._world.size > MANY_RANKS:
+            told, self._is_quiet = failures[: not self._is_quiet], self._is_quiet or bool(failures)
+            for failure in told:
+                self._log(f"generation {state.generation}: {failure}; failed_episodes of the metrics counts all")
+            return
         for failure in failures[:FAILURES_TOLD]:
             self._log(f"generation {state.generation}: {failure}")
         if len(failures) > FAILURES_TOLD:

@@ -29,6 +29,7 @@ from hpc_es.training.journal import Journal, Replay
 from hpc_es.training.limits import stop_reason
 from hpc_es.training.metrics_row import Row
 from hpc_es.training.misfits import needs
+from hpc_es.training.rank_table import table_lines
 from hpc_es.training.run_directory import CONFIG, Opened
 from hpc_es.training.run_logs import RunLogs
 from hpc_es.training.triggers import IntervalTrigger, TriggerList, Unit
@@ -100,8 +101,8 @@ class RunWriter:
         self._state = state
         for note in self._world.notes:
             self.progress.message(note)
-        table = "  ".join(f"{rank}={host}:{pid}" for rank, host, pid in self._world.table())
-        self.progress.message(f"rank=host:pid  {table}")
+        for line in table_lines(self._world.table()):
+            self.progress.message(line)
         self.progress.start(self._info(state, task, repetition))
         if self.replay is not None:
             self.progress.message(self.replay.told)
