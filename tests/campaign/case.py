@@ -19,7 +19,7 @@ from tests.campaign.scene import Scene
 from tests.campaign.settings import Setting, setting
 
 CASES_OF_A_SETTING = 4  # which share the undisturbed run
-MOST_EVENTS = 6
+FEWEST_EVENTS, MOST_EVENTS = 3, 8
 RIGHT, LATE, WRONG, HUNG = "right", "late", "wrong", "hung"
 END = "the end"  # the life that comes to the end, and is compared
 
@@ -62,7 +62,7 @@ def play(seed: int, number: int, out: Path) -> list[Record]:
 
 
 def _records(number: int, scene: Scene, reference: Reference) -> Iterator[Record]:
-    for _ in range(scene.dice.randint(2, MOST_EVENTS)):
+    for _ in range(scene.dice.randint(FEWEST_EVENTS, MOST_EVENTS)):
         kind, since = drawn(scene), time.monotonic()
         verdict, why = _verdict(scene, reference, kind)
         yield _record(number, scene, kind, verdict, since, why)

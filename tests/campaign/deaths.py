@@ -16,7 +16,7 @@ from tests.campaign.scene import Scene
 def killed(scene: Scene, who: str) -> None:
     """SIGKILL to one or all: no message is promised, but an end."""
     with scene.life(least_ranks=2 if who == "worker" else 1) as life:
-        life.wait_for(lambda: len(life.job.pids()) == scene.ranks)
+        life.wait_for_ranks(scene.ranks)
         scene.instant(life)
         ranks = life.job.pids()
         if who == "launcher":
@@ -36,7 +36,7 @@ def killed(scene: Scene, who: str) -> None:
 def signalled(scene: Scene, number: signal.Signals) -> None:
     """One of the signals that ask a run to stop, to all ranks, to one of them, or to the launcher."""
     with scene.life() as life:
-        life.wait_for(lambda: len(life.job.pids()) == scene.ranks)
+        life.wait_for_ranks(scene.ranks)
         scene.instant(life)
         pids = list(life.job.pids().values())
         whom = [pids, pids[:1], pids[-1:]]

@@ -14,6 +14,7 @@ INTERRUPTED = 75
 LIMIT_SECONDS = 90.0  # of anything that is waited for; a life takes 1 to 5 s, and a busy machine is slower
 STACKS_SECONDS = 2.0
 STACKS = signal.SIGRTMIN + 5  # see startup/sitecustomize.py
+SCAN_SECONDS = 0.05  # between two looks at all processes of the machine, which take milliseconds
 FOLLOWING_SECONDS = 20.0  # in which all ranks are gone once the launcher is
 
 
@@ -47,7 +48,11 @@ class Life:
             raise WrongError(f"the run ended by itself with status {status}")
         raise LateError
 
-    def wait_for(self, condition: Callable[[], bool]) -> None:
+    def wait_for_ranks(self, count: int) -> None:
+        """Return when so many ranks have been started."""
+        self.wait_for(lambda: len(self.job.pids()) == count, SCAN_SECONDS)
+
+    def wait_for(self, condition: Callable[[], bool], pause_seconds: float = 0.004) -> None:
         """Return when it holds; LateError if the run is over before."""
         limit = time.monotonic() + LIMIT_SECONDS
         while not condition():
@@ -57,7 +62,7 @@ class Life:
                 self.late()
             if time.monotonic() > limit:
                 raise HungError(self.stacks())
-            time.sleep(0.002)
+            time.sleep(pause_seconds)
 
     def end(self) -> int:
         """Wait for the end of all processes and return the status."""
@@ -90,7 +95,7 @@ class Life:
         while not condition():
             if time.monotonic() > limit:
                 raise HungError(self.stacks())
-            time.sleep(0.01)
+            time.sleep(SCAN_SECONDS)
 
     @property
     def output(self) -> str:

@@ -48,7 +48,8 @@ class Scene:
     @contextlib.contextmanager
     def life(self, *overrides: str, least_ranks: int = 1) -> Iterator[Life]:
         """A job that runs; nothing of it outlives the block."""
-        self.ranks = self.dice.randint(max(least_ranks, self.setting.groups), self.setting.most_ranks)
+        choices = range(max(least_ranks, self.setting.groups), self.setting.most_ranks + 1)
+        self.ranks = self.dice.choices(choices, [1 / count for count in choices])[0]
         arguments = ["-m", "hpc_es.main", str(self.directory / "config.yaml"), "--output", str(self.output), *overrides]
         environment = {
             VARIABLE: str(self.directory),
@@ -70,7 +71,7 @@ class Scene:
             time.sleep(self.dice.uniform(0, START_SECONDS))
             return
         before = self.generation()
-        further = self.dice.randint(1, max(1, self.setting.values["stop"]["generations"] // 4))
+        further = self.dice.randint(1, max(1, self.setting.values["stop"]["generations"] // 8))
         life.wait_for(lambda: "rank=host:pid" in life.job.stdout)
         life.wait_for(lambda: self.generation() >= before + further)
         if what == "write":
