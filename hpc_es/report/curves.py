@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import yaml
 
 from hpc_es.core.data import Float64
 from hpc_es.core.errors import UserError
-from hpc_es.storage.metrics_log import JSONL, Number, read_metrics
+from hpc_es.storage.metrics_log import JSONL, Number, each_row
 
 X = Literal["timesteps", "evaluations", "programs", "seconds"]
 COLUMNS: dict[X, str] = {
@@ -24,6 +25,11 @@ COLUMNS: dict[X, str] = {
     "programs": "episodes_total",
     "seconds": "seconds_total",
 }
+DRAWN = (
+    *dict.fromkeys(COLUMNS.values()),
+    *("return_mean", "return_std", "evaluation_return_mean", "best_value", "best_reward", "solved"),
+    *("sigma", "axis_ratio"),
+)
 APART = ("seed", "name", "output")  # what runs of one line may differ in, besides the run that they begin from
 
 
@@ -56,7 +62,7 @@ class Run:
 
     path: Path
     config: Mapping[str, Any]
-    rows: Sequence[Mapping[str, Number]]
+    columns: Mapping[str, Float64]  # those of DRAWN, of all rows; NaN where nothing was measured
 
     @property
     def name(self) -> str:
@@ -65,18 +71,19 @@ class Run:
     @property
     def measure(self) -> Measure:
         """Return what is drawn of it: searches for programs alone write a best reward, objectives a best value."""
-        found = (each for each in (REWARDS, VALUES) if any(row.get(each.y) is not None for row in self.rows))
-        return next(found, RETURNS)
+        return next((each for each in (REWARDS, VALUES) if np.isfinite(self.columns[each.y]).any()), RETURNS)
 
     @property
     def is_over(self) -> bool:
         """Return whether a search has ended by its success, so that its best reward stays what it is."""
-        return bool(self.rows[-1].get("solved")) and bool((self.config.get("algorithm") or {}).get("stop_on_success"))
+        stops = bool((self.config.get("algorithm") or {}).get("stop_on_success"))
+        return stops and bool(self.columns["solved"][-1] > 0)
 
     def series(self, *columns: str) -> tuple[Float64, ...]:
         """Columns of the rows in which the first two, x and y, were measured: float64[points] each."""
-        table = np.array([[_float(row.get(column)) for column in columns] for row in self.rows])
-        return tuple(table[np.isfinite(table[:, :2]).all(axis=1)].T)
+        table = [self.columns[column] for column in columns]
+        measured = np.isfinite(table[0]) & np.isfinite(table[1])
+        return tuple(column[measured] for column in table)
 
 
 @dataclass(frozen=True)
@@ -113,10 +120,19 @@ def load(path: Path) -> Run:
         raise UserError(f"{config_path} cannot be read as YAML: {error}") from error
     if not isinstance(config, dict):
         raise UserError(f"{config_path}: expected the run's configuration, found {type(config).__name__}")
-    run = Run(path, _with_own_task(config, path), read_metrics(path))
-    if not run.rows or not all(run.series(COLUMNS[x], run.measure.y)[0].size for x in run.measure.panels):
+    run = Run(path, _with_own_task(config, path), _columns(path))
+    if not all(run.series(COLUMNS[x], run.measure.y)[0].size for x in run.measure.panels):
         raise UserError(f"{path / JSONL} has no metrics yet: plot the run when its first generation is finished")
     return run
+
+
+def _columns(path: Path) -> dict[str, Float64]:
+    """Return what is drawn, float64[rows] each: a run in progress draws itself, and whole rows would be 3 kB each."""
+    columns = {name: array("d") for name in DRAWN}
+    for row in each_row(path):
+        for name, column in columns.items():
+            column.append(_float(row.get(name)))
+    return {name: np.frombuffer(column) for name, column in columns.items()}
 
 
 def _with_own_task(config: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
