@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -37,7 +36,7 @@ def seen(job: Job) -> dict[int, tuple[float, int, int]]:
     for rank, pid in job.pids().items():
         held = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
         assert held
-        found[rank] = int(held[1]) / 1024, *(len(os.listdir(f"/proc/{pid}/{name}")) for name in ("fd", "task"))
+        found[rank] = int(held[1]) / 1024, *(len([*Path(f"/proc/{pid}/{name}").iterdir()]) for name in ("fd", "task"))
     return found
 
 

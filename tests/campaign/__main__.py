@@ -6,6 +6,7 @@ The same command goes on with the next case of --out. `--case N` plays one case 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from pathlib import Path
@@ -28,6 +29,8 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     """Play cases, tell what came of them, and return the exit status."""
     options = parser().parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs ignore SIGINT
+        signal.signal(number, signal.default_int_handler)  # so that no job and no mounted disk is left
     out: Path = options.out.resolve()
     if options.case is not None:
         records = play(options.seed, options.case, out)

@@ -61,7 +61,7 @@ def _search(dice: random.Random, kind: str, values: Values) -> Values:
     if kind != "ars":
         options["population_size"] = dice.choice([8, 12, 16])
     if kind in RESTARTING and dice.random() < 0.3:
-        options |= {"restarts": dice.choice(["ipop", "bipop"]), "stops": {"max_generations": 7}}
+        options |= {"restarts": dice.choice(["ipop", "bipop"]), "stops": {"max_generations": 15}, "population_size": 6}
     noise = {"kind": "table", "table_size": 20_000} if dice.random() < 0.5 else {"kind": "counter"}
     return {**values, "algorithm": options, "noise": noise, "stop": {"generations": dice.randint(40, 80)}}
 
