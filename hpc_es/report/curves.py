@@ -8,6 +8,7 @@ import re
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +31,7 @@ DRAWN = (
     *("return_mean", "return_std", "evaluation_return_mean", "best_value", "best_reward", "solved"),
     *("sigma", "axis_ratio"),
 )
+MOST_POINTS = 2000  # of a line in a picture, whose panels are some 500 pixels wide
 APART = ("seed", "name", "output")  # what runs of one line may differ in, besides the run that they begin from
 
 
@@ -107,6 +109,16 @@ class Curve:
     mean: Float64  # float64[points]
     spread: Float64  # float64[points], NaN where there is none
     runs: int
+
+    def drawn(self) -> Curve:
+        """Return at most MOST_POINTS of it, by which it looks the same: the lowest and the highest of each stretch."""
+        if len(self.x) <= MOST_POINTS:
+            return self
+        bounds = np.linspace(0, len(self.x), MOST_POINTS // 2).astype(int)
+        within = [(low, self.mean[low:high]) for low, high in pairwise(bounds)]
+        places = [low + found(part) for low, part in within for found in (np.argmin, np.argmax)]
+        kept = np.unique([0, *places, len(self.x) - 1])
+        return Curve(self.x[kept], self.mean[kept], self.spread[kept], self.runs)
 
 
 def load(path: Path) -> Run:
