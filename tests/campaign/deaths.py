@@ -63,13 +63,19 @@ def paused(scene: Scene) -> None:
 def rival(scene: Scene) -> None:
     """A second job on the same directory is refused, and does the first no harm.
 
-    Where both begin at once either may win; of repetitions each may have some.
+    Where both begin at once either may win; of repetitions each may have some. The first is held, where its config has
+    no time limits, so that it does not finish before the second begins.
     """
     with scene.life() as first:
         scene.instant(first)
+        held = [] if scene.is_early or scene.setting.is_timed else list(first.job.pids().values())
+        for pid in held:
+            sent(pid, signal.SIGSTOP)
         with scene.life() as second:
             status = second.end()
             refused = "is in use by" in second.output
+        for pid in held:
+            sent(pid, signal.SIGCONT)
         was_over = first.job.process.poll() is not None
         if not refused and status != 0:
             raise WrongError(f"the second job ended with status {status}\n{second.output}")

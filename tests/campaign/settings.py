@@ -30,6 +30,11 @@ class Setting:
         return int(self.values.get("repetition_groups", 1))
 
     @property
+    def is_timed(self) -> bool:
+        """Whether an evaluation that stands still fails."""
+        return "timeout_seconds" in self.values["task"]
+
+    @property
     def places(self) -> list[str]:
         """The run directories below the output."""
         count = self.values.get("repetitions", 1)
