@@ -8,9 +8,11 @@ ARGS   ?=
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
+MINUTES ?= 10
+SEED    ?= 1
 WORKERS ?= 3# processes that share the tests (see tests/conftest.py): more than cores, as those that start jobs also wait
 
-.PHONY: help venv run test test-long test-gym test-loggers test-jax test-slurm test-ft lint check bench bench-functions bench-peers docs clean
+.PHONY: help venv run test test-long test-gym test-loggers test-jax test-slurm test-ft lint check bench bench-functions bench-peers campaign docs clean
 help:           ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/  -/'
 
@@ -49,6 +51,9 @@ test-jax:       ## the tests of compiled environments, in a virtual environment 
 	$(VENV)-jax/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,jax]' pytest
 	$(VENV)-jax/bin/python -m pytest tests/tasks/jax_episodes tests/policies/test_pure.py
 	$(VENV)-jax/bin/python -m pytest tests/test_contracts.py -k jax_episodes
+
+campaign: venv  ## random runs under random kills, damage, full disks and the like for MINUTES; again to go on
+	$(BIN)/python -m tests.campaign --minutes $(MINUTES) --seed $(SEED) --out runs/campaign_$(SEED)
 
 test-slurm: venv ## the tests on a real SLURM of two nodes, which it starts and stops; gets SLURM by apt, as root
 	$(BIN)/python -m tests.slurm.install

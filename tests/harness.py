@@ -95,6 +95,10 @@ class Job:
         found = self._processes().items()
         return {int(told[name]): pid for pid, told in found for name in RANK_NAMES if name in told}
 
+    def alive(self) -> list[int]:
+        """All processes of the job that live, the launcher among them."""
+        return list(self._processes())
+
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to one rank."""
         os.kill(self.pids()[rank], number)

@@ -22,6 +22,7 @@ PASSED_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 APART_SECONDS = 1.0  # more than guard.REPEAT_SECONDS
 SETTLED_SECONDS = 1.0  # in which any generation ends that is not slow
 PROMPT_SECONDS = 10.0
+HANGING_SECONDS = 3600.0
 ENDLESS = ("stop.generations=100000", "checkpoint.interval=0")  # no checkpoint is due before the end
 
 
@@ -49,9 +50,9 @@ def to_one_worker(job: Job, number: int) -> None:
     job.signal(1, number)
 
 
-def slowed(run: Path) -> str:
+def slowed(run: Path, step_seconds: float = 0.3) -> str:
     """The override that makes the run slow, 10 s a generation or more, while the file `slow` beside it exists."""
-    return f"task.env_kwargs={{pause_file: {run.parent / 'slow'}, pause_file_seconds: 0.3}}"
+    return f"task.env_kwargs={{pause_file: {run.parent / 'slow'}, pause_file_seconds: {step_seconds:g}}}"
 
 
 def slow(run: Path) -> int:
@@ -116,17 +117,22 @@ def test_a_signal_on_one_rank_without_launcher(reference: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("ranks", "send"),
+    ("ranks", "send", "step_seconds"),
     [
-        pytest.param(0, to_the_launcher, marks=pytest.mark.long),
-        (3, to_the_launcher),
-        pytest.param(2, to_one_worker, marks=pytest.mark.long),
+        pytest.param(0, to_the_launcher, 0.3, marks=pytest.mark.long),
+        (3, to_the_launcher, 0.3),
+        pytest.param(2, to_one_worker, 0.3, marks=pytest.mark.long),
+        (2, to_the_launcher, HANGING_SECONDS),
+        pytest.param(0, to_the_launcher, HANGING_SECONDS, marks=pytest.mark.long),
     ],
 )
-def test_a_second_signal_gives_the_generation_up(ranks: int, send: object, reference: Path, tmp_path: Path) -> None:
+def test_a_second_signal_gives_the_generation_up(
+    ranks: int, send: object, step_seconds: float, reference: Path, tmp_path: Path
+) -> None:
     assert callable(send)
     run = tmp_path / "run"
-    with runs.begin(ranks, run, *ENDLESS, slowed(run)) as job:
+    slow_run = slowed(run, step_seconds)
+    with runs.begin(ranks, run, *ENDLESS, slow_run) as job:
         reached(run, 3)
         generations = slow(run)
         send(job, signal.SIGTERM)
@@ -138,7 +144,7 @@ def test_a_second_signal_gives_the_generation_up(ranks: int, send: object, refer
     assert runs.status(run)["status"] == "interrupted" and runs.status(run)["exit_status"] == 75
     runs.assert_same(run, reference)
     (tmp_path / "slow").unlink()
-    runs.finished(ranks, run, f"stop.generations={generations + 2}", slowed(run))
+    runs.finished(ranks, run, f"stop.generations={generations + 2}", slow_run)
     runs.assert_same(run, reference)
 
 

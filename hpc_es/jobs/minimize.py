@@ -126,6 +126,7 @@ def _found(
     state = made.initial()
     writer = MemoryWriter(config, made.problem, state, on_row) if world.rank == 0 else None
     training = Training(config, world, made, lambda: signals.count, writer, state, log)
+    signals.insist = training.insist
     for _ in training.run():
         pass
 

@@ -26,6 +26,7 @@ from hpc_es.mpi.launch import by_srun, task_rank, tasks_started
 FIRST_WORD_SECONDS = 0.5  # rank 0 speaks first: where all fail alike it ends the others before they say the same
 REPEAT_SECONDS = 0.5  # a launcher and the scheduler may both deliver one signal
 TERM_SECONDS = 3.0  # for the generation to end; SIGKILL follows
+INSIST_SECONDS = 0.5
 INTERRUPTED_STATUS = 130  # as shells have it for Ctrl-C
 
 
@@ -119,11 +120,18 @@ def _place() -> tuple[int, int]:
     return task_rank(os.environ) or 0, tasks_started(os.environ)[0]
 
 
+def _nothing() -> None:
+    """Insist on nothing: nobody can be kept from looking yet."""
+
+
 class Signals:
     """From now on SIGTERM, SIGUSR1, SIGUSR2 and SIGINT are only counted; look at `count` between two steps.
 
     The first asks to stop at the end of the generation, the second to give it up. The same signal again within
     REPEAT_SECONDS is one delivered twice, and not counted.
+
+    Nobody looks while an environment hangs. So from the second on `insist` is called every INSIST_SECONDS, wherever
+    Python is; it raises what ends the generation where that is due.
 
     srun sends SIGTERM also where a rank has died (--kill-on-bad-exit), SIGKILL only KillWait later, usually 30 s; and
     that generation never ends. So under srun the second is taken as given TERM_SECONDS after SIGTERM.
@@ -132,6 +140,7 @@ class Signals:
     HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 
     def __init__(self) -> None:
+        self.insist: Callable[[], None] = _nothing
         self.name = ""  # of the last one, such as "SIGTERM"
         self._noted = 0
         self._given_up_at = math.inf
@@ -152,8 +161,28 @@ class Signals:
         self._last_seconds[number] = now
         if number == signal.SIGTERM and by_srun(os.environ):
             self._given_up_at = min(self._given_up_at, now + TERM_SECONDS)
+        if self._noted >= 2 or self._given_up_at < math.inf:
+            self._begin_to_insist()
+
+    def _begin_to_insist(self) -> None:
+        """Share the timer with whoever watches the time of episodes; this job will not need it for long."""
+        before, period = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)[1]
+
+        def alarmed(number: int, frame: FrameType | None) -> None:
+            if self.count >= 2:
+                self.insist()
+            if callable(before):
+                before(number, frame)
+
+        self._before.setdefault(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, alarmed)
+        signal.siginterrupt(signal.SIGALRM, False)  # a checkpoint may be on its way to the disk
+        period = min(period or INSIST_SECONDS, INSIST_SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, period, period)
 
     def restore(self) -> None:
         """Put the former handlers back."""
+        if signal.SIGALRM in self._before:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for each, handler in self._before.items():
             signal.signal(each, handler if handler is not None else signal.SIG_DFL)

@@ -9,9 +9,10 @@ Messages are two-sided: a one-sided counter would stall while its target compute
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ FAILED = 6  # 5 is a result of training/asynchronous.py
 DONE = -1
 MASTER_EVALUATES_UP_TO = 16  # ranks, when mpi.master_evaluates is auto
 POLL_SECONDS = 0.2e-3  # at most so often between the steps of a batch
+HANGING_SECONDS = 1.0  # without a look in the middle of a chunk
 
 Evaluate = Callable[[Chunk, Poll], Outcome]
 
@@ -65,7 +67,7 @@ class Work:
         self._left: deque[int] | None = None  # chunks to hand out; None outside of a round
         self._busy = 0  # ranks that do not know yet that there is no more
         self._last_poll = 0.0
-        self._looking = False
+        self._looking = self._evaluating = False
         self.arrived: deque[tuple[int, Int64]] = deque()  # rank 0: (source, values) of messages that are no request
         world.poll = self._look
 
@@ -76,6 +78,20 @@ class Work:
         if self._world.rank == 0:
             return self._master(chunks, evaluate)
         return self._worker(chunks, evaluate)
+
+    def insist(self) -> None:
+        """Called after a second signal, amid whatever this rank does: GiveUp where a chunk keeps it from looking."""
+        if self._evaluating and time.perf_counter() - self._last_poll > HANGING_SECONDS:
+            raise GiveUp("a second signal came, and the chunk in progress hangs")
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Code of others runs in this block, and may hang."""
+        self._last_poll, self._evaluating = time.perf_counter(), True
+        try:
+            yield
+        finally:
+            self._evaluating = False
 
     def _evaluate_share(self, chunks: Sequence[Chunk], evaluate: Evaluate) -> dict[int, Outcome]:
         if self._world.rank not in self.evaluators:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +17,7 @@ import yaml
 
 from hpc_es.core.data import Float64
 from hpc_es.core.errors import UserError
-from hpc_es.storage.metrics_log import JSONL, Number, read_metrics
+from hpc_es.storage.metrics_log import JSONL, Number, each_row
 
 X = Literal["timesteps", "evaluations", "programs", "seconds"]
 COLUMNS: dict[X, str] = {
@@ -24,6 +26,12 @@ COLUMNS: dict[X, str] = {
     "programs": "episodes_total",
     "seconds": "seconds_total",
 }
+DRAWN = (
+    *dict.fromkeys(COLUMNS.values()),
+    *("return_mean", "return_std", "evaluation_return_mean", "best_value", "best_reward", "solved"),
+    *("sigma", "axis_ratio"),
+)
+MOST_POINTS = 2000  # of a line in a picture, whose panels are some 500 pixels wide
 APART = ("seed", "name", "output")  # what runs of one line may differ in, besides the run that they begin from
 
 
@@ -56,7 +64,7 @@ class Run:
 
     path: Path
     config: Mapping[str, Any]
-    rows: Sequence[Mapping[str, Number]]
+    columns: Mapping[str, Float64]  # those of DRAWN, of all rows; NaN where nothing was measured
 
     @property
     def name(self) -> str:
@@ -65,18 +73,19 @@ class Run:
     @property
     def measure(self) -> Measure:
         """Return what is drawn of it: searches for programs alone write a best reward, objectives a best value."""
-        found = (each for each in (REWARDS, VALUES) if any(row.get(each.y) is not None for row in self.rows))
-        return next(found, RETURNS)
+        return next((each for each in (REWARDS, VALUES) if np.isfinite(self.columns[each.y]).any()), RETURNS)
 
     @property
     def is_over(self) -> bool:
         """Return whether a search has ended by its success, so that its best reward stays what it is."""
-        return bool(self.rows[-1].get("solved")) and bool((self.config.get("algorithm") or {}).get("stop_on_success"))
+        stops = bool((self.config.get("algorithm") or {}).get("stop_on_success"))
+        return stops and bool(self.columns["solved"][-1] > 0)
 
     def series(self, *columns: str) -> tuple[Float64, ...]:
         """Columns of the rows in which the first two, x and y, were measured: float64[points] each."""
-        table = np.array([[_float(row.get(column)) for column in columns] for row in self.rows])
-        return tuple(table[np.isfinite(table[:, :2]).all(axis=1)].T)
+        table = [self.columns[column] for column in columns]
+        measured = np.isfinite(table[0]) & np.isfinite(table[1])
+        return tuple(column[measured] for column in table)
 
 
 @dataclass(frozen=True)
@@ -101,6 +110,16 @@ class Curve:
     spread: Float64  # float64[points], NaN where there is none
     runs: int
 
+    def drawn(self) -> Curve:
+        """Return at most MOST_POINTS of it, by which it looks the same: the lowest and the highest of each stretch."""
+        if len(self.x) <= MOST_POINTS:
+            return self
+        bounds = np.linspace(0, len(self.x), MOST_POINTS // 2).astype(int)
+        within = [(low, self.mean[low:high]) for low, high in pairwise(bounds)]
+        places = [low + found(part) for low, part in within for found in (np.argmin, np.argmax)]
+        kept = np.unique([0, *places, len(self.x) - 1])
+        return Curve(self.x[kept], self.mean[kept], self.spread[kept], self.runs)
+
 
 def load(path: Path) -> Run:
     """Read a run directory; raises UserError if it is none, or has no metrics yet."""
@@ -113,10 +132,19 @@ def load(path: Path) -> Run:
         raise UserError(f"{config_path} cannot be read as YAML: {error}") from error
     if not isinstance(config, dict):
         raise UserError(f"{config_path}: expected the run's configuration, found {type(config).__name__}")
-    run = Run(path, _with_own_task(config, path), read_metrics(path))
-    if not run.rows or not all(run.series(COLUMNS[x], run.measure.y)[0].size for x in run.measure.panels):
+    run = Run(path, _with_own_task(config, path), _columns(path))
+    if not all(run.series(COLUMNS[x], run.measure.y)[0].size for x in run.measure.panels):
         raise UserError(f"{path / JSONL} has no metrics yet: plot the run when its first generation is finished")
     return run
+
+
+def _columns(path: Path) -> dict[str, Float64]:
+    """Return what is drawn, float64[rows] each: a run in progress draws itself, and whole rows would be 3 kB each."""
+    columns = {name: array("d") for name in DRAWN}
+    for row in each_row(path):
+        for name, column in columns.items():
+            column.append(_float(row.get(name)))
+    return {name: np.frombuffer(column) for name, column in columns.items()}
 
 
 def _with_own_task(config: Mapping[str, Any], path: Path) -> Mapping[str, Any]:

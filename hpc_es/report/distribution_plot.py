@@ -39,8 +39,9 @@ def _series(group: Group, column: str, x: X) -> Curve | None:
 def draw_distribution(ax: Axes, group: Group, x: X, color: str) -> None:
     """Draw what a group has of SHOWN."""
     for column, (dash, _) in SHOWN.items():
-        curve = _series(group, column, x)
-        if curve is not None:
+        series = _series(group, column, x)
+        if series is not None:
+            curve = series.drawn()
             ax.plot(curve.x, curve.mean, dash, color=color, lw=1.3, marker="." if len(curve.x) == 1 else None)
     ax.set_yscale("log")
 

@@ -100,9 +100,11 @@ def figure(groups: Sequence[Group], panels: Sequence[X], title: str | None) -> F
     for panel, (ax, x) in enumerate(zip(axes, panels, strict=True)):
         for index, members in enumerate(groups):
             if members.measure is VALUES:
-                draw_values(ax, best_values(members, x), *_look(index))
+                draw_values(ax, best_values(members, x).drawn(), *_look(index))
             else:
-                _draw(ax, members.measure, population(members, x), evaluation(members, x), *_look(index))
+                theta = evaluation(members, x)
+                people, theta = population(members, x).drawn(), theta.drawn() if theta else None
+                _draw(ax, members.measure, people, theta, *_look(index))
         _label_x(ax, x)
         if panel == 0:
             ax.set_ylabel(groups[0].measure.label)

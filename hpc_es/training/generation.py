@@ -180,7 +180,8 @@ class Generation:
 
     def _timed(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         since = time.perf_counter()
-        outcome = self._algorithm.evaluate(state, chunk, poll)
+        with self._work.evaluating():
+            outcome = self._algorithm.evaluate(state, chunk, poll)
         self.clock.outcome(outcome, since)
         self._ended = time.perf_counter()
         return outcome

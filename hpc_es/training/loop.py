@@ -75,6 +75,10 @@ class Training:
         mpi = self.config.mpi
         return Work(self.world, mpi.schedule, mpi.master_evaluates, self.signals)
 
+    def insist(self) -> None:
+        """Give the generation up where a chunk hangs; called after a second signal, amid anything."""
+        self._work.insist()
+
     def go_on(self) -> None:
         """Ranks were lost: `run` may be called again, on those that are left."""
         self._work = self._shared_work()

@@ -182,6 +182,7 @@ class Run:
     ) -> None:
         self.world, self.config, self._request, self._parts, self._writer = world, config, request, made, writer
         self.training = Training(config, world, made, lambda: signals.count, writer, state, self._log)
+        signals.insist = self.training.insist
         self._is_open = True
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -212,6 +213,7 @@ class RunWriter:
             plot([self.directory], self.directory / "curve.png")
         except UserError as error:
             self._warn(f"no learning curve: {error}")
+        gc.collect()  # a Figure is a ring of references: those of many drawings would pile up until Python looks
 
     def export(self) -> None:
         """Refresh policy.keras from the newest checkpoint, made now."""

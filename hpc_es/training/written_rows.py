@@ -77,6 +77,6 @@ class WrittenRows:
 def _row_behind(run_dir: Path, generation: int) -> Row | None:
     """Return the row of the last finished generation, if the file has it."""
     with contextlib.suppress(RunError):  # of a damaged file: `cut` says what is to be done
-        rows = metrics_log.read_metrics(run_dir) if generation else []
-        return next((dict(row) for row in reversed(rows) if row["generation"] == generation - 1), None)
+        rows = metrics_log.each_row(run_dir) if generation else iter(())
+        return next((row for row in rows if row["generation"] == generation - 1), None)
     return None

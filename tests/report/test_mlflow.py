@@ -15,6 +15,7 @@ import pytest
 from hpc_es.report.loggers.mlflow import ENVIRONMENT, cut
 from hpc_es.storage import metrics_log
 from tests import runs
+from tests.test_long_runs import assert_flat
 
 if not find_spec("mlflow"):  # not imported here: that is the logger's, with telemetry off
     pytest.skip("mlflow is not installed here: make test-loggers", allow_module_level=True)
@@ -120,6 +121,10 @@ def test_repetitions_may_share_a_store(tmp_path: Path) -> None:
     runs.finished(2, tmp_path / "a" / "run", *options, "repetitions=2", "repetition_groups=2")
     names = sorted(each.info.run_name for each in logged(tmp_path / "store"))
     assert names == ["tiny/repetition_0000", "tiny/repetition_0001"]
+
+
+def test_ten_thousand_generations_take_no_more_memory_than_a_quarter_of_them(tmp_path: Path) -> None:
+    assert_flat(tmp_path / "run", "report={loggers: [mlflow], plot_interval_seconds: 0}")  # takes minutes
 
 
 def test_cut_drops_steps_and_what_a_kill_left_half_written(tmp_path: Path) -> None:

@@ -35,10 +35,10 @@ Known = dict[Entry, Measured]
 
 
 class Journal:
-    """The journal of one rank."""
+    """The journal of one rank; without `failures`, what has failed is evaluated again."""
 
-    def __init__(self, mode: Mode, identity: str) -> None:
-        self._mode, self._identity = mode, identity
+    def __init__(self, mode: Mode, identity: str, failures: bool = True) -> None:
+        self._mode, self._identity, self._failures = mode, identity, failures
         self._folder: Path | None = None
         self._known: Known = {}
         self._file: BinaryIO | None = None
@@ -51,7 +51,8 @@ class Journal:
             return
         self._folder = run / FOLDER
         told = from_rank_0(lambda: "".join(_lines(run / FOLDER)))
-        self._known = dict(entry for line in told.splitlines() if (entry := _entry(line)) is not None)
+        entries = (entry for line in told.splitlines() if (entry := _entry(line)) is not None)
+        self._known = {key: measured for key, measured in entries if self._is_kept(measured)}
 
     @property
     def is_open(self) -> bool:
@@ -73,7 +74,8 @@ class Journal:
         slowest = max(each.seconds for each in measured)
         if self._folder is None or (self._mode == "auto" and slowest < EXPENSIVE_SECONDS):
             return
-        lines = [_line(generation, key, each) for key, each in zip(keys, measured, strict=True)]
+        pairs = zip(keys, measured, strict=True)
+        lines = [_line(generation, key, each) for key, each in pairs if self._is_kept(each)]
         try:
             file = self._opened(self._folder, generation)
             file.write(b"".join(lines))
@@ -83,6 +85,9 @@ class Journal:
         except OSError as error:
             remedy = "free space there, or set task.journal: false, then start the same command again"
             raise RunError(f"{self._folder} could not be written ({error.strerror}): {remedy}") from error
+
+    def _is_kept(self, measured: Measured) -> bool:
+        return self._failures or measured.failure is None
 
     def _opened(self, folder: Path, generation: int) -> BinaryIO:
         if self._file is None or generation != self._generation:

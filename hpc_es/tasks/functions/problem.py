@@ -78,7 +78,8 @@ class ObjectiveProblem(ProblemDefaults):
     ) -> None:
         self._search, self._coordinates, self._first = search, coordinates, first
         self._evaluator, self._keys = evaluator, keys
-        self._journal = Journal(search.journal, evaluator.identity)
+        keeps_failures = search.on_failed_evaluation == "drop"  # else a run that ended by one would end by it again
+        self._journal = Journal(search.journal, evaluator.identity, keeps_failures)
         self._place: RunPlace | None = None
         self.size = coordinates.size
         self.fields: tuple[Field, ...] = (VALUE, behaviour(self.size)) if search.vector_behaviour else (VALUE,)

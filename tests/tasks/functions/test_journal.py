@@ -36,6 +36,17 @@ def test_a_restart_knows_what_was_finished(tmp_path: Path) -> None:
     assert after.known(8, keys) is None and after.known(7, [*keys, "another"]) is None
 
 
+@pytest.mark.parametrize("writes", [True, False])
+def test_where_a_failure_ends_the_run_it_is_evaluated_again(writes: bool, tmp_path: Path) -> None:
+    """Else the same command would end by the same failure for ever, whatever was mended."""
+    writer, reader = Journal(True, "", writes), Journal(True, "", False)
+    for journal in (writer, reader):
+        journal.open(tmp_path, lambda make: make())
+        journal.add(7, ["good", "bad"], SLOW) if journal is writer else None
+    assert reader.known(7, ["good"]) == [Measured(1 / 3)]
+    assert reader.known(7, ["bad"]) is None
+
+
 def test_another_job_vector_seed_or_source_is_not_known(tmp_path: Path) -> None:
     key = opened(tmp_path).key("0", X, 5)
     other = np.array([0.1, 0.0, 1 / 3])  # 0.0 == -0.0, but the bits differ

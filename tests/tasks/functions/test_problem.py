@@ -140,6 +140,22 @@ def test_a_chunk_learns_its_best_and_the_centre_counts() -> None:
     assert (best.value, best.x.tolist(), best.generation, best.job) == (-5.0, [-5.0, 0.0], 4, -1)
 
 
+def test_a_failure_that_has_ended_the_run_is_evaluated_again(tmp_path: Path) -> None:
+    broken = [True]
+
+    def function(x: Any) -> float:
+        return 1 / 0 if broken[0] else float(x.sum())
+
+    for _ in range(2):
+        made = problem(function, on_failed_evaluation="abort", journal=True)
+        made.open(RunPlace(tmp_path, 0, 1, lambda make: make()))
+        if broken[0]:
+            with pytest.raises(RunError, match="division by zero"):
+                evaluated(made)
+            broken[0] = False
+    assert evaluated(made).rows["value"].tolist() == X.sum(axis=1).tolist()
+
+
 def test_a_chunk_of_failures_learns_nothing() -> None:
     assert evaluated(problem(lambda x: 1 / 0)).learned == []
 

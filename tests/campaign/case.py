@@ -1,0 +1,106 @@
+"""One case: a setting, a run, and events until the run has finished or something is wrong."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.campaign.clock import Clock
+from tests.campaign.disk import Disk
+from tests.campaign.kinds import KINDS, drawn
+from tests.campaign.life import HungError, LateError, WrongError
+from tests.campaign.reference import Reference
+from tests.campaign.scene import Scene
+from tests.campaign.settings import Setting, setting
+
+CASES_OF_A_SETTING = 4  # which share the undisturbed run
+FEWEST_EVENTS, MOST_EVENTS = 3, 8
+RIGHT, LATE, WRONG, HUNG = "right", "late", "wrong", "hung"
+END = "the end"  # the life that comes to the end, and is compared
+
+
+@dataclass(frozen=True)
+class Record:
+    """What came of an event; a line of events.jsonl."""
+
+    case: int
+    kind: str
+    verdict: str
+    ranks: int
+    seconds: float
+    family: str
+    why: str = ""
+
+
+def setting_of(seed: int, number: int) -> Setting:
+    """The setting of a case."""
+    return setting(random.Random(f"setting {seed} {number // CASES_OF_A_SETTING}"))
+
+
+def play(seed: int, number: int, out: Path) -> list[Record]:
+    """Play a case in `out`; its directory stays there if something is wrong."""
+    directory, chosen = out / f"case_{number:05d}", setting_of(seed, number)
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    (directory / "config.yaml").write_text(json.dumps(chosen.values, indent=1))
+    reference, dice = Reference(out / "references", chosen), random.Random(f"case {seed} {number}")
+    disk = Disk(directory / "disk", is_small=dice.random() < 0.5)
+    with disk:
+        scene = Scene(directory, chosen, dice, disk, Clock(out))
+        records = list(_records(number, scene, reference))
+        if records[-1].verdict in {WRONG, HUNG}:
+            (directory / "said.txt").write_text(scene.said)
+            shutil.copytree(scene.output, directory / "run", dirs_exist_ok=True) if scene.output.exists() else None
+            return records
+    shutil.rmtree(directory)
+    return records
+
+
+def _records(number: int, scene: Scene, reference: Reference) -> Iterator[Record]:
+    for _ in range(scene.dice.randint(FEWEST_EVENTS, MOST_EVENTS)):
+        kind, since = drawn(scene), time.monotonic()
+        verdict, why = _verdict(scene, reference, kind)
+        yield _record(number, scene, kind, verdict, since, why)
+        if verdict in {WRONG, HUNG}:
+            return
+        if verdict == LATE:
+            break
+    since = time.monotonic()
+    verdict, why = _end(scene, reference)
+    yield _record(number, scene, END, verdict, since, why)
+
+
+def _record(number: int, scene: Scene, kind: str, verdict: str, since: float, why: str) -> Record:
+    seconds = round(time.monotonic() - since, 1)
+    return Record(number, kind, verdict, scene.ranks, seconds, scene.setting.family, why)
+
+
+def _verdict(scene: Scene, reference: Reference, kind: str) -> tuple[str, str]:
+    verdict = RIGHT
+    try:
+        KINDS[kind](scene)
+    except LateError:
+        verdict = LATE
+    except WrongError as error:
+        return WRONG, str(error)
+    except HungError as error:
+        return HUNG, str(error)
+    strange = reference.strange(scene.output)
+    return (WRONG, strange) if strange else (verdict, "")
+
+
+def _end(scene: Scene, reference: Reference) -> tuple[str, str]:
+    try:
+        with scene.life() as life:
+            status = life.end()
+    except HungError as error:
+        return HUNG, str(error)
+    if status != 0:
+        return WRONG, f"status {status}\n{scene.said}"
+    different = reference.different(scene.output)
+    return (WRONG, "different: " + ", ".join(different)) if different else (RIGHT, "")

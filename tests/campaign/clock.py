@@ -1,0 +1,41 @@
+"""A clock that jumps, for the processes that are started with `environment()`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("clock.c")
+FAR_SECONDS = (-40 * 365 * 86_400, -86_400, -3600, -1, 1, 3600, 86_400, 40 * 365 * 86_400)
+
+
+class Clock:
+    """A shared clock, right until it jumps; where there is no C compiler it stays right."""
+
+    def __init__(self, directory: Path) -> None:
+        self._ahead, self._library = directory / "clock", directory / "clock.so"
+        if shutil.which("cc") and not self._library.exists():
+            command = ["cc", "-shared", "-fPIC", "-O1", "-o", str(self._library), str(SOURCE), "-ldl"]
+            subprocess.run(command, check=False)
+        self.jump(0)
+
+    def jump(self, seconds: int) -> None:
+        """Be ahead by so many seconds from now on."""
+        with self._ahead.open("r+b" if self._ahead.exists() else "wb") as file:
+            file.write(struct.pack("l", seconds))
+
+    def environment(self) -> dict[str, str]:
+        """What processes on this clock have in their environment."""
+        if not self._library.exists():
+            return {}
+        return {"LD_PRELOAD": str(self._library), "CAMPAIGN_CLOCK": str(self._ahead)}
+
+
+def change_times(directory: Path, seconds: int) -> None:
+    """Move the times of all files below by so many seconds, as a file server whose clock is off."""
+    for path in directory.rglob("*"):
+        now = path.stat().st_mtime + seconds
+        os.utime(path, (now, now))

@@ -1,0 +1,62 @@
+"""events.jsonl: the records of all cases that were played to their end, and the table that is made of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.campaign.case import END, HUNG, LATE, WRONG, Record
+from tests.campaign.kinds import KINDS
+
+
+class Diary:
+    """The records of a campaign; what a killed one has written half is dropped. ValueError for another seed's."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self._path, self._seed = directory / "events.jsonl", seed
+        self.cases: dict[int, list[Record]] = {}
+        directory.mkdir(parents=True, exist_ok=True)
+        lines = self._path.read_text().split("\n")[:-1] if self._path.exists() else []
+        self._path.write_text("".join(f"{line}\n" for line in lines))
+        for line in lines:
+            told = json.loads(line)
+            if told["seed"] != seed:
+                raise ValueError(f"{self._path} is of --seed {told['seed']}, not {seed}")
+            self.cases[told["case"]] = [Record(**record) for record in told["events"]]
+
+    def write(self, case: int, records: Sequence[Record]) -> None:
+        """Add a case."""
+        self.cases[case] = list(records)
+        with self._path.open("a") as file:
+            events = [asdict(record) for record in records]
+            file.write(json.dumps({"seed": self._seed, "case": case, "events": events}) + "\n")
+
+    @property
+    def records(self) -> list[Record]:
+        """All of them, by case."""
+        return [record for case in sorted(self.cases) for record in self.cases[case]]
+
+    @property
+    def events(self) -> int:
+        """How many events have befallen runs in time."""
+        return sum(record.kind != END and record.verdict != LATE for record in self.records)
+
+    @property
+    def failures(self) -> list[Record]:
+        """What must not be."""
+        return [record for record in self.records if record.verdict in {WRONG, HUNG}]
+
+    def table(self) -> str:
+        """A line a kind; `late` ones, whose run had finished before, are no events."""
+        lines = [f"{'kind':<18}{'events':>8}{'wrong':>8}{'hung':>8}{'late':>8}"]
+        for kind in [*KINDS, END]:
+            lines.append(_line(kind, [record for record in self.records if record.kind == kind]))
+        lines.append(_line("all but the end", [record for record in self.records if record.kind != END]))
+        return "\n".join(lines)
+
+
+def _line(name: str, records: Sequence[Record]) -> str:
+    late, wrong, hung = (sum(record.verdict == verdict for record in records) for verdict in (LATE, WRONG, HUNG))
+    return f"{name:<18}{len(records) - late:>8}{wrong:>8}{hung:>8}{late:>8}"

@@ -1,0 +1,88 @@
+"""What befalls the surroundings of a run: disks, quotas, clocks, objectives and environments."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import time
+
+from tests.campaign.clock import FAR_SECONDS, change_times
+from tests.campaign.disk import covered
+from tests.campaign.life import INTERRUPTED, LateError
+from tests.campaign.scene import Scene
+
+APART_SECONDS = 0.8  # more than guard.REPEAT_SECONDS
+
+
+def file_limit(scene: Scene) -> None:
+    """Rank 0 may not write files beyond a size, as under a quota."""
+    with scene.life() as life:
+        scene.instant(life, early=False)
+        largest = max((path.stat().st_size for path in scene.checkpoints()), default=10_000)
+        limit = scene.dice.randint(0, largest)
+        try:
+            resource.prlimit(life.job.pids()[0], resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        except (KeyError, ProcessLookupError):
+            life.late()
+        life.ended({1}, "File too large")
+
+
+def full_disk(scene: Scene) -> None:
+    """The disk fills up while the run writes."""
+    with scene.life() as life:
+        scene.instant(life, early=False)
+        with scene.disk.full(scene.dice):
+            life.ended({1}, "No space left on device")
+
+
+def read_only_disk(scene: Scene) -> None:
+    """The disk may not be written from the start."""
+    with scene.disk.read_only(), scene.life() as life:
+        life.ended({1, 2}, "Read-only file system")
+
+
+def read_only_checkpoints(scene: Scene) -> None:
+    """The directory of the checkpoints may not be written from now on."""
+    with scene.life() as life:
+        scene.instant(life, early=False)
+        if not scene.checkpoints():
+            raise LateError
+        with covered(scene.checkpoints()[-1].parent):
+            life.ended({1}, "cannot be written")  # caught in a write, the half-written file is not found any more
+
+
+def clock_jump(scene: Scene) -> None:
+    """The clock jumps in the middle of a life, and back after it; the files have times of both."""
+    seconds = scene.dice.choice(FAR_SECONDS)
+    with scene.life() as life:
+        scene.instant(life)
+        scene.clock.jump(seconds)
+        try:
+            life.stopped()
+        finally:
+            scene.clock.jump(0)
+            change_times(scene.output, seconds)
+
+
+def troubled(scene: Scene, what: str) -> None:
+    """Objective or environment give NaN or raise from now on; the config says that this ends the run."""
+    with scene.life() as life:
+        scene.instant(life, early=False)
+        with scene.trouble(what):
+            life.ended({1}, scene.setting.troubled[what])
+
+
+def hanging(scene: Scene) -> None:
+    """They hang from now on: a limit of the config ends that or, where there is none, a second signal."""
+    overrides = scene.setting.when_hanging
+    signals = bool(overrides) and scene.dice.random() < 0.5
+    with scene.life(*(() if signals else overrides)) as life:
+        scene.instant(life, early=False)
+        with scene.trouble("hang"):
+            if not signals:
+                life.ended({1}, scene.setting.troubled["hang"])
+            else:
+                for number in (signal.SIGTERM, signal.SIGUSR1):
+                    time.sleep(APART_SECONDS)
+                    life.send(life.job.pids().values(), number)
+                life.ended({INTERRUPTED}, "given up")

@@ -1,0 +1,55 @@
+"""An objective and an environment's wrapper that make trouble while a file says so: `nan`, `raise` or `hang`.
+
+The file is `trouble` in the directory that HPC_ES_CAMPAIGN names, so that no config differs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from hpc_es.core.data import Array
+
+VARIABLE = "HPC_ES_CAMPAIGN"
+_file = Path(os.environ.get(VARIABLE, "."), "trouble")
+
+
+def trouble() -> str:
+    """What the file says now; does not return while it says `hang`."""
+    try:
+        while (said := _file.read_text()) == "hang":
+            time.sleep(0.01)
+    except OSError:
+        return ""
+    if said == "raise":
+        raise ValueError("the simulator diverged")
+    return said
+
+
+def cost(x: Array) -> float:
+    """An ellipsoid whose axes lie across the coordinates; its last bit depends on all of x."""
+    if trouble() == "nan":
+        return float("nan")
+    time.sleep(0.0005)
+    steps = np.cumsum(x - 1) / np.sqrt(np.arange(1, len(x) + 1))
+    return float((steps * steps).sum())
+
+
+def fragile(x: Array) -> float:
+    """The same, but one vector of nine, which its digits tell, always fails."""
+    if int(abs(float(x[0])) * 1e6) % 9 == 0:
+        raise ValueError("the simulator diverged, as it always does here")
+    return cost(x)
+
+
+class Trouble(gymnasium.Wrapper[Any, Any, Any, Any]):  # type: ignore[misc]
+    """An environment whose steps make trouble."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, *rest = self.env.step(action)
+        return (observation, float("nan") if trouble() == "nan" else reward, *rest)

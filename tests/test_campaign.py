@@ -1,0 +1,98 @@
+"""The campaign itself: it sees what is wrong and what hangs, and a short one finds nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpc_es.config.loading import validate
+from hpc_es.storage.checkpoint_store import Store
+from tests import runs
+from tests.campaign import life
+from tests.campaign.case import END, LATE, RIGHT, WRONG, Record
+from tests.campaign.diary import Diary
+from tests.campaign.life import HungError, Life
+from tests.campaign.reference import Reference
+from tests.campaign.settings import Setting, setting
+from tests.harness import ROOT, python, script, start
+
+VALUES = {
+    "task": {"kind": "function", "function": "tests.campaign.trouble:cost", "dimension": 3},
+    "algorithm": {"kind": "snes", "population_size": 4},
+    "noise": {"kind": "counter"},
+    "report": {"plot_interval_seconds": 0},
+    "stop": {"generations": 3},
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reference, Path]:
+    """An undisturbed run, and another one that is as it should be."""
+    directory = tmp_path_factory.mktemp("campaign")
+    config = directory / "config.yaml"
+    config.write_text(json.dumps(VALUES))
+    done = start(1, ["-m", "hpc_es.main", str(config), "--output", str(directory / "run")], cwd=ROOT).wait()
+    assert done.status == 0, str(done)
+    reference = Reference(directory / "references", Setting("function", {**VALUES, "name": "config"}))
+    return reference, directory / "run"
+
+
+def test_nothing_is_wrong_with_a_run_that_has_the_same_bits(finished: tuple[Reference, Path]) -> None:
+    reference, run = finished
+    assert reference.strange(run) == ""
+    assert reference.different(run) == []
+
+
+def test_one_other_bit_of_theta_is_seen(finished: tuple[Reference, Path], tmp_path: Path) -> None:
+    reference, run = finished
+    newest = runs.newest(run)
+    theta = np.nextafter(newest.state.theta, 9)
+    state = dataclasses.replace(newest.state, shared={**newest.state.shared, "theta": theta})
+    Store(tmp_path / "checkpoints").save(dataclasses.replace(newest, state=state))
+    assert reference.strange(tmp_path) == "the state of generation 3 in the run"
+
+
+def test_a_job_that_hangs_shows_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(life, "LIMIT_SECONDS", 1.0)
+    startup = str(ROOT / "tests/campaign/startup")
+    program = "import time\ndef waits_for_ever():\n    time.sleep(99)\nwaits_for_ever()"
+    with start(1, script(program), {"PYTHONPATH": startup}) as job, pytest.raises(HungError, match="in waits_for_ever"):
+        Life(job).end()
+    assert not job.alive()
+
+
+def test_a_diary_goes_on_after_a_kill_and_only_with_its_seed(tmp_path: Path) -> None:
+    kinds = [("SIGTERM", RIGHT), ("pause", WRONG), ("SIGINT", LATE), (END, RIGHT)]
+    records = [Record(0, kind, verdict, 2, 1.0, "function") for kind, verdict in kinds]
+    Diary(tmp_path, 7).write(0, records)
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write('{"seed": 7, "case": 1, "ev')
+    found = Diary(tmp_path, 7)
+    assert found.records == records and found.events == 2 and found.failures == [records[1]]
+    assert "pause                    1       1       0       0" in found.table()
+    found.write(1, records)
+    assert Diary(tmp_path, 7).events == 4
+    with pytest.raises(ValueError, match="is of --seed 7, not 8"):
+        Diary(tmp_path, 8)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_setting_is_a_valid_config(seed: int) -> None:
+    validate(setting(random.Random(seed)).values)
+
+
+@pytest.mark.long
+def test_a_short_campaign_finds_nothing_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    arguments = ["-m", "tests.campaign", "--events", "4", "--seed", "3", "--out", str(tmp_path)]
+    for _ in range(2):
+        done = python(arguments, timeout_seconds=300, cwd=ROOT)
+        assert done.status == 0, str(done)
+    told = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [case["case"] for case in told] == list(range(len(told)))
+    assert sum(event["kind"] != END for case in told for event in case["events"]) >= 4
+    assert not list(tmp_path.glob("case_*"))
