@@ -205,6 +205,8 @@ class Repetitions:
 
             plot([self.place(row["repetition"]) for row in rows], self.directory / "curve.png")
         sys.stdout.write(results.summary_text(summary))
+        if ended.status == INTERRUPTED:  # which rank 0's own repetition need not have said
+            sys.stdout.write(f"interrupted ({ended.text}); the same command carries on\n")
 
     def _status(self, status: str, **more: object) -> None:
         """Replace this task's status file, which scripts read."""

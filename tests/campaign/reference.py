@@ -38,7 +38,8 @@ class Reference:
         config = self.run.with_suffix(".yaml")
         config.parent.mkdir(parents=True, exist_ok=True)
         config.write_text(text)
-        arguments = ["-m", "hpc_es.main", str(config), "--output", str(self.run), *runs.EVERY, "repetition_groups=1"]
+        plain = (*runs.EVERY, "checkpoint.full_interval=0", "mpi.update=gathered", "repetition_groups=1")
+        arguments = ["-m", "hpc_es.main", str(config), "--output", str(self.run), *plain]
         with start(1, arguments, cwd=ROOT) as job:
             done = job.wait(300)
         if done.status != 0:

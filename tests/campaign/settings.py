@@ -57,6 +57,8 @@ def setting(dice: random.Random) -> Setting:
     if dice.random() < 0.15 and drawn.reproducible:
         common |= {"repetitions": 3, "repetition_groups": dice.choice([1, 2])}
         common["stop"] = {"generations": generations // 3}
+    common["checkpoint"]["full_interval"] = dice.choice([0, 0, 3, 10])
+    common["mpi"]["update"] = dice.choice(["gathered", "gathered", "replicated"])
     return replace(drawn, values=drawn.values | common)
 
 
