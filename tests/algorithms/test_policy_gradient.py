@@ -13,13 +13,13 @@ from hpc_es.algorithms.parts.returns import targets
 from hpc_es.algorithms.policy_gradient.algorithm import PolicyGradient, build
 from hpc_es.algorithms.policy_gradient.loss import baseline_after, imitated, queue_after, queue_nothing
 from hpc_es.algorithms.policy_gradient.options import Options
+from hpc_es.algorithms.policy_gradient.program_gradient import ProgramBatch, differentiate
 from hpc_es.algorithms.policy_gradient.token_lstm import lengths
+from hpc_es.algorithms.policy_gradient.writing import write
 from hpc_es.core.data import CORRECT, Array, Outcome, Results, State, row_dtype
 from hpc_es.core.keys import Keys
 from hpc_es.tasks.programs import task as programs
 from tests.toys import nothing
-
-pytestmark = pytest.mark.tensorflow
 
 NO_ROWS = np.zeros(0, row_dtype((CORRECT,)))
 SMALL: dict[str, Any] = {"batch_size": 8, "policy_lstm_sizes": (5,), "value_lstm_sizes": (4,)}
@@ -166,11 +166,12 @@ def test_the_baseline_of_an_update_is_that_before_it() -> None:
 def test_a_baseline_equal_to_all_rewards_leaves_no_gradient() -> None:
     algorithm = made(entropy_beta=0.0)
     state = algorithm.initial()
-    tokens = generation(algorithm, state)[0][0].arrays["tokens"]
+    chunk = algorithm.ask(state, 0, NO_ROWS)[0]
     shared = {**state.shared, "baseline": np.full(4, 0.7)}
-    even = algorithm.lessons.learned(shared, tokens, np.full(len(tokens), 0.7), 0, 2)
+    writing = algorithm.written(state, chunk)
+    even = algorithm.lessons.learned(shared, writing, np.full(chunk.jobs, 0.7), 0, 2)
     assert not even[GRADIENT].any()
-    assert algorithm.lessons.learned(shared, tokens, np.full(len(tokens), 0.8), 0, 2)[GRADIENT].any()
+    assert algorithm.lessons.learned(shared, writing, np.full(chunk.jobs, 0.8), 0, 2)[GRADIENT].any()
 
 
 def test_returns_and_advantages_of_the_published_episode() -> None:
@@ -268,7 +269,7 @@ def test_weights_with_and_without_normalisation_by_hand() -> None:
     plain, scaled = replaying(iw_normalize=False, entropy_beta=0.0), replaying(entropy_beta=0.0)
     state, _ = trained(plain, 3)
     outcomes, _ = generation(plain, state)
-    tokens = np.concatenate([state.shared["replayed_tokens"], outcomes[0].arrays["tokens"]])
+    tokens = np.concatenate([outcomes[0].arrays["tokens"], state.shared["replayed_tokens"]])
     odds = {row.tobytes(): 0.0 for row in tokens}
     count = int(state.master["replay_count"])
     buffer = zip(state.master["replay_tokens"][:count], plain.lessons.replay.probabilities(state.master), strict=True)
@@ -284,11 +285,10 @@ def test_weights_with_and_without_normalisation_by_hand() -> None:
 
 def odds_of(algorithm: PolicyGradient, state: State, tokens: Array) -> Array:
     """The policy's probability of each program."""
-    from hpc_es.algorithms.policy_gradient.token_lstm import ProgramBatch, differentiator
-
-    ones = np.ones(len(tokens))
-    batch = ProgramBatch(tokens.astype(np.int32), lengths(tokens), 0.0 * tokens, ones, ones, ones, ones)
-    probability: Array = np.exp(differentiator(algorithm.network, dtype="float64")(state.theta, batch).log_probability)
+    ones, theta = np.ones(len(tokens)), state.theta.astype(np.float64)
+    batch = ProgramBatch(lengths(tokens), 0.0 * tokens, ones, ones, ones, ones)
+    read = write(algorithm.network, theta, np.zeros((0, algorithm.network.length)), given=tokens)
+    probability: Array = np.exp(differentiate(read, batch).log_probability)
     return probability
 
 

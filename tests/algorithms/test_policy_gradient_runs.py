@@ -14,7 +14,7 @@ from hpc_es.tasks.programs.task import Options, build
 from tests import runs
 from tests.harness import ROOT, Finished, Job, mpiexec, script, start
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 TINY = """
 seed: 1
@@ -48,7 +48,7 @@ ALL = """
         for row in hpc_es.train(load(config, overrides), directory / name):
             pass
 """
-LONG_SECONDS = 300.0  # graphs are compiled on each rank
+LONG_SECONDS = 300.0
 
 
 @pytest.fixture(scope="module")

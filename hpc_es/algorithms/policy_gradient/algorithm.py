@@ -1,6 +1,6 @@
 """Policy gradient (REINFORCE) and priority queue training for programs (Abolafia et al. 2018, arXiv:1801.03526).
 
-An LSTM writes programs token by token (`policies/token_lstm.py`). With B programs of a batch, tokens a_t and reward R
+An LSTM writes programs token by token (`writing.py`). With B programs of a batch, tokens a_t and reward R
 
     loss = - pi_loss_hparam   64 / B sum_b sum_t (R - baseline_t) ln p(a_t)     the policy gradient
            - entropy_beta     64 / B sum_b sum_t H_t
@@ -10,7 +10,7 @@ An LSTM writes programs token by token (`policies/token_lstm.py`). With B progra
 
 The baseline of each position is a running mean of the rewards, or a second network (advantage actor-critic). 64 is the
 batch size of the paper, which sums where here means are taken. With pi_loss_hparam 0 the best programs alone teach.
-With alpha > 0 a share of the batch is replayed and weighed by importance (`common/replay.py`).
+With alpha > 0 a share of the batch is replayed and weighed by importance (`parts/replay.py`).
 
 Where it differs from the original: the queue teaches nothing until there is something in it, the replay buffer is
 bounded, and of a batch with replays only those programs are written that are executed.
@@ -31,12 +31,13 @@ from hpc_es.algorithms.parts.gradient import descend
 from hpc_es.algorithms.parts.strategy import Strategy
 from hpc_es.algorithms.policy_gradient.loss import ProgramLoss, baseline_after, imitated, queue_after, queue_nothing
 from hpc_es.algorithms.policy_gradient.options import Options
-from hpc_es.algorithms.policy_gradient.token_lstm import TokenLSTM, lengths, sampler
+from hpc_es.algorithms.policy_gradient.token_lstm import TokenLSTM, lengths
+from hpc_es.algorithms.policy_gradient.writing import Writing, write
 from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Results, Rows, State, cut
 from hpc_es.core.interfaces import Needs, ProgramProblem
 from hpc_es.core.keys import Purpose
 
-NEEDS = Needs(searches="programs", tensorflow=True)
+NEEDS = Needs(searches="programs", gradients=True)
 QUEUE_DRAW, REPLAY_DRAW = 0, 1  # indices of the keys of a generation
 
 
@@ -98,21 +99,22 @@ class PolicyGradient(Strategy):
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         """Write programs, execute them, and differentiate this chunk's share of the loss."""
         since = time.perf_counter()
-        tokens = self.written(state, chunk)
-        seconds = {"policy": time.perf_counter() - since}
-        outcome = self.problem.evaluate(list(map(self._text, tokens)), self.jobs(state, chunk), poll)
         jobs, size = self._cut(state)
         place, chunks = chunk.first_job % jobs // size, -(-jobs // size)
-        arrays = self.lessons.learned(state.shared, tokens, outcome.rows["return_"], place, chunks)
-        return Outcome(outcome.rows, {"tokens": tokens, **arrays}, {**outcome.seconds, **seconds})
+        writing = self.written(state, chunk, self.lessons.given(state.shared, place, chunks))
+        seconds = {"policy": time.perf_counter() - since}
+        programs = list(map(self._text, writing.tokens[: chunk.jobs]))
+        outcome = self.problem.evaluate(programs, self.jobs(state, chunk), poll)
+        arrays = self.lessons.learned(state.shared, writing, outcome.rows["return_"], place, chunks)
+        return Outcome(outcome.rows, arrays, {**outcome.seconds, **seconds})
 
-    def written(self, state: State, chunk: Chunk) -> Array:
-        """uint8[jobs, length]; a program's random numbers belong to its job."""
+    def written(self, state: State, chunk: Chunk, given: Array | None = None) -> Writing:
+        """Write a chunk's programs, and read those given; a program's random numbers belong to its job."""
         numbers = [
-            self.keys.generator(Purpose.POLICY_SAMPLING, state.generation, job).random(self.network.length)
+            self.keys.borrowed(Purpose.POLICY_SAMPLING, state.generation, job).random(self.network.length)
             for job in chunk.job_numbers
         ]
-        return sampler(self.network, self.options.softmax_tr)(state.theta, np.stack(numbers))
+        return write(self.network, state.theta, np.stack(numbers), self.options.softmax_tr, given)
 
     def _text(self, tokens: Array) -> str:
         """Return the program, with a `_` for the token that ends it."""
