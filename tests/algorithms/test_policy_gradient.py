@@ -244,6 +244,69 @@ def test_priority_queue_training_alone_makes_the_queued_program_likelier() -> No
     assert losses[-1] < 0.5
 
 
+# Entropy and collapse.
+
+
+def test_the_factor_of_the_entropy_follows_its_target_by_hand() -> None:
+    """beta exp(rate (1 - H / target)): at no entropy exp(rate) times as much, at the target the same."""
+    factor = made(entropy_beta=0.5, entropy_target=0.8, entropy_rate=0.1).lessons.entropy
+    first = factor.initial()
+    assert factor.of(first) == 0.5
+    for entropy, expected in ((0.0, 0.5 * np.exp(0.1)), (0.8, 0.5), (1.6, 0.5 * np.exp(-0.1))):
+        assert factor.of(factor.after(first, entropy, 0)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_factor_of_the_entropy_falls_evenly() -> None:
+    factor = made(entropy_beta=0.5, entropy_beta_end=0.1, entropy_programs=1000).lessons.entropy
+    found = [factor.of(factor.after(factor.initial(), 1.0, executed)) for executed in (0, 250, 1000, 5000)]
+    assert found == pytest.approx([0.5, 0.4, 0.1, 0.1])
+
+
+@pytest.mark.parametrize("options", [{"entropy_target": 0.5}, {"entropy_beta_end": 0.0, "entropy_programs": 16}])
+def test_the_factor_is_state_and_is_what_the_gradient_has(options: dict[str, Any]) -> None:
+    changing, plain = made(entropy_beta=0.2, **options), made(entropy_beta=0.2)
+    first = changing.initial()
+    np.testing.assert_array_equal(whole(changing, first), whole(plain, first))
+    state, (row, *_) = trained(changing, 1)
+    assert row["entropy_beta"] == 0.2 and float(state.shared["entropy_beta"]) < 0.2
+    same = made(entropy_beta=float(state.shared["entropy_beta"]))
+    np.testing.assert_array_equal(whole(changing, state), whole(same, state))
+    assert "entropy_beta" not in trained(plain, 1)[0].shared
+
+
+def test_a_target_keeps_the_entropy_that_is_lost_without() -> None:
+    """PQT of one program that stays: at a constant factor nothing else is written in the end."""
+    queued = {"topk": 1, "topk_loss_hparam": 1.0, "pi_loss_hparam": 0.0, "entropy_beta": 1e-4}
+    adam = {"kind": "adam", "learning_rate": 0.05}
+    entropies = []
+    for options in ({}, {"entropy_target": 1.0, "entropy_rate": 0.2}):
+        algorithm = made(**queued, **options, optimizer=adam)
+        state, _ = trained(algorithm, 1)
+        state = replace(state, master={**state.master, "queue_rewards": np.array([100.0])})  # nothing takes its place
+        for _ in range(80):
+            state, metrics = algorithm.tell(state, generation(algorithm, state)[1])
+        entropies.append(metrics["token_entropy"])
+    assert entropies[0] < 0.1 and 0.25 < entropies[1] < 1.75, entropies  # it swings about 1
+
+
+def test_distinct_programs_are_counted_and_a_collapse_is_told() -> None:
+    algorithm = made(chunk_size=8, entropy_beta=0.0, length=2)
+    state = algorithm.initial()
+    _, results = generation(algorithm, state)
+    tokens = np.array([[1, 1], [1, 2], [1, 1], [1, 1], [2, 1], [2, 2], [1, 2], [8, 8]], np.uint8)  # five
+    for number, written in ((5, tokens), (1, 0 * tokens + 3), (5, tokens)):
+        arrays = {**results.chunk_arrays[0], "tokens": written}
+        told = Results(results.rows, [arrays], [])
+        after, metrics = algorithm.tell(state, told)
+        assert metrics["distinct_programs"] == number
+        notices = algorithm.notices(state, told, after)
+        state = after
+        if number == 1:
+            assert len(notices) == 1 and "entropy_target" in notices[0]
+    assert notices, "from then on it stays the same text, which is told once"
+    assert not algorithm.notices(algorithm.initial(), results, algorithm.tell(algorithm.initial(), results)[0])
+
+
 # Replay.
 
 

@@ -38,6 +38,10 @@ from hpc_es.core.interfaces import Needs, ProgramProblem
 from hpc_es.core.keys import Purpose
 
 NEEDS = Needs(searches="programs", gradients=True)
+COLLAPSED = (
+    "all programs of a batch are the same: the search has collapsed, and will hardly find another one "
+    "(try algorithm.entropy_target: 0.5, or a larger entropy_beta)"
+)
 QUEUE_DRAW, REPLAY_DRAW = 0, 1  # indices of the keys of a generation
 
 
@@ -65,15 +69,16 @@ class PolicyGradient(Strategy):
         options, length = self.options, self.problem.length
         theta = self.network.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS), self.options.param_init_factor)
         master = {**optimizers.initial_slots(options.optimizer.full(), theta.size), **best_programs.nothing(length)}
+        master["collapsed"] = np.array(False)
         if options.imitates:
             master |= queue_nothing(options.topk, length)
         if options.alpha:
             master |= self.lessons.replay.nothing()
-        return self._state(0, theta, np.zeros(length), master)
+        return self._state(0, theta, np.zeros(length), self.lessons.entropy.initial(), master)
 
-    def _state(self, generation: int, theta: Array, baseline: Array, master: Arrays) -> State:
+    def _state(self, generation: int, theta: Array, baseline: Array, entropy: Arrays, master: Arrays) -> State:
         """With what this generation's chunks take from the queue and the buffer."""
-        shared: dict[str, Array] = {"theta": theta}
+        shared: dict[str, Array] = {"theta": theta, **entropy}
         if not self.options.learns_values:
             shared["baseline"] = baseline
         if self.options.imitates:
@@ -136,10 +141,22 @@ class PolicyGradient(Strategy):
             master |= queue_after(master, tokens[best], float(rewards[best]))
         if self.options.alpha:
             master |= self.lessons.replay.added(master, tokens, rewards)
-        following = self._state(
-            state.generation + 1, descent.theta, self._baseline(state, chunks, rewards, tokens), master
-        )
-        return following, {**descent.metrics, **losses, **best_programs.metrics(so_far)}
+        distinct = len({row.tobytes() for row in tokens})
+        master["collapsed"] = np.array(self._has_collapsed(state) or distinct == 1 < len(tokens))
+        entropy = self.lessons.entropy.after(state.shared, losses["token_entropy"], int(so_far["executed"]))
+        baseline = self._baseline(state, chunks, rewards, tokens)
+        following = self._state(state.generation + 1, descent.theta, baseline, entropy, master)
+        measured = {"distinct_programs": float(distinct), "entropy_beta": self.lessons.entropy.of(state.shared)}
+        return following, {**descent.metrics, **losses, **measured, **best_programs.metrics(so_far)}
+
+    @staticmethod
+    def _has_collapsed(state: State) -> bool:
+        """Return whether all programs of a batch were the same once; runs of 0.1 do not know."""
+        return bool(state.master.get("collapsed", False))
+
+    def notices(self, state: State, results: Results, after: State) -> Sequence[str]:
+        """Return that a batch had one program only, which from then on is told once."""
+        return [COLLAPSED] if self._has_collapsed(after) else []
 
     def discoveries(self, state: State, results: Results) -> Sequence[Mapping[str, Any]]:
         """Return the correct programs of the batch."""

@@ -16,6 +16,7 @@ import numpy as np
 from hpc_es.algorithms.parts.gradient import GRADIENT
 from hpc_es.algorithms.parts.priority_queue import MaxUniquePriorityQueue
 from hpc_es.algorithms.parts.replay import Replay, names
+from hpc_es.algorithms.policy_gradient.entropy import EntropyFactor
 from hpc_es.algorithms.policy_gradient.options import Options
 from hpc_es.algorithms.policy_gradient.program_gradient import ProgramBatch, Terms, differentiate
 from hpc_es.algorithms.policy_gradient.token_lstm import TokenLSTM, lengths
@@ -38,6 +39,11 @@ class ProgramLoss:
     def replay(self) -> Replay:
         """The form of the buffer."""
         return Replay(self.options.replay_capacity, self.network.length, self.options.replay_temperature)
+
+    @cached_property
+    def entropy(self) -> EntropyFactor:
+        """How much the entropy counts."""
+        return EntropyFactor(self.options)
 
     @property
     def share(self) -> float:
@@ -116,7 +122,7 @@ class ProgramLoss:
             returns=(returns if options.learns_values else returns - shared["baseline"]).astype(np.float32),
             judged=np.ones(rows, np.float32),
             policy=unit * np.float32(0 if waits else options.pi_loss_hparam),
-            entropy=unit * np.float32(options.entropy_beta),
+            entropy=unit * np.float32(self.entropy.of(shared)),
             value=unit * np.float32(options.vf_loss_hparam if options.learns_values else 0),
             log_replayed=self._log_replayed(shared, tokens) if options.alpha else None,
         )

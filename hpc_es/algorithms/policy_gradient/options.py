@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,7 @@ from hpc_es.algorithms.parts import optimizers
 from hpc_es.config.options import Count, Fraction, Natural, NonNegative, Positive, option, options
 from hpc_es.config.warnings import unused, unused_of_kinds
 
+TOKENS = 9  # eight characters, and the end
 Sizes = Annotated[tuple[Count, ...], MinLen(1)]
 
 
@@ -57,7 +59,15 @@ class Options:
     grad_clip_threshold: Positive = option("largest norm of the gradient", 10.0)
     pi_loss_hparam: NonNegative = option("factor of the policy gradient; 0: only the queue teaches", 1.0)
     vf_loss_hparam: NonNegative = option("factor of the squared error of learned values", 0.5)
-    entropy_beta: NonNegative = option("factor of the entropy", 0.01)
+    entropy_beta: NonNegative = option("factor of the entropy; the first one, where it changes", 0.01)
+    entropy_target: Positive | None = option(
+        "entropy of a token, in nats, that the factor is raised or lowered to hold; null: it is not", None
+    )
+    entropy_rate: Positive = option("how fast the factor follows entropy_target: ln of its change at no entropy", 0.02)
+    entropy_beta_end: NonNegative | None = option(
+        "the factor falls (or rises) evenly to this one after entropy_programs; null: it does not", None
+    )
+    entropy_programs: Count = option("programs executed until the factor is entropy_beta_end", 1_000_000)
     regularizer: NonNegative = option("factor of half the squared weights", 0.0)
     softmax_tr: Positive = option("factor of the logits when programs are written: 1 / temperature", 1.0)
     topk: Natural = option("programs in the priority queue; 0: there is none", 0)
@@ -95,6 +105,13 @@ class Options:
             )
         if self.topk_loss_hparam and not self.topk:
             yield "topk_loss_hparam", "needs a queue, but topk is 0 (try topk: 10)"
+        if self.entropy_target is not None and self.entropy_beta_end is not None:
+            yield "entropy_beta_end", "cannot be with entropy_target, which sets the factor too: remove one"
+        if self.entropy_target is not None and not self.entropy_beta:
+            yield "entropy_beta", "is 0, which entropy_target can only multiply: expected more than 0 (try 0.01)"
+        if self.entropy_target is not None and self.entropy_target >= (most := math.log(TOKENS - (not self.eos_token))):
+            text = f"is {self.entropy_target:g}, but of {TOKENS - (not self.eos_token)} tokens it is at most"
+            yield "entropy_target", f"{text} {most:.3g} (try 0.5)"
         if self.alpha and not self.replays:
             text = f"is {self.alpha:g}: of a batch of {self.batch_size} no program is replayed"
             yield "alpha", f"{text} (try {1 / self.batch_size:g} or more, or 0)"
@@ -106,6 +123,10 @@ class Options:
         if not self.imitates:
             why = "topk is 0" if not self.topk else "topk_loss_hparam is 0"
             yield from unused(self, ("topk", "topk_batch_size") if self.topk else ("topk_batch_size",), why)
+        if self.entropy_target is None:
+            yield from unused(self, ("entropy_rate",), "entropy_target is null")
+        if self.entropy_beta_end is None:
+            yield from unused(self, ("entropy_programs",), "entropy_beta_end is null")
         if not self.replays:
             yield from unused(self, ("replay_temperature", "replay_capacity"), "alpha is 0: nothing is replayed")
         if not self.learns_values:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpc_es.algorithms.policy_gradient.token_lstm import TOKENS
+from hpc_es.algorithms.policy_gradient.options import TOKENS
 from hpc_es.algorithms.policy_gradient.writing import Writing
 from hpc_es.core.data import Array
 

@@ -17,11 +17,11 @@ from math import prod
 
 import numpy as np
 
+from hpc_es.algorithms.policy_gradient.options import TOKENS
 from hpc_es.core.data import Array, Float32
 from hpc_es.policies.networks import lstm
 from hpc_es.policies.networks.layout import Layout, Shape
 
-TOKENS = 9
 END = 0
 
 
