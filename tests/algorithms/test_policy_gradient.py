@@ -248,12 +248,15 @@ def test_priority_queue_training_alone_makes_the_queued_program_likelier() -> No
 
 
 def test_the_factor_of_the_entropy_follows_its_target_by_hand() -> None:
-    """beta exp(rate (1 - H / target)): at no entropy exp(rate) times as much, at the target the same."""
+    """beta exp(rate (1 - H / target)): at no entropy exp(rate) times as much, at the target the same; 0.5 at least."""
     factor = made(entropy_beta=0.5, entropy_target=0.8, entropy_rate=0.1).lessons.entropy
     first = factor.initial()
     assert factor.of(first) == 0.5
-    for entropy, expected in ((0.0, 0.5 * np.exp(0.1)), (0.8, 0.5), (1.6, 0.5 * np.exp(-0.1))):
+    for entropy, expected in ((0.0, 0.5 * np.exp(0.1)), (0.8, 0.5), (1.6, 0.5)):
         assert factor.of(factor.after(first, entropy, 0)) == pytest.approx(expected, rel=1e-12)
+    raised = {"entropy_beta": np.array(2.0)}
+    assert factor.of(factor.after(raised, 1.6, 0)) == pytest.approx(2 * np.exp(-0.1), rel=1e-12)
+    assert factor.of(factor.after({"entropy_beta": np.array(99.9)}, 0.0, 0)) == 100
 
 
 def test_the_factor_of_the_entropy_falls_evenly() -> None:
@@ -267,10 +270,10 @@ def test_the_factor_is_state_and_is_what_the_gradient_has(options: dict[str, Any
     changing, plain = made(entropy_beta=0.2, **options), made(entropy_beta=0.2)
     first = changing.initial()
     np.testing.assert_array_equal(whole(changing, first), whole(plain, first))
-    state, (row, *_) = trained(changing, 1)
-    assert row["entropy_beta"] == 0.2 and float(state.shared["entropy_beta"]) < 0.2
-    same = made(entropy_beta=float(state.shared["entropy_beta"]))
-    np.testing.assert_array_equal(whole(changing, state), whole(same, state))
+    state = replace(first, shared={**first.shared, "entropy_beta": np.array(0.7)})
+    np.testing.assert_array_equal(whole(changing, state), whole(made(entropy_beta=0.7), first))
+    after, metrics = changing.tell(state, generation(changing, state)[1])
+    assert metrics["entropy_beta"] == 0.7 > float(after.shared["entropy_beta"])
     assert "entropy_beta" not in trained(plain, 1)[0].shared
 
 
@@ -283,10 +286,12 @@ def test_a_target_keeps_the_entropy_that_is_lost_without() -> None:
         algorithm = made(**queued, **options, optimizer=adam)
         state, _ = trained(algorithm, 1)
         state = replace(state, master={**state.master, "queue_rewards": np.array([100.0])})  # nothing takes its place
-        for _ in range(80):
+        last = []
+        for _ in range(160):
             state, metrics = algorithm.tell(state, generation(algorithm, state)[1])
-        entropies.append(metrics["token_entropy"])
-    assert entropies[0] < 0.1 and 0.25 < entropies[1] < 1.75, entropies  # it swings about 1
+            last.append(metrics["token_entropy"])
+        entropies.append(float(np.mean(last[80:])))  # it swings about the target
+    assert entropies[0] < 0.1 and 0.5 < entropies[1] < 1.5, entropies
 
 
 def test_distinct_programs_are_counted_and_a_collapse_is_told() -> None:

@@ -1,9 +1,10 @@
 """How much the entropy of the tokens counts: always the same, less with time, or as much as holds it at a target.
 
 Held at a target, the factor is raised while the entropy is below it and lowered while it is above, as the temperature
-of soft actor-critic is (Haarnoja et al. 2018, arXiv:1812.05905, section 5):
+of soft actor-critic is (Haarnoja et al. 2018, arXiv:1812.05905, section 5), but never below `entropy_beta`: else it
+would come back late from a time of much entropy, such as the beginning.
 
-    beta <- beta * exp(rate * (1 - entropy / target)),   the rate being `entropy_rate`
+    beta <- max(entropy_beta, beta * exp(entropy_rate * (1 - entropy / entropy_target)))
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from hpc_es.algorithms.policy_gradient.options import Options
 from hpc_es.core.data import Array, Arrays
 
-SMALLEST, LARGEST = 1e-8, 1e4  # of a factor that follows a target
+LARGEST = 100.0  # of a factor that follows a target
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class EntropyFactor:
             return {}
         if options.entropy_target is not None:
             change = math.exp(options.entropy_rate * (1 - entropy / options.entropy_target))
-            beta = min(max(self.of(shared) * change, SMALLEST), LARGEST)
+            beta = min(max(self.of(shared) * change, options.entropy_beta), LARGEST)
         else:
             assert options.entropy_beta_end is not None
             share = min(executed / options.entropy_programs, 1.0)

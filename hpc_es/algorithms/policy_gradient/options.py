@@ -59,11 +59,13 @@ class Options:
     grad_clip_threshold: Positive = option("largest norm of the gradient", 10.0)
     pi_loss_hparam: NonNegative = option("factor of the policy gradient; 0: only the queue teaches", 1.0)
     vf_loss_hparam: NonNegative = option("factor of the squared error of learned values", 0.5)
-    entropy_beta: NonNegative = option("factor of the entropy; the first one, where it changes", 0.01)
-    entropy_target: Positive | None = option(
-        "entropy of a token, in nats, that the factor is raised or lowered to hold; null: it is not", None
+    entropy_beta: NonNegative = option(
+        "factor of the entropy; where it changes the first one, and the least with entropy_target", 0.01
     )
-    entropy_rate: Positive = option("how fast the factor follows entropy_target: ln of its change at no entropy", 0.02)
+    entropy_target: Positive | None = option(
+        "entropy of a token, in nats, below which the factor is raised; null: it is not", None
+    )
+    entropy_rate: Positive = option("how fast the factor follows entropy_target: ln of its change at no entropy", 0.05)
     entropy_beta_end: NonNegative | None = option(
         "the factor falls (or rises) evenly to this one after entropy_programs; null: it does not", None
     )
@@ -108,7 +110,10 @@ class Options:
         if self.entropy_target is not None and self.entropy_beta_end is not None:
             yield "entropy_beta_end", "cannot be with entropy_target, which sets the factor too: remove one"
         if self.entropy_target is not None and not self.entropy_beta:
-            yield "entropy_beta", "is 0, which entropy_target can only multiply: expected more than 0 (try 0.01)"
+            yield (
+                "entropy_beta",
+                "is 0, which a factor raised by entropy_target begins with: expected more than 0 (try 0.01)",
+            )
         if self.entropy_target is not None and self.entropy_target >= (most := math.log(TOKENS - (not self.eos_token))):
             text = f"is {self.entropy_target:g}, but of {TOKENS - (not self.eos_token)} tokens it is at most"
             yield "entropy_target", f"{text} {most:.3g} (try 0.5)"
