@@ -2,7 +2,7 @@
 
 Of an objective it is the step size, and how long the distribution's axes are. A step size that falls says that the
 search converges, one that rises that it is far away; the ratio of the longest to the shortest axis says how badly
-scaled scaled the objective is. Of programs that a network writes it is the entropy of a token, and how many programs of a
+scaled the objective is. Of programs that a network writes it is the entropy of a token, and how many programs of a
 batch are distinct: 1 where the search has collapsed. All are logarithmic.
 """
 
