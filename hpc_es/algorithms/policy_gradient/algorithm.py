@@ -108,7 +108,7 @@ class PolicyGradient(Strategy):
         place, chunks = chunk.first_job % jobs // size, -(-jobs // size)
         writing = self.written(state, chunk, self.lessons.given(state.shared, place, chunks))
         seconds = {"policy": time.perf_counter() - since}
-        programs = list(map(self._text, writing.tokens[: chunk.jobs]))
+        programs = self._texts(writing.tokens[: chunk.jobs])
         outcome = self.problem.evaluate(programs, self.jobs(state, chunk), poll)
         arrays = self.lessons.learned(state.shared, writing, outcome.rows["return_"], place, chunks)
         return Outcome(outcome.rows, arrays, {**outcome.seconds, **seconds})
@@ -121,16 +121,17 @@ class PolicyGradient(Strategy):
         ]
         return write(self.network, state.theta, np.stack(numbers), self.options.softmax_tr, given)
 
-    def _text(self, tokens: Array) -> str:
-        """Return the program, with a `_` for the token that ends it."""
+    def _texts(self, tokens: Array) -> list[str]:
+        """Return the programs of [rows, length], with a `_` for the token that ends them."""
         table = np.frombuffer(f"_{self.problem.alphabet}".encode("ascii"), np.uint8)
-        return table[tokens[: lengths(tokens[np.newaxis])[0]]].tobytes().decode("ascii")
+        whole, length, reached = table[tokens].tobytes().decode("ascii"), tokens.shape[1], lengths(tokens).tolist()
+        return [whole[row * length : row * length + reached[row]] for row in range(len(tokens))]
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
         """Return a step along the gradient; then baseline, queue and buffer take this batch in."""
         chunks, rewards = results.chunk_arrays, results.rows["return_"].astype(np.float64)
         tokens = np.concatenate([arrays["tokens"] for arrays in chunks])
-        so_far = best_programs.updated(state.master, results.rows, lambda job: self._text(tokens[job]))
+        so_far = best_programs.updated(state.master, results.rows, lambda job: self._texts(tokens[job : job + 1])[0])
         gradients, losses = self.lessons.gradients(state.theta, chunks)
         descent = descend(
             self.options.optimizer.full(), state.theta, state.master, gradients, self.options.grad_clip_threshold
@@ -161,7 +162,7 @@ class PolicyGradient(Strategy):
     def discoveries(self, state: State, results: Results) -> Sequence[Mapping[str, Any]]:
         """Return the correct programs of the batch."""
         tokens = np.concatenate([arrays["tokens"] for arrays in results.chunk_arrays])
-        return best_programs.discoveries(state, results.rows, lambda job: self._text(tokens[job]))
+        return best_programs.discoveries(state, results.rows, lambda job: self._texts(tokens[job : job + 1])[0])
 
     def _baseline(self, state: State, chunks: Sequence[Arrays], rewards: Array, tokens: Array) -> Array:
         """After the replays and this batch's programs, in this order."""
