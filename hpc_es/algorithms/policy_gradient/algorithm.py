@@ -69,7 +69,6 @@ class PolicyGradient(Strategy):
         options, length = self.options, self.problem.length
         theta = self.network.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS), self.options.param_init_factor)
         master = {**optimizers.initial_slots(options.optimizer.full(), theta.size), **best_programs.nothing(length)}
-        master["collapsed"] = np.array(False)
         if options.imitates:
             master |= queue_nothing(options.topk, length)
         if options.alpha:
@@ -142,22 +141,18 @@ class PolicyGradient(Strategy):
             master |= queue_after(master, tokens[best], float(rewards[best]))
         if self.options.alpha:
             master |= self.lessons.replay.added(master, tokens, rewards)
-        distinct = len({row.tobytes() for row in tokens})
-        master["collapsed"] = np.array(self._has_collapsed(state) or distinct == 1 < len(tokens))
         entropy = self.lessons.entropy.after(state.shared, losses["token_entropy"], int(so_far["executed"]))
         baseline = self._baseline(state, chunks, rewards, tokens)
         following = self._state(state.generation + 1, descent.theta, baseline, entropy, master)
-        measured = {"distinct_programs": float(distinct), "entropy_beta": self.lessons.entropy.of(state.shared)}
+        measured = {
+            "distinct_programs": float(_distinct(chunks)),
+            "entropy_beta": self.lessons.entropy.of(state.shared),
+        }
         return following, {**descent.metrics, **losses, **measured, **best_programs.metrics(so_far)}
 
-    @staticmethod
-    def _has_collapsed(state: State) -> bool:
-        """Return whether all programs of a batch were the same once; runs of 0.1 do not know."""
-        return bool(state.master.get("collapsed", False))
-
     def notices(self, state: State, results: Results, after: State) -> Sequence[str]:
-        """Return that a batch had one program only, which from then on is told once."""
-        return [COLLAPSED] if self._has_collapsed(after) else []
+        """Return that all programs of the batch are the same."""
+        return [COLLAPSED] if _distinct(results.chunk_arrays) == 1 < len(results.rows) else []
 
     def discoveries(self, state: State, results: Results) -> Sequence[Mapping[str, Any]]:
         """Return the correct programs of the batch."""
@@ -181,6 +176,11 @@ class PolicyGradient(Strategy):
     def summary(self, state: State) -> Mapping[str, Any]:
         """Return the programs found, and how many updates were made."""
         return {**best_programs.summary(state.master), "updates": state.generation}
+
+
+def _distinct(chunks: Sequence[Arrays]) -> int:
+    """How many different programs a batch has."""
+    return len({row.tobytes() for arrays in chunks for row in arrays["tokens"]})
 
 
 build = PolicyGradient
