@@ -28,7 +28,7 @@ report: {plot_interval_seconds: 0}
 FAST = "algorithm.optimizer.learning_rate=0.05"
 EASY = "task={kind: programs, name: print, base: 27, fixed_string: [0], max_code_length: 3}"
 VARIANTS = {
-    "target": ["algorithm.entropy_target=1.0"],
+    "target": ["algorithm.entropy_target=14.0"],
     "queue": ["algorithm.topk=3", "algorithm.topk_loss_hparam=2.0", "algorithm.topk_batch_size=2"],
     "values, ends": ["algorithm.ema_baseline_decay=0", "algorithm.eos_token=true", "algorithm.regularizer=0.01"],
     "correct ones": [EASY, "algorithm.eos_token=true", "algorithm.stop_on_success=false"],
@@ -147,7 +147,6 @@ def test_a_correct_program_ends_the_run_and_is_told(tmp_path: Path) -> None:
         (["algorithm.optimizer.kind=momentum"], "algorithm.optimizer.kind", "rmsprop"),
         (["algorithm.optimizer.learning_rate=-1"], "algorithm.optimizer.learning_rate", "-1"),
         (["algorithm.entropy_target=0.5", "algorithm.entropy_beta=0"], "algorithm.entropy_beta", "try 0.01"),
-        (["algorithm.entropy_target=2.1"], "algorithm.entropy_target", "of 8 tokens it is at most 2.08"),
         (["algorithm.entropy_target=0.5", "algorithm.entropy_beta_end=0"], "algorithm.entropy_beta_end", "remove one"),
         (["algorithm.entropy_beta=-0.1"], "algorithm.entropy_beta", "-0.1"),
         (["algorithm.policy_lstm_sizes=[]"], "algorithm.policy_lstm_sizes", "1"),

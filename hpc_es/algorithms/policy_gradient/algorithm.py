@@ -40,7 +40,7 @@ from hpc_es.core.keys import Purpose
 NEEDS = Needs(searches="programs", gradients=True)
 COLLAPSED = (
     "all programs of a batch are the same: the search has collapsed, and will hardly find another one "
-    "(try algorithm.entropy_target: 0.5, or a larger entropy_beta)"
+    "(try algorithm.entropy_target: 10, or a larger entropy_beta)"
 )
 QUEUE_DRAW, REPLAY_DRAW = 0, 1  # indices of the keys of a generation
 
@@ -141,7 +141,7 @@ class PolicyGradient(Strategy):
             master |= queue_after(master, tokens[best], float(rewards[best]))
         if self.options.alpha:
             master |= self.lessons.replay.added(master, tokens, rewards)
-        entropy = self.lessons.entropy.after(state.shared, losses["token_entropy"], int(so_far["executed"]))
+        entropy = self.lessons.entropy.after(state.shared, losses["program_entropy"], int(so_far["executed"]))
         baseline = self._baseline(state, chunks, rewards, tokens)
         following = self._state(state.generation + 1, descent.theta, baseline, entropy, master)
         measured = {

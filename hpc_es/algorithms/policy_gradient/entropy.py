@@ -2,7 +2,8 @@
 
 Held at a target, the factor is raised while the entropy is below it and lowered while it is above, as the temperature
 of soft actor-critic is (Haarnoja et al. 2018, arXiv:1812.05905, section 5), but never below `entropy_beta`: else it
-would come back late from a time of much entropy, such as the beginning.
+would come back late from a time of much entropy, such as the beginning. It is the entropy of a program, the sum of
+those of its tokens: that of a token alone is had by short programs too, of which there are few.
 
     beta <- max(entropy_beta, beta * exp(entropy_rate * (1 - entropy / entropy_target)))
 """
@@ -40,7 +41,7 @@ class EntropyFactor:
         return self.options.entropy_beta if self.is_constant else float(shared["entropy_beta"])
 
     def after(self, shared: Arrays, entropy: float, executed: int) -> dict[str, Array]:
-        """Return what the next generation has, where this one's tokens had this entropy on average."""
+        """Return what the next generation has, where this one's programs had this entropy on average."""
         options = self.options
         if self.is_constant:
             return {}

@@ -164,7 +164,9 @@ class ProgramLoss:
             gradients.append({GRADIENT: decay})
         losses = {name: sums[name] for name in ("policy_loss", "value_loss", "imitation_loss")}
         losses["policy_loss"] *= scale
-        return gradients, {**losses, "token_entropy": sums["entropy"] / sums["tokens"]}
+        losses["token_entropy"] = sums["entropy"] / sums["tokens"]
+        losses["program_entropy"] = sums["entropy"] / self.options.batch_size
+        return gradients, losses
 
 
 def _sums(batch: ProgramBatch, terms: Terms) -> Float64:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -63,7 +62,7 @@ class Options:
         "factor of the entropy; where it changes the first one, and the least with entropy_target", 0.01
     )
     entropy_target: Positive | None = option(
-        "entropy of a token, in nats, below which the factor is raised; null: it is not", None
+        "entropy of a program, in nats, below which the factor is raised; null: it is not", None
     )
     entropy_rate: Positive = option("how fast the factor follows entropy_target: ln of its change at no entropy", 0.05)
     entropy_beta_end: NonNegative | None = option(
@@ -114,9 +113,6 @@ class Options:
                 "entropy_beta",
                 "is 0, which a factor raised by entropy_target begins with: expected more than 0 (try 0.01)",
             )
-        if self.entropy_target is not None and self.entropy_target >= (most := math.log(TOKENS - (not self.eos_token))):
-            text = f"is {self.entropy_target:g}, but of {TOKENS - (not self.eos_token)} tokens it is at most"
-            yield "entropy_target", f"{text} {most:.3g} (try 0.5)"
         if self.alpha and not self.replays:
             text = f"is {self.alpha:g}: of a batch of {self.batch_size} no program is replayed"
             yield "alpha", f"{text} (try {1 / self.batch_size:g} or more, or 0)"
