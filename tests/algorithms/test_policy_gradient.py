@@ -11,7 +11,7 @@ import pytest
 from hpc_es.algorithms.parts.gradient import GRADIENT, norm
 from hpc_es.algorithms.parts.returns import targets
 from hpc_es.algorithms.policy_gradient.algorithm import PolicyGradient, build
-from hpc_es.algorithms.policy_gradient.loss import baseline_after, imitated, queue_after, queue_nothing
+from hpc_es.algorithms.policy_gradient.loss import SUMS, baseline_after, imitated, queue_after, queue_nothing
 from hpc_es.algorithms.policy_gradient.options import Options
 from hpc_es.algorithms.policy_gradient.program_gradient import ProgramBatch, differentiate
 from hpc_es.algorithms.policy_gradient.token_lstm import lengths
@@ -242,6 +242,32 @@ def test_priority_queue_training_alone_makes_the_queued_program_likelier() -> No
         assert metrics["policy_loss"] == 0
     assert losses[0] == pytest.approx(4 * np.log(8), rel=0.3)
     assert losses[-1] < 0.5
+
+
+def test_noise_is_in_what_is_read_of_the_queue_and_not_in_what_is_learned() -> None:
+    """A random one of 8 characters for each with probability 0.4: another one for 0.4 * 7 / 8 of them."""
+    arrays = queue_after(queue_nothing(1, 5), np.array([3, 1, 2, 0, 0], np.uint8), 1.0)
+    drawn = imitated(arrays, 2000, np.random.default_rng(0), 0.4)
+    tokens, read = drawn["imitated_tokens"], drawn["imitated_read"]
+    assert (tokens == [3, 1, 2, 0, 0]).all() and not read[:, 3:].any() and read[:, :3].min() == 1
+    assert (read != tokens)[:, :3].mean() == pytest.approx(0.35, abs=0.03)
+    plain = imitated(arrays, 2000, np.random.default_rng(0))
+    assert "imitated_read" not in plain and np.array_equal(plain["imitated_tokens"], tokens)
+
+
+def test_a_program_is_learned_from_the_tokens_that_are_read() -> None:
+    """With noise 0.9 its tokens are hardly known by those before: their likelihood is that of the tokens read."""
+    algorithm = made(topk=1, topk_loss_hparam=1.0, topk_noise=0.9, chunk_size=8)
+    state, _ = trained(algorithm, 1)
+    arrays = generation(algorithm, state)[0][0].arrays
+    targets, read = state.shared["imitated_tokens"], state.shared["imitated_read"]
+    assert (read != targets).any()
+    theta, nobody = state.theta.astype(np.float64), np.zeros((0, 4))
+    writing = write(algorithm.network, theta, nobody, given=read)
+    logits = writing.logits[np.arange(4), :, 0]
+    log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    expected = -log_p[np.arange(4), targets[0].astype(int) - 1].sum()
+    assert dict(zip(SUMS, arrays["sums"], strict=True))["imitation_loss"] == pytest.approx(expected, rel=1e-4)
 
 
 # Entropy and collapse.

@@ -82,7 +82,7 @@ class PolicyGradient(Strategy):
             shared["baseline"] = baseline
         if self.options.imitates:
             rng = self.keys.generator(Purpose.REPLAY, generation, QUEUE_DRAW)
-            shared |= imitated(master, self.options.topk_batch_size, rng)
+            shared |= imitated(master, self.options.topk_batch_size, rng, self.options.topk_noise)
         if self.options.alpha:
             rng = self.keys.generator(Purpose.REPLAY, generation, REPLAY_DRAW)
             shared |= self.lessons.replayed(master, rng)
@@ -105,20 +105,25 @@ class PolicyGradient(Strategy):
         since = time.perf_counter()
         jobs, size = self._cut(state)
         place, chunks = chunk.first_job % jobs // size, -(-jobs // size)
-        writing = self.written(state, chunk, self.lessons.given(state.shared, place, chunks))
+        given, noisy = (
+            self.lessons.given(state.shared, place, chunks),
+            self.options.imitates and self.options.topk_noise,
+        )
+        read = self.lessons.given(state.shared, place, chunks, "imitated_read") if noisy else None
+        writing = self.written(state, chunk, given, read)
         seconds = {"policy": time.perf_counter() - since}
         programs = self._texts(writing.tokens[: chunk.jobs])
         outcome = self.problem.evaluate(programs, self.jobs(state, chunk), poll)
         arrays = self.lessons.learned(state.shared, writing, outcome.rows["return_"], place, chunks)
         return Outcome(outcome.rows, arrays, {**outcome.seconds, **seconds})
 
-    def written(self, state: State, chunk: Chunk, given: Array | None = None) -> Writing:
+    def written(self, state: State, chunk: Chunk, given: Array | None = None, read: Array | None = None) -> Writing:
         """Write a chunk's programs, and read those given; a program's random numbers belong to its job."""
         numbers = [
             self.keys.borrowed(Purpose.POLICY_SAMPLING, state.generation, job).random(self.network.length)
             for job in chunk.job_numbers
         ]
-        return write(self.network, state.theta, np.stack(numbers), self.options.softmax_tr, given)
+        return write(self.network, state.theta, np.stack(numbers), self.options.softmax_tr, given, read)
 
     def _texts(self, tokens: Array) -> list[str]:
         """Return the programs of [rows, length], with a `_` for the token that ends them."""

@@ -17,9 +17,9 @@ from hpc_es.algorithms.parts.gradient import GRADIENT
 from hpc_es.algorithms.parts.priority_queue import MaxUniquePriorityQueue
 from hpc_es.algorithms.parts.replay import Replay, names
 from hpc_es.algorithms.policy_gradient.entropy import EntropyFactor
-from hpc_es.algorithms.policy_gradient.options import Options
+from hpc_es.algorithms.policy_gradient.options import TOKENS, Options
 from hpc_es.algorithms.policy_gradient.program_gradient import ProgramBatch, Terms, differentiate
-from hpc_es.algorithms.policy_gradient.token_lstm import TokenLSTM, lengths
+from hpc_es.algorithms.policy_gradient.token_lstm import END, TokenLSTM, lengths
 from hpc_es.algorithms.policy_gradient.writing import Writing
 from hpc_es.core.data import Array, Arrays, Float32, Float64
 
@@ -77,13 +77,16 @@ class ProgramLoss:
         """Return whether this generation has replays: the buffer is not empty."""
         return self.options.alpha > 0 and bool(shared["replayed_lengths"][0])
 
-    def given(self, shared: Arrays, place: int, chunks: int) -> Array:
-        """uint8[more, length]: programs that chunk number `place` of so many reads besides those it writes."""
+    def given(self, shared: Arrays, place: int, chunks: int, imitated: str = "imitated_tokens") -> Array:
+        """uint8[more, length]: programs that chunk number `place` of so many has besides those it writes.
+
+        With `imitated_read` it is what is read in place of the imitated ones.
+        """
         read = [np.zeros((0, self.network.length), np.uint8)]
         if self.options.alpha:
             read.append(shared["replayed_tokens"][self._share(shared, place, chunks)])
         if self.options.imitates and place == 0:
-            read.append(shared["imitated_tokens"])
+            read.append(shared[imitated])
         return np.concatenate(read)
 
     def _share(self, shared: Arrays, place: int, chunks: int) -> slice:
@@ -215,9 +218,17 @@ def queue_after(arrays: Arrays, tokens: Array, reward: float) -> dict[str, Array
     return {**after, "queue_count": np.array(len(queue), np.int64)}
 
 
-def imitated(arrays: Arrays, draws: int, rng: np.random.Generator) -> dict[str, Array]:
-    """Programs drawn from the queue, each as likely, with replacement; of length 0 while it is empty."""
+def imitated(arrays: Arrays, draws: int, rng: np.random.Generator, noise: float = 0.0) -> dict[str, Array]:
+    """Programs drawn from the queue, each as likely, with replacement; of length 0 while it is empty.
+
+    With noise there is what is read in their place, too: each character is with this probability a random one. Like the
+    word dropout of Bowman et al. 2016 (arXiv:1511.06349, section 3.1) it keeps what follows from hanging on each token.
+    """
     count = int(arrays["queue_count"])
     places = rng.integers(count, size=draws) if count else np.zeros(draws, np.intp)
     tokens = arrays["queue_tokens"][places]
-    return {"imitated_tokens": tokens, "imitated_lengths": lengths(tokens) if count else np.zeros(draws, np.int32)}
+    drawn = {"imitated_tokens": tokens, "imitated_lengths": lengths(tokens) if count else np.zeros(draws, np.int32)}
+    if noise:
+        other = (rng.random(tokens.shape) < noise) & (tokens != END)
+        drawn["imitated_read"] = np.where(other, rng.integers(1, TOKENS, tokens.shape, dtype=np.uint8), tokens)
+    return drawn

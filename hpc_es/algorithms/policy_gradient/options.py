@@ -74,6 +74,10 @@ class Options:
     topk: Natural = option("programs in the priority queue; 0: there is none", 0)
     topk_loss_hparam: NonNegative = option("factor of the queue's likelihood", 0.0)
     topk_batch_size: Natural = option("programs drawn from the queue for an update", 1)
+    topk_noise: Fraction = option(
+        "share of a queued program's tokens that are others when it is read, so that it is learned to go on after them",
+        0.0,
+    )
     ema_baseline_decay: Fraction = option("decay of the running mean of rewards; 0: a learned value instead", 0.99)
     eos_token: bool = option("programs may end before their full length, by a token that counts as a character", False)
     alpha: Fraction = option("share of a batch that is replayed", 0.0)
@@ -122,8 +126,8 @@ class Options:
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield what has no effect: (key, text)."""
         if not self.imitates:
-            why = "topk is 0" if not self.topk else "topk_loss_hparam is 0"
-            yield from unused(self, ("topk", "topk_batch_size") if self.topk else ("topk_batch_size",), why)
+            why, own = "topk is 0" if not self.topk else "topk_loss_hparam is 0", ("topk_batch_size", "topk_noise")
+            yield from unused(self, ("topk", *own) if self.topk else own, why)
         if self.entropy_target is None:
             yield from unused(self, ("entropy_rate",), "entropy_target is null")
         if self.entropy_beta_end is None:

@@ -35,10 +35,16 @@ class Writing:
 
 
 def write(
-    network: TokenLSTM, theta: Array, uniforms: Array, sharpness: float = 1.0, given: Array | None = None
+    network: TokenLSTM,
+    theta: Array,
+    uniforms: Array,
+    sharpness: float = 1.0,
+    given: Array | None = None,
+    read: Array | None = None,
 ) -> Writing:
     """Write programs by uniform numbers [programs, length], and read those that are given, uint8[more, length].
 
+    `read` is what is read in their place, where they are to be learned from other tokens than their own.
     A token is the place of its number among the sums of the probabilities, softmax(sharpness * logits). Arithmetic is
     that of theta.
     """
@@ -50,7 +56,7 @@ def write(
     embedding, output = arrays["embedding"].T.copy(), arrays["policy/output"][:, network.first_token :].T.copy()
     numbers, factor = uniforms.T.astype(theta.dtype), theta.dtype.type(sharpness)
     tokens = np.zeros((network.length + 1, rows), np.int64)  # after the one that every program begins with
-    tokens[1:, written:] = given.T
+    tokens[1:, written:] = (given if read is None else read).T
     below = np.tri(len(output), dtype=theta.dtype)
     logits, ended = np.empty((network.length, len(output), rows), theta.dtype), np.zeros(written, np.bool_)
     t = 0
@@ -63,7 +69,9 @@ def write(
             ended |= chosen == END
         t += 1
         tokens[t, :written] = chosen
-    return Writing(network, arrays, tokens[1:].T.astype(np.uint8), tokens[:t], logits[:t], policy, values)
+    programs = tokens[1:].T.astype(np.uint8)
+    programs[written:] = given
+    return Writing(network, arrays, programs, tokens[:t], logits[:t], policy, values)
 
 
 def _drawn(logits: Array, below: Array, numbers: Array) -> Array:
