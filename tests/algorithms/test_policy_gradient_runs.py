@@ -28,7 +28,12 @@ report: {plot_interval_seconds: 0}
 FAST = "algorithm.optimizer.learning_rate=0.05"
 EASY = "task={kind: programs, name: print, base: 27, fixed_string: [0], max_code_length: 3}"
 VARIANTS = {
-    "target": ["algorithm.entropy_target=14.0"],
+    "target": [
+        "algorithm.entropy_target=14.0",
+        "algorithm.topk=3",
+        "algorithm.topk_loss_hparam=2.0",
+        "algorithm.topk_noise=0.3",
+    ],
     "queue": ["algorithm.topk=3", "algorithm.topk_loss_hparam=2.0", "algorithm.topk_batch_size=2"],
     "values, ends": ["algorithm.ema_baseline_decay=0", "algorithm.eos_token=true", "algorithm.regularizer=0.01"],
     "correct ones": [EASY, "algorithm.eos_token=true", "algorithm.stop_on_success=false"],
