@@ -17,11 +17,12 @@ from hpc_es.algorithms.policy_gradient.algorithm import build
 from hpc_es.algorithms.policy_gradient.options import Options
 from hpc_es.core.data import CORRECT, Results, row_dtype
 from hpc_es.core.keys import Keys
-from hpc_es.policies.networks.lstm_tensorflow import fused
+from hpc_es.policies.networks.lstm import FORGET_BIAS
 from hpc_es.policies.networks.tensorflow_setup import tensorflow
 from hpc_es.tasks.programs import task as programs
 
 BATCH, LENGTH, UNITS, INPUTS, REPEATS = 64, 100, 35, 10, 15
+TARGETS = {"keras": 1.0, "kernel": 1.3}
 NO_ROWS = np.zeros(0, row_dtype((CORRECT,)))
 
 
@@ -41,9 +42,9 @@ def run() -> list[dict[str, Any]]:
     rows = []
     for bare in ("keras", "kernel"):
         ratio = taken["all"] / taken[bare]
-        rows.append(
-            {"bare": bare, "bare_seconds": taken[bare], "ratio": ratio, "target": 4.0, "met": ratio <= 4, **shown}
-        )
+        target = TARGETS[bare]
+        compared = {"bare_seconds": taken[bare], "ratio": ratio, "target": target, "met": ratio <= target}
+        rows.append({"bare": bare, **compared, **shown})
     return rows
 
 
@@ -63,9 +64,9 @@ def update() -> Callable[[], Any]:
     rows = search.evaluate(state, chunk, lambda: None).rows
 
     def work() -> Any:
-        tokens = search.written(state, chunk)
-        arrays = search.lessons.learned(state.shared, tokens, rows["return_"], 0, 1)
-        return search.tell(state, Results(rows, [{"tokens": tokens, **arrays}], []))
+        writing = search.written(state, chunk, search.lessons.given(state.shared, 0, 1))
+        arrays = search.lessons.learned(state.shared, writing, rows["return_"], 0, 1)
+        return search.tell(state, Results(rows, [arrays], []))
 
     work()
     return work
@@ -114,6 +115,24 @@ def kernel() -> Callable[[], Any]:
         return tape.gradient(total, weights)
 
     return called(tf.function(both, autograph=False), x)
+
+
+def fused(tf: Any, x: Any, kernel: Any, bias: Any) -> Any:
+    """h of every step, [steps, rows, units], by TensorFlow's own kernel of a whole layer."""
+    units = kernel.shape[1] // 4
+    zero, none = tf.zeros([tf.shape(x)[1], units], x.dtype), tf.zeros([units], x.dtype)
+    layer = tf.raw_ops.BlockLSTM(
+        seq_len_max=tf.constant(x.shape[0], tf.int64),
+        x=x,
+        cs_prev=zero,
+        h_prev=zero,
+        w=kernel,
+        **dict.fromkeys(("wci", "wcf", "wco"), none),  # peepholes, which there are none of
+        b=bias,
+        forget_bias=FORGET_BIAS,
+        cell_clip=-1.0,
+    )
+    return layer.h
 
 
 def called(function: Any, x: Any) -> Callable[[], Any]:

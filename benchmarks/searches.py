@@ -1,58 +1,155 @@
-"""The searches for programs against each other: every experiment on every task, some repetitions.
+"""The searches for programs against each other: experiments x tasks x seeds, each run on one core.
 
-    python -m benchmarks.searches --out runs/searches
-    hpc-es program-table runs/searches/*/*                        each at its own number of programs executed (NPE)
-    hpc-es program-table runs/searches/*/* --npe-limit 32000      all at the same
+    python -m benchmarks.searches topk_tuned --tasks print echo reverse --seeds 3 --jobs 2
+    python -m benchmarks.searches ga-20M rand-20M --seeds 3 --npe 5_000_000        all 26 tasks of the paper
+    hpc-es program-table runs/searches/*/*/*                                       success rates
 
-A run takes one core; `--at-once` so many run side by side. Runs carry on where
-they stopped, so the command may be interrupted and repeated.
+An experiment is a config without `.yaml`. Runs lie below `--out` as EXPERIMENT/TASK/SEED, `--jobs` of them side by
+side. They carry on from their checkpoints, so the command may be interrupted and repeated; `--table` runs nothing. The
+CSV has a line for each run that is finished, and is written anew after each.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import io
+import json
+import signal
 import subprocess
 import sys
-import time
+import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.jobs import ROOT
+from hpc_es.tasks.programs.task import NAMES, PAPER
 
-# The configs and how many programs a repetition may execute; the first two are 20 times as fast as the others.
-EXPERIMENTS = {"rand-20M": 1_000_000, "ga-20M": 1_000_000, "pg-20M": 32_000, "topk-20M": 32_000, "pg-topk-20M": 32_000}
-TASKS = ("print-hello", "reverse", "remove-char", "count-char", "echo-twice", "divide-2")
-REPETITIONS = 5
+COLUMNS = ("task", "algorithm", "seed", "solved", "npe", "seconds", "program")
+INTERRUPTED = 75
+
+
+@dataclass(frozen=True)
+class Search:
+    """One run, in a directory of its own."""
+
+    experiment: str
+    task: str
+    seed: int
+    out: Path
+
+    @property
+    def directory(self) -> Path:
+        """Where it lies."""
+        return self.out / self.experiment / self.task / str(self.seed)
+
+    @property
+    def line(self) -> dict[str, Any] | None:
+        """Return its line of the CSV, if it is finished."""
+        file = self.directory / "result.json"
+        if not file.exists():
+            return None
+        found = json.loads(file.read_text())
+        solved, program = bool(found["success"]), found["code_solution"] or found["best_program"]
+        values = (self.task, self.experiment, self.seed, int(solved), found["npe"], f"{found['seconds']:.0f}", program)
+        return dict(zip(COLUMNS, values, strict=True))
+
+    def command(self, npe: int, overrides: Sequence[str]) -> list[str]:
+        """Return the command that begins it or carries it on."""
+        config = str(ROOT / f"configs/{self.experiment}.yaml")
+        words = [f"task.name={self.task}", "repetitions=1", f"seed={self.seed}", f"stop.episodes={npe}", *overrides]
+        return [sys.executable, "-m", "hpc_es.main", config, *words, "--output", str(self.directory)]
+
+
+class Pool:
+    """Runs searches side by side; a signal ends them all, each with a checkpoint."""
+
+    def __init__(self, csv_file: Path, searches: Sequence[Search]) -> None:
+        self._csv, self._searches, self._lock = csv_file, searches, threading.Lock()
+        self._jobs: list[subprocess.Popen[bytes]] = []
+        self.stopped, self.failed = False, list[Search]()
+
+    def stop(self, number: int, frame: Any) -> None:
+        """Handle a signal."""
+        self.stopped = True
+        for job in self._jobs:
+            if job.poll() is None:
+                job.terminate()
+
+    def run(self, search: Search, npe: int, overrides: Sequence[str]) -> None:
+        """Run one to its end, unless it is there."""
+        if search.line is None and not self.stopped:
+            search.directory.mkdir(parents=True, exist_ok=True)
+            with (search.directory / "out.txt").open("a") as log:
+                # a session of its own: Ctrl-C comes to this process alone, which ends them
+                job = subprocess.Popen(
+                    search.command(npe, overrides), cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+                )
+                self._jobs.append(job)
+                if self.stopped:
+                    job.terminate()
+                status = job.wait()
+            if status not in (0, INTERRUPTED):
+                self.failed.append(search)
+                print(f"{search.directory}: status {status}, see out.txt there", file=sys.stderr, flush=True)
+        with self._lock:
+            write(self._csv, self._searches)
+            if search.line is not None:
+                print("  ".join(f"{name} {value}" for name, value in search.line.items()), flush=True)
 
 
 def main() -> int:
-    """Run them all."""
+    """Run what is missing; the status is 1 if a run failed, 75 after a signal."""
+    options = _options()
+    searches = [
+        Search(experiment, task, seed, options.out)
+        for seed in range(1, options.seeds + 1)
+        for task in options.tasks
+        for experiment in options.experiments
+    ]
+    options.csv.parent.mkdir(parents=True, exist_ok=True)
+    pool = Pool(options.csv, searches)
+    if options.table:
+        write(options.csv, searches)
+        return 0
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, pool.stop)
+    with ThreadPoolExecutor(options.jobs) as threads:
+        list(threads.map(lambda search: pool.run(search, options.npe, options.overrides), searches))
+    return INTERRUPTED if pool.stopped else int(bool(pool.failed))
+
+
+def write(path: Path, searches: Sequence[Search]) -> None:
+    """Write a line for each search that is finished."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(line for search in searches if (line := search.line) is not None)
+    new = path.with_suffix(".new")
+    new.write_text(text.getvalue())
+    new.replace(path)
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.searches", description=__doc__.splitlines()[0])
+    parser.add_argument("experiments", nargs="+", help="configs, without .yaml, such as ga-20M")
+    parser.add_argument("--tasks", nargs="+", choices=NAMES, default=PAPER, metavar="TASK", help="default: all 26")
+    parser.add_argument("--seeds", type=int, default=3, help="1 .. N")
+    parser.add_argument("--npe", type=int, default=5_000_000, help="programs that a run may execute")
+    parser.add_argument("--jobs", type=int, default=2, help="runs side by side")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", dest="overrides", help="for all runs")
     parser.add_argument("--out", type=Path, default=ROOT / "runs/searches")
-    parser.add_argument("--at-once", type=int, default=2)
+    parser.add_argument("--csv", type=Path, help="default: searches.csv in --out")
+    parser.add_argument("--table", action="store_true", help="write the CSV of what is there, run nothing")
     options = parser.parse_args()
-    runs = [(experiment, task) for task in TASKS for experiment in EXPERIMENTS]
-    with ThreadPoolExecutor(options.at_once) as pool:
-        for (experiment, task), seconds in zip(
-            runs, pool.map(lambda run: search(*run, options.out), runs), strict=True
-        ):
-            print(f"{experiment} {task}: {seconds:.0f} s", flush=True)
-    return 0
-
-
-def search(experiment: str, task: str, out: Path) -> float:
-    """Run the repetitions of an experiment on a task; seconds taken."""
-    words = [f"task.name={task}", f"repetitions={REPETITIONS}", f"stop.episodes={EXPERIMENTS[experiment]}"]
-    job = [sys.executable, "-m", "hpc_es.main", str(ROOT / f"configs/{experiment}.yaml"), *words]
-    since = time.perf_counter()
-    subprocess.run(
-        [*job, "--output", str(out / experiment / task)],
-        cwd=ROOT,
-        check=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    return time.perf_counter() - since
+    options.csv = options.csv or options.out / "searches.csv"
+    for experiment in options.experiments:
+        if not (ROOT / f"configs/{experiment}.yaml").is_file():
+            parser.error(f"expected a config in configs/, without .yaml, found {experiment}")
+    return options
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-COMPUTE_WITH_TENSORFLOW = ("actor_critic", "policy_gradient")  # kinds, as parameters of tests
+COMPUTE_WITH_TENSORFLOW = ("actor_critic",)  # kinds, as parameters of tests
 
 if importlib.util.find_spec("hypothesis"):  # not in the environments of make test-gym and make test-ft
     from hypothesis import HealthCheck, settings

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hpc_es.algorithms.parts import best_programs
-from hpc_es.algorithms.parts.genetics import Genome, is_closed, offspring, roulette
+from hpc_es.algorithms.parts.genetics import Genome, genomes_of, is_closed, offspring, roulette, table_of
 from hpc_es.algorithms.parts.priority_queue import MaxUniquePriorityQueue
 from hpc_es.algorithms.parts.strategy import Strategy
 from hpc_es.config.options import Count, Probability, option, options
@@ -67,7 +67,7 @@ class GeneticAlgorithm(Strategy):
         size, length = self.options.population_size, self.problem.length
         drawn = self.keys.generator(Purpose.PROGRAMS).integers(self._genes, size=(size, length), dtype=np.uint8)
         nothing = Ranked([], [])
-        return self._state(0, _rows(drawn), nothing, nothing, best_programs.nothing(length))
+        return self._state(0, genomes_of(drawn), nothing, nothing, best_programs.nothing(length))
 
     @property
     def _genes(self) -> int:
@@ -80,9 +80,9 @@ class GeneticAlgorithm(Strategy):
         size, most, length = self.options.population_size, self.options.hall_of_fame_size, self.problem.length
         known = set(parents.genomes)
         fresh = [genome for genome in dict.fromkeys(children) if genome not in known]
-        shared = {"programs": _table(fresh, size, length), "count": np.array(len(fresh), np.int64)}
+        shared = {"programs": table_of(fresh, size, length), "count": np.array(len(fresh), np.int64)}
         master = {
-            "children": _table(children, size, length),
+            "children": table_of(children, size, length),
             "children_count": np.array(len(children), np.int64),
             **_packed("parents", parents, size + most, length),
             **_packed("best", best, most, length),
@@ -97,7 +97,7 @@ class GeneticAlgorithm(Strategy):
 
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         """Execute some of the programs."""
-        genomes = _rows(state.shared["programs"][chunk.first_job : chunk.first_job + chunk.jobs])
+        genomes = genomes_of(state.shared["programs"][chunk.first_job : chunk.first_job + chunk.jobs])
         programs = [self._text(genome) for genome in genomes]
         return self.problem.evaluate(programs, self.jobs(state, chunk), poll)
 
@@ -106,11 +106,11 @@ class GeneticAlgorithm(Strategy):
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
         """Reward the children, keep the best of all, and make the next children."""
-        fresh = _rows(state.shared["programs"][: int(state.shared["count"])])
+        fresh = genomes_of(state.shared["programs"][: int(state.shared["count"])])
         so_far = best_programs.updated(state.master, results.rows, lambda job: self._text(fresh[job]))
         population, best = self._population(state, fresh, results.rows["return_"].tolist())
         following = state.generation + 1
-        rng = self.keys.generator(Purpose.GENETICS, following)
+        rng = self.keys.borrowed(Purpose.GENETICS, following)
         rewards = np.array(population.rewards, np.float64)
         chosen = roulette(rewards, self.options.population_size - len(best.genomes), rng)
         parents = [population.genomes[place] for place in chosen.tolist()]
@@ -127,11 +127,14 @@ class GeneticAlgorithm(Strategy):
         """Return the children with the hall of fame, best first, which they have entered; and that hall of fame."""
         parents, best = _unpacked("parents", state.master), _unpacked("best", state.master)
         known = dict(zip(parents.genomes, parents.rewards, strict=True)) | dict(zip(fresh, rewards, strict=True))
-        children = _rows(state.master["children"][: int(state.master["children_count"])])
+        children = genomes_of(state.master["children"][: int(state.master["children_count"])])
         rewarded = [known[genome] for genome in children]
         hall = MaxUniquePriorityQueue(self.options.hall_of_fame_size)
-        for genomes, of_them in ((best.genomes, best.rewards), (children, rewarded)):
-            for genome, reward in zip(genomes, of_them, strict=True):
+        for genome, reward in zip(best.genomes, best.rewards, strict=True):
+            hall.push(reward, genome)
+        full, smallest = len(hall) == hall.capacity, min(best.rewards, default=0.0)
+        for genome, reward in zip(children, rewarded, strict=True):
+            if not full or reward > smallest:  # most are not, and could not enter
                 hall.push(reward, genome)
         order = hall.in_order()
         best = Ranked([item for _, item, _ in order], [score for score, _, _ in order])  # type: ignore[misc]
@@ -141,7 +144,7 @@ class GeneticAlgorithm(Strategy):
 
     def discoveries(self, state: State, results: Results) -> Sequence[Mapping[str, Any]]:
         """Return the correct programs among those that were executed."""
-        fresh = _rows(state.shared["programs"][: int(state.shared["count"])])
+        fresh = genomes_of(state.shared["programs"][: int(state.shared["count"])])
         return best_programs.discoveries(state, results.rows, lambda job: self._text(fresh[job]))
 
     def _original_npe(self, generation: int) -> int:
@@ -176,25 +179,16 @@ class GeneticAlgorithm(Strategy):
         return {**best_programs.summary(state.master), "original_npe": self._original_npe(state.generation)}
 
 
-def _rows(table: Array) -> list[Genome]:
-    return [row.tobytes() for row in table]
-
-
-def _table(genomes: Sequence[Genome], rows: int, length: int) -> Array:
-    """uint8[rows, length], zeros behind the genomes."""
-    return np.frombuffer(b"".join(genomes).ljust(rows * length, b"\0"), np.uint8).reshape(rows, length)
-
-
 def _packed(name: str, ranked: Ranked, rows: int, length: int) -> dict[str, Array]:
     rewards = np.zeros(rows, np.float64)
     rewards[: len(ranked.rewards)] = ranked.rewards
     count = np.array(len(ranked.genomes), np.int64)
-    return {name: _table(ranked.genomes, rows, length), f"{name}_rewards": rewards, f"{name}_count": count}
+    return {name: table_of(ranked.genomes, rows, length), f"{name}_rewards": rewards, f"{name}_count": count}
 
 
 def _unpacked(name: str, arrays: Arrays) -> Ranked:
     count = int(arrays[f"{name}_count"])
-    return Ranked(_rows(arrays[name][:count]), arrays[f"{name}_rewards"][:count].tolist())
+    return Ranked(genomes_of(arrays[name][:count]), arrays[f"{name}_rewards"][:count].tolist())
 
 
 build = GeneticAlgorithm

@@ -190,7 +190,7 @@ class Config:
             return True
         if self.policy is not None and (is_foreign(self.policy.kind) or self.policy.backend == "tensorflow"):
             return True
-        return bool(module("algorithms", self.algorithm.kind).NEEDS.tensorflow)
+        return bool(module("algorithms", self.algorithm.kind).NEEDS.gradients)
 
     def problems(self) -> Iterator[Problem]:
         """Mistakes that no single section shows: (key, text)."""

@@ -58,6 +58,7 @@ class Needs:
     policy: str = "mlp"  # the kind of policy where a policy acts and the config names none
     noise: bool = False  # whether it perturbs parameters by a Noise
     tensorflow: bool = False  # whether it computes with TensorFlow itself
+    gradients: bool = False  # whether chunks give gradients, so that bits depend on how rounds are cut
     fields: tuple[Field, ...] = ()  # further fields of a row, which its `evaluate` fills
     presets: Mapping[str, Any] = field(default_factory=dict)  # defaults of other sections, by dotted key
     growing: bool = False  # whether arrays of its state change their shapes, such as an archive
@@ -71,7 +72,7 @@ class Offers:
     problems: tuple[Searched, ...]  # the kinds of problem that it can be
     policy: bool = False  # whether a policy acts in it
     values: bool = False  # whether its jobs have values, which `stop.target_value` is of
-    any_chunks: bool = False  # whether no bit depends on how rounds are cut, where nothing is computed by TensorFlow
+    any_chunks: bool = False  # whether no bit depends on how rounds are cut, where no chunk gives a gradient
     compiled: bool = False  # whether it compiles the policy's pure form, and says how many jobs a call has
 
 

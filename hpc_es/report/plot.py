@@ -90,9 +90,9 @@ def _panels(groups: Sequence[Group], x: X | None) -> Sequence[X]:
 
 
 def figure(groups: Sequence[Group], panels: Sequence[X], title: str | None) -> Figure:
-    """Return the figure, 1200 x 500 pixels at 150 dots an inch; 1200 x 750 with a distribution below an objective."""
+    """Return the figure, 1200 x 500 pixels at 150 dots an inch; 1200 x 750 with how broad the search is below."""
     values = groups[0].measure is VALUES
-    lower = values and has_distribution(groups)
+    lower = has_distribution(groups)
     result = Figure(figsize=(8.0, 5.0 if lower else 10 / 3), dpi=150, layout="constrained")
     heights = (3, 2) if lower else (1,)
     grid = result.subplots(len(heights), len(panels), sharey="row", squeeze=False, height_ratios=heights)
@@ -120,7 +120,7 @@ def figure(groups: Sequence[Group], panels: Sequence[X], title: str | None) -> F
     columns = min(max(LEGEND_LETTERS // letters, 1), len(lines))
     heading = title or _subject(groups)
     result.legend(
-        handles=[*value_key(groups), *(distribution_key(groups) if lower else ())] if values else _key(groups),
+        handles=[*(value_key(groups) if values else _key(groups)), *distribution_key(groups)],
         loc="outside upper center",
         ncols=4 if lower else 3,
         fontsize=8,

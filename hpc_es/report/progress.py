@@ -162,6 +162,8 @@ def _of_search(row: Row) -> list[tuple[str, str | None]]:
     return [
         ("best reward", number(row["best_reward"])),
         ("correct program", "found" if row.get("solved") else None),
+        ("distinct", number(row["distinct_programs"]) if row.get("distinct_programs") is not None else None),
+        ("entropy", number(row["token_entropy"]) if row.get("token_entropy") is not None else None),
         ("NPE", number(row.get("episodes_total"))),
         ("programs/s", number(programs / seconds) if programs is not None and seconds else None),
     ]

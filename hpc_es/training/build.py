@@ -75,8 +75,8 @@ def unit_of(config: Config) -> int:
 
 
 def cutting_of(config: Config, problem: Any) -> Cutting:
-    """Return how rounds may be cut; gradients of a chunk by TensorFlow depend on that."""
-    cutting: Cutting = "fixed" if needs(config).tensorflow else problem.cutting
+    """Return how rounds may be cut; gradients of a chunk depend on that."""
+    cutting: Cutting = "fixed" if needs(config).gradients else problem.cutting
     return cutting
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 RUN, EVALUATE, STOP, FAIL, REPLAY = 0, 1, 2, 3, 4  # what rank 0 tells the others to do
 OTHERS_SAVE_SECONDS = 2.0
+QUIET = 100  # generations in which a notice is not said again
 
 
 @dataclass
@@ -68,7 +69,7 @@ class Training:
         self._chunks = ChunkPlan(self.config, self.parts, self.world, self._evaluation_jobs())
         self._shared = SharedState(self.world, self._replicated, self.state)
         self._interrupted = self._trained = self._is_stopped = False
-        self._noticed: Sequence[str] = ()
+        self._noticed: dict[str, int] = {}  # when a notice was last due
         self.final: dict[str, float] = {}  # rank 0: what the final evaluation found
 
     def _shared_work(self) -> Work:
@@ -266,12 +267,12 @@ class Training:
         return measured
 
     def _notice(self, generation: int, notices: Sequence[str]) -> None:
-        """Rank 0: write what the algorithm has to say, and not again what it said of the generation before."""
+        """Rank 0: write what the algorithm has to say, and not again what it said of one of the last generations."""
         assert self.writer
         for notice in notices:
-            if notice not in self._noticed:
+            if generation - self._noticed.get(notice, -QUIET) >= QUIET:
                 self.writer.progress.message(f"generation {generation}: {notice}")
-        self._noticed = tuple(notices)
+            self._noticed[notice] = generation
 
     def _finish(self) -> None:
         """Checkpoint, then measure the last theta; neither the best theta nor a later run depends on this."""

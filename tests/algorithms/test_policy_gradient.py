@@ -11,15 +11,15 @@ import pytest
 from hpc_es.algorithms.parts.gradient import GRADIENT, norm
 from hpc_es.algorithms.parts.returns import targets
 from hpc_es.algorithms.policy_gradient.algorithm import PolicyGradient, build
-from hpc_es.algorithms.policy_gradient.loss import baseline_after, imitated, queue_after, queue_nothing
+from hpc_es.algorithms.policy_gradient.loss import SUMS, baseline_after, imitated, queue_after, queue_nothing
 from hpc_es.algorithms.policy_gradient.options import Options
+from hpc_es.algorithms.policy_gradient.program_gradient import ProgramBatch, differentiate
 from hpc_es.algorithms.policy_gradient.token_lstm import lengths
+from hpc_es.algorithms.policy_gradient.writing import write
 from hpc_es.core.data import CORRECT, Array, Outcome, Results, State, row_dtype
 from hpc_es.core.keys import Keys
 from hpc_es.tasks.programs import task as programs
 from tests.toys import nothing
-
-pytestmark = pytest.mark.tensorflow
 
 NO_ROWS = np.zeros(0, row_dtype((CORRECT,)))
 SMALL: dict[str, Any] = {"batch_size": 8, "policy_lstm_sizes": (5,), "value_lstm_sizes": (4,)}
@@ -166,11 +166,12 @@ def test_the_baseline_of_an_update_is_that_before_it() -> None:
 def test_a_baseline_equal_to_all_rewards_leaves_no_gradient() -> None:
     algorithm = made(entropy_beta=0.0)
     state = algorithm.initial()
-    tokens = generation(algorithm, state)[0][0].arrays["tokens"]
+    chunk = algorithm.ask(state, 0, NO_ROWS)[0]
     shared = {**state.shared, "baseline": np.full(4, 0.7)}
-    even = algorithm.lessons.learned(shared, tokens, np.full(len(tokens), 0.7), 0, 2)
+    writing = algorithm.written(state, chunk)
+    even = algorithm.lessons.learned(shared, writing, np.full(chunk.jobs, 0.7), 0, 2)
     assert not even[GRADIENT].any()
-    assert algorithm.lessons.learned(shared, tokens, np.full(len(tokens), 0.8), 0, 2)[GRADIENT].any()
+    assert algorithm.lessons.learned(shared, writing, np.full(chunk.jobs, 0.8), 0, 2)[GRADIENT].any()
 
 
 def test_returns_and_advantages_of_the_published_episode() -> None:
@@ -243,6 +244,97 @@ def test_priority_queue_training_alone_makes_the_queued_program_likelier() -> No
     assert losses[-1] < 0.5
 
 
+def test_noise_is_in_what_is_read_of_the_queue_and_not_in_what_is_learned() -> None:
+    """A random one of 8 characters for each with probability 0.4: another one for 0.4 * 7 / 8 of them."""
+    arrays = queue_after(queue_nothing(1, 5), np.array([3, 1, 2, 0, 0], np.uint8), 1.0)
+    drawn = imitated(arrays, 2000, np.random.default_rng(0), 0.4)
+    tokens, read = drawn["imitated_tokens"], drawn["imitated_read"]
+    assert (tokens == [3, 1, 2, 0, 0]).all() and not read[:, 3:].any() and read[:, :3].min() == 1
+    assert (read != tokens)[:, :3].mean() == pytest.approx(0.35, abs=0.03)
+    plain = imitated(arrays, 2000, np.random.default_rng(0))
+    assert "imitated_read" not in plain and np.array_equal(plain["imitated_tokens"], tokens)
+
+
+def test_a_program_is_learned_from_the_tokens_that_are_read() -> None:
+    """With noise 0.9 its tokens are hardly known by those before: their likelihood is that of the tokens read."""
+    algorithm = made(topk=1, topk_loss_hparam=1.0, topk_noise=0.9, chunk_size=8)
+    state, _ = trained(algorithm, 1)
+    arrays = generation(algorithm, state)[0][0].arrays
+    targets, read = state.shared["imitated_tokens"], state.shared["imitated_read"]
+    assert (read != targets).any()
+    theta, nobody = state.theta.astype(np.float64), np.zeros((0, 4))
+    writing = write(algorithm.network, theta, nobody, given=read)
+    logits = writing.logits[np.arange(4), :, 0]
+    log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    expected = -log_p[np.arange(4), targets[0].astype(int) - 1].sum()
+    assert dict(zip(SUMS, arrays["sums"], strict=True))["imitation_loss"] == pytest.approx(expected, rel=1e-4)
+
+
+# Entropy and collapse.
+
+
+def test_the_factor_of_the_entropy_follows_its_target_by_hand() -> None:
+    """beta exp(rate (1 - H / target)): at no entropy exp(rate) times as much, at the target the same; 0.5 at least."""
+    factor = made(entropy_beta=0.5, entropy_target=0.8, entropy_rate=0.1).lessons.entropy
+    first = factor.initial()
+    assert factor.of(first) == 0.5
+    for entropy, expected in ((0.0, 0.5 * np.exp(0.1)), (0.8, 0.5), (1.6, 0.5)):
+        assert factor.of(factor.after(first, entropy, 0)) == pytest.approx(expected, rel=1e-12)
+    raised = {"entropy_beta": np.array(2.0)}
+    assert factor.of(factor.after(raised, 1.6, 0)) == pytest.approx(2 * np.exp(-0.1), rel=1e-12)
+    assert factor.of(factor.after({"entropy_beta": np.array(99.9)}, 0.0, 0)) == 100
+
+
+def test_the_factor_of_the_entropy_falls_evenly() -> None:
+    factor = made(entropy_beta=0.5, entropy_beta_end=0.1, entropy_programs=1000).lessons.entropy
+    found = [factor.of(factor.after(factor.initial(), 1.0, executed)) for executed in (0, 250, 1000, 5000)]
+    assert found == pytest.approx([0.5, 0.4, 0.1, 0.1])
+
+
+@pytest.mark.parametrize("options", [{"entropy_target": 2.0}, {"entropy_beta_end": 0.0, "entropy_programs": 16}])
+def test_the_factor_is_state_and_is_what_the_gradient_has(options: dict[str, Any]) -> None:
+    changing, plain = made(entropy_beta=0.2, **options), made(entropy_beta=0.2)
+    first = changing.initial()
+    np.testing.assert_array_equal(whole(changing, first), whole(plain, first))
+    state = replace(first, shared={**first.shared, "entropy_beta": np.array(0.7)})
+    np.testing.assert_array_equal(whole(changing, state), whole(made(entropy_beta=0.7), first))
+    after, metrics = changing.tell(state, generation(changing, state)[1])
+    assert metrics["entropy_beta"] == 0.7 > float(after.shared["entropy_beta"])
+    assert "entropy_beta" not in trained(plain, 1)[0].shared
+
+
+def test_a_target_keeps_the_entropy_that_is_lost_without() -> None:
+    """PQT of one program of 4 tokens that stays: at a constant factor nothing else is written in the end."""
+    queued = {"topk": 1, "topk_loss_hparam": 1.0, "pi_loss_hparam": 0.0, "entropy_beta": 1e-4}
+    adam = {"kind": "adam", "learning_rate": 0.05}
+    entropies = []
+    for options in ({}, {"entropy_target": 4.0, "entropy_rate": 0.2}):
+        algorithm = made(**queued, **options, optimizer=adam)
+        state, _ = trained(algorithm, 1)
+        state = replace(state, master={**state.master, "queue_rewards": np.array([100.0])})  # nothing takes its place
+        last: list[float] = []
+        for _ in range(160):
+            state, metrics = algorithm.tell(state, generation(algorithm, state)[1])
+            last.append(metrics["token_entropy"])
+        entropies.append(float(np.mean(last[80:])))  # it swings about the target
+    assert entropies[0] < 0.1 and 0.5 < entropies[1] < 1.5, entropies
+
+
+def test_distinct_programs_are_counted_and_a_collapse_is_told() -> None:
+    algorithm = made(chunk_size=8, entropy_beta=0.0, length=2)
+    state = algorithm.initial()
+    _, results = generation(algorithm, state)
+    tokens = np.array([[1, 1], [1, 2], [1, 1], [1, 1], [2, 1], [2, 2], [1, 2], [8, 8]], np.uint8)  # five
+    for number, written in ((5, tokens), (1, 0 * tokens + 3), (5, tokens)):
+        arrays = {**results.chunk_arrays[0], "tokens": written}
+        told = Results(results.rows, [arrays], [])
+        after, metrics = algorithm.tell(state, told)
+        assert metrics["distinct_programs"] == number
+        notices = algorithm.notices(state, told, after)
+        state = after
+        assert len(notices) == (number == 1) and all("entropy_target" in notice for notice in notices)
+
+
 # Replay.
 
 
@@ -268,7 +360,7 @@ def test_weights_with_and_without_normalisation_by_hand() -> None:
     plain, scaled = replaying(iw_normalize=False, entropy_beta=0.0), replaying(entropy_beta=0.0)
     state, _ = trained(plain, 3)
     outcomes, _ = generation(plain, state)
-    tokens = np.concatenate([state.shared["replayed_tokens"], outcomes[0].arrays["tokens"]])
+    tokens = np.concatenate([outcomes[0].arrays["tokens"], state.shared["replayed_tokens"]])
     odds = {row.tobytes(): 0.0 for row in tokens}
     count = int(state.master["replay_count"])
     buffer = zip(state.master["replay_tokens"][:count], plain.lessons.replay.probabilities(state.master), strict=True)
@@ -284,11 +376,10 @@ def test_weights_with_and_without_normalisation_by_hand() -> None:
 
 def odds_of(algorithm: PolicyGradient, state: State, tokens: Array) -> Array:
     """The policy's probability of each program."""
-    from hpc_es.algorithms.policy_gradient.token_lstm import ProgramBatch, differentiator
-
-    ones = np.ones(len(tokens))
-    batch = ProgramBatch(tokens.astype(np.int32), lengths(tokens), 0.0 * tokens, ones, ones, ones, ones)
-    probability: Array = np.exp(differentiator(algorithm.network, dtype="float64")(state.theta, batch).log_probability)
+    ones, theta = np.ones(len(tokens)), state.theta.astype(np.float64)
+    batch = ProgramBatch(lengths(tokens), 0.0 * tokens, ones, ones, ones, ones)
+    read = write(algorithm.network, theta, np.zeros((0, algorithm.network.length)), given=tokens)
+    probability: Array = np.exp(differentiate(read, batch).log_probability)
     return probability
 
 

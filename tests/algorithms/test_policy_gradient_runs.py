@@ -14,7 +14,7 @@ from hpc_es.tasks.programs.task import Options, build
 from tests import runs
 from tests.harness import ROOT, Finished, Job, mpiexec, script, start
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 TINY = """
 seed: 1
@@ -28,6 +28,12 @@ report: {plot_interval_seconds: 0}
 FAST = "algorithm.optimizer.learning_rate=0.05"
 EASY = "task={kind: programs, name: print, base: 27, fixed_string: [0], max_code_length: 3}"
 VARIANTS = {
+    "target": [
+        "algorithm.entropy_target=14.0",
+        "algorithm.topk=3",
+        "algorithm.topk_loss_hparam=2.0",
+        "algorithm.topk_noise=0.3",
+    ],
     "queue": ["algorithm.topk=3", "algorithm.topk_loss_hparam=2.0", "algorithm.topk_batch_size=2"],
     "values, ends": ["algorithm.ema_baseline_decay=0", "algorithm.eos_token=true", "algorithm.regularizer=0.01"],
     "correct ones": [EASY, "algorithm.eos_token=true", "algorithm.stop_on_success=false"],
@@ -48,7 +54,7 @@ ALL = """
         for row in hpc_es.train(load(config, overrides), directory / name):
             pass
 """
-LONG_SECONDS = 300.0  # graphs are compiled on each rank
+LONG_SECONDS = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +151,8 @@ def test_a_correct_program_ends_the_run_and_is_told(tmp_path: Path) -> None:
         (["algorithm.topk_loss_hparam=1.0"], "algorithm.topk_loss_hparam", "try topk: 10"),
         (["algorithm.optimizer.kind=momentum"], "algorithm.optimizer.kind", "rmsprop"),
         (["algorithm.optimizer.learning_rate=-1"], "algorithm.optimizer.learning_rate", "-1"),
+        (["algorithm.entropy_target=0.5", "algorithm.entropy_beta=0"], "algorithm.entropy_beta", "try 0.01"),
+        (["algorithm.entropy_target=0.5", "algorithm.entropy_beta_end=0"], "algorithm.entropy_beta_end", "remove one"),
         (["algorithm.entropy_beta=-0.1"], "algorithm.entropy_beta", "-0.1"),
         (["algorithm.policy_lstm_sizes=[]"], "algorithm.policy_lstm_sizes", "1"),
         (["algorithm.policy_lstm_size=[5]"], "algorithm.policy_lstm_size", "policy_lstm_sizes"),

@@ -8,18 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.policy_gradient.token_lstm import (
-    TOKENS,
-    ProgramBatch,
-    TokenLSTM,
-    differentiator,
-    even,
-    lengths,
-    sampler,
-)
+from hpc_es.algorithms.policy_gradient.program_gradient import ProgramBatch, Terms, differentiate
+from hpc_es.algorithms.policy_gradient.token_lstm import TOKENS, TokenLSTM, lengths
+from hpc_es.algorithms.policy_gradient.writing import write
 from hpc_es.core.data import Array
-
-pytestmark = pytest.mark.tensorflow
 
 SMALL = TokenLSTM((5,), (), 3, 2, ends=True)
 RNG = np.random.default_rng
@@ -65,7 +57,6 @@ def batch(network: TokenLSTM, tokens: Any, **fields: Any) -> ProgramBatch:
     tokens = np.array(tokens)
     ones = np.ones(len(tokens))
     given: dict[str, Any] = {
-        "tokens": tokens.astype(np.int32),
         "lengths": lengths(tokens),
         "returns": np.ones(tokens.shape),
         "judged": ones,
@@ -76,13 +67,20 @@ def batch(network: TokenLSTM, tokens: Any, **fields: Any) -> ProgramBatch:
     return ProgramBatch(**{**given, **fields})
 
 
-def double(network: TokenLSTM, *arguments: Any) -> Any:
-    return differentiator(network, *arguments, dtype="float64")
+def written(network: TokenLSTM, theta: Array, numbers: Array, sharpness: float = 1.0) -> Array:
+    return write(network, theta, numbers, sharpness).tokens
+
+
+def terms_of(network: TokenLSTM, theta: Array, tokens: Any, told: ProgramBatch, *arguments: Any) -> Terms:
+    """What these programs teach, which are read."""
+    nothing = np.zeros((0, network.length))
+    return differentiate(write(network, theta, nothing, given=np.array(tokens, np.uint8)), told, *arguments)
 
 
 def single(told: ProgramBatch) -> ProgramBatch:
     """In float32, but for the odds."""
-    return ProgramBatch(*(a.astype(np.float32) if a.dtype == np.float64 else a for a in told[:-1]), told.log_replayed)
+    names = ("returns", "judged", "policy", "entropy", "value")
+    return told._replace(**{name: getattr(told, name).astype(np.float32) for name in names})
 
 
 # Form.
@@ -124,9 +122,9 @@ def test_lengths_count_the_token_that_ends() -> None:
 def test_a_token_is_the_place_of_its_number_among_the_odds(sharpness: float) -> None:
     network = TokenLSTM((5, 4), (), 3, 6, ends=False)
     theta, numbers = theta_of(network), RNG(2).random((40, 6))
-    written = sampler(network, sharpness, "float64")(theta, numbers)
-    assert written.dtype == np.uint8 and written.shape == (40, 6)
-    for row, drawn in zip(written, numbers, strict=True):
+    programs = written(network, theta, numbers, sharpness)
+    assert programs.dtype == np.uint8 and programs.shape == (40, 6)
+    for row, drawn in zip(programs, numbers, strict=True):
         weights = odds(network, theta, row) ** sharpness
         sums = np.cumsum(weights / weights.sum(axis=1, keepdims=True), axis=1)
         assert row.tolist() == [int((sums[t] <= drawn[t]).sum()) for t in range(6)]
@@ -134,25 +132,35 @@ def test_a_token_is_the_place_of_its_number_among_the_odds(sharpness: float) -> 
 
 def test_programs_that_end_have_zeros_behind() -> None:
     network = TokenLSTM((5,), (), 3, 8, ends=True)
-    written = sampler(network)(network.initial(RNG(0)), RNG(1).random((200, 8)))
-    reached = lengths(written)
+    programs = written(network, network.initial(RNG(0)), RNG(1).random((200, 8)))
+    reached = lengths(programs)
     assert len(set(reached.tolist())) > 1
-    for row, length in zip(written, reached, strict=True):
+    for row, length in zip(programs, reached, strict=True):
         assert (row[: length - 1] > 0).all() and not row[length:].any()
+
+
+def test_nothing_is_computed_behind_the_longest_program() -> None:
+    network, ends_at = TokenLSTM((5,), (), 3, 8, ends=True), np.array([[0.9, 0.0], [0.0, 0.9]])
+    numbers = np.concatenate([ends_at, np.full((2, 6), 0.9).T.reshape(2, 6)], axis=1)
+    theta = 0 * network.initial(RNG(0))  # even odds: 0 gives token 0, which ends, and 0.9 the last one
+    writing = write(network, theta, numbers, given=np.array([[3, 4, 5, 0, 0, 0, 0, 0]], np.uint8))
+    assert writing.tokens.tolist() == [[8, 0, *[0] * 6], [0] * 8, [3, 4, 5, 0, 0, 0, 0, 0]]
+    assert writing.steps == 4 and len(writing.logits) == 4
+    assert write(network, theta, numbers).steps == 2
 
 
 def test_programs_that_may_not_end_are_of_full_length() -> None:
     network = TokenLSTM((5,), (), 3, 8, ends=False)
-    written = sampler(network)(network.initial(RNG(0)), RNG(1).random((200, 8)))
-    assert written.min() == 1 and written.max() == TOKENS - 1
+    programs = written(network, network.initial(RNG(0)), RNG(1).random((200, 8)))
+    assert programs.min() == 1 and programs.max() == TOKENS - 1
 
 
 @pytest.mark.long
 def test_a_program_does_not_depend_on_those_written_with_it() -> None:
     network = TokenLSTM((35, 35), (), 10, 20, ends=True)
     theta, numbers = network.initial(RNG(0)), RNG(1).random((12, 20))
-    together = sampler(network)(theta, numbers)
-    apart = np.concatenate([sampler(network)(theta, numbers[start : start + 4]) for start in (0, 4, 8)])
+    together = written(network, theta, numbers)
+    apart = np.concatenate([written(network, theta, numbers[start : start + 4]) for start in (0, 4, 8)])
     assert np.array_equal(together, apart)
 
 
@@ -164,7 +172,7 @@ def test_the_terms_are_those_of_the_cells() -> None:
     theta = theta_of(network)
     tokens = np.array([[3, 1, 0, 0], [8, 7, 6, 5], [0, 0, 0, 0]])
     returns = RNG(3).standard_normal((3, 4))
-    terms = double(network)(theta, batch(network, tokens, returns=returns))
+    terms = terms_of(network, theta, tokens, batch(network, tokens, returns=returns))
     arrays = network.layout.split(theta)
     for row, (program, length) in enumerate(zip(tokens, lengths(tokens), strict=True)):
         p = odds(network, theta, program)
@@ -180,12 +188,13 @@ def test_the_terms_are_those_of_the_cells() -> None:
 def test_imitated_programs_have_no_value_and_those_of_length_zero_no_loss() -> None:
     network = TokenLSTM((5,), (3,), 3, 2, ends=True)
     theta, one = theta_of(network), np.ones(2)
-    told = batch(network, [[3, 1], [3, 1]], judged=0 * one, value=one, lengths=np.array([2, 0], np.int32))
-    terms = double(network)(theta, told)
+    tokens = [[3, 1], [3, 1]]
+    told = batch(network, tokens, judged=0 * one, value=one, lengths=np.array([2, 0], np.int32))
+    terms = terms_of(network, theta, tokens, told)
     assert terms.value.tolist() == [0, 0]
     np.testing.assert_allclose(terms.policy, [terms.log_probability[0], 0])
     empty = told._replace(lengths=np.array([0, 0], np.int32))
-    assert not double(network)(theta, empty).gradients.any()
+    assert not terms_of(network, theta, tokens, empty).gradients.any()
 
 
 VALUED = TokenLSTM((4, 3), (3,), 2, 3, ends=True)
@@ -200,14 +209,14 @@ def test_the_gradient_is_that_of_the_loss(network: TokenLSTM) -> None:
     judged = np.array([1.0, 1.0, 0.0])
     fields = {name: rng.random(3) for name in ("policy", "entropy", "value")}
     told = batch(network, tokens, returns=rng.standard_normal((3, 3)), judged=judged, **fields)
-    differentiate = double(network)
-    found = differentiate(theta, told).gradients[0]
+    found = terms_of(network, theta, tokens, told).gradients[0]
 
     # d/dtheta of policy * (returns - value) * ln p, the value held: two calls with the values' share taken out
     def loss(at: Array) -> float:
-        terms = differentiate(at, told._replace(returns=told.returns - values, judged=0 * judged, value=0 * judged))
+        held = told._replace(returns=told.returns - values, judged=0 * judged, value=0 * judged)
+        terms = terms_of(network, at, tokens, held)
         total = -told.policy @ terms.policy - told.entropy @ terms.entropy
-        return float(total + told.value @ differentiate(at, told).value)
+        return float(total + told.value @ terms_of(network, at, tokens, told).value)
 
     arrays = network.layout.split(theta)
     values = np.zeros((3, 3))
@@ -225,12 +234,13 @@ def test_the_gradient_is_that_of_the_loss(network: TokenLSTM) -> None:
 
 
 @pytest.mark.long
-def test_compiled_in_float32_it_is_what_float64_gives() -> None:
+def test_in_float32_it_is_what_float64_gives() -> None:
     network, rng = TokenLSTM((35, 35), (35,), 10, 30, ends=True), RNG(0)
     theta = network.initial(rng)
-    tokens = sampler(network)(theta, rng.random((8, 30)))
+    tokens = written(network, theta, rng.random((8, 30)))
     told = batch(network, tokens, returns=rng.random((8, 30)), entropy=np.full(8, 0.1), value=np.full(8, 0.5))
-    found, expected = differentiator(network)(theta, single(told)), double(network)(theta, told)
+    found = terms_of(network, theta, tokens, single(told))
+    expected = terms_of(network, theta.astype(np.float64), tokens, told)
     for name in ("policy", "entropy", "value", "log_probability"):
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-4)
     length = np.linalg.norm(expected.gradients)
@@ -240,26 +250,29 @@ def test_compiled_in_float32_it_is_what_float64_gives() -> None:
 @pytest.mark.long
 def test_the_parts_of_the_gradient_add_up() -> None:
     theta = theta_of(SMALL)
+    tokens = [[3, 1], [0, 0], [4, 4]]
     told = batch(
-        SMALL, [[3, 1], [0, 0], [4, 4]], judged=np.array([1.0, 1, 0]), entropy=np.array([0.1, 0.1, 0]),
+        SMALL, tokens, judged=np.array([1.0, 1, 0]), entropy=np.array([0.1, 0.1, 0]),
         returns=RNG(0).random((3, 2)), log_replayed=np.log([0.5, 0.2, 1]),
     )  # fmt: skip
-    whole = double(SMALL, 0.5, False)(theta, told).gradients
-    judged, rest = double(SMALL, 0.5, True)(theta, told).gradients
+    whole = terms_of(SMALL, theta, tokens, told, 0.5).gradients
+    judged, rest = terms_of(SMALL, theta, tokens, told, 0.5, True).gradients
     np.testing.assert_allclose(judged + rest, whole[0], rtol=1e-12, atol=1e-14)
     only = told._replace(entropy=0 * told.entropy, policy=told.policy * told.judged)
-    np.testing.assert_allclose(judged, double(SMALL, 0.5, False)(theta, only).gradients[0], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(judged, terms_of(SMALL, theta, tokens, only, 0.5).gradients[0], rtol=1e-12, atol=1e-14)
 
 
 def test_importance_weights_by_hand() -> None:
     """w = 1 / (1 - a + a q / p), and 1 of an imitated program."""
     theta, a = theta_of(SMALL), 0.25
     with np.errstate(divide="ignore"):
-        told = batch(SMALL, [[3, 1], [3, 1], [4, 0]], judged=np.array([1.0, 1, 0]), log_replayed=np.log([0.5, 0, 0.3]))
-    terms = double(SMALL, a)(theta, told)
+        odds_of_replay = np.log([0.5, 0, 0.3])
+    tokens = [[3, 1], [3, 1], [4, 0]]
+    told = batch(SMALL, tokens, judged=np.array([1.0, 1, 0]), log_replayed=odds_of_replay)
+    terms = terms_of(SMALL, theta, tokens, told, a)
     p = np.exp(terms.log_probability)
     np.testing.assert_allclose(terms.w, [1 / (0.75 + a * 0.5 / p[0]), 1 / 0.75, 1], rtol=1e-12)
-    plain = double(SMALL)(theta, told._replace(log_replayed=None))
+    plain = terms_of(SMALL, theta, tokens, told._replace(log_replayed=None))
     np.testing.assert_allclose(terms.policy, terms.w * plain.policy, rtol=1e-12)
 
 
@@ -267,18 +280,10 @@ def test_a_program_of_no_probability_in_float32_has_a_weight() -> None:
     network = TokenLSTM((5,), (), 3, 100, ends=False)
     tokens = RNG(0).integers(1, 9, (2, 100))
     told = batch(network, tokens, log_replayed=np.array([np.log(1e-3), -np.inf]))
-    terms = differentiator(network, 0.5)(network.initial(RNG(0)), single(told))
+    terms = terms_of(network, network.initial(RNG(0)), tokens, single(told), 0.5)
     assert np.exp(terms.log_probability[0]) == 0
     assert terms.w.tolist() == [0, 2]
     assert np.isfinite(terms.gradients).all()
-
-
-def test_an_odd_batch_gets_an_empty_row_of_which_nothing_is_told() -> None:
-    """TensorFlow's kernel warns at each call where rows and units are odd."""
-    told = batch(SMALL, [[3, 1], [3, 1], [4, 0]])
-    assert even(told).lengths.tolist() == [2, 2, 2, 0] and even(told).policy.tolist() == [1, 1, 1, 0]
-    assert even(even(told)).lengths.tolist() == [2, 2, 2, 0]
-    assert double(SMALL)(theta_of(SMALL), told).w.shape == (3,)
 
 
 # Monte Carlo against enumeration.
@@ -298,26 +303,25 @@ def test_the_gradient_of_samples_is_that_of_all_programs() -> None:
     network, samples = TokenLSTM((10,), (), 10, 2, ends=True), 100_000
     theta, numbers = network.initial(RNG(4)).astype(np.float64), RNG(12).random((samples, 2))
     rewards = {program: float(value) for program, value in zip(EVERY, RNG(9).random(73), strict=True)}
-    differentiate = double(network)
 
     def estimate(tokens: Any, weights: Array) -> tuple[Array, Array]:
         """Probabilities, and the gradient of sum weight * reward * ln p."""
         reward = np.array([rewards[tuple(row)] for row in tokens])
         returns = np.repeat(reward[:, np.newaxis], 2, axis=1)
-        terms = differentiate(theta, batch(network, tokens, returns=returns, policy=weights))
+        terms = terms_of(network, theta, tokens, batch(network, tokens, returns=returns, policy=weights))
         return np.exp(terms.log_probability), terms.gradients[0]
 
     p, _ = estimate(np.array(EVERY), np.ones(73))
     assert abs(p.sum() - 1) < 1e-12
     _, exact = estimate(np.array(EVERY), p)
-    written = sampler(network, 1.0, "float64")(theta, numbers).tolist()
-    _, sampled = estimate(written, np.full(samples, 1 / samples))
+    programs = written(network, theta, numbers).tolist()
+    _, sampled = estimate(programs, np.full(samples, 1 / samples))
 
-    counts = np.array([written.count(list(program)) for program in EVERY])
+    counts = np.array([programs.count(list(program)) for program in EVERY])
     assert counts.sum() == samples
     assert max(smape(count / samples, each) for count, each in zip(counts, p, strict=True)) < 0.15
     expected = sum(each * rewards[program] for each, program in zip(p, EVERY, strict=True))
-    assert smape(np.mean([rewards[tuple(row)] for row in written]), expected) < 0.005
+    assert smape(np.mean([rewards[tuple(row)] for row in programs]), expected) < 0.005
     angle = np.arccos(exact @ sampled / np.linalg.norm(exact) / np.linalg.norm(sampled))
     assert angle < 0.02 * np.pi
     assert smape(np.linalg.norm(exact), np.linalg.norm(sampled)) < 0.02

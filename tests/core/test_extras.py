@@ -25,7 +25,7 @@ CARTPOLE: dict[str, Any] = {
     "noise": {"table_size": 10_000},
     "stop": {"generations": 2},
 }
-PROGRAMS = ("task={kind: programs, name: reverse}", "policy=null", "algorithm={kind: policy_gradient}")
+ACTOR_CRITIC = ("algorithm={kind: actor_critic}", "noise={}")
 
 
 def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
@@ -53,7 +53,7 @@ def test_every_extra_is_in_setup_cfg_and_brings_its_package() -> None:
     ("package", "overrides", "key", "line"),
     [
         ("tensorflow", ["policy.backend=tensorflow"], "policy.backend", "[tensorflow]', or choose numpy"),
-        ("tensorflow", PROGRAMS, "algorithm.kind", "[tensorflow]'"),
+        ("tensorflow", ACTOR_CRITIC, "algorithm.kind", "[tensorflow]'"),
         ("tensorflow", ["report.export_interval=1"], "report.export_interval", "[tensorflow]', or set it to 0"),
         ("tensorboard", ["report.tensorboard=true"], "report.tensorboard", "[tensorboard]', or set it to false"),
         ("mlflow", ["report.loggers=[mlflow]"], "report.loggers", "[mlflow]', or leave it out"),

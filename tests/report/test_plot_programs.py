@@ -18,7 +18,9 @@ from hpc_es.storage.metrics_log import MetricsLog
 from tests.report.test_plot import make as episodes
 
 
-def search(path: Path, rewards: Sequence[float], solved: bool = False, **config: Any) -> Path:
+def search(
+    path: Path, rewards: Sequence[float], solved: bool = False, measured: Sequence[dict[str, float]] = (), **config: Any
+) -> Path:
     """A run of 50 programs, 1,000 characters and one second a generation."""
     path.mkdir(parents=True)
     task = {"kind": "programs", "name": "reverse", "cycle": None, **config.pop("task", {})}
@@ -28,9 +30,9 @@ def search(path: Path, rewards: Sequence[float], solved: bool = False, **config:
     for number, reward in enumerate(rewards, 1):
         last = solved and number == len(rewards)
         totals = {"episodes_total": 50 * number, "timesteps_total": 1000 * number, "seconds_total": float(number)}
-        log.write(
-            {"generation": number - 1, "return_mean": None, "best_reward": reward, "solved": float(last), **totals}
-        )
+        more = measured[number - 1] if measured else {}
+        row = {"generation": number - 1, "return_mean": None, "best_reward": reward, "solved": float(last)}
+        log.write({**row, **totals, **more})
     log.close()
     return path
 
@@ -46,6 +48,17 @@ def test_a_single_run_is_its_best_reward_by_programs(tmp_path: Path) -> None:
     texts = [text.get_text() for legend in drawn.legends for text in legend.get_texts()]
     assert texts == ["best so far", "demo"]
     assert drawn.legends[0].get_title().get_text() == "reverse"
+
+
+def test_below_is_how_broad_a_search_by_a_network_is(tmp_path: Path) -> None:
+    measured = [{"token_entropy": 2.0 / n, "distinct_programs": 64.0 / n} for n in (1, 2, 4)]
+    (group,) = grouped([load(search(tmp_path / "a", [0.25, 0.5, 0.5], measured=measured))])
+    drawn = figure([group], ("programs",), None)
+    entropy, distinct = drawn.axes[1].get_lines()
+    assert np.asarray(entropy.get_xydata()).tolist() == pytest.approx(np.array([[50, 2], [100, 1], [150, 0.5]]))
+    assert np.asarray(distinct.get_ydata()).tolist() == pytest.approx([64, 32, 16])
+    texts = [text.get_text() for legend in drawn.legends for text in legend.get_texts()]
+    assert texts == ["best so far", "entropy of a token", "distinct programs of a batch", "demo"]
 
 
 def test_of_several_runs_those_that_succeeded_keep_their_best_reward(tmp_path: Path) -> None:

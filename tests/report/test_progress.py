@@ -255,11 +255,13 @@ def test_a_search_for_programs_shows_its_best_reward_and_npe(
     progress = Progress(tmp_path, Stop(generations=None, timesteps=None, episodes=1000, seconds=None))
     numbers = {"episodes_this_generation": 100, "episodes_total": 200, "best_reward": 0.9777777, "solved": 0.0}
     progress.update(row(1, **numbers))
-    progress.update(row(2, **{**numbers, "solved": 1.0, "return_mean": None}))
+    progress.update(row(2, **{**numbers, "solved": 1.0, "distinct_programs": 61.0, "token_entropy": 1.25}))
     progress.finish("finished")
     first, last, _ = capsys.readouterr().out.splitlines()
     assert first == "generation 2  best reward 0.9778  NPE 200  programs/s 50  elapsed 0:04  left 0:16"
-    assert last.startswith("generation 3  best reward 0.9778  correct program found  NPE 200")
+    assert last.startswith(
+        "generation 3  best reward 0.9778  correct program found  distinct 61  entropy 1.25  NPE 200"
+    )
 
 
 def test_the_nearest_limit_counts_and_episodes_are_one() -> None:

@@ -37,6 +37,16 @@ def test_a_row_a_program() -> None:
     assert made.evaluate([], None, nothing).rows.shape == (0,)
 
 
+def test_duplicates_are_executed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, executed = task(name="print-hello", simplify=True), list[str]()
+    score_many = made.score_many
+    monkeypatch.setattr(made, "score_many", lambda some: (executed.extend(some), score_many(some))[1])
+    rows = made.evaluate([HELLO[:-1], HELLO, HELLO[:-1], HELLO], None, nothing).rows
+    assert executed == [HELLO[:-1], HELLO]
+    assert rows["return_"].tolist() == pytest.approx([0.2, 0.935, 0.2, 0.935])
+    assert rows["length"].tolist() == [25, 26, 25, 26]
+
+
 def test_without_numba_the_rows_are_the_same_and_it_is_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,7 +13,7 @@ from hpc_es.core.data import CORRECT, SIGN_RETURN, Carried, Field, State, row_dt
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Needs
 from hpc_es.mpi.world import World
-from hpc_es.training.build import parts, task_and_policy
+from hpc_es.training.build import cutting_of, parts, problem_of, task_and_policy
 from hpc_es.training.init_from import started_from
 
 SURVIVAL = {"kind": "episodes", "env_id": "tests.toys:Survival-v0"}
@@ -124,3 +124,12 @@ def test_a_run_without_statistics_takes_none() -> None:
     plain = State(0, {"theta": np.zeros(2, np.float32)}, {})
     found = started_from(plain, state(fill=5.0, count=7.0), Carried())
     assert (list(found.shared), list(found.master), found.theta.tolist()) == (["theta"], [], [5, 5])
+
+
+@pytest.mark.parametrize(("kind", "cutting"), [("policy_gradient", "fixed"), ("ga", "one by one")])
+def test_chunks_that_give_gradients_are_cut_as_the_algorithm_asks(kind: str, cutting: str) -> None:
+    """A sum of gradients has other bits where chunks follow the ranks."""
+    config = validate({"task": PROGRAMS, "algorithm": {"kind": kind}})
+    task, policy = task_and_policy(config)
+    assert cutting_of(config, problem_of(config, task, policy)) == cutting
+    assert config.depends_on_chunks() is (cutting == "fixed")

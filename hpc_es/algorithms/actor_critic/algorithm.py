@@ -53,6 +53,7 @@ NEEDS = Needs(
     searches="trajectories",
     policy="lstm",
     tensorflow=True,
+    gradients=True,
     fields=(EPISODE_LENGTH,),
     stochastic=True,
 )

@@ -11,9 +11,10 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Float64
+from hpc_es.core.data import Array, Float64
 
 Genome = bytes
+
 Change = tuple[int, float, int, bool]  # place, what happens (0 to 1), a fresh gene, which of two ways
 
 FLOOR = 0.05  # the weight of a genome without merit, and added to all others
@@ -47,9 +48,10 @@ def mutated(genome: Genome, changes: Iterable[Change]) -> Genome:
 _GENES = [bytes([gene]) for gene in range(256)]
 
 
-def crossed(one: Genome, other: Genome, place: int) -> tuple[Genome, Genome]:
-    """Both with their tails from one place on swapped."""
-    return one[:place] + other[place:], other[:place] + one[place:]
+def crossed(pairs: Array, places: npt.NDArray[np.int64]) -> Array:
+    """[pairs, 2, length]: both of each pair with their tails from its place on swapped."""
+    swapped = np.arange(pairs.shape[2]) >= places[:, np.newaxis, np.newaxis]
+    return np.where(swapped, pairs[:, ::-1], pairs)
 
 
 def offspring(
@@ -60,29 +62,36 @@ def offspring(
     An odd last one is kept. All are of one length.
     """
     pairs, length = len(parents) // 2, max(map(len, parents), default=0)
-    crossing = (rng.random(pairs) < crossover_rate).tolist()
-    places = rng.integers(max(length, 1), size=pairs).tolist()
-    children: list[Genome] = []
-    for pair in range(pairs):
-        one, other = parents[2 * pair : 2 * pair + 2]
-        children += crossed(one, other, places[pair]) if crossing[pair] else (one, other)
-    return _all_mutated(children, mutation_rate, genes, rng) + list(parents[len(children) :])
+    crossing = rng.random(pairs) < crossover_rate
+    places = np.where(crossing, rng.integers(max(length, 1), size=pairs), length)
+    table = table_of(parents[: 2 * pairs], 2 * pairs, length).reshape(pairs, 2, length)
+    children = crossed(table, places).reshape(2 * pairs, length)
+    return _all_mutated(children, mutation_rate, genes, rng) + list(parents[2 * pairs :])
 
 
-def _all_mutated(genomes: Sequence[Genome], rate: float, genes: int, rng: np.random.Generator) -> list[Genome]:
+def _all_mutated(table: Array, rate: float, genes: int, rng: np.random.Generator) -> list[Genome]:
     """Return each place of each genome changed with probability `rate`; all is drawn at once, as it is faster."""
-    length = len(genomes[0]) if genomes else 0
-    rows, places = np.nonzero(rng.random((len(genomes), length)) < rate)
+    rows, places = np.divmod(np.flatnonzero(rng.random(table.shape) < rate), max(table.shape[1], 1))
     count = len(rows)
     drawn = (rng.random(count), rng.integers(genes, size=count, dtype=np.uint8), rng.random(count) < 0.5)
     change = _compiled()
     if change is not None:
-        table = np.frombuffer(b"".join(genomes), np.uint8).reshape(len(genomes), length).copy()
         change(table, rows, places, *drawn)
-        return [row.tobytes() for row in table]
+        return genomes_of(table)
     changes = list(zip(places.tolist(), *(array.tolist() for array in drawn), strict=True))
-    ends = np.searchsorted(rows, np.arange(len(genomes) + 1)).tolist()
-    return [mutated(genome, changes[ends[row] : ends[row + 1]]) for row, genome in enumerate(genomes)]
+    ends = np.searchsorted(rows, np.arange(len(table) + 1)).tolist()
+    return [mutated(genome, changes[ends[row] : ends[row + 1]]) for row, genome in enumerate(genomes_of(table))]
+
+
+def table_of(genomes: Sequence[Genome], rows: int, length: int) -> Array:
+    """uint8[rows, length], zeros behind the genomes."""
+    return np.frombuffer(b"".join(genomes).ljust(rows * length, b"\0"), np.uint8).reshape(rows, length)
+
+
+def genomes_of(table: Array) -> list[Genome]:
+    """Return the rows of a table."""
+    whole, length = table.tobytes(), table.shape[1]
+    return [whole[start : start + length] for start in range(0, len(whole), max(length, 1))]
 
 
 @lru_cache(maxsize=1)

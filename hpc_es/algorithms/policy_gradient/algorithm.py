@@ -1,6 +1,6 @@
 """Policy gradient (REINFORCE) and priority queue training for programs (Abolafia et al. 2018, arXiv:1801.03526).
 
-An LSTM writes programs token by token (`policies/token_lstm.py`). With B programs of a batch, tokens a_t and reward R
+An LSTM writes programs token by token (`writing.py`). With B programs of a batch, tokens a_t and reward R
 
     loss = - pi_loss_hparam   64 / B sum_b sum_t (R - baseline_t) ln p(a_t)     the policy gradient
            - entropy_beta     64 / B sum_b sum_t H_t
@@ -10,7 +10,7 @@ An LSTM writes programs token by token (`policies/token_lstm.py`). With B progra
 
 The baseline of each position is a running mean of the rewards, or a second network (advantage actor-critic). 64 is the
 batch size of the paper, which sums where here means are taken. With pi_loss_hparam 0 the best programs alone teach.
-With alpha > 0 a share of the batch is replayed and weighed by importance (`common/replay.py`).
+With alpha > 0 a share of the batch is replayed and weighed by importance (`parts/replay.py`).
 
 Where it differs from the original: the queue teaches nothing until there is something in it, the replay buffer is
 bounded, and of a batch with replays only those programs are written that are executed.
@@ -31,12 +31,17 @@ from hpc_es.algorithms.parts.gradient import descend
 from hpc_es.algorithms.parts.strategy import Strategy
 from hpc_es.algorithms.policy_gradient.loss import ProgramLoss, baseline_after, imitated, queue_after, queue_nothing
 from hpc_es.algorithms.policy_gradient.options import Options
-from hpc_es.algorithms.policy_gradient.token_lstm import TokenLSTM, lengths, sampler
+from hpc_es.algorithms.policy_gradient.token_lstm import TokenLSTM, lengths
+from hpc_es.algorithms.policy_gradient.writing import Writing, write
 from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Results, Rows, State, cut
 from hpc_es.core.interfaces import Needs, ProgramProblem
 from hpc_es.core.keys import Purpose
 
-NEEDS = Needs(searches="programs", tensorflow=True)
+NEEDS = Needs(searches="programs", gradients=True)
+COLLAPSED = (
+    "all programs of a batch are the same: the search has collapsed, and will hardly find another one "
+    "(try algorithm.entropy_target: 10, or a larger entropy_beta)"
+)
 QUEUE_DRAW, REPLAY_DRAW = 0, 1  # indices of the keys of a generation
 
 
@@ -68,16 +73,16 @@ class PolicyGradient(Strategy):
             master |= queue_nothing(options.topk, length)
         if options.alpha:
             master |= self.lessons.replay.nothing()
-        return self._state(0, theta, np.zeros(length), master)
+        return self._state(0, theta, np.zeros(length), self.lessons.entropy.initial(), master)
 
-    def _state(self, generation: int, theta: Array, baseline: Array, master: Arrays) -> State:
+    def _state(self, generation: int, theta: Array, baseline: Array, entropy: Arrays, master: Arrays) -> State:
         """With what this generation's chunks take from the queue and the buffer."""
-        shared: dict[str, Array] = {"theta": theta}
+        shared: dict[str, Array] = {"theta": theta, **entropy}
         if not self.options.learns_values:
             shared["baseline"] = baseline
         if self.options.imitates:
             rng = self.keys.generator(Purpose.REPLAY, generation, QUEUE_DRAW)
-            shared |= imitated(master, self.options.topk_batch_size, rng)
+            shared |= imitated(master, self.options.topk_batch_size, rng, self.options.topk_noise)
         if self.options.alpha:
             rng = self.keys.generator(Purpose.REPLAY, generation, REPLAY_DRAW)
             shared |= self.lessons.replayed(master, rng)
@@ -98,32 +103,39 @@ class PolicyGradient(Strategy):
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         """Write programs, execute them, and differentiate this chunk's share of the loss."""
         since = time.perf_counter()
-        tokens = self.written(state, chunk)
-        seconds = {"policy": time.perf_counter() - since}
-        outcome = self.problem.evaluate(list(map(self._text, tokens)), self.jobs(state, chunk), poll)
         jobs, size = self._cut(state)
         place, chunks = chunk.first_job % jobs // size, -(-jobs // size)
-        arrays = self.lessons.learned(state.shared, tokens, outcome.rows["return_"], place, chunks)
-        return Outcome(outcome.rows, {"tokens": tokens, **arrays}, {**outcome.seconds, **seconds})
+        given, noisy = (
+            self.lessons.given(state.shared, place, chunks),
+            self.options.imitates and self.options.topk_noise,
+        )
+        read = self.lessons.given(state.shared, place, chunks, "imitated_read") if noisy else None
+        writing = self.written(state, chunk, given, read)
+        seconds = {"policy": time.perf_counter() - since}
+        programs = self._texts(writing.tokens[: chunk.jobs])
+        outcome = self.problem.evaluate(programs, self.jobs(state, chunk), poll)
+        arrays = self.lessons.learned(state.shared, writing, outcome.rows["return_"], place, chunks)
+        return Outcome(outcome.rows, arrays, {**outcome.seconds, **seconds})
 
-    def written(self, state: State, chunk: Chunk) -> Array:
-        """uint8[jobs, length]; a program's random numbers belong to its job."""
+    def written(self, state: State, chunk: Chunk, given: Array | None = None, read: Array | None = None) -> Writing:
+        """Write a chunk's programs, and read those given; a program's random numbers belong to its job."""
         numbers = [
-            self.keys.generator(Purpose.POLICY_SAMPLING, state.generation, job).random(self.network.length)
+            self.keys.borrowed(Purpose.POLICY_SAMPLING, state.generation, job).random(self.network.length)
             for job in chunk.job_numbers
         ]
-        return sampler(self.network, self.options.softmax_tr)(state.theta, np.stack(numbers))
+        return write(self.network, state.theta, np.stack(numbers), self.options.softmax_tr, given, read)
 
-    def _text(self, tokens: Array) -> str:
-        """Return the program, with a `_` for the token that ends it."""
+    def _texts(self, tokens: Array) -> list[str]:
+        """Return the programs of [rows, length], with a `_` for the token that ends them."""
         table = np.frombuffer(f"_{self.problem.alphabet}".encode("ascii"), np.uint8)
-        return table[tokens[: lengths(tokens[np.newaxis])[0]]].tobytes().decode("ascii")
+        whole, length, reached = table[tokens].tobytes().decode("ascii"), tokens.shape[1], lengths(tokens).tolist()
+        return [whole[row * length : row * length + reached[row]] for row in range(len(tokens))]
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
         """Return a step along the gradient; then baseline, queue and buffer take this batch in."""
         chunks, rewards = results.chunk_arrays, results.rows["return_"].astype(np.float64)
         tokens = np.concatenate([arrays["tokens"] for arrays in chunks])
-        so_far = best_programs.updated(state.master, results.rows, lambda job: self._text(tokens[job]))
+        so_far = best_programs.updated(state.master, results.rows, lambda job: self._texts(tokens[job : job + 1])[0])
         gradients, losses = self.lessons.gradients(state.theta, chunks)
         descent = descend(
             self.options.optimizer.full(), state.theta, state.master, gradients, self.options.grad_clip_threshold
@@ -134,15 +146,23 @@ class PolicyGradient(Strategy):
             master |= queue_after(master, tokens[best], float(rewards[best]))
         if self.options.alpha:
             master |= self.lessons.replay.added(master, tokens, rewards)
-        following = self._state(
-            state.generation + 1, descent.theta, self._baseline(state, chunks, rewards, tokens), master
-        )
-        return following, {**descent.metrics, **losses, **best_programs.metrics(so_far)}
+        entropy = self.lessons.entropy.after(state.shared, losses["program_entropy"], int(so_far["executed"]))
+        baseline = self._baseline(state, chunks, rewards, tokens)
+        following = self._state(state.generation + 1, descent.theta, baseline, entropy, master)
+        measured = {
+            "distinct_programs": float(_distinct(chunks)),
+            "entropy_beta": self.lessons.entropy.of(state.shared),
+        }
+        return following, {**descent.metrics, **losses, **measured, **best_programs.metrics(so_far)}
+
+    def notices(self, state: State, results: Results, after: State) -> Sequence[str]:
+        """Return that all programs of the batch are the same."""
+        return [COLLAPSED] if _distinct(results.chunk_arrays) == 1 < len(results.rows) else []
 
     def discoveries(self, state: State, results: Results) -> Sequence[Mapping[str, Any]]:
         """Return the correct programs of the batch."""
         tokens = np.concatenate([arrays["tokens"] for arrays in results.chunk_arrays])
-        return best_programs.discoveries(state, results.rows, lambda job: self._text(tokens[job]))
+        return best_programs.discoveries(state, results.rows, lambda job: self._texts(tokens[job : job + 1])[0])
 
     def _baseline(self, state: State, chunks: Sequence[Arrays], rewards: Array, tokens: Array) -> Array:
         """After the replays and this batch's programs, in this order."""
@@ -161,6 +181,11 @@ class PolicyGradient(Strategy):
     def summary(self, state: State) -> Mapping[str, Any]:
         """Return the programs found, and how many updates were made."""
         return {**best_programs.summary(state.master), "updates": state.generation}
+
+
+def _distinct(chunks: Sequence[Arrays]) -> int:
+    """How many different programs a batch has."""
+    return len({row.tobytes() for arrays in chunks for row in arrays["tokens"]})
 
 
 build = PolicyGradient

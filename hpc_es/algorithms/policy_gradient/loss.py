@@ -16,8 +16,11 @@ import numpy as np
 from hpc_es.algorithms.parts.gradient import GRADIENT
 from hpc_es.algorithms.parts.priority_queue import MaxUniquePriorityQueue
 from hpc_es.algorithms.parts.replay import Replay, names
-from hpc_es.algorithms.policy_gradient.options import Options
-from hpc_es.algorithms.policy_gradient.token_lstm import ProgramBatch, Terms, TokenLSTM, differentiator, lengths
+from hpc_es.algorithms.policy_gradient.entropy import EntropyFactor
+from hpc_es.algorithms.policy_gradient.options import TOKENS, Options
+from hpc_es.algorithms.policy_gradient.program_gradient import ProgramBatch, Terms, differentiate
+from hpc_es.algorithms.policy_gradient.token_lstm import END, TokenLSTM, lengths
+from hpc_es.algorithms.policy_gradient.writing import Writing
 from hpc_es.core.data import Array, Arrays, Float32, Float64
 
 PAPER_BATCH = 64  # the paper sums the loss over its batch
@@ -36,6 +39,11 @@ class ProgramLoss:
     def replay(self) -> Replay:
         """The form of the buffer."""
         return Replay(self.options.replay_capacity, self.network.length, self.options.replay_temperature)
+
+    @cached_property
+    def entropy(self) -> EntropyFactor:
+        """How much the entropy counts."""
+        return EntropyFactor(self.options)
 
     @property
     def share(self) -> float:
@@ -69,23 +77,38 @@ class ProgramLoss:
         """Return whether this generation has replays: the buffer is not empty."""
         return self.options.alpha > 0 and bool(shared["replayed_lengths"][0])
 
-    def learned(self, shared: Arrays, tokens: Array, rewards: Float64, place: int, chunks: int) -> dict[str, Array]:
-        """Return the arrays of a chunk, number `place` of so many, from its programs uint8[jobs, length]."""
-        given: dict[str, Array] = {}
-        reached, share = lengths(tokens), slice(0, 0)
-        if self.replays(shared):
-            draws = self.options.replays
-            share = slice(draws * place // chunks, draws * (place + 1) // chunks)
-            tokens = np.concatenate([shared["replayed_tokens"][share], tokens])
-            rewards = np.concatenate([shared["replayed_rewards"][share], rewards])
-            reached = np.concatenate([shared["replayed_lengths"][share], reached])
+    def given(self, shared: Arrays, place: int, chunks: int, imitated: str = "imitated_tokens") -> Array:
+        """uint8[more, length]: programs that chunk number `place` of so many has besides those it writes.
+
+        With `imitated_read` it is what is read in place of the imitated ones.
+        """
+        read = [np.zeros((0, self.network.length), np.uint8)]
         if self.options.alpha:
+            read.append(shared["replayed_tokens"][self._share(shared, place, chunks)])
+        if self.options.imitates and place == 0:
+            read.append(shared[imitated])
+        return np.concatenate(read)
+
+    def _share(self, shared: Arrays, place: int, chunks: int) -> slice:
+        """Return which of the replays are the chunk's; none while the buffer is empty."""
+        draws = self.options.replays if self.replays(shared) else 0
+        return slice(draws * place // chunks, draws * (place + 1) // chunks)
+
+    def learned(self, shared: Arrays, writing: Writing, rewards: Float64, place: int, chunks: int) -> dict[str, Array]:
+        """Return the arrays of a chunk, number `place` of so many, that has written programs with these rewards."""
+        given: dict[str, Array] = {"tokens": writing.tokens[: len(rewards)]}
+        tokens, reached = given["tokens"], lengths(given["tokens"])
+        if self.options.alpha:
+            share = self._share(shared, place, chunks)
             given["replayed_rewards"] = shared["replayed_rewards"][share]
             given["replayed_lengths"] = shared["replayed_lengths"][share]
+            tokens = np.concatenate([tokens, shared["replayed_tokens"][share]])
+            rewards = np.concatenate([rewards, given["replayed_rewards"]])
+            reached = np.concatenate([reached, given["replayed_lengths"]])
         batch = self._batch(shared, tokens, rewards, reached)
         if self.options.imitates and place == 0:
             batch = self._with_imitated(batch, shared)
-        terms = differentiator(self.network, self.share, self.apart)(shared["theta"], batch)
+        terms = differentiate(writing, batch, self.share, self.apart)
         given[GRADIENT] = terms.gradients[-1]
         if self.apart:
             given[JUDGED] = terms.gradients[0]
@@ -98,12 +121,11 @@ class ProgramLoss:
         unit = np.full(rows, PAPER_BATCH / options.batch_size, np.float32)
         waits = options.alpha > 0 and not self.replays(shared)
         return ProgramBatch(
-            tokens=tokens.astype(np.int32),
             lengths=reached,
             returns=(returns if options.learns_values else returns - shared["baseline"]).astype(np.float32),
             judged=np.ones(rows, np.float32),
             policy=unit * np.float32(0 if waits else options.pi_loss_hparam),
-            entropy=unit * np.float32(options.entropy_beta),
+            entropy=unit * np.float32(self.entropy.of(shared)),
             value=unit * np.float32(options.vf_loss_hparam if options.learns_values else 0),
             log_replayed=self._log_replayed(shared, tokens) if options.alpha else None,
         )
@@ -121,7 +143,6 @@ class ProgramLoss:
         """With the draws from the queue, whose likelihood is to grow."""
         draws, zeros = self.options.topk_batch_size, np.zeros(self.options.topk_batch_size, np.float32)
         more = ProgramBatch(
-            tokens=shared["imitated_tokens"].astype(np.int32),
             lengths=shared["imitated_lengths"],
             returns=np.ones((draws, self.network.length), np.float32),
             judged=zeros,
@@ -146,7 +167,9 @@ class ProgramLoss:
             gradients.append({GRADIENT: decay})
         losses = {name: sums[name] for name in ("policy_loss", "value_loss", "imitation_loss")}
         losses["policy_loss"] *= scale
-        return gradients, {**losses, "token_entropy": sums["entropy"] / sums["tokens"]}
+        losses["token_entropy"] = sums["entropy"] / sums["tokens"]
+        losses["program_entropy"] = sums["entropy"] / self.options.batch_size
+        return gradients, losses
 
 
 def _sums(batch: ProgramBatch, terms: Terms) -> Float64:
@@ -195,9 +218,17 @@ def queue_after(arrays: Arrays, tokens: Array, reward: float) -> dict[str, Array
     return {**after, "queue_count": np.array(len(queue), np.int64)}
 
 
-def imitated(arrays: Arrays, draws: int, rng: np.random.Generator) -> dict[str, Array]:
-    """Programs drawn from the queue, each as likely, with replacement; of length 0 while it is empty."""
+def imitated(arrays: Arrays, draws: int, rng: np.random.Generator, noise: float = 0.0) -> dict[str, Array]:
+    """Programs drawn from the queue, each as likely, with replacement; of length 0 while it is empty.
+
+    With noise there is what is read in their place, too: each character is with this probability a random one. Like the
+    word dropout of Bowman et al. 2016 (arXiv:1511.06349, section 3.1) it keeps what follows from hanging on each token.
+    """
     count = int(arrays["queue_count"])
     places = rng.integers(count, size=draws) if count else np.zeros(draws, np.intp)
     tokens = arrays["queue_tokens"][places]
-    return {"imitated_tokens": tokens, "imitated_lengths": lengths(tokens) if count else np.zeros(draws, np.int32)}
+    drawn = {"imitated_tokens": tokens, "imitated_lengths": lengths(tokens) if count else np.zeros(draws, np.int32)}
+    if noise:
+        other = (rng.random(tokens.shape) < noise) & (tokens != END)
+        drawn["imitated_read"] = np.where(other, rng.integers(1, TOKENS, tokens.shape, dtype=np.uint8), tokens)
+    return drawn

@@ -11,6 +11,7 @@ from hpc_es.algorithms.parts import optimizers
 from hpc_es.config.options import Count, Fraction, Natural, NonNegative, Positive, option, options
 from hpc_es.config.warnings import unused, unused_of_kinds
 
+TOKENS = 9  # eight characters, and the end
 Sizes = Annotated[tuple[Count, ...], MinLen(1)]
 
 
@@ -57,12 +58,26 @@ class Options:
     grad_clip_threshold: Positive = option("largest norm of the gradient", 10.0)
     pi_loss_hparam: NonNegative = option("factor of the policy gradient; 0: only the queue teaches", 1.0)
     vf_loss_hparam: NonNegative = option("factor of the squared error of learned values", 0.5)
-    entropy_beta: NonNegative = option("factor of the entropy", 0.01)
+    entropy_beta: NonNegative = option(
+        "factor of the entropy; where it changes the first one, and the least with entropy_target", 0.01
+    )
+    entropy_target: Positive | None = option(
+        "entropy of a program, in nats, below which the factor is raised; null: it is not", None
+    )
+    entropy_rate: Positive = option("how fast the factor follows entropy_target: ln of its change at no entropy", 0.05)
+    entropy_beta_end: NonNegative | None = option(
+        "the factor falls (or rises) evenly to this one after entropy_programs; null: it does not", None
+    )
+    entropy_programs: Count = option("programs executed until the factor is entropy_beta_end", 1_000_000)
     regularizer: NonNegative = option("factor of half the squared weights", 0.0)
     softmax_tr: Positive = option("factor of the logits when programs are written: 1 / temperature", 1.0)
     topk: Natural = option("programs in the priority queue; 0: there is none", 0)
     topk_loss_hparam: NonNegative = option("factor of the queue's likelihood", 0.0)
     topk_batch_size: Natural = option("programs drawn from the queue for an update", 1)
+    topk_noise: Fraction = option(
+        "share of a queued program's tokens that are others when it is read, so that it is learned to go on after them",
+        0.0,
+    )
     ema_baseline_decay: Fraction = option("decay of the running mean of rewards; 0: a learned value instead", 0.99)
     eos_token: bool = option("programs may end before their full length, by a token that counts as a character", False)
     alpha: Fraction = option("share of a batch that is replayed", 0.0)
@@ -95,6 +110,13 @@ class Options:
             )
         if self.topk_loss_hparam and not self.topk:
             yield "topk_loss_hparam", "needs a queue, but topk is 0 (try topk: 10)"
+        if self.entropy_target is not None and self.entropy_beta_end is not None:
+            yield "entropy_beta_end", "cannot be with entropy_target, which sets the factor too: remove one"
+        if self.entropy_target is not None and not self.entropy_beta:
+            yield (
+                "entropy_beta",
+                "is 0, which a factor raised by entropy_target begins with: expected more than 0 (try 0.01)",
+            )
         if self.alpha and not self.replays:
             text = f"is {self.alpha:g}: of a batch of {self.batch_size} no program is replayed"
             yield "alpha", f"{text} (try {1 / self.batch_size:g} or more, or 0)"
@@ -104,8 +126,12 @@ class Options:
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield what has no effect: (key, text)."""
         if not self.imitates:
-            why = "topk is 0" if not self.topk else "topk_loss_hparam is 0"
-            yield from unused(self, ("topk", "topk_batch_size") if self.topk else ("topk_batch_size",), why)
+            why, own = "topk is 0" if not self.topk else "topk_loss_hparam is 0", ("topk_batch_size", "topk_noise")
+            yield from unused(self, ("topk", *own) if self.topk else own, why)
+        if self.entropy_target is None:
+            yield from unused(self, ("entropy_rate",), "entropy_target is null")
+        if self.entropy_beta_end is None:
+            yield from unused(self, ("entropy_programs",), "entropy_beta_end is null")
         if not self.replays:
             yield from unused(self, ("replay_temperature", "replay_capacity"), "alpha is 0: nothing is replayed")
         if not self.learns_values:

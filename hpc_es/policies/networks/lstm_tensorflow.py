@@ -31,24 +31,6 @@ def sequence(
     return _recurrent(tf, unroll)(tf.reshape(flat, [steps, rows, kernel.shape[-1]]), kernel[inputs:], *(first or ()))
 
 
-def fused(tf: Any, x: Any, kernel: Any, bias: Any) -> Any:
-    """As `sequence`, by TensorFlow's own kernel of a whole layer: twice as fast, but float32 only and not for XLA."""
-    units = kernel.shape[1] // 4
-    zero, none = tf.zeros([tf.shape(x)[1], units], x.dtype), tf.zeros([units], x.dtype)
-    layer = tf.raw_ops.BlockLSTM(
-        seq_len_max=tf.constant(x.shape[0], tf.int64),
-        x=x,
-        cs_prev=zero,
-        h_prev=zero,
-        w=kernel,
-        **dict.fromkeys(("wci", "wcf", "wco"), none),  # peepholes, which there are none of
-        b=bias,
-        forget_bias=FORGET_BIAS,
-        cell_clip=-1.0,
-    )
-    return layer.h
-
-
 @functools.cache
 def _recurrent(tf: Any, unroll: int | None) -> Callable[..., Any]:
     """h [steps, rows, units] of (x K_x + b [steps, rows, 4 * units], K_h [units, 4 * units]), perhaps with h and c."""

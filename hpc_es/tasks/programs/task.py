@@ -139,15 +139,17 @@ class Programs(ProblemDefaults):
         return self
 
     def evaluate(self, programs: Sequence[str], jobs: Jobs | None = None, poll: Poll = lambda: None) -> Outcome:
-        """Score the programs; each alone, so that what one gets does not depend on the others."""
+        """Score the programs; each alone, so that what one gets does not depend on the others, and each text once."""
         since = time.perf_counter()
-        rows = np.zeros(len(programs), row_dtype(self.fields))
-        for start in range(0, len(programs), AT_ONCE):
-            some = programs[start : start + AT_ONCE]
+        places = {program: place for place, program in enumerate(dict.fromkeys(programs))}
+        distinct, rows = list(places), np.zeros(len(places), row_dtype(self.fields))
+        for start in range(0, len(distinct), AT_ONCE):
+            some = distinct[start : start + AT_ONCE]
             part = rows[start : start + len(some)]
             part["return_"], part["correct"] = self.score_many(some)
             part["length"] = [len(program) for program in some]
             poll()
+        rows = rows[[places[program] for program in programs]]
         return Outcome(rows, seconds={"environment": time.perf_counter() - since})
 
     def score_many(self, programs: Sequence[str]) -> tuple[Array, Array]:

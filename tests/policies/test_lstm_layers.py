@@ -1,0 +1,69 @@
+"""LSTM layers in NumPy: their gradient, against the cell step by step and central differences."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpc_es.core.data import Array
+from hpc_es.policies.networks import lstm
+from hpc_es.policies.networks.lstm_layers import AT_ONCE, Layers
+
+INPUTS, SIZES, ROWS = 2, (3, 4), 3
+STEPS = AT_ONCE + 2  # more than are differentiated at once
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((STEPS, INPUTS, ROWS))
+FACTORS = RNG.standard_normal((STEPS, SIZES[-1], ROWS))  # the loss is a sum of h with these factors
+WEIGHTS = [
+    (RNG.standard_normal((before + units, 4 * units)), RNG.standard_normal(4 * units))
+    for before, units in ((INPUTS, 3), (3, 4))
+]
+
+
+def forwards(layers: Layers, x: Array) -> Array:
+    layers.set(WEIGHTS)
+    for t in range(len(x)):
+        layers.input(t)[:] = x[t]
+        layers.step(t)
+    return layers.h[: len(x)]
+
+
+def made() -> Layers:
+    return Layers(INPUTS, SIZES, STEPS, ROWS, "float64")
+
+
+def test_outputs_are_those_of_the_cell() -> None:
+    found, ops = forwards(made(), X), lstm.ArrayOps(np)
+    memory = [(np.zeros((ROWS, units)), np.zeros((ROWS, units))) for units in SIZES]
+    for t in range(STEPS):
+        x = X[t].T
+        for number, (kernel, bias) in enumerate(WEIGHTS):
+            h, c = memory[number]
+            x, c = lstm.gates(ops, np.concatenate([x, h], axis=1) @ kernel + bias, c)
+            memory[number] = (x, c)
+        np.testing.assert_allclose(found[t], x.T, rtol=1e-12)
+
+
+def test_the_gradient_is_that_of_differences() -> None:
+    layers = made()
+    forwards(layers, X)
+    weights, by_x = layers.backwards(FACTORS)
+    found = [by_x, *(array for pair in weights for array in pair)]
+    step = 1e-6
+    for array, gradient in zip([X, *(array for pair in WEIGHTS for array in pair)], found, strict=True):
+        assert gradient.shape == array.shape
+        for place in np.ndindex(array.shape):
+            kept, ends = array[place], []
+            for moved in (kept + step, kept - step):
+                array[place] = moved
+                ends.append((forwards(made(), X) * FACTORS).sum())
+            array[place] = kept
+            np.testing.assert_allclose(gradient[place], (ends[0] - ends[1]) / (2 * step), rtol=1e-5, atol=1e-8)
+
+
+def test_fewer_steps_than_there_is_memory_for_are_computed_alone() -> None:
+    layers = made()
+    forwards(layers, X)
+    few = Layers(INPUTS, SIZES, 5, ROWS, "float64")
+    assert np.array_equal(forwards(layers, X[:5]), forwards(few, X[:5]))
+    for one, other in zip(layers.backwards(FACTORS[:5])[0], few.backwards(FACTORS[:5])[0], strict=True):
+        assert np.array_equal(one[0], other[0]) and np.array_equal(one[1], other[1])

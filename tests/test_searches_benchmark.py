@@ -1,0 +1,58 @@
+"""`python -m benchmarks.searches`: a line for each run that is finished; what is interrupted carries on."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc_es.storage.checkpoint_store import Store
+from tests import runs
+from tests.harness import ROOT
+
+TINY = ("task.max_code_length=3", "algorithm.population_size=10", "checkpoint.interval_seconds=0")
+
+
+def command(out: Path, *words: str) -> list[str]:
+    given = ["ga-20M", "--tasks", *words, "--out", str(out), "--set", *TINY]
+    return [sys.executable, "-m", "benchmarks.searches", *given]
+
+
+def lines(out: Path) -> list[dict[str, str]]:
+    with (out / "searches.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_each_run_has_its_line_and_is_not_run_again(tmp_path: Path) -> None:
+    """`,.` echoes one number, so that the task asks for more than 3 characters; 200 programs are executed in vain."""
+    words = ("echo", "reverse", "--seeds", "2", "--npe", "200")
+    for _ in range(2):
+        subprocess.run(command(tmp_path, *words), cwd=ROOT, check=True, timeout=300)
+        found = lines(tmp_path)
+        assert [(each["task"], each["seed"]) for each in found] == [
+            *(("echo", "1"), ("reverse", "1"), ("echo", "2"), ("reverse", "2"))
+        ]
+        assert all(each["algorithm"] == "ga-20M" and each["solved"] == "0" for each in found)
+        assert all(200 <= int(each["npe"]) < 210 and len(each["program"]) == 3 for each in found)
+    assert (tmp_path / "ga-20M/echo/1/out.txt").read_text().count("finished") == 1
+
+
+@pytest.mark.long
+def test_an_interrupted_search_carries_on(tmp_path: Path) -> None:
+    """Its processes end with a checkpoint, and the same command goes on from there."""
+    words = ("reverse", "--seeds", "1", "--npe", "1_000_000_000")
+    job = subprocess.Popen(command(tmp_path, *words), cwd=ROOT)
+    run = tmp_path / "ga-20M/reverse/1"
+    runs.wait_for(lambda: bool(Store(run / "checkpoints").paths()), 120)
+    os.kill(job.pid, signal.SIGTERM)
+    assert job.wait(120) == 75
+    assert lines(tmp_path) == []
+    done = int(runs.newest(run).state.master["executed"])
+    words = ("reverse", "--seeds", "1", "--npe", str(done + 100))
+    subprocess.run(command(tmp_path, *words), cwd=ROOT, check=True, timeout=300)
+    assert [done + 100 <= int(each["npe"]) < done + 200 for each in lines(tmp_path)] == [True]
