@@ -46,7 +46,7 @@ test-loggers:   ## the tests of MLflow and Weights & Biases, in a virtual enviro
 
 test-jax:       ## the tests of compiled environments, in a virtual environment of their own
 	@test -x $(VENV)-jax/bin/pip || $(PYTHON) -m venv $(VENV)-jax
-	$(VENV)-jax/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,jax]' pytest
+	$(VENV)-jax/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,jax]' jumanji craftax pytest
 	$(VENV)-jax/bin/python -m pytest tests/tasks/jax_episodes tests/policies/test_pure.py
 	$(VENV)-jax/bin/python -m pytest tests/test_contracts.py -k jax_episodes
 
