@@ -80,9 +80,10 @@ def test_repetitions_in_groups_are_those_of_one_rank(tmp_path: Path) -> None:
 
 
 def test_tuning(tmp_path: Path) -> None:
-    """Two trials on two ranks: all that a trial needs is made anew."""
+    """Two trials on two ranks; where they share a cache the second compiles nothing."""
     (tmp_path / "tiny.yaml").write_text(TINY)
     (tmp_path / "tuning.yaml").write_text(TUNING)
     arguments = ("-m", "hpc_es", "tune", str(tmp_path / "tuning.yaml"), "--output", str(tmp_path / "study"))
     done = job(2, *arguments, cache=tmp_path / "cache")
     assert "2 trials: 2 complete" in done.stdout
+    assert len(list((tmp_path / "cache").glob("jit_segment*-cache"))) == 1
