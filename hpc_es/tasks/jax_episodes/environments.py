@@ -41,11 +41,14 @@ class Environment(Protocol):
 
 @dataclass(frozen=True)
 class Traced:
-    """An environment whose shapes are known: states keep their types, observations are float32[width]."""
+    """An environment whose shapes are known: states keep their types, observations are float32[width].
+
+    A state is of plain arrays here: a key of `jax.random` in it is its data.
+    """
 
     inner: Environment
     spaces: Spaces
-    template: Any  # of a state: a tree of `jax.ShapeDtypeStruct`
+    template: Any  # of the inner environment's state: a tree of `jax.ShapeDtypeStruct`
 
     def reset(self, key: Any) -> tuple[Any, Any]:
         """Return (state, float32[observations])."""
@@ -54,8 +57,8 @@ class Traced:
 
     def step(self, key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any]:
         """Return (state, float32[observations], float32, bool)."""
-        state, observation, reward, terminated = self.inner.step(key, state, action)
-        reward, ended = (jnp.asarray(each).reshape(()) for each in (reward, terminated))
+        state, observation, reward, terminated = self.inner.step(key, with_keys(self.template, state), action)
+        reward, ended = single(reward, "reward"), single(terminated, "end")
         return like(self.template, state), flat(observation), reward.astype(jnp.float32), ended.astype(bool)
 
 
@@ -69,8 +72,8 @@ def traced(environment: Environment, name: str) -> Traced:
         template, first = jax.eval_shape(environment.reset, key)
         require_array(first, name)
         found = Traced(environment, Spaces(environment.observations, environment.actions), template)
-        _, observation = jax.eval_shape(found.reset, key)
-        jax.eval_shape(found.step, key, template, example(environment.actions))
+        state, observation = jax.eval_shape(found.reset, key)
+        jax.eval_shape(found.step, key, state, example(environment.actions))
     except ConfigError:
         raise
     except Exception as error:  # around code that is not ours
@@ -93,6 +96,15 @@ def require_array(observation: Any, name: str) -> None:
     raise ConfigError([("task.env_id", f"{text} {type(observation).__name__}{keys}: {remedy}")])
 
 
+def single(value: Any, name: str) -> Any:
+    """Return an array of the shape (); ConfigError where a step has not one value, but one for each of its agents."""
+    found = jnp.asarray(value)
+    if found.size != 1:
+        text = f"the {name} of a step is {found.dtype}{list(found.shape)}: expected one number"
+        raise ConfigError([("task.env_id", f"{text} (write 'my_module:factory', whose environment adds them up)")])
+    return found.reshape(())
+
+
 def example(actions: Box | Discrete) -> Any:
     """Return the shape and type of an action of one row."""
     if isinstance(actions, Box):
@@ -111,9 +123,23 @@ def like(template: Any, state: Any) -> Any:
 
 
 def _as(wanted: Any, value: Any) -> Any:
-    if jax.dtypes.issubdtype(wanted.dtype, jax.dtypes.prng_key):
-        return value
+    if is_key(wanted):
+        return jax.random.key_data(value)
     return jnp.asarray(value, wanted.dtype).reshape(wanted.shape)
+
+
+def with_keys(template: Any, state: Any) -> Any:
+    """Return the state with keys where the template has them."""
+    return jax.tree.map(lambda wanted, value: _key(value) if is_key(wanted) else value, template, state)
+
+
+def _key(data: Any) -> Any:
+    return jax.random.wrap_key_data(data, impl=KEY)
+
+
+def is_key(wanted: Any) -> bool:
+    """Return whether an array is of keys of `jax.random`, which NumPy does not know."""
+    return bool(jax.dtypes.issubdtype(wanted.dtype, jax.dtypes.prng_key))
 
 
 def zeros(template: Any, rows: int) -> Any:
@@ -122,8 +148,5 @@ def zeros(template: Any, rows: int) -> Any:
 
 
 def _zeros(wanted: Any, rows: int) -> Any:
-    if jax.dtypes.issubdtype(wanted.dtype, jax.dtypes.prng_key):
-        data = jax.eval_shape(jax.random.key_data, wanted)
-        blank = np.zeros((rows, *data.shape), data.dtype)
-        return jax.random.wrap_key_data(blank, impl=jax.random.key_impl(jax.random.key(0, impl=KEY)))
-    return np.zeros((rows, *wanted.shape), wanted.dtype)
+    plain = jax.eval_shape(jax.random.key_data, wanted) if is_key(wanted) else wanted
+    return np.zeros((rows, *plain.shape), plain.dtype)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from subprocess import CalledProcessError
 from typing import Any
 
 import jax
@@ -67,11 +68,19 @@ def brax(name: str, keywords: Keywords) -> Environment:
 
 
 def playground(name: str, keywords: Keywords) -> Environment:
-    """MuJoCo Playground, computed by MJX; keywords override the environment's own config."""
+    """MuJoCo Playground, computed by MJX; keywords override the environment's own config, `a.b` what is inside of a."""
     from mujoco_playground import registry as library
 
     require_known(name, library.ALL_ENVS, "playground")
-    inner = library.load(name, config_overrides={"impl": "jax", **keywords})  # impl: warp compiles for minutes on CPUs
+    known = sorted(library.get_default_config(name))
+    for wrong in [key for key in keywords if key.partition(".")[0] not in known]:
+        text = f"the config of playground:{name} has no {wrong!r}, but {', '.join(known)}{nearest(wrong, known)}"
+        raise ConfigError([("task.env_kwargs", text)])
+    try:  # impl: warp compiles for minutes on CPUs
+        inner = library.load(name, config_overrides={"impl": "jax", **keywords})
+    except CalledProcessError as error:
+        text = f"playground:{name} needs MuJoCo Menagerie, which Playground gets by git: {error}"
+        raise ConfigError([("task.env_id", f"{text} (make it once where there is a network, with --check)")]) from error
     return _stateful(inner, name, int(inner._config.episode_length))
 
 
@@ -94,11 +103,12 @@ def _stateful(inner: Any, name: str, limit: int) -> Environment:
 
 
 def jumanji(name: str, keywords: Keywords) -> Environment:
-    """Jumanji: observations are the arrays of its observation one after the other; its time limits are inside."""
+    """Jumanji: observations are the arrays of its observation one after the other; its time limits are inside too."""
     import jumanji as library
 
     require_known(name, library.registered_environments(), "jumanji")
     inner = library.make(name, **keywords)
+    actions = _of_spec(inner.action_spec, name)
 
     def seen(timestep: Any) -> Any:
         leaves = jax.tree.leaves(timestep.observation)
@@ -109,10 +119,11 @@ def jumanji(name: str, keywords: Keywords) -> Environment:
         return state, seen(timestep)
 
     def step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any]:
-        state, timestep = inner.step(state, action)
+        state, timestep = inner.step(state, jnp.reshape(action, inner.action_spec.shape))
         return state, seen(timestep), timestep.reward, timestep.last()
 
-    return Adapted(reset, step, width(lambda key: reset(key)[1], name), _of_spec(inner.action_spec, name), None)
+    limit = getattr(inner, "time_limit", None)
+    return Adapted(reset, step, width(lambda key: reset(key)[1], name), actions, limit)
 
 
 def craftax(name: str, keywords: Keywords) -> Environment:
@@ -172,13 +183,16 @@ def actions_of(space: Any) -> Box | Discrete:
 
 
 def _of_spec(spec: Any, name: str) -> Box | Discrete:
-    if hasattr(spec, "num_values") and np.ndim(spec.num_values) == 0:
-        return Discrete(int(spec.num_values))
-    if hasattr(spec, "minimum") and not hasattr(spec, "num_values"):
+    counts = getattr(spec, "num_values", None)
+    if counts is not None and np.ndim(counts) == 0:
+        return Discrete(int(counts))
+    if counts is None and hasattr(spec, "minimum") and np.issubdtype(spec.dtype, np.floating):
         low, high = (np.broadcast_to(np.asarray(end, np.float32), spec.shape) for end in (spec.minimum, spec.maximum))
         return Box(low.ravel().copy(), high.ravel().copy())
-    text = f"{name} has the actions {spec}: expected one whole number, or real numbers between bounds"
-    raise ConfigError([("task.env_id", text)])
+    of = "" if counts is None else f", of {np.ravel(counts).tolist()} values"
+    text = f"an action of {name} is {np.dtype(spec.dtype)}{list(spec.shape)}{of}: expected one whole number"
+    remedy = "write 'my_module:factory', whose environment takes one of them"
+    raise ConfigError([("task.env_id", f"{text}, or real numbers between bounds ({remedy})")])
 
 
 def make(env_id: str, keywords: Keywords) -> Environment:

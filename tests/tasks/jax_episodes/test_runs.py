@@ -1,9 +1,8 @@
-"""Whole runs of compiled episodes: the same bits on any number of ranks, after a kill, and for every strategy."""
+"""Whole runs of compiled episodes: the same bits on any number of ranks, and after a kill."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from hpc_es.config.loading import validate
 from hpc_es.core.data import Discrete
 from hpc_es.report.saved_policy import load_policy
 from tests import runs
-from tests.algorithms.stepping import KINDS
 from tests.harness import ROOT, Finished, Job, start
 from tests.tasks.jax_episodes.playing import WALK, parts, played
 
@@ -180,28 +178,6 @@ COMMON: dict[str, Any] = {
     "stop": {"generations": 2},
 }
 TASK = {"kind": "jax_episodes", "env_id": WALK, "lanes": 4, "jobs_per_call": 8, "compilation_cache": False}
-
-
-@pytest.fixture(scope="module")
-def cached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What the first strategy compiles is there for the others."""
-    import jax
-
-    before = jax.config.jax_compilation_cache_dir
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    yield
-    jax.config.update("jax_compilation_cache_dir", before)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.usefixtures("cached")
-def test_every_strategy_runs(kind: str, tmp_path: Path) -> None:
-    task = {**TASK, "behaviour": {"final_observation": [0]}} if kind == "novelty" else TASK
-    config = validate({**COMMON, "task": task, "algorithm": {"kind": kind}})
-    found = list(hpc_es.train(config, tmp_path / "run"))
-    assert len(found) == 2
-    assert all(np.isfinite(row["return_mean"]) for row in found)
 
 
 def test_es_walks_to_the_right(tmp_path: Path) -> None:

@@ -59,11 +59,6 @@ def test_wrong_keywords() -> None:
     )
 
 
-def test_a_library_that_is_not_there() -> None:
-    text = refused(env_id="craftax:Craftax-Symbolic-v1")
-    assert text == "task.env_id: craftax:Craftax-Symbolic-v1 needs craftax, which is not installed: pip install craftax"
-
-
 def test_a_policy_that_cannot_be_compiled() -> None:
     pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
     task = build(Options(env_id=WALK))

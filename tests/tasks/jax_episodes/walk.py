@@ -56,6 +56,35 @@ def walk(**keywords: Any) -> Walk:
     return Walk(**keywords)
 
 
+class Keyed(Walk):
+    """Its jitter is from a key in the state, as in Jumanji and Craftax."""
+
+    def reset(self, key: Any) -> tuple[Any, Any]:
+        state, observation = super().reset(key)
+        return {**state, "key": jax.random.split(key, 2)[1]}, observation
+
+    def step(self, key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any]:
+        mine, kept = jax.random.split(state["key"])
+        after, observation, reward, terminated = super().step(mine, state, action)
+        return {**after, "key": kept}, observation, reward, terminated
+
+
+def keyed(**keywords: Any) -> Walk:
+    return Keyed(**keywords)
+
+
+class Pair(Walk):
+    """Two walkers, each with a reward."""
+
+    def step(self, key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any]:
+        after, observation, reward, terminated = super().step(key, state, action)
+        return after, observation, jnp.stack([reward, reward]), terminated
+
+
+def pair() -> Walk:
+    return Pair()
+
+
 class Dict(Walk):
     def seen(self, state: Any) -> Any:
         return {"state": jnp.zeros(2), "picture": jnp.zeros(3)}

@@ -1,0 +1,199 @@
+"""The libraries behind the prefixes of `task.env_id`: Jumanji and Craftax themselves, and a stand-in for Playground.
+
+Playground brings 470 MB, so what stands for it here is as its registry is: names, configs, environments with states.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from subprocess import CalledProcessError
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
+import jax
+import jax.numpy as jnp
+
+from hpc_es.config.loading import validate
+from hpc_es.core.data import Box, Discrete
+from hpc_es.core.errors import ConfigError
+from hpc_es.tasks.jax_episodes import Options, build
+from hpc_es.training import check as checking
+from tests.tasks.jax_episodes.playing import parts, plainly, played
+
+SEEDS = [3, 4, 5]
+
+
+def checked(env_id: str, **task: Any) -> int:
+    config = {"task": {"kind": "jax_episodes", "env_id": env_id, **task}, "policy": {"hidden_dims": [4]}}
+    return checking.check(validate(config))
+
+
+def refused(env_id: str, **task: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        checked(env_id, **task)
+    return str(caught.value)
+
+
+def assert_played_as_plainly(**options: Any) -> None:
+    """The episodes are those of a Python loop over the library's own functions."""
+    made = parts((("hidden_dims", (4,)),), **options)
+    theta = np.random.default_rng(1).standard_normal((len(SEEDS), made[1].size)).astype(np.float32)
+    found = played(made, theta, SEEDS).rows
+    for place, seed in enumerate(SEEDS):
+        return_, length, _ = plainly(made, theta[place], seed)
+        assert found["length"][place] == length
+        assert found["return_"][place] == pytest.approx(return_, rel=1e-5)
+
+
+def test_a_state_may_have_keys_of_random_numbers() -> None:
+    """Those of lanes that are refilled too: each episode draws its own numbers."""
+    assert_played_as_plainly(env_id="tests.tasks.jax_episodes.walk:keyed", env_kwargs={"jitter": 0.3}, lanes=2)
+
+
+def test_a_step_has_one_reward() -> None:
+    text = refused("tests.tasks.jax_episodes.walk:pair")
+    assert "the reward of a step is float32[2]: expected one number" in text
+
+
+@pytest.mark.parametrize("module", ["gymnax", "brax", "mujoco_playground", "jumanji", "craftax"])
+def test_a_library_that_is_not_there(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)  # so that importing it fails
+    library = "playground" if module == "mujoco_playground" else module
+    remedy = "'hpc_es[jax]'" if module in {"gymnax", "brax"} else library
+    text = refused(f"{library}:Any-v1")
+    assert text == f"task.env_id: {library}:Any-v1 needs {module}, which is not installed: pip install {remedy}"
+
+
+# Jumanji.
+
+
+@pytest.fixture(scope="module")
+def jumanji() -> Any:
+    return pytest.importorskip("jumanji", reason="Jumanji is not installed here: make test-jax")
+
+
+@pytest.mark.usefixtures("jumanji")
+def test_snake_is_played_as_by_jumanji_itself() -> None:
+    assert_played_as_plainly(env_id="jumanji:Snake-v1", max_episode_steps=20)
+
+
+@pytest.mark.usefixtures("jumanji")
+def test_the_time_limit_of_jumanji_is_known_where_there_is_one() -> None:
+    task = build(Options(env_id="jumanji:Snake-v1", env_kwargs={"time_limit": 70}))
+    assert task.time_limit == 70
+    assert task.spaces.actions == Discrete(4)
+    assert "task.max_episode_steps: is null, but jumanji:TSP-v1 has no time limit" in refused("jumanji:TSP-v1")
+
+
+@pytest.mark.usefixtures("jumanji")
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        (
+            "Tetris-v0",
+            "an action of Tetris-v0 is int32[2], of [4, 10] values: expected one whole number, or real numbers",
+        ),
+        ("MultiCVRP-v0", "an action of MultiCVRP-v0 is int16[2]: expected one whole number, or real numbers"),
+        ("SearchAndRescue-v0", "the reward of a step is float32[2]: expected one number"),
+        ("Snake-v2", "did you mean 'Snake-v1'?"),
+    ],
+)
+def test_what_jumanji_has_and_cannot_be_played(name: str, found: str) -> None:
+    assert found in refused(f"jumanji:{name}", max_episode_steps=9)
+
+
+# Craftax, of which a call compiles for half a minute.
+
+
+def test_craftax_is_traced_and_ends_by_its_own_limit() -> None:
+    pytest.importorskip("craftax", reason="Craftax is not installed here: make test-jax")
+    given = "craftax:Craftax-Classic-Symbolic-v1"
+    assert checked(given) == 0
+    task = build(Options(env_id=given, env_kwargs={"max_timesteps": 123}))
+    assert (task.time_limit, task.spaces.observations, task.spaces.actions) == (123, 1345, Discrete(17))
+    assert "did you mean 'Craftax-Symbolic-v1'?" in refused("craftax:Craftax-Symbolc-v1")
+
+
+# Playground.
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class State:
+    """What Playground and Brax step."""
+
+    data: Any
+    obs: Any
+    reward: Any
+    done: Any
+
+
+class Cart:
+    """It is where its actions have brought it, and pays for being there; over beyond 1."""
+
+    action_size = 1
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._config = SimpleNamespace(**config)
+
+    def _seen(self, x: Any) -> Any:
+        return {"array": x[None], "state": {"state": x[None], "privileged_state": jnp.zeros(5)}, "pixels": {"view": x}}[
+            self._config.observes
+        ]
+
+    def reset(self, key: Any) -> State:
+        x = 0.1 * jax.random.normal(key)
+        return State(x, self._seen(x), jnp.zeros(()), jnp.zeros(()))
+
+    def step(self, state: State, action: Any) -> State:
+        x = state.data + self._config.ctrl_dt * action[0]
+        return replace(state, data=x, obs=self._seen(x), reward=x, done=jnp.where(jnp.abs(x) > 1, 1.0, 0.0))
+
+
+def load(name: str, config: Any = None, config_overrides: Any = None) -> Cart:
+    if name == "Go1":
+        raise CalledProcessError(128, ["git", "clone"])
+    assert config_overrides["impl"] == "jax"
+    return Cart({**default_config(name), **config_overrides})
+
+
+def default_config(name: str) -> dict[str, Any]:
+    return {"ctrl_dt": 0.5, "episode_length": 12, "impl": "warp", "observes": "array"}
+
+
+@pytest.fixture
+def playground(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry: Any = ModuleType("mujoco_playground.registry")
+    registry.ALL_ENVS, registry.load, registry.get_default_config = ("Cart", "Go1"), load, default_config
+    package: Any = ModuleType("mujoco_playground")
+    package.registry = registry
+    monkeypatch.setitem(sys.modules, "mujoco_playground", package)
+    monkeypatch.setitem(sys.modules, "mujoco_playground.registry", registry)
+
+
+@pytest.mark.usefixtures("playground")
+@pytest.mark.parametrize("observes", ["array", "state"])
+def test_playground_ends_by_its_episode_length_or_before(observes: str) -> None:
+    assert_played_as_plainly(env_id="playground:Cart", env_kwargs={"observes": observes})
+    task = build(Options(env_id="playground:Cart", env_kwargs={"observes": observes}))
+    assert task.time_limit == 12
+    assert task.spaces.observations == 1
+    assert isinstance(task.spaces.actions, Box)
+
+
+@pytest.mark.usefixtures("playground")
+def test_what_playground_has_not() -> None:
+    assert "found 'Crt'; did you mean 'Cart'?" in refused("playground:Crt")
+    text = refused("playground:Cart", env_kwargs={"ctrl_dt.of": 1, "ctl_dt": 0.1})
+    assert text.startswith(
+        "task.env_kwargs: the config of playground:Cart has no 'ctl_dt', but ctrl_dt, episode_length"
+    )
+    assert text.endswith("did you mean 'ctrl_dt'?")
+    text = refused("playground:Cart", env_kwargs={"observes": "pixels"})
+    assert "expected an environment whose observation is one array" in text
+    assert "needs MuJoCo Menagerie, which Playground gets by git" in refused("playground:Go1")
