@@ -65,6 +65,13 @@ def generations(options: argparse.Namespace) -> Iterator[Row]:
         yield {**asdict(seen), "predicted": predicted.seconds, "over_measured": predicted.seconds / seen.seconds}
 
 
+def groups(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield the generations of two repetitions in two groups, beside those of one on as many ranks as a group has."""
+    for ranks in (each for each in options.ranks if 4 <= each <= 32):
+        alone, beside = jobs.generations(ranks // 2), jobs.generations(ranks, groups=2)
+        yield {"ranks": ranks, "in_groups": beside.seconds, "alone": alone.seconds}
+
+
 def messages(options: argparse.Namespace) -> Iterator[Row]:
     """Yield seconds of each message."""
     yield from (jobs.told(ranks, "messages") for ranks in options.ranks)
@@ -90,6 +97,7 @@ def far(options: argparse.Namespace) -> Iterator[Row]:
 
 TABLES: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "generations": generations,
+    "groups": groups,
     "messages": messages,
     "dispatch": dispatch,
     "vectors": vectors,

@@ -49,15 +49,17 @@ def config(directory: Path) -> Path:
     return path
 
 
-def generations(ranks: int, *overrides: str) -> Measured:
-    """Run the timer on so many ranks."""
+def generations(ranks: int, groups: int = 1) -> Measured:
+    """Run the timer on so many ranks; in groups each has a repetition, of which the first one is told."""
+    first = "repetition_0000" if groups > 1 else ""
     with tempfile.TemporaryDirectory() as directory:
         output = Path(directory) / "run"
         since = time.perf_counter()
-        job = command(ranks, config(Path(directory)), output, *overrides)
+        shared = (f"repetitions={groups}", f"repetition_groups={groups}") if groups > 1 else ()
+        job = command(ranks, config(Path(directory)), output, *shared)
         subprocess.run(job, cwd=ROOT, check=True, capture_output=True, timeout=3600)
         elapsed = time.perf_counter() - since
-        rows = metrics(output)
+        rows = metrics(output / first)
     counted = rows[1:]
     spent = [sum(row[f"time_{name}_mean"] for name in TIMES) for row in counted]
     return Measured(

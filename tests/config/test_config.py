@@ -56,6 +56,7 @@ def test_defaults_are_those_of_the_fields_and_name_and_output_follow_the_file(tm
         "chunk_size": "auto",
         "schedule": "on_demand",
         "master_evaluates": "auto",
+        "update": "gathered",
         "fault_tolerance": False,
     }
 

@@ -50,7 +50,7 @@ def test_no_picture_of_a_run_in_progress_stays_in_memory(tmp_path: Path) -> None
     gc.disable()
     try:
         runs.here(runs.tiny(tmp_path), tmp_path / "run", ["report.plot_interval_seconds=0.0001"])
-        left = sum(isinstance(each, Figure) for each in gc.get_objects())
+        left = sum(issubclass(type(each), Figure) for each in gc.get_objects())  # some are weak, and gone
     finally:
         gc.enable()
     assert (tmp_path / "run" / "curve.png").exists()

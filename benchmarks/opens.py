@@ -1,0 +1,49 @@
+"""How many files a rank opens up to its first generation: `python -m benchmarks.opens [CONFIG ...]`; needs strace.
+
+Files of the environment are below `sys.prefix`; the others are Python's own library, system libraries and /proc.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.jobs import MPIEXEC, ROOT
+
+RANKS = 3
+OPENED = re.compile(r'openat\([^"]*"([^"]+)".*\) = (-?\d+)')
+TRACED = 'exec strace -f -e trace=openat -o "$0.$PMI_RANK" "$@"'
+
+
+def main() -> int:
+    """Print a table."""
+    if shutil.which("strace") is None:
+        sys.stderr.write("benchmarks.opens needs strace: apt install strace\n")
+        return 2
+    print("| config | rank | files opened | of the environment | not found |\n|---|---|---|---|---|")
+    for config in sys.argv[1:] or ["es_cartpole", "es_halfcheetah"]:
+        for rank, traced in enumerate(traces(ROOT / f"configs/{config}.yaml")):
+            if rank < 2:  # the others are like rank 1
+                found = [match.groups() for match in map(OPENED.search, traced.splitlines()) if match]
+                there = [path for path, result in found if result != "-1"]
+                inside = sum(path.startswith(sys.prefix) for path in there)
+                print(f"| {config} | {rank} | {len(there)} | {inside} | {len(found) - len(there)} |")
+    return 0
+
+
+def traces(config: Path) -> list[str]:
+    """Return what strace says of each rank of a job of one generation."""
+    with tempfile.TemporaryDirectory() as directory:
+        program = [sys.executable, "-m", "hpc_es.main", str(config), "--output", f"{directory}/run"]
+        words = ["stop={generations: 1}", "evaluation.interval=0"]
+        job = [str(MPIEXEC), "-n", str(RANKS), "sh", "-c", TRACED, f"{directory}/trace", *program, *words]
+        subprocess.run(job, cwd=ROOT, check=True, capture_output=True, timeout=300)
+        return [Path(f"{directory}/trace.{rank}").read_text(errors="replace") for rank in range(RANKS)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
