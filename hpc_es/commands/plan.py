@@ -31,7 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     cluster.add_argument("--latency", type=_positive, default=2e-6, metavar="S", help="of a small message (2e-6)")
     cluster.add_argument("--bandwidth", type=_positive, default=12e9, metavar="B", help="bytes a second (12e9)")
-    cluster.add_argument("--dispatch", type=_positive, default=30e-6, metavar="S", help="rank 0's for a chunk (30e-6)")
+    cluster.add_argument("--dispatch", type=_positive, default=15e-6, metavar="S", help="rank 0's for a chunk (15e-6)")
     cluster.add_argument("--speed", type=_positive, default=1.0, metavar="X", help="of its cores over this one's (1)")
 
 

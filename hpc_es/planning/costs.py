@@ -18,7 +18,7 @@ class Cluster:
     latency: float = 2e-6  # of a small message
     bandwidth: float = 12e9  # bytes a second of a large one
     cores_a_node: int = 48
-    dispatch: float = 30e-6  # of rank 0 for the answer to a rank that asks for work
+    dispatch: float = 15e-6  # of rank 0 for the answer to a rank that asks for work
     per_rank: float = 4e-6  # of every rank for what each other rank tells at a round's end
 
 
