@@ -94,7 +94,7 @@ each_node() { srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1 --overlap --mpi=
 tar -C "$environment" -cf "$copy.tar" . && sbcast --force "$copy.tar" "$copy.sent.tar" &&
     each_node mkdir -p "$copy" && each_node tar -C "$copy" -xf "$copy.sent.tar" || exit
 each_node rm -f "$copy.tar" "$copy.sent.tar"
-each_node hostname | xargs echo "copies of $environment on"
+echo "copies of $environment on $SLURM_JOB_NODELIST"
 """,
     "@remove@": """
 each_node rm -rf "$copy"

@@ -187,12 +187,14 @@ def test_the_array_scripts_of_the_repository_work_as_they_are(script: str, clust
 def test_ranks_of_both_nodes_start_from_copies_of_the_environment(
     cluster: Cluster, shared: Path, reference: Path
 ) -> None:
-    """Of a small one: a folder that leads on to where the packages are."""
+    """Of a small one: a folder that leads on to where the packages and the MPI library are."""
     environment = shared / "environment"
     cluster.call(PYTHON, "-m", "venv", "--without-pip", str(environment))
     packages = Path(yaml.__file__).parent.parent
     (inside,) = environment.glob("lib/python*/site-packages")
     (inside / "there.pth").write_text(f"import site; site.addsitedir({str(packages)!r})\n")
+    for library in Path(PYTHON).parents[1].glob("lib/[!p]*"):  # where mpi4py looks first; all but python3.x
+        (environment / "lib" / library.name).symlink_to(library)
     config, run = runs.tiny(shared), shared / "run"
     options = ("--nodes", "2", "--ntasks-per-node", "2", "--time", "0:10:00", "--node-copy", "--output", str(run))
     python = str(environment / "bin/python")
@@ -200,5 +202,5 @@ def test_ranks_of_both_nodes_start_from_copies_of_the_environment(
     number = cluster.call(*here, python, "-m", "hpc_es", "sbatch", config.name, *options).strip()
     batch = Batch(cluster, number, shared / f"{config.stem}-{number}.log")
     batch.ends("COMPLETED")
-    assert f"copies of {environment} on n1 n2" in batch.output.read_text()
+    assert f"copies of {environment} on n[1-2]" in batch.output.read_text()
     runs.assert_same(run, reference)
