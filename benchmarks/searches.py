@@ -6,7 +6,8 @@
 
 An experiment is a config without `.yaml`. Runs lie below `--out` as EXPERIMENT/TASK/SEED, `--jobs` of them side by
 side. They carry on from their checkpoints, so the command may be interrupted and repeated; `--table` runs nothing. The
-CSV has a line for each run that is finished, and is written anew after each.
+CSV has a line for each run that is finished, and is written anew after each; `shortest` is what a correct program needs
+of itself, `right` how many of so many `fresh` cases, drawn anew, it gets right.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.jobs import ROOT
+from hpc_es.tasks.programs.shorten import judged
 from hpc_es.tasks.programs.task import NAMES, PAPER
 
-COLUMNS = ("task", "algorithm", "seed", "solved", "npe", "seconds", "program")
+COLUMNS = ("task", "algorithm", "seed", "solved", "npe", "seconds", "program", "shortest", "right", "fresh")
 INTERRUPTED = 75
 
 
@@ -55,7 +57,8 @@ class Search:
         found = json.loads(file.read_text())
         solved, program = bool(found["success"]), found["code_solution"] or found["best_program"]
         values = (self.task, self.experiment, self.seed, int(solved), found["npe"], f"{found['seconds']:.0f}", program)
-        return dict(zip(COLUMNS, values, strict=True))
+        found_out = judged(program, self.task) if solved else None
+        return dict(zip(COLUMNS, (*values, *(astuple(found_out) if found_out else ("", "", ""))), strict=True))
 
     def command(self, npe: int, overrides: Sequence[str]) -> list[str]:
         """Return the command that begins it or carries it on."""

@@ -22,7 +22,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--picture", metavar="FILE", type=Path, help="and as a heat map: a .png, .pdf or .svg")
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--rewards", action="store_true", help="the mean of the best rewards instead of the table")
-    instead.add_argument("--shortest", action="store_true", help="the shortest correct programs instead of the table")
+    instead.add_argument(
+        "--shortest",
+        action="store_true",
+        help="the shortest correct programs, cut to what they need and tried on fresh cases, instead of the table",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -19,6 +19,7 @@ import yaml
 from hpc_es.core.errors import UserError
 from hpc_es.storage import results
 from hpc_es.tasks.programs.coding import PAPER
+from hpc_es.tasks.programs.shorten import judged
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ def as_csv(table: Table) -> str:
 
 
 def shortest(table: Table) -> str:
-    """Return the shortest correct program of each task, and who has found it."""
+    """Return the shortest correct program of each task, who has found it, and what `judged` says of it."""
     lines = []
     for task in table.tasks:
         known = [(cell.shortest, name) for (of, name), cell in table.cells.items() if of == task and cell.shortest]
@@ -211,5 +212,13 @@ def shortest(table: Table) -> str:
         found, name = min(known, key=lambda one: len(one[0][0]) if one[0] else 0)
         assert found
         reward = "" if found[1] is None else f", R={found[1]:.6f}"
-        lines.append(f"{task}  {found[0]}  ({len(found[0])} characters, by {name}{reward})")
+        lines.append(f"{task}  {found[0]}  ({len(found[0])} characters, by {name}{reward}{_verdict(found[0], task)})")
     return "\n".join(lines) + "\n"
+
+
+def _verdict(program: str, task: str) -> str:
+    known = judged(program, task)
+    if known is None:  # correct by other rules than the task has by default, such as another base
+        return ""
+    form = f"; {known.shortest} does the same" if len(known.shortest) < len(program) else ""
+    return form + (f"; right in {known.right} of {known.fresh} fresh cases" if known.fresh else "")

@@ -9,10 +9,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from hpc_es.core.errors import UserError
 from hpc_es.tasks.programs.brainfuck import evaluate
 from hpc_es.tasks.programs.drawn_cases import (
+    ECHO_SEED,
     Case,
     Cases,
     add,
@@ -42,13 +46,18 @@ class Coding:
     make: Callable[..., Cases]
     any_base: bool = False  # whether it is a task in another base too
     choices: Mapping[str, int] = field(default_factory=dict)
+    stream: Callable[[int], Any] = Python2Random  # from a seed
+    seed: int = SEED
 
-    def cases(self, base: int, chosen: Mapping[str, int] | None = None) -> tuple[Case, ...]:
-        """Return the cases, the same at every call; UserError where they cannot be made as chosen."""
+    def cases(self, base: int, chosen: Mapping[str, int] | None = None, seed: int | None = None) -> tuple[Case, ...]:
+        """Return the cases, the same at every call; UserError where they cannot be made as chosen.
+
+        Those published, unless a `seed` gives others.
+        """
         choices = {**self.choices, **(chosen or {})}
         if choices.get(MIN, 1) > choices.get(MAX, choices.get(MIN, 1)):
             raise UserError(f"min_length is {choices[MIN]}: expected at most max_length, which is {choices[MAX]}")
-        stream = Python2Random(SEED)
+        stream = self.stream(self.seed if seed is None else seed)
         found = self.make(stream, base, **choices) if self.any_base else self.make(stream, **choices)
         return tuple((tuple(given), tuple(wanted)) for given, wanted in found)
 
@@ -115,7 +124,7 @@ def known(name: str) -> Callable[..., Cases]:
 TASKS: dict[str, Coding] = {
     "print-hello": Coding(27, printed((8, 5, 12, 12, 15)), any_base=True),
     "print": Coding(256, printed((1, 2, 3, 4, 5)), any_base=True),
-    "echo": Coding(27, echo, choices={MIN: 1, MAX: 6}),
+    "echo": Coding(27, echo, choices={MIN: 1, MAX: 6}, stream=np.random.RandomState, seed=ECHO_SEED),
     "remove-char": Coding(256, remove_char, any_base=True, choices=DRAWN),
     "reverse": Coding(256, reverse, any_base=True, choices=DRAWN),
     "reverse-tune": Coding(

@@ -34,9 +34,8 @@ def _beyond(always: Sized, case_count: int) -> int:
     return case_count - least
 
 
-def echo(_: Python2Random, min_length: int = 1, max_length: int = 6) -> Cases:
+def echo(legacy: np.random.RandomState, min_length: int = 1, max_length: int = 6) -> Cases:
     """Return the input again; with NumPy's old generator."""
-    legacy = np.random.RandomState(ECHO_SEED)
     cases: Cases = []
     for _number in range(25):
         length = int(legacy.randint(min_length, max_length + 1))

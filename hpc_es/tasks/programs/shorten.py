@@ -1,0 +1,80 @@
+"""What a correct program is: its shortest form that removals lead to, and how it fares on cases it has never seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import combinations
+
+from hpc_es.tasks.programs.coding import CodingTask, make_task
+from hpc_es.tasks.programs.coding_cases import COUNT, TASKS
+from hpc_es.tasks.programs.drawn_cases import Case
+
+FRESH, SEED = 100, 20180110  # cases that are drawn, fewer where the task does not let one choose; a seed not published
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A correct program, judged."""
+
+    shortest: str  # right in the task's cases, and in all fresh ones in which the whole program is
+    right: int  # fresh cases in which it is right
+    fresh: int  # of so many; 0 where the task has no others than its own
+
+
+@lru_cache(maxsize=1000)
+def judged(program: str, name: str) -> Judged | None:
+    """Shorten a program and execute it on fresh cases; None where it is not correct in the task of this name."""
+    if name not in TASKS:
+        return None
+    task = make_task(name, max_code_length=max(len(program), 1))
+    if not task.score(program).correct:
+        return None
+    fresh = fresh_cases(name)
+    right = [case for case in fresh if replace(task, cases=(case,)).score(program).correct]
+    shortest = shortened(program, replace(task, cases=(*task.cases, *right)))
+    return Judged(shortest, len(right), len(fresh))
+
+
+def fresh_cases(name: str) -> Sequence[Case]:
+    """Draw cases of a task with another seed, without those whose inputs are the task's own: there may be none."""
+    coding = TASKS[name]
+    seen = {given for given, _ in coding.cases(coding.base)}
+    drawn = coding.cases(coding.base, {COUNT: FRESH} if COUNT in coding.choices else None, SEED)
+    return [(given, wanted) for given, wanted in drawn if given not in seen]
+
+
+def shortened(program: str, task: CodingTask) -> str:
+    """Remove what a correct program does not need: stretches, the longest first, and pairs of characters, as brackets.
+
+    Nothing that is left can be removed, alone or with one other; a still shorter program may exist all the same.
+    """
+    while (shorter := _without_stretches(program, task)) != program or (
+        shorter := _first_correct(_without_pairs(program), task) or program
+    ) != program:
+        program = shorter
+    return program
+
+
+def _without_stretches(program: str, task: CodingTask) -> str:
+    for size in range(len(program), 0, -1):
+        while shorter := _first_correct(
+            (program[:start] + program[start + size :] for start in range(len(program) - size + 1)), task
+        ):
+            program = shorter
+    return program
+
+
+def _without_pairs(program: str) -> Iterable[str]:
+    for one, other in combinations(range(len(program)), 2):
+        yield program[:one] + program[one + 1 : other] + program[other + 1 :]
+
+
+def _first_correct(programs: Iterable[str], task: CodingTask) -> str | None:
+    """Return the first that is correct; the empty program is none."""
+    found = [program for program in dict.fromkeys(programs) if program]
+    if not found:
+        return None
+    correct = task.score_many(found)[1]
+    return found[int(correct.argmax())] if correct.any() else None
