@@ -1,0 +1,43 @@
+"""A table of searches for programs, tasks by turns, as a job array: interrupted in the middle, it is that of a plain run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from hpc_es.report import programs
+from tests import runs
+from tests.harness import Job
+from tests.slurm.cluster import Cluster
+from tests.slurm.jobs import Batch
+from tests.slurm.test_sbatch import USR1, begun, restarted, sbatch
+
+TABLE = """
+name: tiny
+task: {kind: programs, cycle: [print, reverse], max_code_length: 60}
+algorithm: {kind: ga}
+repetitions: 4
+checkpoint: {interval: 0}
+stop: {episodes: 150_000}
+"""
+
+
+def test_a_table_of_searches_carries_on(cluster: Cluster, shared: Path) -> None:
+    """`print` is found or not, `reverse` takes its programs."""
+    config, run = runs.tiny(shared, TABLE), shared / "runs" / "tiny"
+    array = sbatch(cluster, config, "--array=2", "--ntasks-per-node=1")
+    last = Batch(cluster, f"{array.number}_1", shared / f"tiny-{array.number}_1.log")
+    begun(last, run / "repetition_0003", 20)
+    cluster.call(*USR1, last.number)
+    last.says("hpc-es requeue: ")
+    assert runs.status(run / "repetition_0003")["status"] == "interrupted"
+    restarted(last)
+    for task in (0, 1):
+        Batch(cluster, f"{array.number}_{task}", shared / f"tiny-{array.number}_{task}.log").ends("COMPLETED")
+    plain = [sys.executable, "-m", "hpc_es.main", str(config), "--output", str(shared / "plain")]
+    with Job(plain) as job:
+        assert job.wait().status == 0
+    one, other = (programs.read_table([path]) for path in (run, shared / "plain"))
+    assert programs.as_csv(one) == programs.as_csv(other) and programs.shortest(one) == programs.shortest(other)
+    assert [len(one.cells[task, "tiny"].rows) for task in ("print", "reverse")] == [2, 2]
+    assert not one.cells["reverse", "tiny"].missing
