@@ -3,6 +3,7 @@
     python -m benchmarks.learning es_cartpole ars_hopper --seeds 5     these configs
     python -m benchmarks.learning --published                          those with a published figure
     python -m benchmarks.learning --compare                            all strategies on the same tasks
+    python -m benchmarks.learning --compare --tasks Acrobot-v1         on some of them
 
 Runs lie below `--out`, one rank each and `--jobs` of them side by side. They carry on where they stopped, so the
 command may be interrupted and repeated; `--table` only prints what is there. All that is there is written to `--csv`.
@@ -73,6 +74,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="configs, without .yaml")
     parser.add_argument("--published", action="store_true", help="all configs that have a published figure")
     parser.add_argument("--compare", action="store_true", help="all strategies on the same tasks")
+    parser.add_argument("--tasks", nargs="+", choices=COMPARED, default=COMPARED, metavar="TASK", help="of --compare")
     parser.add_argument("--seeds", type=int, help="1 .. N; default: 5, those of a published figure, 3 to compare")
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side")
     parser.add_argument("--out", type=Path, default=ROOT / "runs/learning")
@@ -81,7 +83,7 @@ def main() -> int:
     options = parser.parse_args()
     trials = [Trial.of_config(name) for name in options.names]
     trials += [Trial.of_config(name) for name in PUBLISHED] if options.published else []
-    trials += list(compared()) if options.compare else []
+    trials += [trial for trial in compared() if trial.task in options.tasks] if options.compare else []
     if not trials:
         parser.error(f"expected configs, --published or --compare; published are {', '.join(PUBLISHED)}")
     runs = [

@@ -21,9 +21,11 @@ class Figure(NamedTuple):
 PUBLISHED = {  # configs, each of which stops at the timesteps of the figure
     "ars_cartpole": Figure(500, 5),  # 50 thousand timesteps
     "ars_pendulum": Figure(-213, 5),  # 2 million
-    "ars_lunarlander_continuous": Figure(168, 5),  # 2 million
+    "cma_lunarlander_continuous": Figure(168, 5),  # 2 million
+    "ars_lunarlander_continuous": Figure(168, 2),  # 2 million
     "ars_mountaincar_continuous": Figure(96, 5),  # 0.5 million
-    "ars_swimmer": Figure(355, 5),  # 2 million
+    "cma_swimmer": Figure(355, 5),  # 2 million
+    "ars_swimmer": Figure(355, 2),  # 2 million
     "ars_halfcheetah": Figure(4815, 5),  # 12 million
     "ars_hopper": Figure(3344, 3),  # 7 million
     "ars_walker2d": Figure(2994, 1),  # 75 million
