@@ -107,8 +107,22 @@ def test_a_hidden_layer_without_bias_by_hand() -> None:
 
 
 def test_a_policy_may_begin_at_zero() -> None:
-    theta = policy(3, 2, (4,), initial="zeros").initial(np.random.default_rng(0))
-    assert (theta.dtype, theta.tolist()) == (np.float32, [0] * (3 * 4 + 4 + 4 * 2 + 2))
+    linear = policy(3, 2, (), initial="zeros").initial(np.random.default_rng(0))
+    assert (linear.dtype, linear.tolist()) == (np.float32, [0] * (3 * 2 + 2))
+
+
+def test_of_hidden_layers_the_last_one_begins_at_zero() -> None:
+    """Were they zeros too, theta + noise and theta - noise would act alike: tanh is odd, and of two signs none is left."""
+    begun = policy(3, 2, (4,), initial="zeros", bias=False)
+    theta = begun.initial(np.random.default_rng(0))
+    weights, rest = theta[: 3 * 4].reshape(3, 4), theta[3 * 4 :]
+    np.testing.assert_allclose(np.linalg.norm(weights, axis=0), 1, rtol=1e-6)
+    assert rest.tolist() == [0] * (4 * 2)
+    noise, seen = np.full(theta.size, 0.1, np.float32), np.array([[1, 2, 3]], np.float32)
+    up, down = (begun.bind(alone(theta + sign * noise), None).act(seen) for sign in (1, -1))
+    assert not np.allclose(up, down)
+    up, down = (begun.bind(alone(sign * noise), None).act(seen) for sign in (1, -1))
+    assert np.array_equal(up, down)
 
 
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))

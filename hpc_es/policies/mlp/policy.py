@@ -33,7 +33,8 @@ class Options(shared.Options):
     activation: Activation = option("between the layers", "tanh")
     bias: bool = option("whether layers add a bias to their products", True)
     initial: Literal["normalised_columns", "zeros"] = option(
-        "weights to begin with: normal columns of length 1, 0.01 of the output layer; or zeros", "normalised_columns"
+        "weights to begin with: normal columns of length 1, of the output layer 0.01; or zeros there",
+        "normalised_columns",
     )
 
 
@@ -51,14 +52,16 @@ class MLP:
         self.rows_are_independent = options.backend == "numpy"
 
     def initial(self, rng: np.random.Generator) -> Float32:
-        """Return normalised columns or zeros, and biases of 0, float32[size]."""
+        """Return normalised columns, and biases of 0, float32[size]; of `zeros` the output layer begins at 0.
+
+        Hidden layers do not: where all weights are 0, a mirrored pair of perturbations gives the same outputs.
+        """
         parameters = np.zeros(self.size, np.float32)
-        if self.options.initial == "zeros":
-            return parameters
-        layers = list(self.layout.layers(parameters))
-        for number, (weights, _) in enumerate(layers):
-            length = 0.01 if number == len(layers) - 1 else 1.0
-            weights[:] = normalised_columns(rng, (weights.shape[0], weights.shape[1]), length)
+        *hidden, last = [weights for weights, _ in self.layout.layers(parameters)]
+        for weights in hidden:
+            weights[:] = normalised_columns(rng, (weights.shape[0], weights.shape[1]), 1.0)
+        if self.options.initial != "zeros":
+            last[:] = normalised_columns(rng, (last.shape[0], last.shape[1]), 0.01)
         return parameters
 
     def bind(self, parameters: Perturbed, normaliser: Normaliser | None) -> Actor:

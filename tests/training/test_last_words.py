@@ -1,0 +1,33 @@
+"""The last line of a run says where the best theta is not the one that `best` names."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hpc_es.config.loading import validate
+from hpc_es.training.last_words import last_words
+
+
+@pytest.mark.parametrize(
+    ("best", "final", "end"),
+    [
+        (9.55, 376.1, "final evaluation 376.1  best evaluation 9.55 (the last theta did better: --which last)"),
+        (500.0, 376.1, "final evaluation 376.1  best evaluation 500"),
+        (None, 376.1, "final evaluation 376.1"),
+        (9.55, None, "best evaluation 9.55"),
+    ],
+)
+def test_a_last_theta_that_did_better_is_told(best: float | None, final: float | None, end: str) -> None:
+    """Evaluations were so few that the best of them was that of the first theta."""
+    writer: Any = SimpleNamespace(
+        counters={"episodes": 640, "timesteps": 220_242},
+        best=None if best is None else SimpleNamespace(return_=best),
+    )
+    found = {} if final is None else {"final_return_mean": final}
+    line = last_words(
+        validate({"task": {"env_id": "CartPole-v1"}}), "finished", "stop.timesteps: 200000", 3, writer, found
+    )
+    assert line == f"finished by stop.timesteps: 200000 after 3 generations, 220,242 timesteps  {end}"
