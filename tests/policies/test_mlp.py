@@ -112,7 +112,7 @@ def test_a_policy_may_begin_at_zero() -> None:
 
 
 def test_of_hidden_layers_the_last_one_begins_at_zero() -> None:
-    """Were they zeros too, theta + noise and theta - noise would act alike: tanh is odd, and of two signs none is left."""
+    """Were all zeros, theta + noise and theta - noise would act alike: tanh is odd, and of two signs none is left."""
     begun = policy(3, 2, (4,), initial="zeros", bias=False)
     theta = begun.initial(np.random.default_rng(0))
     weights, rest = theta[: 3 * 4].reshape(3, 4), theta[3 * 4 :]

@@ -1,4 +1,4 @@
-"""A table of searches for programs, tasks by turns, as a job array: interrupted in the middle, it is that of a plain run."""
+"""A table of searches for programs, tasks by turns, as a job array: interrupted, it is that of a plain run."""
 
 from __future__ import annotations
 
