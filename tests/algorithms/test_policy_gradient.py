@@ -191,18 +191,72 @@ def test_returns_and_advantages_of_the_published_episode() -> None:
 def test_the_queue_keeps_the_best_once_and_of_equal_ones_the_older() -> None:
     arrays = queue_nothing(2, 3)
     for tokens, reward in (([1, 2, 3], 0.1), ([1, 2, 3], 0.9), ([2, 2, 2], 0.5), ([3, 3, 3], 0.1), ([4, 4, 4], 0.2)):
-        arrays = queue_after(arrays, np.array(tokens, np.uint8), reward)
+        arrays = queue_after(arrays, np.array([tokens], np.uint8), np.array([reward]))
     assert arrays["queue_tokens"].tolist() == [[2, 2, 2], [4, 4, 4]]
     assert arrays["queue_rewards"].tolist() == [0.5, 0.2]
-    tied = queue_after(arrays, np.array([5, 5, 5], np.uint8), 0.2)
+    tied = queue_after(arrays, np.array([[5, 5, 5]], np.uint8), np.array([0.2]))
     assert tied["queue_tokens"].tolist() == arrays["queue_tokens"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("ties", "unique", "expected"),
+    [
+        ("older", "programs", [(0.5, 2), (0.2, 1), (0.2, 3)]),
+        ("newer", "programs", [(0.5, 2), (0.2, 4), (0.2, 3)]),
+        ("older", "rewards", [(0.5, 2), (0.2, 1), (0.1, 5)]),
+        ("newer", "rewards", [(0.5, 2), (0.2, 4), (0.1, 5)]),
+    ],
+)
+def test_the_queue_after_programs_of_equal_rewards(ties: str, unique: str, expected: list[tuple[float, int]]) -> None:
+    """Of 0.2 come 1, 3, 4 and, once more, 3; NaN is no reward."""
+    tokens = np.array([[1], [2], [3], [4], [5], [3], [6]], np.uint8)
+    rewards = np.array([0.2, 0.5, 0.2, 0.2, 0.1, 0.2, np.nan])
+    if (ties, unique) == ("newer", "rewards"):
+        tokens, rewards = np.delete(tokens, 5, 0), np.delete(rewards, 5)  # else 3 came back
+    arrays = queue_after(queue_nothing(3, 1), tokens, rewards, ties, unique)
+    assert list(zip(arrays["queue_rewards"].tolist(), arrays["queue_tokens"][:, 0].tolist(), strict=True)) == expected
+
+
+def test_all_programs_of_a_batch_are_offered_to_the_queue_where_that_is_asked() -> None:
+    algorithm = made(topk=8, topk_loss_hparam=1.0, topk_offered="all")
+    state = algorithm.initial()
+    _, results = generation(algorithm, state)
+    after, _ = algorithm.tell(state, results)
+    tokens = np.concatenate([arrays["tokens"] for arrays in results.chunk_arrays])
+    assert {row.tobytes() for row in after.master["queue_tokens"]} == {row.tobytes() for row in tokens}
+    assert after.master["queue_rewards"].tolist() == sorted(results.rows["return_"].tolist(), reverse=True)
+
+
+# Beginning anew.
+
+
+def test_weights_and_queue_begin_anew_when_no_better_program_came_for_long() -> None:
+    """Batches of 8: after 16 programs that are no better than the best of this try."""
+    algorithm = made(topk=2, topk_loss_hparam=1.0, restart_programs=16)
+    state = algorithm.initial()
+    _, results = generation(algorithm, state)
+    rows = results.rows.copy()
+    for expected, best in ((0, 0.5), (8, 0.5), (0, 0.6), (8, 0.1)):
+        rows["return_"] = best
+        state, metrics = algorithm.tell(state, replace(results, rows=rows))
+        assert int(state.master["try_waited"]) == expected and metrics["restarts"] == 0
+    before = state
+    state, _ = algorithm.tell(state, replace(results, rows=rows))
+    assert (int(state.master["restarts"]), int(state.master["queue_count"])) == (1, 0)
+    assert state.master["try_reward"] == -np.inf and state.generation == 5
+    assert state.master["best_reward"] == 0.6 and int(state.master["executed"]) == 40  # what was found stays
+    assert abs(np.corrcoef(state.theta, before.theta)[0, 1]) < 0.2
+    assert abs(np.corrcoef(state.theta, algorithm.initial().theta)[0, 1]) < 0.2
+
+
+# Draws.
 
 
 def test_draws_from_the_queue_are_even_and_none_while_it_is_empty() -> None:
     arrays = queue_nothing(3, 2)
     assert imitated(arrays, 2, np.random.default_rng(0))["imitated_lengths"].tolist() == [0, 0]
     for token in (1, 2):
-        arrays = queue_after(arrays, np.array([token, 0], np.uint8), float(token))
+        arrays = queue_after(arrays, np.array([[token, 0]], np.uint8), np.array([float(token)]))
     drawn = imitated(arrays, 1000, np.random.default_rng(0))
     assert set(drawn["imitated_lengths"].tolist()) == {2}
     assert np.bincount(drawn["imitated_tokens"][:, 0], minlength=3)[[0, 1, 2]] == pytest.approx([0, 500, 500], abs=50)
@@ -246,7 +300,7 @@ def test_priority_queue_training_alone_makes_the_queued_program_likelier() -> No
 
 def test_noise_is_in_what_is_read_of_the_queue_and_not_in_what_is_learned() -> None:
     """A random one of 8 characters for each with probability 0.4: another one for 0.4 * 7 / 8 of them."""
-    arrays = queue_after(queue_nothing(1, 5), np.array([3, 1, 2, 0, 0], np.uint8), 1.0)
+    arrays = queue_after(queue_nothing(1, 5), np.array([[3, 1, 2, 0, 0]], np.uint8), np.array([1.0]))
     drawn = imitated(arrays, 2000, np.random.default_rng(0), 0.4)
     tokens, read = drawn["imitated_tokens"], drawn["imitated_read"]
     assert (tokens == [3, 1, 2, 0, 0]).all() and not read[:, 3:].any() and read[:, :3].min() == 1

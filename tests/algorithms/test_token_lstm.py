@@ -67,8 +67,8 @@ def batch(network: TokenLSTM, tokens: Any, **fields: Any) -> ProgramBatch:
     return ProgramBatch(**{**given, **fields})
 
 
-def written(network: TokenLSTM, theta: Array, numbers: Array, sharpness: float = 1.0) -> Array:
-    return write(network, theta, numbers, sharpness).tokens
+def written(network: TokenLSTM, theta: Array, numbers: Array, sharpness: float = 1.0, noise: float = 0.0) -> Array:
+    return write(network, theta, numbers, sharpness, noise=noise).tokens
 
 
 def terms_of(network: TokenLSTM, theta: Array, tokens: Any, told: ProgramBatch, *arguments: Any) -> Terms:
@@ -118,15 +118,16 @@ def test_lengths_count_the_token_that_ends() -> None:
 # Writing.
 
 
-@pytest.mark.parametrize("sharpness", [1.0, 2.5])
-def test_a_token_is_the_place_of_its_number_among_the_odds(sharpness: float) -> None:
+@pytest.mark.parametrize(("sharpness", "noise"), [(1.0, 0.0), (2.5, 0.0), (1.0, 0.3)])
+def test_a_token_is_the_place_of_its_number_among_the_odds(sharpness: float, noise: float) -> None:
     network = TokenLSTM((5, 4), (), 3, 6, ends=False)
     theta, numbers = theta_of(network), RNG(2).random((40, 6))
-    programs = written(network, theta, numbers, sharpness)
+    programs = written(network, theta, numbers, sharpness, noise)
     assert programs.dtype == np.uint8 and programs.shape == (40, 6)
     for row, drawn in zip(programs, numbers, strict=True):
         weights = odds(network, theta, row) ** sharpness
-        sums = np.cumsum(weights / weights.sum(axis=1, keepdims=True), axis=1)
+        mixed = (1 - noise) * weights / weights.sum(axis=1, keepdims=True) + noise / 8 * (weights > 0)
+        sums = np.cumsum(mixed, axis=1)
         assert row.tolist() == [int((sums[t] <= drawn[t]).sum()) for t in range(6)]
 
 

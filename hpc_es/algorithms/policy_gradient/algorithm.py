@@ -66,14 +66,24 @@ class PolicyGradient(Strategy):
 
     def initial(self) -> State:
         """Random weights; the baseline is 0, the queue and the buffer are empty."""
+        found: dict[str, Array] = best_programs.nothing(self.problem.length)
+        if self.options.restart_programs:
+            found["restarts"] = np.array(0, np.int64)
+        return self._begun(0, found)
+
+    def _begun(self, generation: int, found: Arrays) -> State:
+        """Nothing learned yet, in this or a later generation, where so much was found before."""
         options, length = self.options, self.problem.length
-        theta = self.network.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS), self.options.param_init_factor)
-        master = {**optimizers.initial_slots(options.optimizer.full(), theta.size), **best_programs.nothing(length)}
+        rng = self.keys.generator(Purpose.INITIAL_PARAMETERS, generation)
+        theta = self.network.initial(rng, options.param_init_factor)
+        master = {**optimizers.initial_slots(options.optimizer.full(), theta.size), **found}
         if options.imitates:
             master |= queue_nothing(options.topk, length)
         if options.alpha:
             master |= self.lessons.replay.nothing()
-        return self._state(0, theta, np.zeros(length), self.lessons.entropy.initial(), master)
+        if options.restart_programs:
+            master |= {"try_reward": np.array(-np.inf), "try_waited": np.array(0, np.int64)}
+        return self._state(generation, theta, np.zeros(length), self.lessons.entropy.initial(), master)
 
     def _state(self, generation: int, theta: Array, baseline: Array, entropy: Arrays, master: Arrays) -> State:
         """With what this generation's chunks take from the queue and the buffer."""
@@ -123,7 +133,10 @@ class PolicyGradient(Strategy):
             self.keys.borrowed(Purpose.POLICY_SAMPLING, state.generation, job).random(self.network.length)
             for job in chunk.job_numbers
         ]
-        return write(self.network, state.theta, np.stack(numbers), self.options.softmax_tr, given, read)
+        options = self.options
+        return write(
+            self.network, state.theta, np.stack(numbers), options.softmax_tr, given, read, options.writing_noise
+        )
 
     def _texts(self, tokens: Array) -> list[str]:
         """Return the programs of [rows, length], with a `_` for the token that ends them."""
@@ -143,17 +156,30 @@ class PolicyGradient(Strategy):
         master = {**state.master, **so_far, **descent.slots}
         if self.options.imitates:
             best = int(rewards.argmax())
-            master |= queue_after(master, tokens[best], float(rewards[best]))
+            offered = slice(best, best + 1) if self.options.topk_offered == "best" else slice(None)
+            ties, unique = self.options.topk_ties, self.options.topk_unique
+            master |= queue_after(master, tokens[offered], rewards[offered], ties, unique)
         if self.options.alpha:
             master |= self.lessons.replay.added(master, tokens, rewards)
         entropy = self.lessons.entropy.after(state.shared, losses["program_entropy"], int(so_far["executed"]))
         baseline = self._baseline(state, chunks, rewards, tokens)
-        following = self._state(state.generation + 1, descent.theta, baseline, entropy, master)
         measured = {
             "distinct_programs": float(_distinct(chunks)),
             "entropy_beta": self.lessons.entropy.of(state.shared),
         }
+        if self.options.restart_programs:
+            master |= _waited(master, rewards)
+            measured["restarts"] = float(master["restarts"])
+        if self._is_stuck(master):
+            following = self._begun(state.generation + 1, {**so_far, "restarts": master["restarts"] + np.int64(1)})
+        else:
+            following = self._state(state.generation + 1, descent.theta, baseline, entropy, master)
         return following, {**descent.metrics, **losses, **measured, **best_programs.metrics(so_far)}
+
+    def _is_stuck(self, master: Arrays) -> bool:
+        """Return whether it is to begin anew."""
+        wait = self.options.restart_programs
+        return wait > 0 and int(master["try_waited"]) >= wait
 
     def notices(self, state: State, results: Results, after: State) -> Sequence[str]:
         """Return that all programs of the batch are the same."""
@@ -181,6 +207,14 @@ class PolicyGradient(Strategy):
     def summary(self, state: State) -> Mapping[str, Any]:
         """Return the programs found, and how many updates were made."""
         return {**best_programs.summary(state.master), "updates": state.generation}
+
+
+def _waited(master: Arrays, rewards: Array) -> dict[str, Array]:
+    """The best reward since the last restart, and how many programs were executed after the batch that had it."""
+    best = float(rewards.max())
+    if best > master["try_reward"]:
+        return {"try_reward": np.array(best), "try_waited": np.array(0, np.int64)}
+    return {"try_waited": np.asarray(master["try_waited"] + np.int64(len(rewards)))}
 
 
 def _distinct(chunks: Sequence[Arrays]) -> int:

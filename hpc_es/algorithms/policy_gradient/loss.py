@@ -6,6 +6,7 @@ the queue. It gives the gradient of its share of the loss.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from hpc_es.algorithms.parts.gradient import GRADIENT
-from hpc_es.algorithms.parts.priority_queue import MaxUniquePriorityQueue
 from hpc_es.algorithms.parts.replay import Replay, names
 from hpc_es.algorithms.policy_gradient.entropy import EntropyFactor
 from hpc_es.algorithms.policy_gradient.options import TOKENS, Options
@@ -204,18 +204,40 @@ def queue_nothing(capacity: int, length: int) -> dict[str, Array]:
     }
 
 
-def queue_after(arrays: Arrays, tokens: Array, reward: float) -> dict[str, Array]:
-    """Return the queue after one more program, uint8[length]."""
+def queue_after(
+    arrays: Arrays, tokens: Array, rewards: Float64, ties: str = "older", unique: str = "programs"
+) -> dict[str, Array]:
+    """Return the queue after some more programs, uint8[programs, length], one after the other.
+
+    A program that is in already is ignored, and one that has no reward (NaN). Of equal rewards the older or the newer
+    ones stand further in front, and the last falls out; where rewards are unique the newer takes the older's place.
+    """
     capacity, length = arrays["queue_tokens"].shape
-    queue = MaxUniquePriorityQueue(capacity)
-    for place in range(int(arrays["queue_count"])):  # of equal ones the older comes first, and so stays the older
-        queue.push(float(arrays["queue_rewards"][place]), arrays["queue_tokens"][place].tobytes())
-    queue.push(reward, tokens.tobytes())
+    count, newer = int(arrays["queue_count"]), ties == "newer"
+    texts = [row.tobytes() for row in arrays["queue_tokens"][:count]]
+    worth: list[float] = arrays["queue_rewards"][:count].tolist()  # the most first
+    for row, reward in zip(tokens, rewards.tolist(), strict=True):
+        if math.isnan(reward) or (len(worth) == capacity and not _goes_before(reward, worth[-1], newer)):
+            continue
+        text = row.tobytes()
+        if text in texts:
+            continue
+        if unique == "rewards" and reward in worth:
+            if newer:
+                texts[worth.index(reward)] = text
+            continue
+        place = next((place for place, other in enumerate(worth) if _goes_before(reward, other, newer)), len(worth))
+        texts.insert(place, text)
+        worth.insert(place, reward)
+        del texts[capacity:], worth[capacity:]
     after = queue_nothing(capacity, length)
-    for place, (score, item, _) in enumerate(queue.in_order()):
-        after["queue_tokens"][place] = np.frombuffer(item, np.uint8)  # type: ignore[call-overload]
-        after["queue_rewards"][place] = score
-    return {**after, "queue_count": np.array(len(queue), np.int64)}
+    for place, (text, reward) in enumerate(zip(texts, worth, strict=True)):
+        after["queue_tokens"][place], after["queue_rewards"][place] = np.frombuffer(text, np.uint8), reward
+    return {**after, "queue_count": np.array(len(texts), np.int64)}
+
+
+def _goes_before(reward: float, other: float, newer: bool) -> bool:
+    return reward > other or (newer and reward == other)
 
 
 def imitated(arrays: Arrays, draws: int, rng: np.random.Generator, noise: float = 0.0) -> dict[str, Array]:

@@ -71,6 +71,7 @@ class Options:
     entropy_programs: Count = option("programs executed until the factor is entropy_beta_end", 1_000_000)
     regularizer: NonNegative = option("factor of half the squared weights", 0.0)
     softmax_tr: Positive = option("factor of the logits when programs are written: 1 / temperature", 1.0)
+    writing_noise: Fraction = option("share of the tokens written that are drawn evenly, whatever was learned", 0.0)
     topk: Natural = option("programs in the priority queue; 0: there is none", 0)
     topk_loss_hparam: NonNegative = option("factor of the queue's likelihood", 0.0)
     topk_batch_size: Natural = option("programs drawn from the queue for an update", 1)
@@ -78,12 +79,23 @@ class Options:
         "share of a queued program's tokens that are others when it is read, so that it is learned to go on after them",
         0.0,
     )
+    topk_ties: Literal["older", "newer"] = option(
+        "which of two programs with the same reward the queue prefers; newer: it goes on changing on a plateau",
+        "older",
+    )
+    topk_unique: Literal["programs", "rewards"] = option(
+        "what no two programs of the queue have in common; rewards: those that do the same have one place", "programs"
+    )
+    topk_offered: Literal["best", "all"] = option("programs of a batch that the queue may take", "best")
     ema_baseline_decay: Fraction = option("decay of the running mean of rewards; 0: a learned value instead", 0.99)
     eos_token: bool = option("programs may end before their full length, by a token that counts as a character", False)
     alpha: Fraction = option("share of a batch that is replayed", 0.0)
     replay_temperature: Positive = option("programs are replayed in proportion to exp(reward / temperature)", 1.0)
     replay_capacity: Count = option("programs in the replay buffer", 10_000)
     iw_normalize: bool = option("importance weights have the mean 1", True)
+    restart_programs: Natural = option(
+        "programs executed without a better one after which weights and queue begin anew; 0: they do not", 0
+    )
     stop_on_success: bool = option("end when a program is correct", True, may_change=True)
 
     @property
@@ -126,7 +138,8 @@ class Options:
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield what has no effect: (key, text)."""
         if not self.imitates:
-            why, own = "topk is 0" if not self.topk else "topk_loss_hparam is 0", ("topk_batch_size", "topk_noise")
+            why = "topk is 0" if not self.topk else "topk_loss_hparam is 0"
+            own = ("topk_batch_size", "topk_noise", "topk_ties", "topk_unique", "topk_offered")
             yield from unused(self, ("topk", *own) if self.topk else own, why)
         if self.entropy_target is None:
             yield from unused(self, ("entropy_rate",), "entropy_target is null")

@@ -41,12 +41,13 @@ def write(
     sharpness: float = 1.0,
     given: Array | None = None,
     read: Array | None = None,
+    noise: float = 0.0,
 ) -> Writing:
     """Write programs by uniform numbers [programs, length], and read those that are given, uint8[more, length].
 
     `read` is what is read in their place, where they are to be learned from other tokens than their own.
-    A token is the place of its number among the sums of the probabilities, softmax(sharpness * logits). Arithmetic is
-    that of theta.
+    A token is the place of its number among the sums of the probabilities, softmax(sharpness * logits); with noise a
+    share of them is even over all tokens. Arithmetic is that of theta.
     """
     given = np.zeros((0, network.length), np.uint8) if given is None else given
     written, rows, steps = len(uniforms), len(uniforms) + len(given), int(lengths(given).max(initial=0))
@@ -63,7 +64,7 @@ def write(
     while t < network.length and (t < steps or not ended.all()):
         embedding.take(tokens[t], axis=1, out=policy.input(t), mode="clip")
         np.matmul(output, policy.step(t), out=logits[t])
-        chosen = network.first_token + _drawn(factor * logits[t, :, :written], below, numbers[t])
+        chosen = network.first_token + _drawn(factor * logits[t, :, :written], below, numbers[t], noise)
         if network.ends:
             chosen[ended] = END
             ended |= chosen == END
@@ -74,9 +75,12 @@ def write(
     return Writing(network, arrays, programs, tokens[:t], logits[:t], policy, values)
 
 
-def _drawn(logits: Array, below: Array, numbers: Array) -> Array:
+def _drawn(logits: Array, below: Array, numbers: Array, noise: float) -> Array:
     """Places among the sums of softmax(logits [tokens, rows]), for numbers [rows]; `below` is a triangle of ones."""
-    sums = np.matmul(below, np.exp(logits - np.maximum.reduce(logits)))
+    odds = np.exp(logits - np.maximum.reduce(logits))
+    if noise:
+        odds += np.add.reduce(odds) * odds.dtype.type(noise / (1 - noise) / len(odds))
+    sums = np.matmul(below, odds)
     places: Array = np.add.reduce(sums[:-1] <= numbers * sums[-1], dtype=np.int64)
     return places
 
