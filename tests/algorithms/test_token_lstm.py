@@ -234,6 +234,22 @@ def test_the_gradient_is_that_of_the_loss(network: TokenLSTM) -> None:
         np.testing.assert_allclose(found[place], expected, rtol=1e-5, atol=1e-7, err_msg=str(place))
 
 
+@pytest.mark.parametrize("taught", [(0, 0, 1, 1), (0, 1, 0, 0), (1, 0, 1, 0), (0, 0, 0, 0)])
+def test_rows_that_teach_nothing_are_left_out(taught: tuple[int, ...]) -> None:
+    """The gradient is that of the others alone: it is a sum over rows."""
+    network = TokenLSTM((5, 4), (3,), 3, 3, ends=True)
+    theta, tokens = theta_of(network), np.array([[3, 1, 8], [2, 2, 0], [5, 6, 7], [8, 0, 0]])
+    factors, returns = np.array(taught, np.float64), RNG(7).standard_normal((4, 3))
+    told = batch(network, tokens, returns=returns, policy=2 * factors, value=factors)
+    found = terms_of(network, theta, tokens, told)
+    expected = np.zeros(theta.size)
+    for row in np.flatnonzero(factors):
+        only = batch(network, tokens[[row]], returns=returns[[row]], policy=2 * np.ones(1), value=np.ones(1))
+        expected += terms_of(network, theta, tokens[[row]], only).gradients[0]
+    np.testing.assert_allclose(found.gradients[0], expected, rtol=1e-10, atol=1e-12)
+    assert found.log_probability.all()  # of all rows
+
+
 @pytest.mark.long
 def test_in_float32_it_is_what_float64_gives() -> None:
     network, rng = TokenLSTM((35, 35), (35,), 10, 30, ends=True), RNG(0)

@@ -69,10 +69,19 @@ def differentiate(writing: Writing, batch: ProgramBatch, replayed_share: float =
     rest = (batch.entropy * mask)[:, np.newaxis] * p_all * (log_all + entropy[:, np.newaxis])
     by_value = 2 * batch.value * batch.judged * error
     if not apart:
-        return terms._replace(gradients=_gradient(writing, by_log_p + rest, by_value)[np.newaxis])
+        taught = _taught(batch)
+        some = (taught, (by_log_p + rest)[..., taught], by_value[:, taught])
+        return terms._replace(gradients=_gradient(writing, *some)[np.newaxis])
     judged, imitated = batch.judged * by_log_p, (1 - batch.judged) * by_log_p
-    both = [_gradient(writing, judged, 0 * by_value), _gradient(writing, imitated + rest, by_value)]
+    whole = slice(0, len(batch.lengths))
+    both = [_gradient(writing, whole, judged, 0 * by_value), _gradient(writing, whole, imitated + rest, by_value)]
     return terms._replace(gradients=np.stack(both))
+
+
+def _taught(batch: ProgramBatch) -> slice:
+    """Return the rows from the first to the last that have a part in the loss; the others' gradients are 0."""
+    places = np.flatnonzero((batch.policy != 0) | (batch.entropy != 0) | (batch.value != 0))
+    return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
 
 
 def _log_softmax(logits: Array) -> Array:
@@ -110,15 +119,18 @@ def _values(writing: Writing) -> Array:
     return values
 
 
-def _gradient(writing: Writing, by_logits: Array, by_values: Array) -> Array:
-    """[params], from the gradients of logits [steps, tokens, rows] and values [steps, rows]."""
-    network, steps = writing.network, writing.steps
+def _gradient(writing: Writing, rows: slice, by_logits: Array, by_values: Array) -> Array:
+    """[params], from the gradients of these rows' logits [steps, tokens, rows] and values [steps, rows]."""
+    network, steps, whole = writing.network, writing.steps, rows == slice(0, writing.before.shape[1])
     by_input: Array | float = 0.0
     gradients = {name: np.zeros(shape, by_logits.dtype) for name, shape in network.layout.shapes.items()}
+    if rows.start == rows.stop:
+        return np.concatenate([zeros.ravel() for zeros in gradients.values()])
     stacks = [("policy", writing.policy, network.first_token, by_logits)]
     if writing.values is not None:
         stacks.append(("value", writing.values, 0, by_values[:, np.newaxis]))
-    for stack, layers, first, by_outputs in stacks:
+    for stack, every, first, by_outputs in stacks:
+        layers = every if whole else every.of(rows)
         output = writing.arrays[f"{stack}/output"][:, first:]
         by_output = np.matmul(layers.h[:steps], by_outputs.transpose(0, 2, 1)).sum(axis=0)
         gradients[f"{stack}/output"][:, first:] = by_output
@@ -127,6 +139,6 @@ def _gradient(writing: Writing, by_logits: Array, by_values: Array) -> Array:
             gradients[f"{stack}/{number}/kernel"], gradients[f"{stack}/{number}/bias"] = kernel, bias
         by_input = by_input + by_x
     assert isinstance(by_input, np.ndarray)
-    read = (writing.before[:, np.newaxis] == np.arange(TOKENS)[:, np.newaxis]).astype(by_logits.dtype)
+    read = (writing.before[:, np.newaxis, rows] == np.arange(TOKENS)[:, np.newaxis]).astype(by_logits.dtype)
     gradients["embedding"] = np.matmul(read, by_input.transpose(0, 2, 1)).sum(axis=0)
     return np.concatenate([gradients[name].ravel() for name in network.layout.shapes])

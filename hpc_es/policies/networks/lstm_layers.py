@@ -7,7 +7,9 @@ with dc. sigmoid(x) = (1 + tanh(x / 2)) / 2, where the halves are taken into the
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -31,7 +33,12 @@ class Layer:
         self.tanh_c, self.h = (np.empty((steps, units, rows), dtype) for _ in range(2))
         self._dz, self._product = np.empty((AT_ONCE, 4, units, rows), dtype), np.empty((units, rows), dtype)
         self._half = self.c.dtype.type(0.5)
-        self._views = [self._at(t) for t in range(steps)]
+        self._part: Layer | None = None  # memory for some of the rows
+
+    @cached_property
+    def _views(self) -> list[tuple[Array, ...]]:
+        """Of each step."""
+        return [self._at(t) for t in range(len(self.h))]
 
     def _at(self, t: int) -> tuple[Array, ...]:
         """Views of what step t reads and writes, made once: to make them takes as long as to compute with them."""
@@ -65,6 +72,18 @@ class Layer:
         np.multiply(tanh_c, o, h)
         following[:] = h
         return h
+
+    def of(self, rows: slice) -> Layer:
+        """Return a copy of some rows, to go backwards through; valid until the next of this layer."""
+        steps, units, count = self.h[..., rows].shape
+        if self._part is None or self._part.h.shape[-1] != count:
+            self._part = Layer(self.inputs, units, steps, count, self.h.dtype.str)
+        found = self._part
+        for mine, theirs in ((found.x, self.x), (found.gates, self.gates), (found.c, self.c)):
+            mine[:] = theirs[..., rows]
+        found.tanh_c[:], found.h[:] = self.tanh_c[..., rows], self.h[..., rows]
+        found._to_inputs, found._to_h = self._to_inputs, self._to_h
+        return found
 
     def backwards(self, dh: Array) -> tuple[Array, Array, Array]:
         """Return the gradients of kernel, bias and input, from that of h [steps, units, rows] by what follows.
@@ -115,6 +134,12 @@ class Layers:
 
     def __init__(self, inputs: int, sizes: Sequence[int], steps: int, rows: int, dtype: str) -> None:
         self._layers = [Layer(before, units, steps, rows, dtype) for before, units in pairwise((inputs, *sizes))]
+
+    def of(self, rows: slice) -> Layers:
+        """Return a copy of some rows, to go backwards through."""
+        found = copy.copy(self)
+        found._layers = [layer.of(rows) for layer in self._layers]
+        return found
 
     def set(self, weights: Sequence[tuple[Array, Array]]) -> None:
         """Take kernel and bias of each."""
