@@ -11,9 +11,10 @@ import pytest
 from hpc_es.algorithms.parts.gradient import GRADIENT, norm
 from hpc_es.algorithms.parts.returns import targets
 from hpc_es.algorithms.policy_gradient.algorithm import PolicyGradient, build
-from hpc_es.algorithms.policy_gradient.loss import SUMS, baseline_after, imitated, queue_after, queue_nothing
+from hpc_es.algorithms.policy_gradient.loss import SUMS, baseline_after
 from hpc_es.algorithms.policy_gradient.options import Options
 from hpc_es.algorithms.policy_gradient.program_gradient import ProgramBatch, differentiate
+from hpc_es.algorithms.policy_gradient.queue import imitated, queue_after, queue_nothing
 from hpc_es.algorithms.policy_gradient.token_lstm import lengths
 from hpc_es.algorithms.policy_gradient.writing import write
 from hpc_es.core.data import CORRECT, Array, Outcome, Results, State, row_dtype
@@ -207,7 +208,7 @@ def test_the_queue_keeps_the_best_once_and_of_equal_ones_the_older() -> None:
         ("newer", "rewards", [(0.5, 2), (0.2, 4), (0.1, 5)]),
     ],
 )
-def test_the_queue_after_programs_of_equal_rewards(ties: str, unique: str, expected: list[tuple[float, int]]) -> None:
+def test_the_queue_after_programs_of_equal_rewards(ties: Any, unique: Any, expected: list[tuple[float, int]]) -> None:
     """Of 0.2 come 1, 3, 4 and, once more, 3; NaN is no reward."""
     tokens = np.array([[1], [2], [3], [4], [5], [3], [6]], np.uint8)
     rewards = np.array([0.2, 0.5, 0.2, 0.2, 0.1, 0.2, np.nan])

@@ -29,8 +29,9 @@ import numpy as np
 from hpc_es.algorithms.parts import best_programs, optimizers
 from hpc_es.algorithms.parts.gradient import descend
 from hpc_es.algorithms.parts.strategy import Strategy
-from hpc_es.algorithms.policy_gradient.loss import ProgramLoss, baseline_after, imitated, queue_after, queue_nothing
+from hpc_es.algorithms.policy_gradient.loss import ProgramLoss, baseline_after
 from hpc_es.algorithms.policy_gradient.options import Options
+from hpc_es.algorithms.policy_gradient.queue import imitated, queue_after, queue_nothing
 from hpc_es.algorithms.policy_gradient.token_lstm import TokenLSTM, lengths
 from hpc_es.algorithms.policy_gradient.writing import Writing, write
 from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Results, Rows, State, cut

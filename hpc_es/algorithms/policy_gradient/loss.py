@@ -6,7 +6,6 @@ the queue. It gives the gradient of its share of the loss.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,9 +16,9 @@ import numpy as np
 from hpc_es.algorithms.parts.gradient import GRADIENT
 from hpc_es.algorithms.parts.replay import Replay, names
 from hpc_es.algorithms.policy_gradient.entropy import EntropyFactor
-from hpc_es.algorithms.policy_gradient.options import TOKENS, Options
+from hpc_es.algorithms.policy_gradient.options import Options
 from hpc_es.algorithms.policy_gradient.program_gradient import ProgramBatch, Terms, differentiate
-from hpc_es.algorithms.policy_gradient.token_lstm import END, TokenLSTM, lengths
+from hpc_es.algorithms.policy_gradient.token_lstm import TokenLSTM, lengths
 from hpc_es.algorithms.policy_gradient.writing import Writing
 from hpc_es.core.data import Array, Arrays, Float32, Float64
 
@@ -193,64 +192,3 @@ def baseline_after(baseline: Float64, rewards: Float64, reached: Array, decay: f
     for reward, length in zip(rewards.tolist(), reached.tolist(), strict=True):
         after[:length] = decay * after[:length] + (1 - decay) * reward
     return after
-
-
-def queue_nothing(capacity: int, length: int) -> dict[str, Array]:
-    """Return an empty queue, as arrays: the best first."""
-    return {
-        "queue_tokens": np.zeros((capacity, length), np.uint8),
-        "queue_rewards": np.zeros(capacity, np.float64),
-        "queue_count": np.array(0, np.int64),
-    }
-
-
-def queue_after(
-    arrays: Arrays, tokens: Array, rewards: Float64, ties: str = "older", unique: str = "programs"
-) -> dict[str, Array]:
-    """Return the queue after some more programs, uint8[programs, length], one after the other.
-
-    A program that is in already is ignored, and one that has no reward (NaN). Of equal rewards the older or the newer
-    ones stand further in front, and the last falls out; where rewards are unique the newer takes the older's place.
-    """
-    capacity, length = arrays["queue_tokens"].shape
-    count, newer = int(arrays["queue_count"]), ties == "newer"
-    texts = [row.tobytes() for row in arrays["queue_tokens"][:count]]
-    worth: list[float] = arrays["queue_rewards"][:count].tolist()  # the most first
-    for row, reward in zip(tokens, rewards.tolist(), strict=True):
-        if math.isnan(reward) or (len(worth) == capacity and not _goes_before(reward, worth[-1], newer)):
-            continue
-        text = row.tobytes()
-        if text in texts:
-            continue
-        if unique == "rewards" and reward in worth:
-            if newer:
-                texts[worth.index(reward)] = text
-            continue
-        place = next((place for place, other in enumerate(worth) if _goes_before(reward, other, newer)), len(worth))
-        texts.insert(place, text)
-        worth.insert(place, reward)
-        del texts[capacity:], worth[capacity:]
-    after = queue_nothing(capacity, length)
-    for place, (text, reward) in enumerate(zip(texts, worth, strict=True)):
-        after["queue_tokens"][place], after["queue_rewards"][place] = np.frombuffer(text, np.uint8), reward
-    return {**after, "queue_count": np.array(len(texts), np.int64)}
-
-
-def _goes_before(reward: float, other: float, newer: bool) -> bool:
-    return reward > other or (newer and reward == other)
-
-
-def imitated(arrays: Arrays, draws: int, rng: np.random.Generator, noise: float = 0.0) -> dict[str, Array]:
-    """Programs drawn from the queue, each as likely, with replacement; of length 0 while it is empty.
-
-    With noise there is what is read in their place, too: each character is with this probability a random one. Like the
-    word dropout of Bowman et al. 2016 (arXiv:1511.06349, section 3.1) it keeps what follows from hanging on each token.
-    """
-    count = int(arrays["queue_count"])
-    places = rng.integers(count, size=draws) if count else np.zeros(draws, np.intp)
-    tokens = arrays["queue_tokens"][places]
-    drawn = {"imitated_tokens": tokens, "imitated_lengths": lengths(tokens) if count else np.zeros(draws, np.int32)}
-    if noise:
-        other = (rng.random(tokens.shape) < noise) & (tokens != END)
-        drawn["imitated_read"] = np.where(other, rng.integers(1, TOKENS, tokens.shape, dtype=np.uint8), tokens)
-    return drawn

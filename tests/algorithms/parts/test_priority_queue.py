@@ -33,6 +33,23 @@ def test_of_equal_scores_the_older_stays() -> None:
     assert queue.largest() == (1, "a", None)
 
 
+def test_of_equal_scores_the_newer_stays_where_that_is_asked() -> None:
+    queue = MaxUniquePriorityQueue(2, ties="newer")
+    assert [queue.push(1, item) for item in "abca"] == [True] * 4  # a was dropped for c, b for a
+    assert items(queue) == ["a", "c"]
+    assert queue.largest() == (1, "a", None) and queue.smallest() == (1, "c", None)
+
+
+def test_of_each_score_there_is_one_where_that_is_asked() -> None:
+    older, newer = MaxUniquePriorityQueue(2, unique="scores"), MaxUniquePriorityQueue(2, "newer", "scores")
+    pairs = [(1, "a"), (2, "b"), (1, "c"), (3, "d"), (2, "e"), (1, "f")]
+    assert [older.push(*pair) for pair in pairs] == [True, True, False, True, False, False]
+    assert older.in_order() == [(3, "d", None), (2, "b", None)]
+    assert [newer.push(*pair) for pair in pairs] == [True, True, True, True, True, False]
+    assert newer.in_order() == [(3, "d", None), (2, "e", None)]
+    assert "b" not in newer and "c" not in newer
+
+
 def test_what_was_dropped_may_come_again() -> None:
     queue = filled(1, (1, "a"), (2, "b"))
     assert "a" not in queue
