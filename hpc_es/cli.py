@@ -74,10 +74,9 @@ def summary(module: ModuleType) -> str:
 def run(arguments: Sequence[str]) -> int:
     """Parse and run one command; UserError for what the user can mend, SystemExit from argparse."""
     if list(arguments[:1]) in ([], ["-h"], ["--help"]):
-        top = parser()
-        top.description = "\n".join(
-            [str(top.description), "", *(f"  {name:13}{summary(command(name))}" for name in names())]
-        )
+        top, width = parser(), max(map(len, names()))
+        told = [f"  {name:{width}}  {summary(command(name))}" for name in names()]
+        top.description = "\n".join([str(top.description), "", *told])
         top.print_help()
         return 0
     name = parser().parse_args(arguments[:1]).command

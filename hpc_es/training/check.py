@@ -28,26 +28,26 @@ def check(config: Config, ranks: int | None = None) -> int:
     task, policy = task_and_policy(config)
     problem = problem_of(config, task, policy)
     problem.check()
-    sys.stdout.write(f"config is valid: {config.name}\n")
+    lines = [f"config is valid: {config.name}"]
     if task.spaces is not None:
         actions = task.spaces.actions
         kind = f"Box of {len(actions.low)}" if isinstance(actions, Box) else f"Discrete({actions.n})"
         size = f", parameters {policy.size:,}" if policy else ""
-        sys.stdout.write(f"  observations {task.spaces.observations}, actions {kind}{size}\n")
+        lines.append(f"  observations {task.spaces.observations}, actions {kind}{size}")
     elif module("tasks", config.task.kind).OFFERS.values:
-        sys.stdout.write(f"  objective {task.name}, of {problem.size:,} numbers\n")
+        lines.append(f"  objective {task.name}, of {problem.size:,} numbers")
     if needs(config).noise and config.noise.kind == "table":
         megabytes = config.noise.table_size * np.dtype(np.float32).itemsize / 1e6
-        sys.stdout.write(f"  noise table {megabytes:,.0f} MB a node\n")
-    sys.stdout.write(f"  chunks: {chunks(config, problem)}\n")
+        lines.append(f"  noise table {megabytes:,.0f} MB a node")
+    lines.append(f"  chunks: {chunks(config, problem)}")
     idle = None
     if ranks is not None:
         group = max(1, ranks // config.repetition_groups)
         idle = idle_on(config, problem, group)
-        sys.stdout.write(f"  ranks {group}: there is {'not ' if idle else ''}work for all of them\n")
+        lines.append(f"  ranks {group}: there is {'not ' if idle else ''}work for all of them")
     notices = task.notices if isinstance(task, Episodes) else ()
-    for warning in (*warnings_of(config), *notices, *warnings(task), *([idle] if idle else [])):
-        sys.stdout.write(f"WARNING: {warning}\n")
+    warned = (*warnings_of(config), *notices, *warnings(task), *([idle] if idle else []))
+    sys.stdout.write("\n".join([*lines, *(f"WARNING: {warning}" for warning in warned)]) + "\n")  # at once, for `| head`
     return 0
 
 
