@@ -311,8 +311,8 @@ def test_what_cannot_be_rendered_is_said(tmp_path: Path, capsys: Any) -> None:
 def test_help_names_every_command_and_every_command_helps(capsys: Any) -> None:
     assert cli.run([]) == cli.run(["--help"]) == 0
     shown = capsys.readouterr().out
-    for name in ("check", "eval", "export", "inspect", "options", "plot"):
-        assert f"  {name:13}{cli.summary(cli.command(name))}" in shown
+    for name in ("check", "eval", "export", "inspect", "options", "program-table"):
+        assert f"  {name:13}  {cli.summary(cli.command(name))}" in shown
         with pytest.raises(SystemExit) as left:
             cli.run([name, "--help"])
         assert left.value.code == 0
