@@ -47,7 +47,8 @@ def check(config: Config, ranks: int | None = None) -> int:
         lines.append(f"  ranks {group}: there is {'not ' if idle else ''}work for all of them")
     notices = task.notices if isinstance(task, Episodes) else ()
     warned = (*warnings_of(config), *notices, *warnings(task), *([idle] if idle else []))
-    sys.stdout.write("\n".join([*lines, *(f"WARNING: {warning}" for warning in warned)]) + "\n")  # at once, for `| head`
+    lines += [f"WARNING: {warning}" for warning in warned]
+    sys.stdout.write("\n".join(lines) + "\n")  # at once, as `| head` may be behind it
     return 0
 
 

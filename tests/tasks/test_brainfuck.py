@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc_es.tasks.brainfuck import CHARACTERS, Result, Status, evaluate, execute
+from hpc_es.tasks.programs.brainfuck import packed
+from hpc_es.tasks.programs.compiled_brainfuck import FIRST_KEPT, pair, run
 
 Inputs = list[int]
 
@@ -94,3 +97,48 @@ def test_the_compiled_interpreter_agrees_on_many_programs(count: int) -> None:
 def test_the_compiled_interpreter_agrees(code: str, inputs: Inputs, base: int) -> None:
     both(code, inputs, base=base, max_steps=500)
     both(code, inputs, base=base, max_steps=500, require_correct_syntax=True)
+
+
+def watched(programs: list[str], inputs: Inputs, base: int, watches: bool, max_steps: int = 5000) -> list[list[int]]:
+    """Status and steps of each, where endless loops are looked for or not."""
+    operations, lengths = packed(programs)
+    memory, output = np.empty(max_steps + 1, np.int64), np.empty(max_steps, np.int64)
+    partner, opened = np.empty((2, operations.shape[1]), np.int64)
+    seen, given_ = np.empty(max_steps + 1 if watches else 0, np.int64), np.array(inputs, np.int64)
+    found = []
+    for code, length in zip(operations, lengths, strict=True):
+        pair(code, length, partner, opened)
+        found.append(run(code, length, partner, given_, 0, len(inputs), base, max_steps, memory, output, seen)[:2])
+    return [list(map(int, each)) for each in found]
+
+
+@pytest.mark.parametrize("code", ["+[]", "+[-+]", "+[>+]", "-[.,-]", "+[<[>]+]", "+>+[>>++[<]>[>]<-]", "+[[>]+[<]>]+"])
+def test_an_endless_loop_is_left_where_that_is_asked(code: str) -> None:
+    (status, steps), (known, all_steps) = *watched([code], [7, 8], 5, True), *watched([code], [7, 8], 5, False)
+    assert status == known == Status.STEP_LIMIT and steps < 1000 < all_steps == 5000
+
+
+@pytest.mark.parametrize(
+    ("code", "base", "steps"),
+    [
+        (">" + "+" * 30 + ">+[>+[<]>-[>]<]", 256, 2310),  # to the right each time, until what it counts there is 0
+        ("++" + "+-" * 20 + "<[[[[>+<+]<>]", 4, 74),  # < at cell 0 stays, and is a step to the left everywhere else
+    ],
+)
+def test_what_looks_to_the_left_is_not_endless(code: str, base: int, steps: int) -> None:
+    assert watched([code], [], base, True) == watched([code], [], base, False) == [[Status.SUCCESS, steps]]
+
+
+@pytest.mark.parametrize(("seed", "base", "length"), [(1, 2, 24), (2, 5, 24), (3, 16, 12), (4, 256, 40)])
+def test_only_endless_loops_are_left(seed: int, base: int, length: int) -> None:
+    """Many short programs on an input that keeps them busy for long; what ends does so as if it were not watched."""
+    rng = random.Random(seed)
+    programs = ["".join(rng.choices(CHARACTERS + "[],", k=length)) for _ in range(50_000)]
+    inputs = [rng.randrange(1, base) for _ in range(60)]
+    expected, found = watched(programs, inputs, base, False), watched(programs, inputs, base, True)
+    assert [status for status, _ in found] == [status for status, _ in expected]
+    ended = [number for number, (status, _) in enumerate(expected) if status == Status.SUCCESS]
+    assert [found[number] for number in ended] == [expected[number] for number in ended]
+    assert sum(expected[number][1] > 3 * FIRST_KEPT for number in ended) > 500  # these could be taken for endless
+    left = sum(steps < 5000 for status, steps in found if status == Status.STEP_LIMIT)
+    assert left > 0.9 * (len(programs) - len(ended)) > 1000

@@ -30,6 +30,7 @@ from hpc_es.tasks.programs.brainfuck import (
     packed,
 )
 
+FIRST_KEPT = 32  # steps before a loop is watched; then after twice as many, as Brent's algorithm does
 SUCCESS, STEP_LIMIT, SYNTAX_ERROR = int(Status.SUCCESS), int(Status.STEP_LIMIT), int(Status.SYNTAX_ERROR)
 
 
@@ -87,11 +88,20 @@ def run(  # noqa: PLR0912  (a branch an operation)
     max_steps: int,
     memory: Array,
     output: Array,
+    seen: Array,
 ) -> tuple[int, int, int, int]:
-    """One program on inputs[start:stop]; (status, steps, length of the output, cells of the memory)."""
+    """One program on inputs[start:stop]; (status, steps, length of the output, cells of the memory).
+
+    Where `seen` has place for the memory, a program that would never end is left as soon as that is certain: with the
+    status STEP_LIMIT, but fewer steps, and less output and memory. Now and then, where a loop jumps back, its place,
+    pointer, input and memory are kept. What is the same again goes on the same for ever; and so does what is the same
+    further to the right, if it has not looked to the left of where it was.
+    """
     memory[0] = 0
     place = pointer = steps = written = 0
     cells, unread = 1, start
+    looks, next_kept, lowest = len(seen) > 0, FIRST_KEPT, 0
+    kept_place = kept_pointer = kept_unread = kept_cells = -1
     while place < length:
         operation = operations[place]
         if operation == RIGHT:
@@ -102,6 +112,9 @@ def run(  # noqa: PLR0912  (a branch an operation)
         elif operation == LEFT:
             if pointer > 0:
                 pointer -= 1
+                lowest = min(lowest, pointer)
+            else:
+                lowest = -1
         elif operation == PLUS:
             memory[pointer] = memory[pointer] + 1 if memory[pointer] < base - 1 else 0
         elif operation == MINUS:
@@ -111,6 +124,16 @@ def run(  # noqa: PLR0912  (a branch an operation)
                 place = partner[place]
         elif operation == CLOSE:
             if memory[pointer] != 0:
+                if looks:
+                    ahead = pointer - kept_pointer
+                    if place == kept_place and unread == kept_unread and cells == kept_cells + ahead:
+                        whole, right = ahead == 0, ahead > 0 and lowest >= kept_pointer
+                        if (whole or right) and same(memory, seen, 0 if whole else kept_pointer, kept_cells, ahead):
+                            return STEP_LIMIT, steps, written, cells
+                    if steps >= next_kept:
+                        seen[:cells] = memory[:cells]
+                        kept_place, kept_pointer, kept_unread, kept_cells = place, pointer, unread, cells
+                        lowest, next_kept = pointer, 2 * steps
                 place = partner[place]
         elif operation == WRITE:
             output[written] = memory[pointer]
@@ -126,6 +149,17 @@ def run(  # noqa: PLR0912  (a branch an operation)
         if steps >= max_steps:
             return STEP_LIMIT, steps, written, cells
     return SUCCESS, steps, written, cells
+
+
+@compiled
+def same(memory: Array, seen: Array, start: int, stop: int, ahead: int) -> bool:
+    """Whether seen[start:stop] stands in the memory, so far ahead; from the end, where most differ first."""
+    differ = 0
+    for cell in range(stop - 1, start - 1, -1):
+        differ += seen[cell] != memory[cell + ahead]
+        if differ:
+            break
+    return differ == 0
 
 
 @compiled
@@ -149,6 +183,7 @@ def _run_batch(
     outputs, memories = np.empty(1024, np.int64), np.empty(1024, np.int64)
     memory, output = np.empty(max_steps + 1, np.int64), np.empty(max_steps, np.int64)
     partner, opened = np.empty(operations.shape[1], np.int64), np.empty(operations.shape[1], np.int64)
+    unseen = np.empty(0, np.int64)
     for program in range(programs):
         correct = pair(operations[program], lengths[program], partner, opened)
         for case in range(cases):
@@ -167,6 +202,7 @@ def _run_batch(
                     max_steps,
                     memory,
                     output,
+                    unseen,
                 )
             outputs = extended(outputs, output_ends[at], output, written)
             memories = extended(memories, memory_ends[at], memory, cells)

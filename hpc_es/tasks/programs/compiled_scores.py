@@ -31,7 +31,8 @@ def score_batch(
     bonuses, failure, best = worth
     kind, costs = near
     rewards, correct = np.empty(len(lengths), np.float64), np.empty(len(lengths), np.bool_)
-    memory, output = np.empty(max_steps + 1, np.int64), np.empty(max_steps, np.int64)
+    memory, seen = np.empty(max_steps + 1, np.int64), np.empty(max_steps + 1, np.int64)
+    output = np.empty(max_steps, np.int64)
     partner, opened = np.empty(operations.shape[1], np.int64), np.empty(operations.shape[1], np.int64)
     for program in range(len(lengths)):
         paired = pair(operations[program], lengths[program], partner, opened)
@@ -50,6 +51,7 @@ def score_batch(
                 max_steps,
                 memory,
                 output,
+                seen,
             )
             failed = status != SUCCESS
             start, stop = ends[case], ends[case + 1]
