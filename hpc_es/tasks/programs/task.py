@@ -10,7 +10,7 @@ import difflib
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated, Literal
 
 import numpy as np
@@ -35,7 +35,8 @@ OFFERS = Offers(problems=("programs",), any_chunks=True)
 HILL_CLIMB = "test-hill-climb"
 NAMES = (*TASKS, HILL_CLIMB)
 PRINTING = ("print", "print-hello")
-AT_ONCE = 32  # programs scored between two looks at the other ranks: at most some milliseconds
+AT_ONCE = 32  # programs scored by Python between two looks at the other ranks
+STEPS_AT_ONCE = 50_000_000  # of compiled ones, at most, which hardly any program takes: a tenth of a second
 
 _log = logging.getLogger(__name__)
 
@@ -143,14 +144,21 @@ class Programs(ProblemDefaults):
         since = time.perf_counter()
         places = {program: place for place, program in enumerate(dict.fromkeys(programs))}
         distinct, rows = list(places), np.zeros(len(places), row_dtype(self.fields))
-        for start in range(0, len(distinct), AT_ONCE):
-            some = distinct[start : start + AT_ONCE]
+        for start in range(0, len(distinct), self.at_once):
+            some = distinct[start : start + self.at_once]
             part = rows[start : start + len(some)]
             part["return_"], part["correct"] = self.score_many(some)
             part["length"] = [len(program) for program in some]
             poll()
         rows = rows[[places[program] for program in programs]]
         return Outcome(rows, seconds={"environment": time.perf_counter() - since})
+
+    @cached_property
+    def at_once(self) -> int:
+        """How many programs are scored between two looks at the other ranks."""
+        if not (isinstance(self.coding, CodingTask) and has_numba()):
+            return AT_ONCE
+        return max(AT_ONCE, STEPS_AT_ONCE // (len(self.coding.cases) * self.coding.max_steps))
 
     def score_many(self, programs: Sequence[str]) -> tuple[Array, Array]:
         """float64[programs] rewards and bool[programs] whether correct."""
