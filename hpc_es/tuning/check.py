@@ -11,7 +11,8 @@ from hpc_es.config.sections import Config
 from hpc_es.config.yaml_text import Problem
 from hpc_es.core.errors import ConfigError
 from hpc_es.storage.results import budget
-from hpc_es.tuning.objective import FINAL_RETURN, WEIGHT, limits
+from hpc_es.training.misfits import needs
+from hpc_es.tuning.objective import BEST_REWARD, FINAL_RETURN, WEIGHT, limits
 from hpc_es.tuning.plan import Plan
 from hpc_es.tuning.probes import probes, problems_of
 from hpc_es.tuning.sampling import Hyperparameters
@@ -40,12 +41,15 @@ def check(plan: Plan, ranks: int) -> None:
 
 def _unfit(config: Config, objective: Any, ranks: int) -> Iterator[Problem]:
     """Yield what makes a valid config unfit to be a trial."""
+    programs = needs(config).searches == "programs"
     if objective == FINAL_RETURN and config.policy is None:
-        text = f"nothing is evaluated where no policy acts: expected {{{WEIGHT}: w}}, found {FINAL_RETURN!r}"
-        yield "objective", text
+        others = f"{BEST_REWARD!r} or {{{WEIGHT}: w}}" if programs else f"{{{WEIGHT}: w}}"
+        yield "objective", f"nothing is evaluated where no policy acts: expected {others}, found {FINAL_RETURN!r}"
+    elif objective == BEST_REWARD and not programs:
+        yield "objective", f"{BEST_REWARD!r} is of searches for programs: expected {FINAL_RETURN!r} or {{{WEIGHT}: w}}"
     elif objective == FINAL_RETURN and not config.evaluation.interval:
         yield "evaluation.interval", f"is 0, but the objective {FINAL_RETURN} needs evaluations (try 10)"
-    if objective != FINAL_RETURN and config.policy is not None and config.stop.target_return is None:
+    if isinstance(objective, dict) and config.policy is not None and config.stop.target_return is None:
         yield "stop.target_return", "is null, but the objective is the share of repetitions that reach it: set it"
     if not limits(budget(config)):
         yield "stop", "expected a limit, as every trial must end, found none: set stop.generations or stop.timesteps"

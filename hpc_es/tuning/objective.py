@@ -8,6 +8,8 @@ from statistics import fmean
 from typing import Any
 
 FINAL_RETURN = "final_return"
+BEST_REWARD = "best_reward"
+BY_NAME = (FINAL_RETURN, BEST_REWARD)
 WEIGHT = "success_rate_weight"
 MEASURES = ("success_rate", "programs_seen_fraction")  # beside the objective
 
@@ -15,9 +17,10 @@ MEASURES = ("success_rate", "programs_seen_fraction")  # beside the objective
 def objective(rows: Sequence[Mapping[str, Any]], wanted: Any) -> float:
     """Return the objective of a trial from the results of its repetitions; ValueError says why there is none.
 
-    `wanted` is "final_return" (the mean), or {success_rate_weight: w} for w * success_rate + (1 - w) * (1 - fraction),
-    where fraction is the mean share of the budget that was used, all of it by a repetition without success. Of a
-    search for programs the share is that of the programs until the first correct one.
+    `wanted` is "final_return" (the mean), "best_reward" (the mean, of searches for programs), or
+    {success_rate_weight: w} for w * success_rate + (1 - w) * (1 - fraction), where fraction is the mean share of the
+    budget that was used, all of it by a repetition without success. Of a search for programs the share is that of the
+    programs until the first correct one.
     """
     if not rows:
         raise ValueError("there are no results")
@@ -27,6 +30,8 @@ def objective(rows: Sequence[Mapping[str, Any]], wanted: Any) -> float:
         if lacking:
             raise ValueError(f"no final evaluation succeeded in repetition {', '.join(map(str, lacking))}")
         value = fmean(returns)
+    elif wanted == BEST_REWARD:
+        value = fmean(row["best_reward"] for row in rows)
     else:
         weight = float(wanted[WEIGHT])
         used = [fraction(row, row["budget"]) if row["success"] else 1.0 for row in rows]

@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from hpc_es.report.plot import PALETTE, STYLE
 from hpc_es.storage.files import written
-from hpc_es.tuning.objective import FINAL_RETURN, WEIGHT
+from hpc_es.tuning.objective import BY_NAME, WEIGHT
 from hpc_es.tuning.report import Report
 from hpc_es.tuning.space import Range, Values, as_text, parse_space
 from hpc_es.tuning.trial import COMPLETE
@@ -77,4 +77,4 @@ def _positions(ax: Axes, entry: Values | Range, values: Sequence[Any]) -> list[f
 
 def _goal(report: Report) -> str:
     objective = report.identity["objective"]
-    return "final return" if objective == FINAL_RETURN else f"objective ({WEIGHT} {objective[WEIGHT]:g})"
+    return objective.replace("_", " ") if objective in BY_NAME else f"objective ({WEIGHT} {objective[WEIGHT]:g})"

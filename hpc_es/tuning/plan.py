@@ -17,7 +17,7 @@ from hpc_es.config.options import Count, option, options
 from hpc_es.config.sections import Config
 from hpc_es.config.yaml_text import Problem, parse, read_yaml
 from hpc_es.core.errors import ConfigError
-from hpc_es.tuning.objective import FINAL_RETURN, WEIGHT
+from hpc_es.tuning.objective import BY_NAME, FINAL_RETURN, WEIGHT
 from hpc_es.tuning.probes import probes, problems_of
 from hpc_es.tuning.sampling import Hyperparameters, grid_size, table
 from hpc_es.tuning.space import Space, as_text, parse_space
@@ -36,7 +36,7 @@ class Tuning:
     space: Annotated[dict[str, Any], MinLen(1)] = option("what varies: dotted keys and their values")
     trials: Count | None = option("how many, for random and optuna", None)
     repetitions: Count | None = option("of each trial; null: those of the base config", None)
-    objective: Literal["final_return"] | dict[str, Any] = option("what is maximised", FINAL_RETURN)
+    objective: Literal["final_return", "best_reward"] | dict[str, Any] = option("what is maximised", FINAL_RETURN)
 
     def problems(self) -> Iterator[Problem]:
         """Mistakes that no single key shows."""
@@ -45,7 +45,8 @@ class Tuning:
         if self.search != "grid" and self.trials is None:
             yield "trials", f"search: {self.search} needs to know how many, such as trials: 20"
         if isinstance(self.objective, dict) and not _is_weight(self.objective):
-            text = f"expected {FINAL_RETURN!r} or {{{WEIGHT}: w}} with w from 0 to 1, found {as_text(self.objective)}"
+            names = ", ".join(map(repr, BY_NAME))
+            text = f"expected {names} or {{{WEIGHT}: w}} with w from 0 to 1, found {as_text(self.objective)}"
             yield "objective", text
 
 

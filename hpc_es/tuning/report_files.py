@@ -12,7 +12,7 @@ import yaml
 from hpc_es.config.resolved import plain_data
 from hpc_es.config.yaml_text import Dumper
 from hpc_es.storage.files import write_text
-from hpc_es.tuning.objective import FINAL_RETURN
+from hpc_es.tuning.objective import BY_NAME
 from hpc_es.tuning.plan import varied
 from hpc_es.tuning.report import BEST, CSV, PICTURE, Report, Row
 from hpc_es.tuning.space import as_text
@@ -53,7 +53,7 @@ def best_config(report: Report, best: Row) -> str:
     if directory := _config_directory(report, best):  # that of the base: this file lies elsewhere
         config["directory"] = directory
     goal = report.identity["objective"]
-    goal = goal if goal == FINAL_RETURN else as_text(goal)
+    goal = goal if goal in BY_NAME else as_text(goal)
     head = [
         f"# Trial {best['trial']} of {report.directory}: the best of {len(report.numbers(COMPLETE))}",
         f"# complete trials, with {goal} {best['objective']:.6g}.",

@@ -19,6 +19,11 @@ def test_the_final_return_is_the_mean_over_repetitions() -> None:
     assert objective([row(None, final=1.0), row(None, final=4.0)], "final_return") == 2.5
 
 
+def test_the_best_reward_is_the_mean_over_repetitions() -> None:
+    rows = [{**row(False), "best_reward": 0.5}, {**row(True), "best_reward": 1.0}]
+    assert objective(rows, "best_reward") == 0.75
+
+
 def test_success_rate_and_budget_are_weighted() -> None:
     rows = [row(True, 250), row(False, 100), row(True, 500), row(False, 1000)]
     # rate 1/2; used (0.25 + 1 + 0.5 + 1) / 4 = 0.6875

@@ -78,7 +78,7 @@ repetitions: 0
         "unknown key 'serach'; did you mean 'search'?",
         "repetitions: expected a whole number of at least 1, or null, found 0",
         "trials: search: random needs to know how many",
-        "objective: expected 'final_return' or {success_rate_weight: w} with w from 0 to 1",
+        "objective: expected 'final_return', 'best_reward' or {success_rate_weight: w} with w from 0 to 1",
         "space.task.max_episode_steps: expected a list of values",
         "unknown key 'algorithm.sigmaa'; did you mean 'sigma'?",
         "algorithm.population_size: is 7",
@@ -121,7 +121,8 @@ def test_both_ends_of_optunas_ranges_are_looked_at(tmp_path: Path) -> None:
         ("base: tiny.yaml\nspace: {}\n", "space: expected a mapping, not empty"),
         (GRID + "search: gird\n", "search: expected one of 'grid', 'random', 'optuna', found 'gird'; did you mean"),
         (GRID + "trials: 3\n", "trials: a grid has as many as its lists make"),
-        (GRID + "objective: best\n", "objective: expected 'final_return'"),
+        (GRID + "objective: best\n", "objective: expected one of 'final_return', 'best_reward', or a mapping"),
+        (GRID + "objective: best_reward\n", "objective: 'best_reward' is of searches for programs: expected 'final_"),
         (GRID + "objective: {success_rate_weight: 1}\n", "stop.target_return: is null, but the objective"),
     ],
 )
@@ -135,16 +136,17 @@ PROGRAMS = "base: programs.yaml\nspace: {algorithm.population_size: [10, 20]}\n"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (PROGRAMS, "objective: nothing is evaluated where no policy acts: expected {success_rate_weight: w}"),
+        (PROGRAMS, "no policy acts: expected 'best_reward' or {success_rate_weight: w}, found 'final_return'"),
         (PROGRAMS.replace("10", "2") + "objective: {success_rate_weight: 1}\n", "is 2, but the hall of fame"),
     ],
 )
-def test_of_programs_only_success_can_be_sought(text: str, said: str, tmp_path: Path) -> None:
+def test_of_programs_success_and_reward_can_be_sought(text: str, said: str, tmp_path: Path) -> None:
     """And it needs no target_return."""
     task = "task: {kind: programs, name: reverse}\nalgorithm: {kind: ga}\nstop: {episodes: 100}\n"
     (tmp_path / "programs.yaml").write_text(task)
     assert said in refused(tmp_path, text)
-    check(load(written(tmp_path, PROGRAMS + "objective: {success_rate_weight: 1}\n")), 1)
+    for objective in ("{success_rate_weight: 1}", "best_reward"):
+        check(load(written(tmp_path, PROGRAMS + f"objective: {objective}\n")), 1)
 
 
 def test_a_grid_that_is_too_large_is_refused_at_once(tmp_path: Path) -> None:
