@@ -47,5 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         draw(table, arguments.picture)
     sys.stdout.write(programs.shortest(table) if arguments.shortest else programs.table_text(table, arguments.rewards))
     sys.stdout.flush()
+    if table.unfinished:
+        sys.stderr.write(f"not finished yet, and left out: {', '.join(map(str, table.unfinished))}\n")
     sys.stderr.write("".join(f"{path} written\n" for path in (arguments.csv, arguments.picture) if path))
     return 0

@@ -73,6 +73,7 @@ class Table:
 
     cells: Mapping[tuple[str, str], Cell]
     budgets: Mapping[str, int | None]  # most programs of a repetition, by algorithm
+    unfinished: Sequence[Path] = ()  # runs without a result yet
 
     @property
     def tasks(self) -> list[str]:
@@ -95,7 +96,8 @@ def read_table(directories: Sequence[Path], limit: int | None = None) -> Table:
     cells: dict[tuple[str, str], list[results.Result]] = {}
     wanted: dict[tuple[str, str], dict[int, int]] = {}  # by task and algorithm: repetitions of each seed
     budgets: dict[str, int | None] = {}
-    for directory in directories:
+    unfinished = [directory for directory in directories if _is_unfinished(directory)]
+    for directory in [each for each in directories if each not in unfinished] or directories:
         for place, row, cycle in _found(directory):
             name = str(row["name"]).removesuffix(f"_{row['task']}")
             key = (row["task"], name, int(row["seed"]), int(row["repetition"]))
@@ -110,7 +112,7 @@ def read_table(directories: Sequence[Path], limit: int | None = None) -> Table:
                 budgets[name] = limit
             cells.setdefault(key[:2], []).append(row if limit is None else _within(limit, row, place))
             wanted.setdefault(key[:2], {})[key[2]] = _repetitions_of(row, cycle)
-    return Table({key: Cell(found, sum(wanted[key].values())) for key, found in cells.items()}, budgets)
+    return Table({key: Cell(found, sum(wanted[key].values())) for key, found in cells.items()}, budgets, unfinished)
 
 
 def _repetitions_of(row: results.Result, cycle: Sequence[str]) -> int:
@@ -138,6 +140,11 @@ def _within(limit: int, row: results.Result, place: Path) -> results.Result:
         text = f"repetition {row['repetition']} gave up after {row['npe']} programs: expected a limit of at most that"
         raise UserError(f"{place}: {text}")
     return {**row, "success": False, "npe": limit, "code_solution": "", "best_correct": False}
+
+
+def _is_unfinished(directory: Path) -> bool:
+    """Return whether it is a run that has no result yet."""
+    return (directory / "config.yaml").exists() and not results.read_results(directory)
 
 
 def _found(directory: Path) -> Iterator[tuple[Path, results.Result, Sequence[str]]]:

@@ -157,6 +157,15 @@ def test_directories_without_searches(tmp_path: Path) -> None:
         programs.read_table([run(tmp_path / "es", without)])
 
 
+def test_runs_that_are_not_finished_are_left_out_and_told(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (made / "e").mkdir()
+    (made / "e" / "config.yaml").write_text("name: ga-1K\n")
+    assert cli.run(["program-table", str(made / "a"), str(made / "e")]) == 0
+    assert capsys.readouterr().err == f"not finished yet, and left out: {made / 'e'}\n"
+    with pytest.raises(UserError, match="e: expected finished searches for programs, found none"):
+        programs.read_table([made / "e"])
+
+
 def test_the_picture_has_a_field_for_each_cell(made: Path) -> None:
     table = programs.read_table([made])
     ax = heatmap.figure(table).axes[0]
