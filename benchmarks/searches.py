@@ -5,9 +5,10 @@
     hpc-es program-table runs/searches/*/*/*                                       success rates
 
 An experiment is a config without `.yaml`. Runs lie below `--out` as EXPERIMENT/TASK/SEED, `--jobs` of them side by
-side. They carry on from their checkpoints, so the command may be interrupted and repeated; `--table` runs nothing. The
-CSV has a line for each run that is finished, and is written anew after each; `shortest` is what a correct program needs
-of itself, `right` how many of so many `fresh` cases, drawn anew, it gets right.
+side. They carry on from their checkpoints, so the command may be interrupted and repeated, and those that found nothing
+carry on where `--npe` is larger than it was; `--table` runs nothing. The CSV has a line for each run that is finished,
+and is written anew after each; `shortest` is what a correct program needs of itself, `right` how many of so many
+`fresh` cases, drawn anew, it gets right.
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ class Search:
         found_out = judged(program, self.task) if solved else None
         return dict(zip(COLUMNS, (*values, *(astuple(found_out) if found_out else ("", "", ""))), strict=True))
 
+    def is_finished(self, npe: int) -> bool:
+        """Return whether it found a correct program, or executed `npe`; with fewer, it carries on."""
+        line = self.line
+        return line is not None and (bool(line["solved"]) or line["npe"] >= npe)
+
     def command(self, npe: int, overrides: Sequence[str]) -> list[str]:
         """Return the command that begins it or carries it on."""
         config = str(ROOT / f"configs/{self.experiment}.yaml")
@@ -84,7 +90,7 @@ class Pool:
 
     def run(self, search: Search, npe: int, overrides: Sequence[str]) -> None:
         """Run one to its end, unless it is there."""
-        if search.line is None and not self.stopped:
+        if not search.is_finished(npe) and not self.stopped:
             search.directory.mkdir(parents=True, exist_ok=True)
             with (search.directory / "out.txt").open("a") as log:
                 # a session of its own: Ctrl-C comes to this process alone, which ends them

@@ -40,6 +40,8 @@ def test_each_run_has_its_line_and_is_not_run_again(tmp_path: Path) -> None:
         assert all(each["algorithm"] == "ga-20M" and each["solved"] == "0" for each in found)
         assert all(200 <= int(each["npe"]) < 210 and len(each["program"]) == 3 for each in found)
     assert (tmp_path / "ga-20M/echo/1/out.txt").read_text().count("finished") == 1
+    subprocess.run(command(tmp_path, "echo", "--seeds", "1", "--npe", "400"), cwd=ROOT, check=True, timeout=300)
+    assert [400 <= int(each["npe"]) < 410 for each in lines(tmp_path)] == [True]  # a larger budget: it carries on
 
 
 @pytest.mark.long
