@@ -103,7 +103,7 @@ class Job:
         """Send a signal to one rank."""
         os.kill(self.pids()[rank], number)
 
-    def wait_for_output(self, text: str, timeout_seconds: float = 30.0) -> None:
+    def wait_for_output(self, text: str, timeout_seconds: float = 60.0) -> None:
         """Return when the job has written the text to stdout; fails if it ends before, or the time is over."""
         limit = time.monotonic() + timeout_seconds
         while text not in self.stdout:
@@ -113,7 +113,7 @@ class Job:
                 pytest.fail(f"{text!r} was never written\n--- stdout\n{self.stdout}--- stderr\n{self.stderr}")
             time.sleep(0.01)
 
-    def wait(self, timeout_seconds: float = 60.0) -> Finished:
+    def wait(self, timeout_seconds: float = 180.0) -> Finished:
         """Wait for the end, or make it."""
         try:
             self.process.wait(timeout_seconds)
@@ -158,7 +158,7 @@ def start(ranks: int, args: Sequence[str], env: Mapping[str, str] | None = None,
 def mpiexec(
     ranks: int,
     args: Sequence[str],
-    timeout_seconds: float = 60.0,
+    timeout_seconds: float = 180.0,
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
 ) -> Finished:
@@ -169,7 +169,7 @@ def mpiexec(
 
 def python(
     args: Sequence[str],
-    timeout_seconds: float = 60.0,
+    timeout_seconds: float = 180.0,
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
 ) -> Finished:

@@ -143,7 +143,7 @@ def assert_same(run: Path, reference: Path) -> None:
     assert table(run) == table(reference)[:generations]
 
 
-def wait_for(condition: Any, timeout_seconds: float = 30.0) -> None:
+def wait_for(condition: Any, timeout_seconds: float = 60.0) -> None:
     """Return when the condition holds."""
     limit = time.monotonic() + timeout_seconds
     while not condition():

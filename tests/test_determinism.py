@@ -62,6 +62,7 @@ OTHERS = {
     "seed 0": ["seed=0"],
     "seed 2": ["seed=2"],
 }
+JOB_SECONDS = 300.0  # of all variants; they take 20 where nothing else runs
 RANKS = (2, 3, pytest.param(4, marks=pytest.mark.long))
 
 ALL = """
@@ -85,9 +86,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
 
     @functools.cache
     def job(ranks: int) -> Finished:
-        return mpiexec(
-            ranks, [*script(ALL), config, str(directory / str(ranks)), json.dumps({**SAME, **CUT, **OTHERS})], cwd=ROOT
-        )
+        variants = json.dumps({**SAME, **CUT, **OTHERS})
+        return mpiexec(ranks, [*script(ALL), config, str(directory / str(ranks)), variants], JOB_SECONDS, cwd=ROOT)
 
     def trained(ranks: int) -> Path:
         assert job(ranks).status == 0, str(job(ranks))
