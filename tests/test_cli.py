@@ -77,7 +77,7 @@ def test_eval_plays_without_noise_offset_and_averaging(capfd: Any) -> None:
 def test_which_theta(capfd: Any) -> None:
     best = snapshot(run()).best
     assert best is not None
-    assert evaluated(capfd, run(), "--episodes", "1")["which"] == "best"
+    assert evaluated(capfd, run(), "--episodes", "1")["which"] == "last"  # 25 in the end, at best 20 on the way
     assert evaluated(capfd, run(), "--episodes", "1", "--which", "best")["generation"] == best.generation
     last = evaluated(capfd, run(), "--episodes", "1", "--which", "last")
     assert (last["which"], last["generation"]) == ("last", 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 import hpc_es
 from hpc_es.core.errors import CheckpointError, ConfigError
-from hpc_es.report.saved_policy import ROWS, Which, load_policy, stored
+from hpc_es.report.saved_policy import ROWS, load_policy, stored
 from hpc_es.storage import checkpoint
 from hpc_es.storage.checkpoint import Best
 from tests.harness import python, script
@@ -101,17 +102,33 @@ def test_attributes() -> None:
     assert policy.config.task.env_id == "tests.toys:Reach-v0"
 
 
-def test_best_is_the_default_and_is_the_theta_that_was_measured() -> None:
+def test_best_is_the_theta_that_was_measured() -> None:
     path = run(env("Reach"))
     best = best_of(path)
-    whiches: tuple[Which | None, ...] = ("best", None)
-    for which in whiches:
-        found = stored(path, which)
-        assert (found.which, found.generation) == ("best", best.generation)
-        assert found.theta.tobytes() == best.shared["theta"].tobytes()
+    found = stored(path, "best")
+    assert (found.which, found.generation) == ("best", best.generation)
+    assert found.theta.tobytes() == best.shared["theta"].tobytes()
     last = stored(path, "last")
     assert (last.which, last.generation) == ("last", 2)
     assert last.theta.tobytes() != best.shared["theta"].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("generation", "change", "which"),
+    [(None, 1, "last"), (None, 0, "best"), (None, -1, "best"), (1, 1, "best")],
+)
+def test_a_last_theta_whose_final_evaluation_was_better_is_taken(
+    generation: int | None, change: int, which: str, tmp_path: Path
+) -> None:
+    """Better by 1, as good, worse, and better but of an older generation."""
+    path = shutil.copytree(run(env("Reach")), tmp_path / "run")
+    status = json.loads((path / "status.json").read_text())
+    told = {"final_return_mean": best_of(path).return_ + change, "generation": generation or status["generation"]}
+    (path / "status.json").write_text(json.dumps({**status, **told}))
+    assert stored(path).which == which
+    assert [stored(path, each).which for each in ("best", "last")] == ["best", "last"]
+    wanted = snapshot(path).state.shared if which == "last" else best_of(path).shared
+    np.testing.assert_array_equal(stored(path).theta, wanted["theta"])
 
 
 def test_without_an_evaluation_there_is_only_the_last() -> None:
@@ -124,6 +141,7 @@ def test_without_an_evaluation_there_is_only_the_last() -> None:
 def better(path: Path, to: Path, by: float) -> Path:
     """A copy of the run whose best.h5 has seen a later, better evaluation, as after a kill."""
     shutil.copytree(path, to)
+    (to / "status.json").unlink()  # it tells of the end of the other one
     best = dataclasses.replace(best_of(path), return_=best_of(path).return_ + by, generation=77)
     rewritten(path, to / "checkpoints" / "best.h5", best=best)
     return to

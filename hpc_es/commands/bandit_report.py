@@ -25,7 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--test-distribution", action="append", metavar="X", help="test on these bandits instead; may be given often"
     )
     parser.add_argument("--num-trials", type=int, metavar="N", help="pulls an episode (default: as in training)")
-    parser.add_argument("--which", choices=("best", "last"), help="which theta (default: best if there is one)")
+    parser.add_argument("--which", choices=("best", "last"), help="which theta (default: that of better evaluation)")
     parser.add_argument(
         "--actions", choices=("sampled", "greedy"), help="how a policy acts (default: as in training's evaluations)"
     )

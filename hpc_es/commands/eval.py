@@ -32,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="task.key=value", help="another setting of the environment")
     parser.add_argument("--episodes", type=whole_number, default=100, metavar="N", help="how many (default: 100)")
     parser.add_argument("--seed", type=_seed, default=0, metavar="S", help="of the episodes (default: 0)")
-    parser.add_argument("--which", choices=("best", "last"), help="which theta (default: best if there is one)")
+    parser.add_argument("--which", choices=("best", "last"), help="which theta (default: that of better evaluation)")
     parser.add_argument("--trust", action="store_true", help=TRUST)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, everything else on stderr")
     parser.add_argument(

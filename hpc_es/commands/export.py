@@ -28,7 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "output", metavar="OUTPUT", type=Path, help="the file to write: .keras, or of an objective .npy or .json"
     )
-    parser.add_argument("--which", choices=("best", "last"), help="which theta (default: best if there is one)")
+    parser.add_argument("--which", choices=("best", "last"), help="which theta (default: that of better evaluation)")
     parser.add_argument("--trust", action="store_true", help=TRUST)
 
 

@@ -22,6 +22,7 @@ from hpc_es.core.errors import CheckpointError
 from hpc_es.storage.checkpoint import Snapshot, load
 from hpc_es.storage.checkpoint_store import BEST, find
 from hpc_es.storage.repetition_list import require_run
+from hpc_es.storage.status import final_evaluation, is_surpassed
 
 Which = Literal["best", "last"]
 Normaliser = tuple[Float32, Float32, float]
@@ -77,25 +78,27 @@ def with_changes(options: Any, **changes: Any) -> Any:
 def stored(path: Path, which: Which | None = None, trust: bool = False) -> Stored:
     """The best or the last theta of a run or checkpoint; None is the best if there was an evaluation, else the last.
 
-    The best of a run that was killed may be newer than its newest numbered checkpoint. Raises CheckpointError where
+    The best of a run that was killed may be newer than its newest numbered checkpoint. Of a run that has ended, None is
+    the last theta where its final evaluation gave more than the evaluations on the way. Raises CheckpointError where
     there is no valid checkpoint, or the best is asked for and there was no evaluation; UserError where it would run
     code of which it does not know the hash, unless `trust`.
     """
     require_run(path)
-    found = find(path)
-    last = snapshot = load(found)
-    check_snapshot(found, last, trust)
+    found = newest = find(path)
+    last = snapshot = load(newest)
+    check_snapshot(newest, last, trust)
     if path.is_dir() and which != "last":
-        found, snapshot = _better(found, last)
+        found, snapshot = _better(newest, last)
         check_snapshot(found, snapshot, trust)
     config = parse_resolved(snapshot.config_text)
     if config.policy is None or "theta" not in snapshot.state.shared:
         raise CheckpointError(f"{found}: holds no policy; hpc-es inspect shows what it holds")
-    if snapshot.best is not None and which != "last":
+    final = final_evaluation(path, last.state.generation) if which is None else {}
+    if snapshot.best is not None and which != "last" and not is_surpassed(snapshot.best, final):
         return Stored(found, config, "best", snapshot.best.generation, snapshot.best.shared)
     if which == "best":
         raise CheckpointError(f"{found}: holds no best theta, as there was no evaluation yet: ask for the last one")
-    return Stored(found, config, "last", snapshot.state.generation, snapshot.state.shared)
+    return Stored(newest, config, "last", last.state.generation, last.state.shared)
 
 
 def check_snapshot(path: Path, snapshot: Snapshot, trust: bool) -> None:
@@ -178,11 +181,12 @@ def _parts(observations: Float32) -> Sequence[Float32]:
 def load_policy(path: str | Path, which: Which | None = None, trust: bool = False) -> LoadedPolicy:
     """Return the policy of a run directory or checkpoint.
 
-    `which`: the best theta (of the evaluations in training), or the last; None is the best if there is one. The
-    environment is made once, for its spaces, and closed. Loading runs no code from the file, but imports the modules
-    that the environment, wrappers and kinds of its config name: of foreign kinds (and the like) only such as have the
-    source that they were trained with, unless you `trust` it. Raises CheckpointError where there is no valid
-    checkpoint, UserError where there is code to be trusted, ConfigError where the environment cannot be made.
+    `which`: the best theta (of the evaluations in training), or the last; None is the better of them, by the final
+    evaluation of a run that has ended, else the best if there is one. The environment is made once, for its spaces,
+    and closed. Loading runs no code from the file, but imports the modules that the environment, wrappers and kinds of
+    its config name: of foreign kinds (and the like) only such as have the source that they were trained with, unless
+    you `trust` it. Raises CheckpointError where there is no valid checkpoint, UserError where there is code to be
+    trusted, ConfigError where the environment cannot be made.
     """
     if which not in {"best", "last", None}:
         raise ValueError(f"which is {which!r}, expected 'best', 'last' or None")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hpc_es.config.sections import Config
+from hpc_es.storage.status import is_surpassed
 from hpc_es.training.misfits import needs
 
 if TYPE_CHECKING:
@@ -25,13 +26,8 @@ def last_words(
     counters = writer.counters
     measured = f"  final evaluation {final['final_return_mean']:.4g}" if final else ""
     best = f"  best evaluation {writer.best.return_:.4g}" if writer.best else ""
-    last = " (the last theta did better: --which last)" if final and _is_behind(writer, final) else ""
+    last = " (the last theta did better)" if is_surpassed(writer.best, final) else ""
     again = "; the same command carries on" if status == "interrupted" else ""
     searched = needs(config).searches == "programs"
     work = f"{counters['episodes']:,} programs" if searched else f"{counters['timesteps']:,} timesteps"
     return f"{status} by {reason} after {generations} generations, {work}{measured}{best}{last}{again}"
-
-
-def _is_behind(writer: RunWriter | MemoryWriter, final: Mapping[str, float]) -> bool:
-    """Whether evaluations were so few that the best theta of them is worse than the last one, which is none of them."""
-    return writer.best is not None and final["final_return_mean"] > writer.best.return_

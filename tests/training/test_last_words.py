@@ -14,7 +14,7 @@ from hpc_es.training.last_words import last_words
 @pytest.mark.parametrize(
     ("best", "final", "end"),
     [
-        (9.55, 376.1, "final evaluation 376.1  best evaluation 9.55 (the last theta did better: --which last)"),
+        (9.55, 376.1, "final evaluation 376.1  best evaluation 9.55 (the last theta did better)"),
         (500.0, 376.1, "final evaluation 376.1  best evaluation 500"),
         (None, 376.1, "final evaluation 376.1"),
         (9.55, None, "best evaluation 9.55"),
