@@ -6,7 +6,8 @@
     python -m benchmarks.learning --compare --tasks Acrobot-v1         on some of them
 
 Runs lie below `--out`, one rank each and `--jobs` of them side by side. They carry on where they stopped, so the
-command may be interrupted and repeated; `--table` only prints what is there. All that is there is written to `--csv`.
+command may be interrupted and repeated; `--table` only prints what is there. All that is there is written to `--csv`,
+the curves of the comparison to `--png`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from statistics import mean, median
 from typing import Any
 
 from benchmarks.jobs import ROOT, command
+from benchmarks.learning_plot import draw
 from benchmarks.learning_tasks import COMPARED, PUBLISHED, Trial, compared, target
 
 EPISODES, SEED = 100, 1000  # of the evaluation at the end
@@ -79,6 +81,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side")
     parser.add_argument("--out", type=Path, default=ROOT / "runs/learning")
     parser.add_argument("--csv", type=Path, help="write a line a run to this file")
+    parser.add_argument("--png", type=Path, help="draw the curves of --compare into this file")
     parser.add_argument("--table", action="store_true", help="print what is there, run nothing")
     options = parser.parse_args()
     trials = [Trial.of_config(name) for name in options.names]
@@ -98,6 +101,8 @@ def main() -> int:
     print("\n".join(comparison(runs)))
     if options.csv:
         write(options.csv, runs)
+    if options.png:
+        draw(by_task(runs), options.png)
     return 0
 
 
@@ -132,6 +137,15 @@ def comparison(runs: Sequence[Run]) -> list[str]:
             cells.append(f"{median(returns):.0f} ({min(returns):.0f} to {max(returns):.0f})" if returns else "")
         lines.append(f"| {strategy} | " + " | ".join(cells) + " |")
     return lines
+
+
+def by_task(runs: Sequence[Run]) -> dict[str, dict[str, list[Path]]]:
+    """Return the finished runs of the comparison, by their tasks and strategies."""
+    found: dict[str, dict[str, list[Path]]] = {}
+    for run in runs:
+        if run.trial.task and run.result:
+            found.setdefault(run.trial.task, {}).setdefault(run.trial.strategy, []).append(run.directory)
+    return found
 
 
 def write(path: Path, runs: Sequence[Run]) -> None:
