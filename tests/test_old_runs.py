@@ -72,10 +72,10 @@ def test_the_better_of_two_versions_is_found_though_their_hashes_differ(old_run:
     config = validate(CONFIG)
     rest = {"blas_threads": newest(old_run).identity["blas_threads"]}
     rewritten(old_run, old_run / "checkpoints" / "best.h5", best=better, identity={**identity(config), **rest})
-    assert stored(old_run).path.name == "best.h5"
+    assert stored(old_run, "best").path.name == "best.h5"
     other = {**identity(validate(override(CONFIG, ["seed=5"]))), **rest}
     rewritten(old_run, old_run / "checkpoints" / "best.h5", best=better, identity=other)
-    assert stored(old_run).path.name != "best.h5"
+    assert stored(old_run, "best").path.name != "best.h5"
 
 
 # Tunings.
