@@ -18,7 +18,7 @@ class Figure(NamedTuple):
     seeds: int  # of which the median is taken
 
 
-PUBLISHED = {  # configs, each of which stops at the timesteps of the figure
+PUBLISHED = {  # configs, each of which stops at the timesteps of the figure or before
     "ars_cartpole": Figure(500, 5),  # 50 thousand timesteps
     "ars_pendulum": Figure(-213, 5),  # 2 million
     "cma_lunarlander_continuous": Figure(168, 5),  # 2 million
@@ -30,8 +30,8 @@ PUBLISHED = {  # configs, each of which stops at the timesteps of the figure
     "es_halfcheetah": Figure(4815, 5),  # 12 million
     "ars_halfcheetah": Figure(4815, 3),  # 12 million
     "ars_hopper": Figure(3344, 3),  # 7 million
-    "ars_walker2d": Figure(2994, 1),  # 75 million
-    "ars_ant": Figure(2334, 1),  # 75 million
+    "pgpe_walker2d": Figure(2994, 1),  # 75 million
+    "pgpe_ant": Figure(2334, 1),  # 75 million
 }
 OWN = {  # what version 0.1 aimed at
     "es_cartpole": 475.0,
