@@ -6,8 +6,8 @@
     python -m benchmarks.learning --compare --tasks Acrobot-v1         on some of them
 
 Runs lie below `--out`, one rank each and `--jobs` of them side by side. They carry on where they stopped, so the
-command may be interrupted and repeated; `--table` only prints what is there. All that is there is written to `--csv`,
-the curves of the comparison to `--png`.
+command may be interrupted and repeated. What came of them replaces their lines in `--csv`, whose other lines stay;
+the tables are of all its lines, and `--table` runs nothing. `--png` has the curves of the runs compared.
 """
 
 from __future__ import annotations
@@ -22,13 +22,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
+from typing import NamedTuple
 
 from benchmarks.jobs import ROOT, command
 from benchmarks.learning_plot import draw
 from benchmarks.learning_tasks import COMPARED, PUBLISHED, Trial, compared, target
 
 EPISODES, SEED = 100, 1000  # of the evaluation at the end
+
+
+class Result(NamedTuple):
+    """What came of a run: a line of the CSV."""
+
+    trial: str
+    seed: int
+    timesteps: int
+    minutes: float
+    return_mean: float
+    return_std: float
 
 
 @dataclass(frozen=True)
@@ -40,10 +51,14 @@ class Run:
     directory: Path
 
     @property
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> Result | None:
         """What came of it, if it is finished."""
         file = self.directory / "eval.json"
-        return json.loads(file.read_text()) if file.exists() else None
+        if not file.exists():
+            return None
+        found = json.loads(file.read_text())
+        returns = (round(found[name], 2) for name in ("return_mean", "return_std"))
+        return Result(self.trial.name, self.seed, found["timesteps"], round(found["seconds"] / 60, 1), *returns)
 
     def train(self) -> None:
         """Train to the end, and keep the evaluation beside the run."""
@@ -97,43 +112,44 @@ def main() -> int:
     if not options.table:
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             list(pool.map(Run.train, sorted(runs, key=lambda run: run.seed)))
-    print("\n".join(table([trial for trial in trials if not trial.task], runs)))
-    print("\n".join(comparison(runs)))
+    results = merged(read(options.csv), runs)
+    print("\n".join(table([trial for trial in trials if not trial.task], results)))
+    print("\n".join(comparison([trial for trial in trials if trial.task], results)))
     if options.csv:
-        write(options.csv, runs)
+        write(options.csv, results)
     if options.png:
         draw(by_task(runs), options.png)
     return 0
 
 
-def table(trials: Sequence[Trial], runs: Sequence[Run]) -> list[str]:
+def table(trials: Sequence[Trial], results: Sequence[Result]) -> list[str]:
     """The table of the configs."""
     lines = [
         "| config | seeds | return of 100 episodes, median (each seed) | published | timesteps | minutes |",
         "|---|---|---|---|---|---|",
     ]
     for trial in trials:
-        found = [run.result for run in runs if run.trial == trial and run.result]
+        found = [result for result in results if result.trial == trial.name]
         if found:
-            returns = [each["return_mean"] for each in found]
+            returns = [result.return_mean for result in found]
             shown = f"{median(returns):.0f} ({', '.join(f'{value:.0f}' for value in returns)})"
-            steps, minutes = (mean(each[name] for each in found) for name in ("timesteps", "seconds"))
-            name, count = trial.name, len(found)
-            lines.append(f"| {name} | {count} | {shown} | {target(name)} | {steps / 1e6:.2f} M | {minutes / 60:.1f} |")
+            name, count, steps = trial.name, len(found), mean(result.timesteps for result in found) / 1e6
+            minutes = mean(result.minutes for result in found)
+            lines.append(f"| {name} | {count} | {shown} | {target(name)} | {steps:.2f} M | {minutes:.1f} |")
     return lines if len(lines) > 2 else []
 
 
-def comparison(runs: Sequence[Run]) -> list[str]:
+def comparison(trials: Sequence[Trial], results: Sequence[Result]) -> list[str]:
     """The table strategies x tasks: medians over the seeds."""
-    strategies = list(dict.fromkeys(run.trial.strategy for run in runs if run.trial.task))
+    strategies = list(dict.fromkeys(trial.strategy for trial in trials))
     if not strategies:
         return []
+    names = {(trial.strategy, trial.task): trial.name for trial in trials}
     lines = ["| strategy | " + " | ".join(COMPARED) + " |", "|---|" + "---|" * len(COMPARED)]
     for strategy in strategies:
         cells = []
         for task in COMPARED:
-            trial = [run for run in runs if (run.trial.strategy, run.trial.task) == (strategy, task)]
-            returns = [run.result["return_mean"] for run in trial if run.result]
+            returns = [result.return_mean for result in results if result.trial == names.get((strategy, task))]
             cells.append(f"{median(returns):.0f} ({min(returns):.0f} to {max(returns):.0f})" if returns else "")
         lines.append(f"| {strategy} | " + " | ".join(cells) + " |")
     return lines
@@ -148,16 +164,30 @@ def by_task(runs: Sequence[Run]) -> dict[str, dict[str, list[Path]]]:
     return found
 
 
-def write(path: Path, runs: Sequence[Run]) -> None:
-    """Write a line a run that is finished."""
+def merged(results: Sequence[Result], runs: Sequence[Run]) -> list[Result]:
+    """Return the results with those of finished runs, instead of the ones of the same trial and seed or after all."""
+    found = {result[:2]: result for result in results}
+    found.update((run.result[:2], run.result) for run in runs if run.result)
+    return list(found.values())
+
+
+def read(path: Path | None) -> list[Result]:
+    """Return the lines of a CSV, none where there is no file."""
+    if path is None or not path.exists():
+        return []
+    with path.open(newline="") as file:
+        _, *rows = csv.reader(file)
+    return [Result(row[0], int(row[1]), int(row[2]), *map(float, row[3:])) for row in rows]
+
+
+def write(path: Path, results: Sequence[Result]) -> None:
+    """Write a line a result, by trial and seed in the order in which they came."""
+    order = {name: i for i, name in enumerate(dict.fromkeys(result.trial for result in results))}
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["trial", "seed", "timesteps", "minutes", "return_mean", "return_std"])
-        for run in runs:
-            if (found := run.result) is not None:
-                numbers = [f"{found[name]:.2f}" for name in ("return_mean", "return_std")]
-                minutes = f"{found['seconds'] / 60:.1f}"
-                writer.writerow([run.trial.name, run.seed, found["timesteps"], minutes, *numbers])
+        writer.writerow(Result._fields)
+        for each in sorted(results, key=lambda result: (order[result.trial], result.seed)):
+            writer.writerow([*each[:3], f"{each.minutes:.1f}", f"{each.return_mean:.2f}", f"{each.return_std:.2f}"])
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
-"""`python -m benchmarks.learning`: what its picture averages, and that it is drawn from run directories."""
+"""`python -m benchmarks.learning`: what its picture averages, its lines of earlier runs, and run directories."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.learning import Run, comparison, merged, read, table, write
 from benchmarks.learning_plot import draw, means, median
+from benchmarks.learning_tasks import Trial, compared
 from tests.trained import run
 
 pytest.importorskip("matplotlib")
@@ -29,3 +32,29 @@ def test_the_picture_shows_the_median_of_the_seeds(tmp_path: Path) -> None:
     assert median([without]) is None
     draw({"Survival": {"es": paths}, "nothing": {"es": [without]}}, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 10_000
+
+
+def test_lines_of_runs_that_are_gone_stay_in_the_csv_and_new_ones_replace_theirs(tmp_path: Path) -> None:
+    trial = Trial.of_config("ars_cartpole")
+    lines = (
+        "trial,seed,timesteps,minutes,return_mean,return_std",
+        "ars_cartpole,1,50000,0.5,480.00,1.25",
+        "ars_cartpole,3,50200,0.6,490.00,1.00",
+        "compare/CartPole-v1/es,1,200000,0.1,470.00,2.00",
+    )
+    path = tmp_path / "learning.csv"
+    path.write_text("\n".join(lines) + "\n")
+    runs = [Run(trial, seed, tmp_path / str(seed)) for seed in (1, 2, 3)]
+    for run_, mean in zip(runs[:2], (500, 400), strict=True):
+        run_.directory.mkdir()
+        (run_.directory / "eval.json").write_text(
+            json.dumps({"return_mean": mean, "return_std": 0.004, "timesteps": 50_100, "seconds": 66})
+        )
+    results = merged(read(path), runs)
+    write(path, results)
+    new = ("ars_cartpole,1,50100,1.1,500.00,0.00", "ars_cartpole,2,50100,1.1,400.00,0.00")
+    assert path.read_text().splitlines() == [lines[0], *new, *lines[2:]]
+    assert read(path) == sorted(results, key=lambda result: (result.trial, result.seed))
+    assert table([trial], read(path))[2:] == ["| ars_cartpole | 3 | 490 (500, 400, 490) | 500 | 0.05 M | 0.9 |"]
+    assert "| es | 470 (470 to 470) |  |  |  |  |  |" in comparison(list(compared()), read(path))
+    assert read(tmp_path / "none.csv") == read(None) == []
