@@ -128,7 +128,7 @@ def test_an_id_that_was_registered_anew_is_stepped_by_gymnasium(monkeypatch: pyt
     (["task.stepping=native"], 2, "hpc_es: task.stepping: is native, which is not possible here: Hopper-v4"),
 ])  # fmt: skip
 def test_check_says_it(arguments: list[str], status: int, text: str) -> None:
-    command = [sys.executable, "-m", "hpc_es.main", "configs/es_hopper.yaml", "--check", "task.env_id=Hopper-v4"]
+    command = [sys.executable, "-m", "hpc_es.main", "configs/ars_hopper.yaml", "--check", "task.env_id=Hopper-v4"]
     ran = subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == status
     assert text in ran.stdout + ran.stderr
