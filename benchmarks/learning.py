@@ -27,6 +27,7 @@ from typing import NamedTuple
 from benchmarks.jobs import ROOT, command
 from benchmarks.learning_plot import draw
 from benchmarks.learning_tasks import COMPARED, PUBLISHED, Trial, compared, target
+from hpc_es.storage.files import written
 
 EPISODES, SEED = 100, 1000  # of the evaluation at the end
 
@@ -167,7 +168,7 @@ def by_task(runs: Sequence[Run]) -> dict[str, dict[str, list[Path]]]:
 def merged(results: Sequence[Result], runs: Sequence[Run]) -> list[Result]:
     """Return the results with those of finished runs, instead of the ones of the same trial and seed or after all."""
     found = {result[:2]: result for result in results}
-    found.update((run.result[:2], run.result) for run in runs if run.result)
+    found.update((result[:2], result) for run in runs if (result := run.result))
     return list(found.values())
 
 
@@ -183,7 +184,7 @@ def read(path: Path | None) -> list[Result]:
 def write(path: Path, results: Sequence[Result]) -> None:
     """Write a line a result, by trial and seed in the order in which they came."""
     order = {name: i for i, name in enumerate(dict.fromkeys(result.trial for result in results))}
-    with path.open("w", newline="") as file:
+    with written(path) as temporary, temporary.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Result._fields)
         for each in sorted(results, key=lambda result: (order[result.trial], result.seed)):
