@@ -4,10 +4,12 @@
     python -m benchmarks.learning --published                          those with a published figure
     python -m benchmarks.learning --compare                            all strategies on the same tasks
     python -m benchmarks.learning --compare --tasks Acrobot-v1         on some of them
+    python -m benchmarks.learning --compare --set algorithm.population_size=16     with other settings than their own
 
 Runs lie below `--out`, one rank each and `--jobs` of them side by side. They carry on where they stopped, so the
 command may be interrupted and repeated. What came of them replaces their lines in `--csv`, whose other lines stay;
-the tables are of all its lines, and `--table` runs nothing. `--png` has the curves of the runs compared.
+the tables are of all its lines, and `--table` runs nothing. `--png` has the curves of the runs compared. What is said
+by `--set` belongs to a trial's name, in the CSV and below `--out`.
 """
 
 from __future__ import annotations
@@ -93,6 +95,7 @@ def main() -> int:
     parser.add_argument("--published", action="store_true", help="all configs that have a published figure")
     parser.add_argument("--compare", action="store_true", help="all strategies on the same tasks")
     parser.add_argument("--tasks", nargs="+", choices=COMPARED, default=COMPARED, metavar="TASK", help="of --compare")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of all of them, repeatable")
     parser.add_argument("--seeds", type=int, help="1 .. N; default: 5, those of a published figure, 3 to compare")
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side")
     parser.add_argument("--out", type=Path, default=ROOT / "runs/learning")
@@ -105,6 +108,7 @@ def main() -> int:
     trials += [trial for trial in compared() if trial.task in options.tasks] if options.compare else []
     if not trials:
         parser.error(f"expected configs, --published or --compare; published are {', '.join(PUBLISHED)}")
+    trials = [trial.changed(options.set) for trial in trials]
     runs = [
         Run(trial, seed, options.out / trial.name / str(seed))
         for trial in trials
@@ -114,8 +118,9 @@ def main() -> int:
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             list(pool.map(Run.train, sorted(runs, key=lambda run: run.seed)))
     results = merged(read(options.csv), runs)
-    print("\n".join(table([trial for trial in trials if not trial.task], results)))
-    print("\n".join(comparison([trial for trial in trials if trial.task], results)))
+    shown = [result for result in results if result.seed <= (options.seeds or result.seed)]
+    print("\n".join(table([trial for trial in trials if not trial.task], shown)))
+    print("\n".join(comparison([trial for trial in trials if trial.task], shown)))
     if options.csv:
         write(options.csv, results)
     if options.png:

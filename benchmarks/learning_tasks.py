@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,6 +69,10 @@ class Trial:
         """Return the trial of a config of the repository."""
         seeds = PUBLISHED[name].seeds if name in PUBLISHED else 5
         return cls(name, ROOT / f"configs/{name}.yaml", (f"name={name}",), seeds=seeds)
+
+    def changed(self, overrides: Sequence[str]) -> Trial:
+        """Return it with more overrides, named by them."""
+        return replace(self, name=",".join((self.name, *overrides)), overrides=(*self.overrides, *overrides))
 
 
 def compared() -> Iterator[Trial]:

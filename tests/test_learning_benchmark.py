@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.learning import Run, comparison, merged, read, table, write
+from benchmarks.learning import Result, Run, comparison, merged, read, table, write
 from benchmarks.learning_plot import draw, means, median
 from benchmarks.learning_tasks import Trial, compared
 from tests.trained import run
@@ -58,3 +58,15 @@ def test_lines_of_runs_that_are_gone_stay_in_the_csv_and_new_ones_replace_theirs
     assert table([trial], read(path))[2:] == ["| ars_cartpole | 3 | 490 (500, 400, 490) | 500 | 0.05 M | 0.9 |"]
     assert "| es | 470 (470 to 470) |  |  |  |  |  |" in comparison(list(compared()), read(path))
     assert read(tmp_path / "none.csv") == read(None) == []
+
+
+def test_what_is_set_is_part_of_a_trials_name_directory_and_table(tmp_path: Path) -> None:
+    name = "compare/Pendulum-v1/es,algorithm.population_size=16"
+    trial = next(each for each in compared() if each.name == "compare/Pendulum-v1/es")
+    changed = trial.changed(["algorithm.population_size=16"])
+    assert changed.name == name
+    assert changed.overrides == (*trial.overrides, "algorithm.population_size=16")
+    lines = [Result("compare/Pendulum-v1/es", 1, 2_000_000, 0.1, -900, 1), Result(name, 1, 2_000_000, 0.1, -800, 1)]
+    write(tmp_path / "learning.csv", lines)  # the name has a comma
+    assert read(tmp_path / "learning.csv") == lines
+    assert comparison([changed], lines)[2:] == ["| es |  |  | -800 (-800 to -800) |  |  |  |"]
