@@ -79,7 +79,7 @@ def _one_by_one(jobs: int, seconds: float, ranks: int) -> Cut:
 
 def _of_seconds(jobs: int, seconds: float) -> Cut:
     each = max(seconds / max(jobs, 1), 1e-9)
-    return Cut(max(1, int(LARGEST_SECONDS / each)), max(1, int(SMALLEST_SECONDS / each)))
+    return Cut(max(1, int(LARGEST_SECONDS / each)), max(1, round(SMALLEST_SECONDS / each)))
 
 
 def _at_once(jobs: int, seconds: float, ranks: int, size: int) -> Cut:
@@ -96,36 +96,36 @@ def _at_once(jobs: int, seconds: float, ranks: int, size: int) -> Cut:
     return Cut(most, min(SMALLEST_USUAL, most))
 
 
-@dataclass(frozen=True)
-class _Round:
-    """Jobs that follow each other, asked for in units of the same size, the last perhaps smaller."""
-
-    first: Chunk
-    jobs: int
-
-    def takes(self, chunk: Chunk) -> bool:
-        follows = chunk.first_job == self.first.first_job + self.jobs and self.jobs % self.first.jobs == 0
-        return follows and (chunk.purpose, chunk.parent) == (self.first.purpose, self.first.parent)
-
-    def chunks(self, sizes: Iterator[int]) -> Iterator[Chunk]:
-        done = 0
-        for size in sizes:
-            place = self.first.first_job + done
-            yield replace(self.first, first_job=place, jobs=size, offset=done % self.first.jobs)
-            done += size
-
-
 def recut(chunks: Sequence[Chunk], cut: Cut, ranks: int) -> list[Chunk]:
     """Return the same jobs in chunks for so many ranks, each of one purpose and one parent."""
     if cut == AS_ASKED:
         return list(chunks)
-    rounds: list[_Round] = []
+    found = []
+    for first, jobs in _rounds(chunks):
+        done = 0
+        for size in cut.sizes(jobs, ranks):
+            found.append(replace(first, first_job=first.first_job + done, jobs=size, offset=done % first.jobs))
+            done += size
+    return found
+
+
+def _rounds(chunks: Sequence[Chunk]) -> Iterator[tuple[Chunk, int]]:
+    """Yield the first unit and the number of jobs that follow each other; all units but the last have one size."""
+    first, jobs = None, 0
     for chunk in chunks:
-        if rounds and rounds[-1].takes(chunk):
-            rounds[-1] = replace(rounds[-1], jobs=rounds[-1].jobs + chunk.jobs)
-        else:
-            rounds.append(_Round(chunk, chunk.jobs))
-    return [chunk for each in rounds for chunk in each.chunks(cut.sizes(each.jobs, ranks))]
+        if first is not None and _goes_on(first, jobs, chunk):
+            jobs += chunk.jobs
+            continue
+        if first is not None:
+            yield first, jobs
+        first, jobs = chunk, chunk.jobs
+    if first is not None:
+        yield first, jobs
+
+
+def _goes_on(first: Chunk, jobs: int, chunk: Chunk) -> bool:
+    follows = chunk.first_job == first.first_job + jobs and jobs % first.jobs == 0
+    return follows and chunk.purpose == first.purpose and chunk.parent == first.parent
 
 
 def evaluation_size(episodes: int, cutting: Cutting, chunk_size: int | Literal["auto"], ranks: int) -> int:
