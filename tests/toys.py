@@ -263,8 +263,13 @@ def noisy_bowl(x: Array, seed: int) -> float:
 
 
 def valley(x: Array) -> float:
-    """An ellipsoid whose axes lie across the coordinates; its last bit depends on all of x."""
+    """`ellipsoid`, in long enough for all ranks to have a share."""
     time.sleep(0.001)
+    return ellipsoid(x)
+
+
+def ellipsoid(x: Array) -> float:
+    """An ellipsoid whose axes lie across the coordinates; its last bit depends on all of x."""
     steps = np.cumsum(x - 1) / np.sqrt(np.arange(1, len(x) + 1))
     return float((steps * steps).sum())
 

@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, NoReturn
 
 from hpc_es.core.errors import RunFailedError, UserError
 from hpc_es.mpi.launch import patience
-from hpc_es.mpi.work import OtherRankFailed, tell_failure
+from hpc_es.mpi.work import GIVE_UP, GiveUp, OtherRankFailed, tell_failure
 from hpc_es.mpi.world import World
+from hpc_es.training.on_rank_0 import INTERRUPTED
 
 if TYPE_CHECKING:
     from hpc_es.training.memory_writer import MemoryWriter
     from hpc_es.training.run_writer import RunWriter
+
+OTHERS_SAVE_SECONDS = 2.0
 
 
 def reason_of(error: BaseException) -> tuple[str, int]:
@@ -67,3 +70,21 @@ def _end(world: World, writer: RunWriter | MemoryWriter | None, error: OtherRank
         writer.close()
     time.sleep(patience(os.environ))
     world.abort(1)
+
+
+def give_up(world: World, writer: RunWriter | MemoryWriter | None, reason: GiveUp, others_save: bool) -> None:
+    """Save the last finished state and end the job; a worker leaves both to rank 0.
+
+    `others_save`: other groups of ranks got the signal too, and are given time.
+    """
+    if writer is None:
+        world.send(0, GIVE_UP, [])
+        time.sleep(patience(os.environ))
+        os._exit(INTERRUPTED)
+    writer.save()
+    writer.status("interrupted", exit_status=INTERRUPTED, reason=str(reason))
+    writer.progress.finish(f"given up ({reason}); the same command carries on from the last finished generation")
+    writer.close()
+    if others_save:
+        time.sleep(OTHERS_SAVE_SECONDS)
+    world.abort(INTERRUPTED)

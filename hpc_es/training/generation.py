@@ -105,6 +105,11 @@ class Generation:
         self._held = KeptOutcomes(world)
         self._is_quiet = False
 
+    @property
+    def evaluating_ranks(self) -> int:
+        """How many ranks share the chunks."""
+        return len(self._work.evaluators)
+
     def go_on(self, work: Work) -> None:
         """Ranks were lost: those that are left share the work anew, and keep what they have of this generation."""
         self._work = work

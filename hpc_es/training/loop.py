@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
-import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,29 +13,29 @@ import numpy as np
 from hpc_es.config.sections import Config
 from hpc_es.core.data import Arrays, Results, State
 from hpc_es.core.errors import RunError, RunFailedError
-from hpc_es.mpi.launch import patience
-from hpc_es.mpi.work import GIVE_UP, GiveUp, Work
+from hpc_es.mpi.work import GiveUp, Work
 from hpc_es.mpi.world import World
+from hpc_es.training.alone import Alone
 from hpc_es.training.asynchronous import Asynchronous
 from hpc_es.training.build import Parts
 from hpc_es.training.chunk_plan import ChunkPlan
 from hpc_es.training.cutting import Plan
-from hpc_es.training.failing import told_in_status
+from hpc_es.training.evaluations import Evaluations, final_returns
+from hpc_es.training.failing import give_up, told_in_status
 from hpc_es.training.generation import Evaluated, Generation
 from hpc_es.training.last_words import last_words
 from hpc_es.training.metrics_row import Row, row
 from hpc_es.training.misfits import needs
+from hpc_es.training.notices import Notices
 from hpc_es.training.on_rank_0 import INTERRUPTED
 from hpc_es.training.replay import LearnedFrom, updated
-from hpc_es.training.shared_arrays import SharedState
+from hpc_es.training.shared_arrays import SharedState, contiguous
 
 if TYPE_CHECKING:
     from hpc_es.training.memory_writer import MemoryWriter
     from hpc_es.training.run_writer import RunWriter
 
 RUN, EVALUATE, STOP, FAIL, REPLAY = 0, 1, 2, 3, 4  # what rank 0 tells the others to do
-OTHERS_SAVE_SECONDS = 2.0
-QUIET = 100  # generations in which a notice is not said again
 
 
 @dataclass
@@ -66,19 +64,29 @@ class Training:
             self.parts.unit,
             self._replicated,
         )
-        self._chunks = ChunkPlan(self.config, self.parts, self.world, self._evaluation_jobs())
+        self._evaluations = Evaluations.of(self.config, self.parts.problem)
+        self._chunks = ChunkPlan(self.config, self.parts, self.world, self._evaluations.jobs)
         self._shared = SharedState(self.world, self._replicated, self.state)
+        self._alone = self._rank_0_alone()
         self._interrupted = self._trained = self._is_stopped = False
-        self._noticed: dict[str, int] = {}  # when a notice was last due
+        self._notices = Notices()
         self.final: dict[str, float] = {}  # rank 0: what the final evaluation found
 
     def _shared_work(self) -> Work:
         mpi = self.config.mpi
         return Work(self.world, mpi.schedule, mpi.master_evaluates, self.signals)
 
+    def _rank_0_alone(self) -> Alone | None:
+        if self.writer is None or not Alone.is_possible(self.config, self.world, self.parts.cutting):
+            return None
+        made = self.parts
+        return Alone(self.world, made.algorithm, made.row, made.unit, self.signals, self.log)
+
     def insist(self) -> None:
         """Give the generation up where a chunk hangs; called after a second signal, amid anything."""
         self._work.insist()
+        if self._alone is not None:
+            self._alone.insist()
 
     def go_on(self) -> None:
         """Ranks were lost: `run` may be called again, on those that are left."""
@@ -109,7 +117,7 @@ class Training:
                     raise
                 self._finish()
             except GiveUp as reason:
-                self._give_up(reason)
+                give_up(self.world, self.writer, reason, others_save=self.config.repetition_groups > 1)
 
     def _decide(self) -> int:
         """Rank 0: go on or stop."""
@@ -135,7 +143,7 @@ class Training:
 
         Raises RunFailedError on every rank for the command FAIL.
         """
-        since = time.perf_counter()
+        self._since = since = time.perf_counter()
         plan = self._shared.plan(self.state) if self.world.rank == 0 else (0, 0, 0)
         told = [command, self.state.generation, self._interrupted, *self._chunks.plan.words(), *plan]
         control = np.array(told, np.int64)
@@ -151,34 +159,38 @@ class Training:
         self._generation.clock.timed("messages", since)
         return int(control[0])
 
-    def _episodes(self) -> int:
-        interval = self._evaluation_interval()
-        return self._evaluation_jobs() if interval and self.state.generation % interval == 0 else 0
-
-    def _evaluation_jobs(self) -> int:
-        """Return how many jobs measure the centre; 0 where nothing does."""
-        own = self.parts.problem.evaluation_episodes
-        return self.config.evaluation.episodes if own is None else own
-
-    def _evaluation_interval(self) -> int:
-        """Generations between evaluations; 0: there are none."""
-        return self.config.evaluation.interval if self._evaluation_jobs() else 0
-
     def _phase(self) -> Iterator[Row]:
         """One generation; or, of asynchronous updates, all up to the next evaluation."""
         self._trained = True
         return self._updates() if getattr(self.config.algorithm, "updates", "") == "asynchronous" else self._one()
 
     def _one(self) -> Iterator[Row]:
-        since = time.perf_counter()
-        evaluated = self._generation.run(self.state, self._episodes())
+        """One generation of all ranks, and those that rank 0 runs alone after it."""
+        evaluated = self._generation.run(self.state, self._evaluations.due(self.state.generation))
         self._interrupted = bool(evaluated.headers["signals"].max() > 0)
         if self.writer is not None:
-            with self._failing():
-                measured = self._tell(evaluated, since, {})
+            measured = self._told(evaluated, self._generation)
             yield measured
+            if self._alone is not None and self._alone.is_next(False, measured, evaluated):
+                yield from self._spell(self._alone)
         elif self._replicated:
             self._update(evaluated.results, self._units(evaluated))
+
+    def _spell(self, alone: Alone) -> Iterator[Row]:
+        """Rank 0: generations of its own, while the others wait for the next command."""
+        goes_on = True
+        while goes_on and self._decide() == RUN:
+            self._since = time.perf_counter()
+            self.state = replace(self.state, shared=contiguous(self.state.shared))
+            evaluated = alone.run(self.state, self._evaluations.due(self.state.generation), self._chunks.plan)
+            self._interrupted = bool(self.signals())
+            measured = self._told(evaluated, alone.generation)
+            yield measured
+            goes_on = alone.is_next(True, measured, evaluated)
+
+    def _told(self, evaluated: Evaluated, by: Generation) -> Row:
+        with self._failing():
+            return self._tell(evaluated, by, self._since, {})
 
     def _units(self, evaluated: Evaluated) -> Sequence[Arrays]:
         """Return what the problem learned in a generation."""
@@ -210,14 +222,13 @@ class Training:
 
     def _updates(self) -> Iterator[Row]:
         evaluation = np.zeros(0, self.parts.row)
-        interval = self._evaluation_interval()
-        if interval:
-            evaluation = self._generation.run(self.state, self._evaluation_jobs(), train=False).evaluation
+        if self._evaluations.interval:
+            evaluation = self._generation.run(self.state, self._evaluations.jobs, train=False).evaluation
         phase = Asynchronous(self.world, self._work, self._generation, self.parts.row)
         if self.writer is None:
             phase.serve_worker(self.state)
             return
-        due = (self.state.generation // interval + 1) * interval if interval else math.inf
+        due = self._evaluations.next_after(self.state.generation)
         since = time.perf_counter()
         updates = phase.updates(lambda: self.state, lambda: self._decide() == RUN and self.state.generation < due)
         with contextlib.closing(updates):
@@ -225,7 +236,8 @@ class Training:
                 evaluated = replace(update.evaluated, evaluation=evaluation)
                 self._interrupted = bool(self.signals() or evaluated.headers["signals"].max() > 0)
                 with self._failing(updates.close):
-                    measured = self._tell(evaluated, since, {"staleness": update.staleness})
+                    staleness = {"staleness": float(update.staleness)}
+                    measured = self._tell(evaluated, self._generation, since, staleness)
                 yield measured
                 since, evaluation = time.perf_counter(), evaluation[:0]
                 if self._decide() != RUN:
@@ -241,38 +253,31 @@ class Training:
             self._announce(FAIL, str(error))
             raise
 
-    def _tell(self, evaluated: Evaluated, since: float, more: Mapping[str, float]) -> Row:
+    def _tell(self, evaluated: Evaluated, by: Generation, since: float, more: Mapping[str, float]) -> Row:
         """Rank 0: the update, then what it leaves behind."""
         assert self.writer
         before, learning = self.state, time.perf_counter()
-        problem = self.parts.problem
+        problem, algorithm = self.parts.problem, self.parts.algorithm
         self._chunks.require_independent(evaluated)
         units = self._units(evaluated)
-        after, self.state, learned = updated(self.parts.algorithm, problem, before, evaluated.results, units)
+        after, self.state, learned = updated(algorithm, problem, before, evaluated.results, units)
         self.writer.evaluated(before, evaluated.results, evaluated.evaluation, units)
-        self._generation.clock.timed("update", learning)
+        by.clock.timed("update", learning)
         measured = row(
             before.generation,
             evaluated,
             problem.episodes_per_job,
-            (self.world.size, len(self._work.evaluators)),
+            (self.world.size, by.evaluating_ranks),
             {**learned, **problem.metrics(problem.carried().found_in(self.state)), **more},
             time.perf_counter() - since,
             self.writer.counters,
         )
-        found = self.parts.algorithm.discoveries(before, evaluated.results)
+        found = algorithm.discoveries(before, evaluated.results)
         self.writer.add(self.state, measured, before.shared if len(evaluated.evaluation) else None, found)
         self._chunks.follow(evaluated, self.state.theta.nbytes)
-        self._notice(before.generation, self.parts.algorithm.notices(before, evaluated.results, after))
+        for notice in self._notices.new(before.generation, algorithm.notices(before, evaluated.results, after)):
+            self.writer.progress.message(notice)
         return measured
-
-    def _notice(self, generation: int, notices: Sequence[str]) -> None:
-        """Rank 0: write what the algorithm has to say, and not again what it said of one of the last generations."""
-        assert self.writer
-        for notice in notices:
-            if generation - self._noticed.get(notice, -QUIET) >= QUIET:
-                self.writer.progress.message(f"generation {generation}: {notice}")
-            self._noticed[notice] = generation
 
     def _finish(self) -> None:
         """Checkpoint, then measure the last theta; neither the best theta nor a later run depends on this."""
@@ -280,17 +285,14 @@ class Training:
             self.writer.finish_triggers(whole=not self._interrupted)
         self.exit_status = INTERRUPTED if self._interrupted else 0
         if self._announce(EVALUATE if self._to_measure() else STOP) == EVALUATE:
-            evaluated = self._generation.run(self.state, self._evaluation_jobs(), train=False)
-            returns = evaluated.evaluation["return_"]
-            returns = returns[~np.isnan(returns)]
-            if len(returns):
-                self.final = {"final_return_mean": float(returns.mean()), "final_return_std": float(returns.std())}
+            evaluated = self._generation.run(self.state, self._evaluations.jobs, train=False)
+            self.final = final_returns(evaluated.evaluation)
         if self.writer is not None:
             self._say_end(self.final)
 
     def _to_measure(self) -> bool:
         """Rank 0: whether there is a theta whose final evaluation is not known."""
-        if self.writer is None or self.writer.replay is not None or not self._evaluation_interval():
+        if self.writer is None or self.writer.replay is not None or not self._evaluations.interval:
             return False
         self.final = {} if self._trained else dict(self.writer.measured)
         return not self.final
@@ -302,19 +304,3 @@ class Training:
         self.writer.status(status, exit_status=self.exit_status, reason=reason, **summary)
         text = last_words(self.config, status, reason, self.state.generation, self.writer, summary)
         self.writer.progress.finish(text)
-
-    def _give_up(self, reason: GiveUp) -> None:
-        """The last finished state goes to disk and the job ends; a worker leaves both to rank 0."""
-        if self.writer is None:
-            self.world.send(0, GIVE_UP, [])
-            time.sleep(patience(os.environ))
-            os._exit(INTERRUPTED)
-        self.writer.save()
-        self.writer.status("interrupted", exit_status=INTERRUPTED, reason=str(reason))
-        self.writer.progress.finish(
-            f"given up ({reason}); the same command carries on from the last finished generation"
-        )
-        self.writer.close()
-        if self.config.repetition_groups > 1:
-            time.sleep(OTHERS_SAVE_SECONDS)  # the other groups got the signal too
-        self.world.abort(INTERRUPTED)

@@ -41,7 +41,7 @@ class SharedArrays:
     def broadcast(self, shared: Arrays, plan: tuple[int, int]) -> Arrays:
         """Return rank 0's arrays; names and dtypes are the same everywhere, and nothing else is looked at elsewhere."""
         if self._world.rank == 0:
-            shared = {name: np.asarray(array, order="C") for name, array in shared.items()}  # elsewhere they are that
+            shared = contiguous(shared)  # elsewhere they are that
         same, reshaped = plan
         if reshaped:
             self._tell_shapes(shared)
@@ -77,6 +77,11 @@ class SharedArrays:
                 got[name] = array if is_first else np.empty(self._shapes[name], array.dtype)
                 self._world.broadcast(got[name])
         return got
+
+
+def contiguous(arrays: Arrays) -> dict[str, Array]:
+    """Return the arrays as a broadcast leaves them: the bits of a product depend on how its factors lie in memory."""
+    return {name: np.asarray(array, order="C") for name, array in arrays.items()}
 
 
 def _is_fixed(array: Array) -> bool:

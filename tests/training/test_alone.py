@@ -1,0 +1,182 @@
+"""Rank 0 alone, where the messages of a generation cost more than the other ranks save: when, and to the same bits."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc_es.core.data import Results, row_dtype
+from hpc_es.mpi.world import World
+from hpc_es.storage.metrics_log import read_metrics
+from hpc_es.training.alone import COMPARED, LONGEST_SECONDS, SPELL_SECONDS, TRIED_LESS, Alone
+from hpc_es.training.cutting import SHARED_SECONDS
+from hpc_es.training.generation import HEADER, Evaluated
+from tests import runs
+from tests.algorithms.stepping import KINDS
+from tests.harness import ROOT, mpiexec, script, start
+
+CHEAP = SHARED_SECONDS / 2
+
+
+class Clocked:
+    """An Alone whose clock goes on by what generations take."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        algorithm: Any = None
+        self.alone = Alone(World("none"), algorithm, row_dtype(), 1, lambda: 0, lambda text: None)
+        self.now = 100.0
+        monkeypatch.setattr("hpc_es.training.alone.time", SimpleNamespace(perf_counter=lambda: self.now))
+
+    def after(self, was_alone: bool, seconds: float, evaluating: float = CHEAP) -> bool:
+        """Whether the next generation is rank 0's, after one like this."""
+        self.now += seconds
+        headers = np.zeros(2, HEADER)
+        headers["environment"] = evaluating / 2
+        evaluated = Evaluated(headers, Results(np.zeros(0, row_dtype()), []), np.zeros(0, row_dtype()))
+        return self.alone.is_next(was_alone, {"seconds_this_generation": seconds}, evaluated)
+
+    def tried(self, together: float, alone: float) -> int:
+        """Generations alone in the first trial."""
+        assert [self.after(False, together) for _ in range(COMPARED)] == [False] * (COMPARED - 1) + [True]
+        return 1 + next(count for count in range(10_000) if not self.after(True, alone))
+
+
+def test_where_alone_is_faster_it_follows_each_generation_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocked = Clocked(monkeypatch)
+    assert clocked.tried(0.010, 0.008) == pytest.approx(SPELL_SECONDS / 0.008, abs=1)
+    assert clocked.after(False, 0.010)  # the next spell begins at once
+    assert clocked.after(True, 0.008)
+    assert not clocked.after(True, SPELL_SECONDS)
+
+
+def test_where_it_is_not_it_is_tried_again_later_and_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocked = Clocked(monkeypatch)
+    assert clocked.tried(0.010, 0.3) == 1  # a trial ends with the first generation that takes too long
+    for wait in (COMPARED * TRIED_LESS, COMPARED * TRIED_LESS**2):
+        for _ in range(wait - 1):
+            assert not clocked.after(False, 0.010)
+        assert clocked.after(False, 0.010)
+        assert not clocked.after(True, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "evaluating"), [(LONGEST_SECONDS * 1.1, CHEAP), (0.01, SHARED_SECONDS), (0.01, 0.009)]
+)
+def test_long_generations_and_costly_evaluations_are_for_all_ranks(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, evaluating: float
+) -> None:
+    clocked = Clocked(monkeypatch)
+    assert not any(clocked.after(False, seconds, evaluating) for _ in range(3 * COMPARED))
+
+
+def test_a_spell_ends_where_evaluations_have_become_costly(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocked = Clocked(monkeypatch)
+    assert clocked.tried(0.010, 0.001) > 1 and clocked.after(False, 0.010)
+    assert clocked.after(True, 0.001) and not clocked.after(True, 0.001, SHARED_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("expected", "cutting", "mpi"),
+    [
+        (True, "one by one", {}),
+        (False, "at once", {}),
+        (False, "one by one", {"chunk_size": 16}),
+        (False, "one by one", {"master_evaluates": False}),
+        (False, "one by one", {"update": "replicated"}),
+    ],
+)
+def test_it_is_for_functions_of_which_rank_0_may_evaluate_all(
+    expected: bool, cutting: str, mpi: dict[str, Any]
+) -> None:
+    usual = {"chunk_size": "auto", "master_evaluates": "auto", "update": "gathered"}
+    config: Any = SimpleNamespace(mpi=SimpleNamespace(**{**usual, **mpi}))
+    worlds: Any = [SimpleNamespace(size=size, faults=SimpleNamespace(outlives=lives)) for size, lives in
+                   ((2, False), (1, False), (2, True))]  # fmt: skip
+    assert [Alone.is_possible(config, world, cutting) for world in worlds] == [expected, False, False]
+
+
+# A spell of three generations follows each generation of all ranks, whatever is faster.
+SPELLS = """
+    import json, sys
+    from pathlib import Path
+    import numpy as np
+    import hpc_es
+    from hpc_es.algorithms.parts import covariance
+    from hpc_es.mpi.connect import connect
+    from hpc_es.training.alone import Alone
+    from hpc_es.training.generation import Generation
+
+    left = [0]
+    def is_next(self, was_alone, measured, evaluated):
+        left[0] = left[0] - 1 if was_alone else 3
+        return left[0] > 0
+    Alone.is_next = is_next
+    taken, run = [0], Generation.run
+    def counted(self, state, episodes, train=True):
+        taken[0] += train
+        assert all(array.flags.c_contiguous for array in state.shared.values())
+        return run(self, state, episodes, train)
+    Generation.run = counted
+    root_of = covariance.root_of
+    def across(matrix):  # its columns lie one after the other, until it is sent
+        root, *others = root_of(matrix)
+        return np.asfortranarray(root), *others
+    covariance.root_of = across
+
+    configs, directory = json.loads(sys.argv[1]), Path(sys.argv[2])
+    for name, config in configs.items():
+        for row in hpc_es.train(config, directory / name):
+            pass
+        sys.stdout.write(f"rank {connect().rank}: {name} {taken[0]}\\n")
+        taken[0] = 0
+"""
+COMMON: dict[str, Any] = {
+    "seed": 1,
+    "task": {"kind": "function", "function": "tests.toys:ellipsoid", "dimension": 300},  # two blocks of a covariance
+    "noise": {"kind": "counter"},
+    "evaluation": {"interval": 2, "episodes": 3},
+    "checkpoint": {"interval": 1, "interval_seconds": 0, "keep_last": 100},
+    "report": {"plot_interval_seconds": 0},
+    "stop": {"generations": 9},
+}
+
+
+def test_every_strategy_has_the_same_bits_with_spells(tmp_path: Path) -> None:
+    configs = {kind: {**COMMON, "algorithm": {"kind": kind}} for kind in KINDS}
+    for ranks in (1, 3):
+        job = mpiexec(ranks, [*script(SPELLS), json.dumps(configs), str(tmp_path / str(ranks))], cwd=ROOT)
+        assert job.status == 0, str(job)
+        for kind in KINDS:
+            assert f"rank 0: {kind} 9" in job.stdout  # 0, 4 and 8 are of all ranks
+            assert ranks == 1 or (f"rank 1: {kind} 3" in job.stdout and f"rank 2: {kind} 3" in job.stdout)
+    for kind in KINDS:
+        runs.assert_same(tmp_path / "3" / kind, tmp_path / "1" / kind)
+
+
+def test_a_signal_to_a_rank_that_waits_ends_the_run_and_it_carries_on(tmp_path: Path) -> None:
+    cheap = {**COMMON, "task": {**COMMON["task"], "dimension": 3}, "checkpoint": {"interval": 0, "interval_seconds": 0}}
+    config, run, reference = tmp_path / "cheap.yaml", tmp_path / "run", tmp_path / "reference"
+    config.write_text(json.dumps({**cheap, "algorithm": {"kind": "es"}}))
+
+    def command(run: Path, generations: int) -> list[str]:
+        return ["-m", "hpc_es.main", str(config), "--output", str(run), f"stop.generations={generations}"]
+
+    with start(2, command(run, 1_000_000)) as job:
+        runs.wait_for(lambda: runs.generation(run) > 300)
+        job.signal(1, signal.SIGUSR1)
+        since = time.perf_counter()
+        ended = job.wait()
+    assert ended.status == 75 and time.perf_counter() - since < 10, str(ended)
+    by_rank_0 = [row["evaluating_ranks"] == 1 for row in read_metrics(run)]
+    assert any(by_rank_0) and not all(by_rank_0)
+    until = len(by_rank_0) + 20
+    for ranks, directory in ((2, run), (1, reference)):
+        assert mpiexec(ranks, command(directory, until)).status == 0
+    assert runs.digest(runs.newest(run)) == runs.digest(runs.newest(reference))
