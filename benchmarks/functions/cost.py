@@ -27,6 +27,10 @@ GENERATIONS = {  # of a round, by parameters
     SEPARABLE: {1000: 50, 10_000: 20, 100_000: 5, 1_000_000: 2},
 }
 JOB_ROUNDS = 3
+JOB_GENERATIONS, SMALL = (
+    200,
+    10_000,
+)  # at least, up to so many parameters: in the first ones rank 0 tries what is faster
 
 
 class Ours:
@@ -103,7 +107,7 @@ def alternated(asked: dict[str, Any], generations: int, rounds: int) -> dict[str
 
 def of_jobs(name: str, size: int, population: int, generations: int) -> dict[str, float]:
     """Return the milliseconds of a generation of whole jobs, on one rank and on two."""
-    spec = Spec(name, size, population, generations + 1)
+    spec = Spec(name, size, population, 1 + (max(generations, JOB_GENERATIONS) if size <= SMALL else generations))
     found: dict[int, list[float]] = {1: [], 2: []}
     for _ in range(JOB_ROUNDS):
         for ranks, means in found.items():
