@@ -29,7 +29,7 @@ COLUMNS: dict[X, str] = {
 DRAWN = (
     *dict.fromkeys(COLUMNS.values()),
     *("return_mean", "return_std", "evaluation_return_mean", "best_value", "best_reward", "solved"),
-    *("sigma", "axis_ratio", "token_entropy", "distinct_programs"),
+    *("sigma", "axis_ratio", "path_length", "archive_size", "restarts", "token_entropy", "distinct_programs"),
 )
 MOST_POINTS = 2000  # of a line in a picture, whose panels are some 500 pixels wide
 APART = ("seed", "name", "output")  # what runs of one line may differ in, besides the run that they begin from

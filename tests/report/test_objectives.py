@@ -113,7 +113,7 @@ def test_several_runs_are_one_line_with_their_spread(made: Made) -> None:
 SHRINKING = ({"sigma": 1.0, "axis_ratio": 1.0}, {"sigma": 0.01, "axis_ratio": 100.0})
 
 
-def searched(path: Path, distributions: Sequence[Mapping[str, float]], seed: int = 0) -> Path:
+def searched(path: Path, distributions: Sequence[Mapping[str, float | None]], seed: int = 0) -> Path:
     """A run directory with these metrics, a generation of ten evaluations each."""
     path.mkdir()
     (path / "config.yaml").write_text(f"name: search\nseed: {seed}\n")
@@ -147,6 +147,23 @@ def test_step_sizes_of_several_runs_are_averaged_as_factors(tmp_path: Path) -> N
     drawn = figure(grouped([load(run) for run in runs]), ("evaluations",), None)
     (line,) = drawn.axes[1].get_lines()
     assert list(line.get_ydata()) == pytest.approx([2, 0.01])
+
+
+def test_restarts_and_paths_are_drawn_and_what_never_changes_is_not(tmp_path: Path) -> None:
+    numbers = [{"restarts": n, "path_length": p, "axis_ratio": 3.0} for n, p in ((0, 1.0), (0, 0.5), (1, 2.0))]
+    drawn = figure(grouped([load(searched(tmp_path / "run", numbers))]), ("evaluations",), None)
+    path, restart = drawn.axes[1].get_lines()
+    assert list(path.get_ydata()) == pytest.approx([1, 0.5, 2]) and list(restart.get_xdata()) == [30, 30]
+    labels = [text.get_text() for text in drawn.legends[0].get_texts()]
+    assert labels == ["best value so far", "|p_s| / its expected length", "restart"]
+
+
+def test_a_policy_has_them_below_its_returns(tmp_path: Path) -> None:
+    numbers = [{"best_value": None, "return_mean": 1.0, "archive_size": size} for size in (2, 3)]
+    drawn = figure(grouped([load(searched(tmp_path / "run", numbers))]), ("timesteps",), None)
+    assert drawn.axes[0].get_ylabel() == "return per episode"
+    (archive,) = drawn.axes[1].get_lines()
+    assert list(archive.get_ydata()) == pytest.approx([2, 3])
 
 
 def test_a_search_without_a_distribution_has_one_row(tmp_path: Path) -> None:
