@@ -20,6 +20,7 @@ from hpc_es.core.data import State
 from hpc_es.core.interfaces import Algorithm
 from hpc_es.mpi.work import Work
 from hpc_es.mpi.world import World
+from hpc_es.training.build import Parts
 from hpc_es.training.cutting import SHARED_SECONDS, Plan
 from hpc_es.training.generation import HEADER, Evaluated, Generation
 from hpc_es.training.metrics_row import Row
@@ -50,12 +51,16 @@ class Alone:
         self._until = 0.0  # the end of a spell
         self._to_trial = self._interval = COMPARED  # generations of all ranks until the next trial
 
-    @staticmethod
-    def is_possible(config: Config, world: World, cutting: str) -> bool:
-        """Return whether rank 0 may do so: it evaluates, and nobody's share is part of the result or of a recovery."""
+    @classmethod
+    def of(
+        cls, config: Config, world: World, parts: Parts, signals: Callable[[], int], log: Callable[[str], None]
+    ) -> Alone | None:
+        """Return that of rank 0, where it may evaluate all and nobody's share is part of the result or a recovery."""
         mpi = config.mpi
-        is_free = cutting == "one by one" and mpi.chunk_size == "auto" and mpi.master_evaluates is not False
-        return is_free and world.size > 1 and mpi.update != "replicated" and not world.faults.outlives
+        is_free = parts.cutting == "one by one" and mpi.chunk_size == "auto" and mpi.master_evaluates is not False
+        if not is_free or world.rank or world.size == 1 or mpi.update == "replicated" or world.faults.outlives:
+            return None
+        return cls(world, parts.algorithm, parts.row, parts.unit, signals, log)
 
     def insist(self) -> None:
         """Give the generation up where an evaluation hangs."""

@@ -67,7 +67,7 @@ class Training:
         self._evaluations = Evaluations.of(self.config, self.parts.problem)
         self._chunks = ChunkPlan(self.config, self.parts, self.world, self._evaluations.jobs)
         self._shared = SharedState(self.world, self._replicated, self.state)
-        self._alone = self._rank_0_alone()
+        self._alone = Alone.of(self.config, self.world, self.parts, self.signals, self.log)
         self._interrupted = self._trained = self._is_stopped = False
         self._notices = Notices()
         self.final: dict[str, float] = {}  # rank 0: what the final evaluation found
@@ -75,12 +75,6 @@ class Training:
     def _shared_work(self) -> Work:
         mpi = self.config.mpi
         return Work(self.world, mpi.schedule, mpi.master_evaluates, self.signals)
-
-    def _rank_0_alone(self) -> Alone | None:
-        if self.writer is None or not Alone.is_possible(self.config, self.world, self.parts.cutting):
-            return None
-        made = self.parts
-        return Alone(self.world, made.algorithm, made.row, made.unit, self.signals, self.log)
 
     def insist(self) -> None:
         """Give the generation up where a chunk hangs; called after a second signal, amid anything."""

@@ -97,9 +97,15 @@ def test_it_is_for_functions_of_which_rank_0_may_evaluate_all(
 ) -> None:
     usual = {"chunk_size": "auto", "master_evaluates": "auto", "update": "gathered"}
     config: Any = SimpleNamespace(mpi=SimpleNamespace(**{**usual, **mpi}))
-    worlds: Any = [SimpleNamespace(size=size, faults=SimpleNamespace(outlives=lives)) for size, lives in
-                   ((2, False), (1, False), (2, True))]  # fmt: skip
-    assert [Alone.is_possible(config, world, cutting) for world in worlds] == [expected, False, False]
+    parts: Any = SimpleNamespace(cutting=cutting, algorithm=None, row=row_dtype(), unit=1)
+
+    def is_there(size: int = 2, rank: int = 0, outlives: bool = False) -> bool:
+        faults = SimpleNamespace(outlives=outlives)
+        world: Any = SimpleNamespace(size=size, rank=rank, faults=faults, library="none")
+        return Alone.of(config, world, parts, lambda: 0, lambda text: None) is not None
+
+    found = [is_there(), is_there(size=1), is_there(rank=1), is_there(outlives=True)]
+    assert found == [expected, False, False, False]
 
 
 # A spell of three generations follows each generation of all ranks, whatever is faster.
