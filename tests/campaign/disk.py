@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-SIZE = "24m"
+SIZE = "64m"  # more than five checkpoints of the largest case, cma_es of an LSTM, 6 MB each
 
 
 class Disk:
