@@ -27,10 +27,8 @@ GENERATIONS = {  # of a round, by parameters
     SEPARABLE: {1000: 50, 10_000: 20, 100_000: 5, 1_000_000: 2},
 }
 JOB_ROUNDS = 3
-JOB_GENERATIONS, SMALL = (
-    200,
-    10_000,
-)  # at least, up to so many parameters: in the first ones rank 0 tries what is faster
+JOB_GENERATIONS = 200  # of a job, at least: in the first ones rank 0 tries what is faster
+SMALL = 10_000  # parameters, up to which that matters
 
 
 class Ours:

@@ -67,10 +67,10 @@ def _restarts(group: Group, x: X) -> Float64:
 
 def draw_distribution(ax: Axes, group: Group, x: X, color: str) -> None:
     """Draw what a group has of SHOWN."""
-    for column in _columns(group):
+    for column, (dash, _) in SHOWN[group.measure].items():
         series = _series(group, column, x)
         if series is not None:
-            curve, dash = series.drawn(), SHOWN[group.measure][column][0]
+            curve = series.drawn()
             width, marker = 1.3 if dash == "-" else 0.9, "." if len(curve.x) == 1 else None
             ax.plot(curve.x, curve.mean, dash, color=color, lw=width, marker=marker)
     for place in _restarts(group, x):
@@ -81,13 +81,8 @@ def draw_distribution(ax: Axes, group: Group, x: X, color: str) -> None:
 
 def distribution_key(groups: Sequence[Group]) -> list[Line2D]:
     """Return what the dashes mean, of the columns that are drawn."""
-    drawn = {SHOWN[group.measure][column] for group in groups for column in _columns(group)}
-    looks = [look for columns in SHOWN.values() for look in columns.values()]
-    key = [
-        Line2D([], [], color=GREY, ls=dash, lw=1.3, label=label)
-        for dash, label in dict.fromkeys(looks)
-        if (dash, label) in drawn
-    ]
+    looks = dict.fromkeys(SHOWN[group.measure][column] for group in groups for column in _columns(group))
+    key = [Line2D([], [], color=GREY, ls=dash, lw=1.3, label=label) for dash, label in looks]
     if any(len(_restarts(group, group.measure.panels[0])) for group in groups):
         key.append(Line2D([], [], color=GREY, ls="none", marker="|", ms=9, mew=0.7, label="restart"))
     return key

@@ -17,7 +17,6 @@ import numpy as np
 
 from hpc_es.config.sections import Config
 from hpc_es.core.data import State
-from hpc_es.core.interfaces import Algorithm
 from hpc_es.mpi.work import Work
 from hpc_es.mpi.world import World
 from hpc_es.training.build import Parts
@@ -34,19 +33,11 @@ TRIED_LESS = 10  # times as many generations until the next trial, after one tha
 class Alone:
     """Runs generations on rank 0 only, and says when."""
 
-    def __init__(
-        self,
-        world: World,
-        algorithm: Algorithm,
-        row: np.dtype[np.void],
-        unit: int,
-        signals: Callable[[], int],
-        log: Callable[[str], None],
-    ) -> None:
+    def __init__(self, world: World, parts: Parts, signals: Callable[[], int], log: Callable[[str], None]) -> None:
         self._ranks = world.size
         mine = World(world.library)  # of one rank
         self._work = Work(mine, "static", True, signals)
-        self.generation = Generation(mine, self._work, algorithm, row, signals, log, unit)
+        self.generation = Generation(mine, self._work, parts.algorithm, parts.row, signals, log, parts.unit)
         self._together, self._alone = (deque[float](maxlen=COMPARED) for _ in range(2))  # seconds of generations
         self._until = 0.0  # the end of a spell
         self._to_trial = self._interval = COMPARED  # generations of all ranks until the next trial
@@ -60,7 +51,7 @@ class Alone:
         is_free = parts.cutting == "one by one" and mpi.chunk_size == "auto" and mpi.master_evaluates is not False
         if not is_free or world.rank or world.size == 1 or mpi.update == "replicated" or world.faults.outlives:
             return None
-        return cls(world, parts.algorithm, parts.row, parts.unit, signals, log)
+        return cls(world, parts, signals, log)
 
     def insist(self) -> None:
         """Give the generation up where an evaluation hangs."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hpc_es.training.memory_writer import MemoryWriter
     from hpc_es.training.run_writer import RunWriter
 
-OTHERS_SAVE_SECONDS = 2.0
+OTHERS_SAVE_SECONDS = 2.0  # for other groups of ranks, which got the signal too
 
 
 def reason_of(error: BaseException) -> tuple[str, int]:
@@ -73,10 +73,7 @@ def _end(world: World, writer: RunWriter | MemoryWriter | None, error: OtherRank
 
 
 def give_up(world: World, writer: RunWriter | MemoryWriter | None, reason: GiveUp, others_save: bool) -> None:
-    """Save the last finished state and end the job; a worker leaves both to rank 0.
-
-    `others_save`: other groups of ranks got the signal too, and are given time.
-    """
+    """Save the last finished state and end the job; a worker leaves both to rank 0. Other groups may save, too."""
     if writer is None:
         world.send(0, GIVE_UP, [])
         time.sleep(patience(os.environ))

@@ -69,6 +69,7 @@ class Training:
         self._shared = SharedState(self.world, self._replicated, self.state)
         self._alone = Alone.of(self.config, self.world, self.parts, self.signals, self.log)
         self._interrupted = self._trained = self._is_stopped = False
+        self._since = 0.0  # when the generation began, with its command
         self._notices = Notices()
         self.final: dict[str, float] = {}  # rank 0: what the final evaluation found
 

@@ -29,8 +29,8 @@ class Clocked:
     """An Alone whose clock goes on by what generations take."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        algorithm: Any = None
-        self.alone = Alone(World("none"), algorithm, row_dtype(), 1, lambda: 0, lambda text: None)
+        parts: Any = SimpleNamespace(algorithm=None, row=row_dtype(), unit=1)
+        self.alone = Alone(World("none"), parts, lambda: 0, lambda text: None)
         self.now = 100.0
         monkeypatch.setattr("hpc_es.training.alone.time", SimpleNamespace(perf_counter=lambda: self.now))
 
