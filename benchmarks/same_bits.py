@@ -4,11 +4,11 @@
     python -m benchmarks.same_bits --before ../before --cache ../bits
     python -m benchmarks.same_bits --before ../before --cache ../bits --only 'es_*'
 
-The cases are every config that the older checkout has, variants (`same_bits_cases.py`), and runs that the older version
-begins and the newer one carries on. Asynchronous updates, whose bits depend on timing, are left out. Runs of the older
-version are kept in `--cache`; their number of ranks may be another, since bits do not depend on it. Most cases with
-TensorFlow run on one rank, since its start is slow. Prints a Markdown table, writes benchmarks/results/same_bits.json,
-and ends with status 1 if anything differs.
+The cases are every config that the older checkout has, variants (`same_bits_cases.py`), runs that the older version
+begins and the newer one carries on, and programs that ask and tell or minimise. Asynchronous updates run on one rank,
+where their bits do not depend on timing; compiled environments only where JAX is installed. Runs of the older version
+are kept in `--cache`. Most cases with TensorFlow run on one rank, since its start is slow. Prints a Markdown table,
+writes benchmarks/results/same_bits.json, and ends with status 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> int:
     for checkout in checkouts:
         if not checkout.imported().is_relative_to(checkout.path):
             sys.exit(f"{checkout.path}: expected a checkout of hpc_es, but `import hpc_es` there is from elsewhere")
-    cases, skipped = all_cases(checkouts[0].path / "configs")
+    cases, skipped = all_cases(checkouts[0].path)
     chosen = [case for case in cases if any(fnmatch(case.name, glob) for glob in options.only)]
     if not chosen:
         sys.exit(f"--only {' '.join(options.only)}: no such case; there are {', '.join(case.name for case in cases)}")
@@ -105,7 +105,7 @@ def run(case: Case, kept: Kept, after: Checkout) -> Row:
 def line(row: Row) -> str:
     """Return a row of the table."""
     case = row.case
-    ran = " ".join([case.config, *case.words, *([case.stop] if case.stop else [])])
+    ran = " ".join([case.program or case.config, *case.words, *([case.stop] if case.stop else [])])
     if case.begins_from:
         ran += f", begins from {case.begins_from}"
     if case.resumed_at:

@@ -1,7 +1,12 @@
-"""What `same_bits` runs: every committed config with a short budget, and variants of what those leave out."""
+"""What `same_bits` runs: every committed config with a short budget, and variants of what those leave out.
+
+Together the cases have every kind of algorithm, task, policy and noise: `tests/test_same_bits.py` counts them.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,23 +19,25 @@ COMMON = (
     "evaluation.episodes=3",
     "report={plot_interval_seconds: 0}",
 )
-NORMALISED = "algorithm.observation_normalization={enabled: true, probability: 0.3}"
+NORMALISED = "task.observation_normalization={enabled: true, probability: 0.3}"
 LSTM = "policy={kind: lstm, hidden_dims: [8]}"
+REPLICATED = "mpi.update=replicated"
+BETWEEN = ("checkpoint={interval: 1, full_interval: 4}",)
+DISTRIBUTIONS = ("cma_es", "sep_cma_es", "snes", "xnes", "cr_fm_nes")
 LAST_STEP = "task.wrappers=['hpc_es.tasks.last_step:LastStep']"
 MORE = {  # for configs that are long even so
     "es_humanoid": (
         "algorithm.population_size=48",
         "algorithm.min_timesteps_per_generation=2_500",
-        "algorithm.observation_normalization.probability=0.3",
+        "task.observation_normalization.probability=0.3",
         "noise.table_size=1_000_000",
     ),
     "rand-20M": ("algorithm.programs_per_generation=1_000",),
+    "pgpe_humanoid": ("algorithm.population_size=16", "task.max_episode_steps=20"),
+    "es_jax_brax_ant": ("algorithm.population_size=16", "task.max_episode_steps=10"),
 }
-# Of the cases that need TensorFlow, whose start costs each rank seconds, those that run on more than one rank.
-SPREAD = {"ac_cartpole", "ac_bandit_independent", "tensorflow_lstm"}
-
-# Kinds of algorithm whose bits are no longer those of 0.1, and why.
-OTHER_BITS = {"policy_gradient": "the network and its gradient are computed by NumPy since 0.2, in another order"}
+# Cases with TensorFlow or a slow gradient that run on more than one rank all the same.
+SPREAD = {"ac_cartpole", "ac_bandit_independent", "tensorflow_lstm", "policy_gradient_spread"}
 
 
 @dataclass(frozen=True)
@@ -38,30 +45,18 @@ class Case:
     """A run that both versions make."""
 
     name: str
-    config: str  # a file in configs/ of the version before
+    config: str  # a path in the checkout before; none if the case is a program
     words: tuple[str, ...] = ()  # overrides that make the case, shown in the table
     generations: int = 3
     stop: str = ""  # further limits, such as "timesteps: 5_000"
     begins_from: str | None = None  # policy.init_from is the run that the version before made of this case
-    resumed_at: int | None = None  # the version before makes so many generations, the other one goes on
+    resumed_at: int | None = None  # the version before runs this many generations, the version after carries on
+    program: str | None = None  # one of `same_bits_programs.py`
 
     def arguments(self, short: tuple[str, ...], generations: int) -> tuple[str, ...]:
         """The overrides of a run of so many generations; what makes the case comes last and wins."""
         limits = f"generations: {generations}" + (f", {self.stop}" if self.stop else "")
         return (*COMMON, *short, *self.words, f"stop={{{limits}}}")
-
-    def unit(self, config: Path) -> tuple[str, ...]:
-        """Return the override by which the version after sums observations as 0.1 did, whose chunks say of how many.
-
-        Since then that is 16, whatever the chunks.
-        """
-        data = yaml.safe_load(config.read_text())
-        size = data.get("mpi", {}).get("chunk_size", 16)
-        enabled = data.get("algorithm", {}).get("observation_normalization", {}).get("enabled", False)
-        for word in self.words:
-            size = int(word.partition("=")[2]) if word.startswith("mpi.chunk_size=") else size
-            enabled = enabled or word == NORMALISED
-        return (f"task.observation_normalization.unit={size}",) if enabled and size != 16 else ()
 
 
 # name, config, overrides
@@ -72,7 +67,7 @@ VARIANTS = (
     ("last_step", "es_cartpole", LAST_STEP),
     ("counter_noise", "es_pendulum", "noise={kind: counter}"),
     ("normalised", "es_cartpole", NORMALISED),
-    ("not_normalised", "es_pendulum", "algorithm.observation_normalization.enabled=false"),
+    ("not_normalised", "es_pendulum", "task.observation_normalization.enabled=false"),
     ("chunk_7", "es_cartpole", "mpi.chunk_size=7"),
     ("chunk_7_normalised", "es_pendulum", "mpi.chunk_size=7", NORMALISED),
     ("not_mirrored", "es_pendulum", "algorithm.mirrored_sampling=false"),
@@ -113,11 +108,54 @@ VARIANTS = (
      "algorithm.reward_clip=0.5"),
     ("ac_rmsprop", "ac_cartpole", "algorithm.optimizer={kind: rmsprop, learning_rate: 0.001}"),
     ("ac_sgd", "ac_bandit_rl2", "algorithm.optimizer={kind: sgd, learning_rate: 0.01}"),
+    ("replicated", "es_pendulum", REPLICATED),
+    ("replicated_adam_counter", "es_cartpole", REPLICATED, "noise={kind: counter}"),
+    ("full_interval", "es_cartpole", *BETWEEN),
+    ("full_interval_replicated", "es_pendulum", REPLICATED, *BETWEEN),
+    *((f"{kind}_function", "cma_function", f"algorithm={{kind: {kind}, sigma: 0.5}}") for kind in DISTRIBUTIONS),
+    *((f"{kind}_policy", "cma_lunarlander_continuous", f"algorithm={{kind: {kind}, sigma: 0.1, population_size: 12}}",
+       "policy={kind: mlp, hidden_dims: [4]}") for kind in DISTRIBUTIONS if kind != "cma_es"),
+    ("cma_es_batch", "cma_function", "task.function=same_bits_objectives:batch", "task.batch=4"),
+    ("cma_es_failures", "cma_function", "task.function=same_bits_objectives:partial", "algorithm.population_size=12"),
+    ("cma_es_bounds", "cma_function", "task.bounds={low: -1, high: 0.5, keep: penalty}"),
+    ("cma_es_float32_policy", "ars_cartpole", "algorithm={kind: cma_es, sigma: 0.2, restarts: bipop}"),
+    ("cma_es_replicated", "cma_function", REPLICATED),
+    ("es_function", "cma_function", "algorithm={kind: es, sigma: 0.05, population_size: 10}"),
+    ("es_function_table", "cma_function", "algorithm={kind: es, sigma: 0.05, population_size: 10}",
+     "noise={kind: table, table_size: 10_000}"),
+    ("pgpe_function", "cma_function", "algorithm={kind: pgpe, sigma: 0.3}"),
+    ("pgpe_rounds", "es_cartpole", "algorithm={kind: pgpe, population_size: 8, max_population_size: 32, "
+     "min_timesteps_per_generation: 600}"),
+    ("pgpe_adam_lstm", "es_pendulum", LSTM, "algorithm={kind: pgpe, population_size: 8, fitness_shaping: none, "
+     "optimizer: {kind: adam, learning_rate: 0.05}}"),
+    ("ars_top_directions", "es_pendulum", "algorithm={kind: ars, population_size: 8, top_directions: 2}",
+     "policy={kind: mlp, hidden_dims: []}"),
+    ("ars_function", "cma_function", "algorithm={kind: ars, sigma: 0.1}"),
+    ("deep_ga_function", "cma_function", "algorithm={kind: deep_ga, population_size: 20, sigma: 0.1}"),
+    ("deep_ga_lstm", "deep_ga_cartpole", LSTM, "algorithm.population_size=16", "algorithm.validation_episodes=3"),
+    ("novelty_ns", "novelty_maze", "algorithm.mode=ns", "algorithm.parents=2", "algorithm.archive_size=4"),
+    ("novelty_nsra", "novelty_maze", "algorithm.mode=nsra", "algorithm.patience=1", "algorithm.rollouts=3"),
+    ("novelty_function", "cma_function", "task.vector_behaviour=true",
+     "algorithm={kind: novelty, sigma: 0.1, population_size: 8, parents: 2}"),
+    ("behaviour_final_observation", "novelty_maze", "task.behaviour={final_observation: true}"),
+    ("stepping_gymnasium", "es_halfcheetah", "task.stepping=gymnasium"),
+    ("stepping_vector", "es_cartpole", "task.stepping=vector"),
+    ("random_search_length", "rand-20M", "task.max_code_length=20"),
+    ("policy_gradient_spread", "pg_topk_hello", "algorithm.batch_size=16", "mpi.chunk_size=8"),
+    ("policy_gradient_adam", "pg-20M", "algorithm.optimizer={kind: adam, learning_rate: 0.001}"),
 )  # fmt: skip
+EXAMPLES = (  # what no committed config has
+    ("function", "examples/function/fit.yaml"),
+    ("function_snes", "examples/function/fit.yaml", "algorithm={kind: snes, sigma: 0.2}"),
+    ("command", "examples/command/search.yaml"),
+    ("command_xnes", "examples/command/search.yaml", "algorithm={kind: xnes, sigma: 0.2}"),
+)
+PROGRAMS = ("ask_and_tell", "minimize")
 LIMITED = (  # stopped by something else than generations
-    Case("stop_timesteps", "es_cartpole.yaml", (), 20, "timesteps: 7_000"),
-    Case("stop_target", "es_cartpole.yaml", (), 20, "target_return: 60"),
-    Case("stop_episodes", "ga-20M.yaml", (), 20, "episodes: 450"),
+    Case("stop_timesteps", "configs/es_cartpole.yaml", (), 20, "timesteps: 7_000"),
+    Case("stop_target", "configs/es_cartpole.yaml", (), 20, "target_return: 60"),
+    Case("stop_episodes", "configs/ga-20M.yaml", (), 20, "episodes: 450"),
+    Case("stop_value", "configs/cma_function.yaml", (), 40, "target_value: 8.0"),
 )
 RESUMED = (
     ("resumed_normalised", "es_pendulum", NORMALISED),
@@ -128,24 +166,32 @@ RESUMED = (
     ("resumed_ga", "ga-20M"),
     ("resumed_random_search", "rand-20M"),
     ("resumed_actor_critic", "ac_bandit_independent"),
+    ("resumed_policy_gradient", "pg_topk_hello"),
+    ("resumed_full_interval", "es_pendulum", NORMALISED, *BETWEEN),
+    ("resumed_replicated", "es_pendulum", REPLICATED, *BETWEEN),
+    *((f"resumed_{kind}", "cma_function", f"algorithm={{kind: {kind}, sigma: 0.5}}") for kind in DISTRIBUTIONS),
+    ("resumed_pgpe", "pgpe_lunarlander_continuous", "algorithm.population_size=16"),
+    ("resumed_ars", "ars_pendulum"),
+    ("resumed_deep_ga", "deep_ga_cartpole"),
+    ("resumed_novelty", "novelty_maze"),
 )
 
 
-def all_cases(configs: Path) -> tuple[list[Case], dict[str, str]]:
-    """Return the cases, and for each file in `configs` that gives none the reason."""
+def all_cases(checkout: Path) -> tuple[list[Case], Mapping[str, str]]:
+    """Return the cases, and for each config of `checkout` that gives none the reason."""
     cases, skipped = [], {}
-    for path in sorted(configs.glob("*.yaml")):
-        if _kind(path) in OTHER_BITS:
-            skipped[path.stem] = OTHER_BITS[_kind(path)]
-        elif not path.stem.startswith("tune_"):
-            cases.append(_committed(path))
-        elif (path.parent / read(path)["base"]).exists():
+    for path in sorted((checkout / "configs").glob("*.yaml")):
+        if _kind(path)[1] == "jax_episodes" and importlib.util.find_spec("jax") is None:
+            skipped[path.stem] = "JAX is not installed"
+        elif path.stem.startswith("tune_"):
             cases.append(_tuning(path))
         else:
-            skipped[path.stem] = f"its base {read(path)['base']} is not in configs/"
-    cases += [Case(name, f"{config}.yaml", tuple(words)) for name, config, *words in VARIANTS]
-    resumed = [Case(name, f"{config}.yaml", tuple(w), 4, resumed_at=2) for name, config, *w in RESUMED]
-    return [*cases, *LIMITED, *resumed], skipped
+            cases.append(_committed(path))
+    cases += [Case(name, f"configs/{config}.yaml", tuple(words)) for name, config, *words in VARIANTS]
+    cases += [Case(f"example_{name}", config, tuple(words)) for name, config, *words in EXAMPLES]
+    cases += [Case(name, f"configs/{config}.yaml", tuple(w), 4, resumed_at=2) for name, config, *w in RESUMED]
+    cases += [Case(name, "", program=name) for name in PROGRAMS]
+    return [*cases, *LIMITED], skipped
 
 
 def short_words(config: Path) -> tuple[str, ...]:
@@ -154,23 +200,23 @@ def short_words(config: Path) -> tuple[str, ...]:
     kind = data["algorithm"].get("kind", "es")
     if kind == "es" and data.get("noise", {}).get("kind", "table") == "table":
         words.append("noise.table_size=500_000")
-    if data["task"].get("kind", "episodes") == "episodes":
+    if data["task"].get("kind", "episodes") in ("episodes", "jax_episodes"):
         words.append(f"task.max_episode_steps={200 if 'CartPole' in data['task']['env_id'] else 60}")
     return (*words, *MORE.get(config.stem, ()))
 
 
 def on_one_rank(case: Case, config: Path) -> bool:
     """Return whether a case costs too much on more than one rank."""
-    slow = _kind(config) == "actor_critic"
+    slow = not case.program and _kind(config)[0] in ("actor_critic", "policy_gradient")
     return (slow or any("tensorflow" in word for word in case.words)) and case.name not in SPREAD
 
 
-def _kind(path: Path) -> str:
-    """Return the kind of the algorithm of a config, or of the base of a tuning."""
+def _kind(path: Path) -> tuple[str, str]:
+    """Return the kinds of algorithm and task of a config, or of the base of a tuning."""
     data = read(path)
     base = path.parent / data.get("base", "")
     data = read(base) if base.is_file() else data
-    return str(data.get("algorithm", {}).get("kind", "es"))
+    return str(data.get("algorithm", {}).get("kind", "es")), str(data["task"].get("kind", "episodes"))
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -181,14 +227,14 @@ def read(path: Path) -> dict[str, Any]:
 
 def _committed(path: Path) -> Case:
     begins_from = read(path).get("policy", {}).get("init_from")
-    return Case(path.stem, path.name, begins_from=Path(begins_from).name if begins_from else None)
+    return Case(path.stem, f"configs/{path.name}", begins_from=Path(begins_from).name if begins_from else None)
 
 
 def _tuning(path: Path) -> Case:
     """Return the base of a tuning at the first point of its space."""
     data = read(path)
     space = {key: values for key, values in data["space"].items() if not key.startswith("stop.")}
-    return Case(path.stem, data["base"], tuple(f"{key}={_first(values)}" for key, values in space.items()))
+    return Case(path.stem, f"configs/{data['base']}", tuple(f"{key}={_first(values)}" for key, values in space.items()))
 
 
 def _first(values: Any) -> str:

@@ -19,7 +19,8 @@ from urllib.parse import quote
 import h5py
 import numpy as np
 
-CLOCK_AND_RANKS = re.compile(r"seconds|seconds_.*|steps_per_second|time_.*|predict_.*|ranks|evaluating_ranks")
+CLOCK_AND_RANKS = re.compile(r".*seconds.*|steps_per_second|time_.*|predict_.*|ranks|evaluating_ranks")
+RECORD = "record.json"  # of a program
 NOT_OF_THE_RESULT = {"seconds", "budget", "repetitions"}
 
 
@@ -50,7 +51,12 @@ class Comparison:
 
 
 def compare(before: Path, after: Path) -> Comparison:
-    """Compare two run directories, or two directories of repetitions."""
+    """Compare two run directories, two directories of repetitions, or two records of programs."""
+    records = [run / RECORD for run in (before, after)]
+    if records[0].exists():
+        old, new = (json.loads(path.read_text()) for path in records)
+        sums = [f"record {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in records]
+        return Comparison(0, (sums[0], sums[1]), tuple(text for text, _ in _entries("record:", old, new)), ())
     names = [[path.name if path != run else "" for path in repetitions(run)] for run in (before, after)]
     if names[0] != names[1] or not names[0]:
         return Comparison(0, ("", ""), (f"the runs: {names[0]}, then {names[1]}",), ())

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.jobs import command
+from benchmarks.jobs import MPIEXEC, command
 from benchmarks.same_bits_cases import Case, on_one_rank, short_words
 
 LIMIT_SECONDS = 300
@@ -30,8 +30,9 @@ PACKAGES = (
     "tensorflow",
     "keras",
     "numba",
+    "jax",
 )  # what bits depend on, with the CPU
-FAULTS = Path(__file__).with_name("same_bits_faults.py")
+FILES = [Path(__file__).with_name(f"same_bits_{name}.py") for name in ("faults", "objectives", "programs")]
 
 
 class JobError(Exception):
@@ -47,16 +48,19 @@ class Checkout:
 
     def run(self, case: Case, config: Path, output: Path, generations: int, begins_from: Path | None = None) -> float:
         """Run a case to its end and return the seconds taken; JobError if it fails."""
-        words = case.arguments(short_words(config), generations)
-        if (self.path / "hpc_es/training/cutting.py").exists():
-            words = (*words, *case.unit(config))
-        if begins_from:
-            words = (*words, f"policy.init_from={begins_from}")
         ranks = 1 if on_one_rank(case, config) else self.ranks
         since = time.perf_counter()
         with tempfile.TemporaryDirectory() as cwd:
-            shutil.copy(FAULTS, cwd)
-            _finish(command(ranks, config, output, *words), self.environment(), cwd)
+            for path in FILES:
+                shutil.copy(path, cwd)
+            if case.program:
+                job = [str(MPIEXEC), "-n", str(ranks), sys.executable, FILES[-1].name, case.program, str(output)]
+            else:
+                words = case.arguments(short_words(config), generations)
+                job = command(
+                    ranks, config, output, *words, *([f"policy.init_from={begins_from}"] if begins_from else [])
+                )
+            _finish(job, self.environment(), cwd)
         return time.perf_counter() - since
 
     def environment(self) -> dict[str, str]:
@@ -104,7 +108,7 @@ class Kept:
 
     def config(self, case: Case) -> Path:
         """Return the config of a case, which the other version runs too."""
-        return self.checkout.path / "configs" / case.config
+        return self.checkout.path / case.config
 
     def begins_from(self, case: Case) -> Path | None:
         """Return the run directory whose theta a case begins from."""
@@ -129,8 +133,11 @@ class Kept:
 
     def _key(self, case: Case) -> str:
         start = self._key(self.cases[case.begins_from]) if case.begins_from else ""
+        files = [path.read_text() for path in FILES]
+        if case.program:
+            return _short(json.dumps([case.program, files]))
         words = case.arguments(short_words(self.config(case)), case.generations)
-        return _short(json.dumps([self.config(case).read_text(), words, case.resumed_at, start, FAULTS.read_text()]))
+        return _short(json.dumps([self.config(case).read_text(), words, case.resumed_at, start, files]))
 
 
 def again(kept: Kept, checkout: Checkout, case: Case, output: Path) -> float:

@@ -12,9 +12,13 @@ import h5py
 import numpy as np
 import pytest
 
+from benchmarks.jobs import ROOT
 from benchmarks.same_bits_cases import all_cases
 from benchmarks.same_bits_compare import Comparison, compare
+from hpc_es.config.kinds import Package, kinds
+from hpc_es.config.loading import load
 
+PACKAGES: dict[Package, str] = {"algorithms": "algorithm", "tasks": "task", "policies": "policy", "noise": "noise"}
 ROW = {"generation": 0, "return_mean": 1.5, "seconds_total": 1.0, "ranks": 2, "predict_microseconds_mean": 3.0}
 
 
@@ -92,22 +96,44 @@ def test_what_is_new_is_told_of_and_no_difference(tmp_path: Path) -> None:
     assert [text.split(": ")[-1] for text in found.added] == ["counter restarts is new", "column solved is new"]
 
 
+def test_a_program_that_finds_another_number_differs(tmp_path: Path) -> None:
+    for name, value in (("before", "0x1.8p+0"), ("after", "0x1.8000000000001p+0")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "record.json").write_text(json.dumps({"snes": [[value]]}))
+    assert compare(tmp_path / "before", tmp_path / "before").differences == ()
+    found = compare(tmp_path / "before", tmp_path / "after")
+    assert found.differences == ('record: snes: [["0x1.8p+0"]], then [["0x1.8000000000001p+0"]]',)
+
+
 def test_every_committed_config_has_a_case_or_a_reason() -> None:
-    configs = Path(__file__).parent.parent / "configs"
-    cases, skipped = all_cases(configs)
+    cases, skipped = all_cases(ROOT)
     names = [case.name for case in cases]
     assert len(names) == len(set(names))
-    assert {path.stem for path in configs.glob("*.yaml")} <= {*names, *skipped}
+    assert {path.stem for path in (ROOT / "configs").glob("*.yaml")} <= {*names, *skipped}
     assert {case.begins_from for case in cases} - {None} <= set(names)
-    assert all((configs / case.config).exists() for case in cases)
+    assert all((ROOT / case.config).exists() for case in cases)
+
+
+def test_every_kind_has_a_case() -> None:
+    cases, skipped = all_cases(ROOT)
+    kinds_used: dict[str, set[str]] = {package: set() for package in PACKAGES}
+    for case in cases:
+        if case.config:
+            overrides = [word for word in case.words if not word.startswith("task.function=same_bits")]
+            config = load(ROOT / case.config, overrides)
+            for package, section in PACKAGES.items():
+                kinds_used[package].add(getattr(getattr(config, section), "kind", ""))
+    if "es_jax_cartpole" in skipped:
+        kinds_used["tasks"].add("jax_episodes")
+    missing = {package: set(kinds(package)) - used for package, used in kinds_used.items()}
+    assert not any(missing.values()), missing
 
 
 def test_a_tuning_is_its_base_at_the_first_point(tmp_path: Path) -> None:
-    (tmp_path / "base.yaml").write_text("{algorithm: {}, task: {}}")
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/base.yaml").write_text("{algorithm: {}, task: {}}")
     space = "{a: [[x, y], [z]], b: {log_uniform: [0.5, 2]}, c: [null], stop.episodes: [9]}"
-    (tmp_path / "tune_it.yaml").write_text(f"base: base.yaml\nspace: {space}\n")
-    (tmp_path / "tune_lost.yaml").write_text("base: lost.yaml\nspace: {}\n")
-    cases, skipped = all_cases(tmp_path)
+    (tmp_path / "configs/tune_it.yaml").write_text(f"base: base.yaml\nspace: {space}\n")
+    cases, _ = all_cases(tmp_path)
     found = next(case for case in cases if case.name == "tune_it")
-    assert (found.config, found.words) == ("base.yaml", ("a=[x, y]", "b=0.5", "c=null"))
-    assert skipped == {"tune_lost": "its base lost.yaml is not in configs/"}
+    assert (found.config, found.words) == ("configs/base.yaml", ("a=[x, y]", "b=0.5", "c=null"))
