@@ -268,6 +268,12 @@ def valley(x: Array) -> float:
     return ellipsoid(x)
 
 
+def often_hanging(x: Array, seed: int) -> float:
+    """`ellipsoid` in 2 ms; where the seed is a multiple of ten it does not return before its time-out."""
+    time.sleep(3600 if seed % 10 == 0 else 0.002)
+    return ellipsoid(x)
+
+
 def ellipsoid(x: Array) -> float:
     """An ellipsoid whose axes lie across the coordinates; its last bit depends on all of x."""
     steps = np.cumsum(x - 1) / np.sqrt(np.arange(1, len(x) + 1))

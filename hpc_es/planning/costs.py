@@ -24,7 +24,11 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Costs:
-    """What one rank was seen to take; seconds and bytes."""
+    """What one rank was seen to take; seconds and bytes.
+
+    The seconds of a job are the fitted ones, which are those of most jobs, plus one of `extras`. So the rare job that
+    hangs until its time-out, is tried again, or just takes long is simulated with the seconds that it was measured with.
+    """
 
     step: float  # of a step of one job
     call: float  # of a step of a chunk besides: the policy's call, the loop
@@ -40,11 +44,23 @@ class Costs:
     memory: int = 0  # of a rank
     lockstep: bool = True  # whether a chunk's jobs step together
     lengths: Sequence[int] = field(default_factory=tuple)  # of the jobs that were seen
+    extras: Sequence[float] = field(default_factory=tuple)  # seconds of measured jobs beyond the fitted ones, or below
 
-    def chunk_seconds(self, lengths: Sequence[int]) -> float:
-        """Return what a chunk of jobs of these lengths takes."""
-        calls = max(lengths) if self.lockstep else sum(lengths)
-        return self.chunk + self.job * len(lengths) + self.step * sum(lengths) + self.call * calls
+    def chunk_seconds(self, lengths: Sequence[int], extra: float = 0.0) -> float:
+        """Return what a chunk of jobs of these lengths takes, whose extras add up to `extra`."""
+        return max(self.fitted_seconds(len(lengths), sum(lengths), max(lengths)) + extra, 0.0)
+
+    def fitted_seconds(self, jobs: int, steps: int, longest: int) -> float:
+        """Return what a chunk of so many jobs and steps takes without extras; `longest` are the steps of one job."""
+        calls = longest if self.lockstep else steps
+        return self.chunk + self.job * jobs + self.step * steps + self.call * calls
+
+    @property
+    def evaluation_seconds(self) -> float:
+        """The mean seconds of a job in the environment or the objective, from which `auto` chooses its chunks."""
+        mean_length = sum(self.lengths) / max(len(self.lengths), 1)
+        mean_extra = sum(self.extras) / max(len(self.extras), 1)
+        return max(self.step * mean_length + mean_extra + (0.0 if self.lockstep else self.job), 0.0)
 
 
 def broadcast_seconds(size: int, ranks: int, cluster: Cluster) -> float:

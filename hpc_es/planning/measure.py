@@ -6,11 +6,13 @@ import resource
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from hpc_es.config.sections import Config
 from hpc_es.core.data import Arrays, Chunk, Float64, Outcome, Results, Rows, State
+from hpc_es.core.interfaces import Cutting
 from hpc_es.mpi.connect import connect
 from hpc_es.planning.costs import Costs
 from hpc_es.training.build import Parts, parts, task_and_policy
@@ -18,14 +20,26 @@ from hpc_es.training.cutting import USUAL, Cut, recut
 
 SIZES = (USUAL, 1, 4)  # of chunks, in turn, so that what a chunk costs and what a job costs can be told apart
 LEAST_GENERATIONS = 3
+SLOW_SECONDS = 0.001  # of a job, beside which what a chunk costs is nothing: each job is timed by itself
+MOST_EXTRAS = 4096  # numbers; those of more jobs are put together, in order of size
 PAGE = 1024  # bytes of ru_maxrss
+
+
+class Timed(NamedTuple):
+    """A chunk that was timed."""
+
+    jobs: int
+    steps: int
+    longest: int  # steps of its longest job
+    seconds: float
+    failed: int  # jobs
 
 
 @dataclass
 class Seen:
     """What was timed."""
 
-    chunks: list[tuple[int, int, int, float]] = field(default_factory=list)  # jobs, steps, longest job, seconds
+    chunks: list[Timed] = field(default_factory=list)
     prepare: list[float] = field(default_factory=list)
     contribute: list[float] = field(default_factory=list)
     tell: list[float] = field(default_factory=list)
@@ -35,6 +49,10 @@ class Seen:
     lengths: list[int] = field(default_factory=list)  # of the jobs of the last generations
     blocks: int = 0
     sums: int = 0
+
+    def job_seconds(self) -> float:
+        """Return the mean seconds of a job."""
+        return sum(chunk.seconds for chunk in self.chunks) / max(sum(chunk.jobs for chunk in self.chunks), 1)
 
 
 @dataclass(frozen=True)
@@ -48,12 +66,15 @@ class Measured:
     timesteps: float
     steps_per_second: float  # while evaluating
     unit: int
-    cutting: str
+    cutting: Cutting
+    failed: float = 0.0  # the share of all jobs
+    is_objective: bool = False  # whether a job is an evaluation of a function or a command, not an episode
 
     def faster(self, speed: float) -> Measured:
         """Return the same of cores so many times as fast."""
         names = ("step", "call", "job", "chunk", "prepare", "contribute", "tell")
-        costs = replace(self.costs, **{name: getattr(self.costs, name) / speed for name in names})
+        seconds = {name: getattr(self.costs, name) / speed for name in names}
+        costs = replace(self.costs, **seconds, extras=tuple(extra / speed for extra in self.costs.extras))
         return replace(self, costs=costs, steps_per_second=self.steps_per_second * speed)
 
     def with_length(self, length: int) -> Measured:
@@ -72,14 +93,17 @@ def measure(config: Config, seconds: float) -> Measured:
 
 
 def _measured(made: Parts, seconds: float) -> Measured:
-    state, seen, since = made.initial(), Seen(), time.perf_counter()
-    _generation(made, state, Seen(), USUAL)  # whose imports and caches are not counted
+    state, seen, first, since = made.initial(), Seen(), Seen(), time.perf_counter()
+    _generation(made, state, first, USUAL)  # whose imports and caches are not counted
+    slow = made.cutting == "one by one" and first.job_seconds() > SLOW_SECONDS
+    sizes = (1,) if slow else SIZES
     while len(seen.jobs) < LEAST_GENERATIONS or time.perf_counter() - since < seconds:
         if made.algorithm.finished(state) is not None:
             break
-        state = _generation(made, state, seen, SIZES[len(seen.jobs) % len(SIZES)])
-    chunk, job, step, call = fitted(np.array(seen.chunks, np.float64))
-    evaluating = sum(row[3] for row in seen.chunks)
+        state = _generation(made, state, seen, sizes[len(seen.jobs) % len(sizes)])
+    lockstep = made.cutting != "one by one"
+    chunk, job, step, call = fitted(np.array([timed[:4] for timed in seen.chunks], np.float64), lockstep)
+    evaluated, evaluating = sum(timed.jobs for timed in seen.chunks), sum(timed.seconds for timed in seen.chunks)
     costs = Costs(
         step=step,
         call=call,
@@ -93,9 +117,10 @@ def _measured(made: Parts, seconds: float) -> Measured:
         row=made.row.itemsize,
         sums=seen.sums,
         memory=PAGE * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-        lockstep=made.cutting != "one by one",
+        lockstep=lockstep,
         lengths=tuple(seen.lengths),
     )
+    costs = replace(costs, extras=extra_seconds(costs, seen.chunks))
     return Measured(
         costs,
         generations=len(seen.jobs),
@@ -105,6 +130,8 @@ def _measured(made: Parts, seconds: float) -> Measured:
         steps_per_second=sum(seen.timesteps) / max(evaluating, 1e-9),
         unit=made.unit,
         cutting=made.cutting,
+        failed=sum(timed.failed for timed in seen.chunks) / max(evaluated, 1),
+        is_objective=bool(getattr(made.problem, "is_objective", False)),
     )
 
 
@@ -122,8 +149,8 @@ def _generation(made: Parts, state: State, seen: Seen, size: int) -> State:
             since = time.perf_counter()
             outcome = algorithm.evaluate(state, chunk, _no_poll)
             elapsed = time.perf_counter() - since
-            lengths = outcome.rows["length"]
-            seen.chunks.append((chunk.jobs, int(lengths.sum()), int(lengths.max()), elapsed))
+            lengths, failed = outcome.rows["length"], int(np.isnan(outcome.rows["return_"]).sum())
+            seen.chunks.append(Timed(chunk.jobs, int(lengths.sum()), int(lengths.max()), elapsed, failed))
             by_purpose[chunk.purpose].append((chunk, outcome))
         rows = _rows(by_purpose["train"], made)
         if any(chunk.purpose == "probe" for chunk in new):
@@ -166,22 +193,48 @@ def _units(made: Parts, by_purpose: dict[str, list[tuple[Chunk, Outcome]]]) -> l
     return [made.problem.unit([each for each in unit if each]) for unit in units if any(unit)]
 
 
-def fitted(chunks: Float64) -> tuple[float, float, float, float]:
+def fitted(chunks: Float64, lockstep: bool = True) -> tuple[float, float, float, float]:
     """Return what a chunk, a job, a step of a job, a step of a chunk take: least squares of relative errors, none < 0.
 
-    `chunks` has a row each: jobs, steps, steps of the longest job, seconds.
+    `chunks` has a row each: jobs, steps, steps of the longest job, seconds. Without lockstep a step of a chunk is 0.
     """
     jobs, steps, longest, seconds = chunks.T
-    columns = np.stack([np.ones(len(chunks)), jobs, steps, longest], axis=1) / seconds[:, np.newaxis]
-    used, found = [0, 1, 2, 3], np.zeros(4)
+    columns = np.stack([np.ones(len(chunks)), jobs, steps, longest], axis=1)
+    order = (1, 0) if (longest <= 1).all() else (2, 3, 1, 0) if lockstep else (2, 1, 0)
+    used, found = _independent(columns, order), np.zeros(4)
     while used:
-        values = np.linalg.lstsq(columns[:, used], np.ones(len(chunks)), rcond=1e-9)[0]
+        values = np.linalg.lstsq(columns[:, used] / seconds[:, np.newaxis], np.ones(len(chunks)), rcond=1e-9)[0]
         if (values >= 0).all():
             found[used] = values
             break
         used.pop(int(values.argmin()))
     chunk, job, step, call = found.tolist()
     return chunk, job, step, call
+
+
+def _independent(columns: Float64, order: Sequence[int]) -> list[int]:
+    """Return the columns that are no multiple or sum of those before them: least squares would share a cost evenly."""
+    scaled = columns / np.maximum(np.linalg.norm(columns, axis=0), 1e-300)
+    used: list[int] = []
+    for column in order:
+        if np.linalg.matrix_rank(scaled[:, [*used, column]], tol=1e-6) > len(used):
+            used.append(column)
+    return used
+
+
+def extra_seconds(costs: Costs, chunks: Sequence[Timed]) -> tuple[float, ...]:
+    """Return what each job took beyond the fitted costs, or below them: all together took what was measured.
+
+    In a chunk that took longer the time is that of the jobs that failed, or of all alike where none has.
+    """
+    extras: list[float] = []
+    for timed in chunks:
+        rest = timed.seconds - costs.fitted_seconds(timed.jobs, timed.steps, timed.longest)
+        slow = timed.failed if timed.failed and rest > 0 else timed.jobs
+        extras += [rest / slow] * slow + [0.0] * (timed.jobs - slow)
+    if len(extras) <= MOST_EXTRAS:
+        return tuple(extras)
+    return tuple(float(group.mean()) for group in np.array_split(np.sort(extras), MOST_EXTRAS))
 
 
 def _median(values: Sequence[float]) -> float:

@@ -15,7 +15,9 @@ from hpc_es.planning.measure import Measured
 from hpc_es.planning.simulation import Generation, generation, mean_of
 from hpc_es.training.cutting import Cut, cut_by_time
 
-SIMULATED = 5  # generations, of which the mean is told
+SIMULATED = 5  # generations at least, of which the mean is told
+SIMULATED_JOBS = 20_000  # or as many generations as have so many jobs, at most
+MOST_SIMULATED = 200
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 WORTH = 0.8  # efficiency from which on ranks pay
 LARGEST_POPULATION = 1 << 20
@@ -105,8 +107,8 @@ def _best(measured: Measured, ranks: int, cluster: Cluster) -> tuple[Generation,
 def automatic(measured: Measured, population: int, ranks: int) -> Cut:
     """Return how `mpi.chunk_size: auto` cuts a round of so many jobs."""
     costs, workers = measured.costs, len(evaluators(ranks, "auto"))
-    mean = sum(costs.lengths) / max(len(costs.lengths), 1)
-    return cut_by_time(measured.cutting, population, costs.step * mean * population, workers, costs.theta)  # type: ignore[arg-type]
+    seconds = costs.evaluation_seconds * population
+    return cut_by_time(measured.cutting, population, seconds, workers, costs.theta)
 
 
 def _population(measured: Measured) -> int:
@@ -117,13 +119,13 @@ def _population(measured: Measured) -> int:
 def _simulated(
     measured: Measured, ranks: int, cluster: Cluster, size: int | None = None, population: int | None = None
 ) -> Generation:
-    """Return the mean of some generations, whose episodes' lengths are drawn."""
+    """Return the mean of some generations, whose jobs are drawn; of more where each has few, as jobs differ."""
     jobs = _population(measured) if population is None else population
     cut = automatic(measured, jobs, ranks) if size is None else size
     rng = np.random.default_rng(0)
     rounds = max(measured.rounds, 1.0)
-    found = [generation(measured.costs, jobs, ranks, cluster, cut, rng, rounds) for _ in range(SIMULATED)]
-    return mean_of(found)
+    generations = max(SIMULATED, min(SIMULATED_JOBS // jobs, MOST_SIMULATED))
+    return mean_of([generation(measured.costs, jobs, ranks, cluster, cut, rng, rounds) for _ in range(generations)])
 
 
 def paying_population(measured: Measured, ranks: int, cluster: Cluster) -> int | None:

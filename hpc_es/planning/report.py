@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.figure import Figure
 
 from hpc_es.planning.costs import Cluster
 from hpc_es.planning.measure import Measured
 from hpc_es.planning.predict import WORTH, Prediction
+from hpc_es.report.log_axis import label_log_axis
 from hpc_es.report.plot import PALETTE, STYLE, UNDATED
 from hpc_es.report.regret_plot import check as check_picture
 from hpc_es.storage.files import written
 
 COLUMNS = (
-    *("ranks", "nodes", "s/generation", "efficiency", "without tail"),
-    *("hours", "core hours", "memory/node", "pays from"),
+    *("ranks", "nodes", "generation", "efficiency", "without tail"),
+    *("run", "core hours", "memory/node", "pays from"),
 )
 GB = 1e9
 
@@ -30,10 +32,7 @@ def text(config_name: str, measured: Measured, found: Sequence[Prediction], sbat
     costs = measured.costs
     lines = [
         f"{config_name}: {measured.generations} generations measured on one rank",
-        f"  {measured.jobs:,.0f} jobs and {measured.timesteps:,.0f} steps a generation, "
-        f"{measured.steps_per_second:,.0f} steps/s, episodes of {_spread(costs.lengths)}",
-        f"  a step {_time(costs.step)}, a chunk's step besides {_time(costs.call)}, a job {_time(costs.job)}, "
-        f"a chunk {_time(costs.chunk)}",
+        *(_evaluations(measured) if measured.is_objective else _episodes(measured)),
         f"  update: every rank {_time(costs.prepare)}, shared {_time(costs.contribute * measured.jobs)} in "
         f"{costs.blocks} blocks, rank 0 {_time(costs.tell)}",
         f"  theta {_bytes(costs.theta)} to all, rows {costs.row} bytes a job, sums {_bytes(costs.sums)} "
@@ -41,7 +40,7 @@ def text(config_name: str, measured: Measured, found: Sequence[Prediction], sbat
         "",
         *_table([COLUMNS, *(_row(each) for each in found)]),
         "",
-        *(f"  {each.ranks} ranks: {each.limit}" for each in found),
+        *(f"  {each.ranks} rank{'s' * (each.ranks > 1)}: {each.limit}" for each in found),
     ]
     sizes = {each.ranks: each.chunk_size for each in found if each.chunk_size != "auto"}
     if sizes:
@@ -50,15 +49,42 @@ def text(config_name: str, measured: Measured, found: Sequence[Prediction], sbat
     return "\n".join([*lines, "", sbatch, ""])
 
 
+def _episodes(measured: Measured) -> list[str]:
+    """Return what was measured of episodes, or of programs."""
+    costs = measured.costs
+    lines = [
+        f"  {measured.jobs:,.0f} jobs and {measured.timesteps:,.0f} steps per generation, "
+        f"{_number(measured.steps_per_second)} steps/s, episodes of {_spread(costs.lengths)}",
+        f"  per step {_time(costs.step)}, per step of a chunk {_time(costs.call)} more, per job {_time(costs.job)}, "
+        f"per chunk {_time(costs.chunk)}",
+    ]
+    if measured.failed:
+        lines.append(f"  {measured.failed:.2g} of the jobs failed; their seconds are counted")
+    return lines
+
+
+def _evaluations(measured: Measured) -> list[str]:
+    """Return what was measured of an objective, whose jobs have no steps."""
+    costs = measured.costs
+    seconds = np.sort(np.asarray(costs.extras or (0.0,)) + costs.job)
+    middle, longest = float(np.median(seconds)), float(seconds[-1])
+    failed = f", {measured.failed:.2g} of them failed" if measured.failed else ""
+    return [
+        f"  {measured.jobs:,.0f} evaluations per generation, {_number(measured.steps_per_second)} per second{failed}",
+        f"  an evaluation takes {_time(float(seconds.mean()))} (median {_time(middle)}, longest {_time(longest)}), "
+        f"a chunk {_time(costs.chunk)} more",
+    ]
+
+
 def _row(each: Prediction) -> tuple[str, ...]:
     return (
         f"{each.ranks:,}",
         f"{each.nodes:,}",
-        f"{each.seconds:.3g}",
+        _time(each.seconds),
         f"{each.efficiency:.2f}",
         f"{each.without_tail:.2f}",
-        "-" if each.hours is None else f"{each.hours:.2g}",
-        "-" if each.core_hours is None else f"{each.core_hours:,.3g}",
+        "-" if each.hours is None else _time(3600 * each.hours),
+        "-" if each.core_hours is None else _number(each.core_hours) if each.core_hours >= 0.01 else "< 0.01",
         f"{each.memory_a_node / GB:,.1f} GB",
         "-" if each.paying_population is None else f"{each.paying_population:,}",
     )
@@ -85,10 +111,16 @@ def _bytes(size: int) -> str:
 
 
 def _time(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-6:.3g} us"
+    """Return a duration with three digits, in the unit that suits it."""
+    for unit, size, least in (("h", 3600.0, 3600.0), ("min", 60.0, 120.0), ("s", 1.0, 1.0), ("ms", 1e-3, 1e-3)):
+        if seconds >= least:
+            return f"{_number(seconds / size)} {unit}"
+    return f"{_number(seconds / 1e-6)} us"
+
+
+def _number(value: float) -> str:
+    """Return a number with three digits, or all before the point: never an exponent."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def chosen(found: Sequence[Prediction]) -> Prediction:
@@ -123,7 +155,8 @@ def _figure(config_name: str, found: Sequence[Prediction]) -> Figure:
     first = found[0]
     ideal = [first.seconds * first.ranks * first.efficiency / each for each in ranks]
     left.loglog(ranks, ideal, "--", color=PALETTE[6], lw=1, label="nothing lost")
-    left.set_ylabel("seconds a generation")
+    left.set_ylabel("seconds per generation")
+    label_log_axis(left.yaxis)
     right.semilogx(ranks, [each.efficiency for each in found], "o-", color=PALETTE[0], label="efficiency")
     right.semilogx(ranks, [each.without_tail for each in found], "s--", color=PALETTE[1], label="without the tail")
     right.set_ylim(0, 1.05)

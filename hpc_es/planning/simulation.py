@@ -18,6 +18,7 @@ from hpc_es.planning.costs import Cluster, Costs, allgather_seconds, broadcast_s
 from hpc_es.training.cutting import Cut
 
 HEADER_BYTES = 100  # of what each rank tells of a round besides its rows
+ALL_EVALUATING = 0.99  # efficiency above which nothing worth a word is lost
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,10 @@ class Generation:
 
     def limit(self) -> str:
         """Return what costs most besides evaluating."""
+        if self.efficiency > ALL_EVALUATING:
+            return "evaluating: nothing else takes 1 % of the time"
         lost = {
-            "the tail: ranks wait for the longest episodes": self.evaluating - self._level,
+            "the tail: ranks wait for the longest jobs": self.evaluating - self._level,
             "dispatch: rank 0 hands out chunks one after the other": self.dispatch,
             "messages: theta to all, rows from all": self.messages,
             "the update": self.update,
@@ -110,15 +113,19 @@ def generation(
     rng: np.random.Generator,
     rounds: float = 1.0,
 ) -> Generation:
-    """Return a generation of so many rounds of so many jobs, whose lengths are drawn from those that were seen.
+    """Return a generation of so many rounds of so many jobs, whose lengths and extra seconds are drawn from those seen.
 
     `cut` says how a round is cut; a number is a fixed size.
     """
     workers = evaluators(ranks, "auto")
     sizes = _fixed(population, cut) if isinstance(cut, int) else list(cut.sizes(population, len(workers)))
     drawn = rng.choice(np.asarray(costs.lengths or (1,)), population)
+    extras = rng.choice(np.asarray(costs.extras or (0.0,)), population)
     edges = np.cumsum([0, *sizes])
-    seconds = [costs.chunk_seconds(drawn[start:stop].tolist()) for start, stop in pairwise(edges)]
+    seconds = [
+        costs.chunk_seconds(drawn[start:stop].tolist(), float(extras[start:stop].sum()))
+        for start, stop in pairwise(edges)
+    ]
     found = evaluated(seconds, len(workers), cluster, workers[0] == 0)
     rows = allgather_seconds(population * costs.row + ranks * HEADER_BYTES, ranks, cluster)
     once = broadcast_seconds(costs.theta, ranks, cluster) + gather_seconds(costs.sums, ranks, cluster)

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
 
 from hpc_es.core.data import Float64
 from hpc_es.report.curves import COLUMNS, RETURNS, REWARDS, VALUES, Curve, Group, X, average
+from hpc_es.report.log_axis import label_log_axis
 
 GREY = "#555555"
 OF_VECTORS = {
@@ -76,7 +76,7 @@ def draw_distribution(ax: Axes, group: Group, x: X, color: str) -> None:
     for place in _restarts(group, x):
         ax.axvline(place, color=color, lw=0.7, alpha=0.6)
     ax.set_yscale("log")
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))  # plain text: formulas are off
+    label_log_axis(ax.yaxis)
 
 
 def distribution_key(groups: Sequence[Group]) -> list[Line2D]:

@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter
 
 from hpc_es.report.curves import COLUMNS, VALUES, Curve, Group, X, average
+from hpc_es.report.log_axis import label_log_axis
 
 DECADES = 2  # values that span more of them get a logarithmic axis, where all are positive
 GREY = "#555555"
@@ -43,7 +43,7 @@ def scale_values(axes: Sequence[Axes]) -> None:
     if drawn.min() > 0 and drawn.max() / drawn.min() > 10**DECADES:
         axes[0].set_yscale("log")  # the panels share it
         for ax in axes:
-            ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            label_log_axis(ax.yaxis)
 
 
 def value_key(groups: Sequence[Group]) -> list[Line2D | Patch]:

@@ -10,8 +10,8 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from hpc_es.report.log_axis import label_log_axis
 from hpc_es.report.plot import PALETTE, STYLE
 from hpc_es.storage.files import written
 from hpc_es.tuning.objective import BY_NAME, WEIGHT
@@ -70,8 +70,7 @@ def _positions(ax: Axes, entry: Values | Range, values: Sequence[Any]) -> list[f
         isinstance(entry, Values) and low > 0 and high / low >= WIDE
     ):
         ax.set_xscale("log")
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        ax.xaxis.set_minor_formatter(NullFormatter())
+        label_log_axis(ax.xaxis)
     return [float(value) for value in values]
 
 

@@ -9,15 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import hpc_es
 from hpc_es.cli import main
 from hpc_es.config.loading import validate
 from hpc_es.config.sections import Stop
 from hpc_es.planning.costs import Cluster, Costs
-from hpc_es.planning.measure import Measured, fitted, measure
+from hpc_es.planning.measure import Measured, Timed, extra_seconds, fitted, measure
 from hpc_es.planning.predict import generations_to, paying_population, predictions
-from hpc_es.planning.report import chosen
+from hpc_es.planning.report import chosen, draw, text
+from hpc_es.report import log_axis
 from tests import runs
 
 EVEN = Measured(
@@ -36,6 +38,60 @@ def test_costs_are_fitted() -> None:
     steps = jobs * longest - rng.integers(0, 5, 50) * (jobs > 1)
     seconds = 3 + 2 * jobs + 0.5 * steps + 0.25 * longest
     assert fitted(np.stack([jobs, steps, longest, seconds], axis=1)) == pytest.approx((3, 2, 0.5, 0.25), rel=1e-6)
+
+
+def test_a_job_of_one_step_has_one_cost() -> None:
+    """A job and a step cannot be told apart, nor can a chunk where all have one job: 20 ms are not twice 10 ms."""
+    one = np.ones(5)
+    assert fitted(np.stack([one, one, one, 0.02 * one], axis=1), lockstep=False) == pytest.approx((0, 0.02, 0, 0))
+    jobs = np.array([16.0, 1.0, 4.0])
+    several = np.stack([jobs, jobs, np.ones(3), 0.1 + 0.02 * jobs], axis=1)
+    assert fitted(several, lockstep=False) == pytest.approx((0.1, 0.02, 0, 0))
+
+
+def test_what_a_chunk_took_beyond_the_fit_is_of_the_jobs_that_failed() -> None:
+    costs = Costs(step=0.0, call=0.0, job=1.0, chunk=0.5, lockstep=False)
+    chunks = [Timed(2, 2, 1, 2.5, 0), Timed(4, 4, 1, 24.5, 2), Timed(2, 2, 1, 3.5, 0), Timed(1, 1, 1, 1.0, 1)]
+    assert extra_seconds(costs, chunks) == pytest.approx([0, 0, 10, 10, 0, 0, 0.5, 0.5, -0.5])
+
+
+def test_the_seconds_of_many_jobs_are_put_together_but_none_is_lost() -> None:
+    costs = Costs(step=0.0, call=0.0, job=0.0, chunk=0.0, lockstep=False)
+    extras = extra_seconds(costs, [Timed(1, 1, 1, float(number), 0) for number in range(4 * 4096)])
+    assert len(extras) == 4096 and extras[:2] == (1.5, 5.5)
+    assert 4 * sum(extras) == sum(range(4 * 4096))
+
+
+HANGING = """
+seed: 58  # two of the 20 evaluations of each of the first four generations hang, and hang again
+task: {kind: function, function: "tests.toys:often_hanging", dimension: 3, timeout_seconds: 0.15, retries: 1}
+algorithm: {kind: cma_es, population_size: 20}
+evaluation: {interval: 0}
+stop: {generations: 4}
+report: {plot_interval_seconds: 0}
+"""
+
+
+def test_evaluations_that_reach_their_time_out_cost_what_they_take() -> None:
+    """By hand, one rank: per generation 18 times 2 ms, and two time-outs of 0.15 s, both tried again: 0.636 s."""
+    found = measure(validate(yaml.safe_load(HANGING)), 0.0)
+    assert found.failed == 0.1
+    (one,) = predictions(found, Stop(), (1,), FREE)
+    assert 0.636 / 1.25 < one.seconds < 0.636 * 1.5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_run_with_time_outs_takes_what_was_predicted(ranks: int, tmp_path: Path) -> None:
+    """Within a factor of 1.5; without the time-outs it would be one of 15."""
+    (predicted,) = predictions(measure(validate(yaml.safe_load(HANGING)), 2.0), Stop(), (ranks,), Cluster())
+    config, run = runs.tiny(tmp_path, HANGING), tmp_path / "run"
+    with runs.start(ranks, ["-m", "hpc_es.main", str(config), "--output", str(run)]) as job:
+        assert job.wait().status == 0
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    real = np.mean([json.loads(line)["seconds_this_generation"] for line in lines])
+    assert len(lines) == 4
+    assert real / 1.5 < predicted.seconds < real * 1.5
 
 
 def test_no_cost_is_negative() -> None:
@@ -80,6 +136,7 @@ def test_ranks_that_never_pay_are_told() -> None:
 
 def test_faster_cores_and_longer_episodes() -> None:
     assert EVEN.faster(2.0).costs.step == 5e-4
+    assert replace(EVEN, costs=replace(EVEN.costs, extras=(2.0,))).faster(2.0).costs.extras == (1.0,)
     assert EVEN.with_length(10).costs.lengths == (10,)
 
 
@@ -149,6 +206,51 @@ def test_the_command_prints_a_table_and_what_to_submit(capsys: pytest.CaptureFix
     assert "12 jobs and" in shown and "core hours" in shown
     assert f"hpc-es sbatch {config} --nodes" in shown
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_durations_are_told_in_their_units() -> None:
+    """64 s per generation on one rank: 36 of them are 38.4 minutes, 3,600 are 64 hours; two of them on 2 ranks 64 s."""
+    lines = [text("x", EVEN, predictions(EVEN, Stop(generations=n), ranks, FREE), "") for n, ranks in TOLD]
+    rows = [line.split() for told in lines for line in told.splitlines() if line.endswith(" 64")]
+    assert [" ".join(row[2:4] + row[6:9]) for row in rows] == ["64 s 38.4 min 0.64", "64 s 64 h 64", "32 s 64 s 0.0356"]
+    quick = replace(EVEN, costs=replace(EVEN.costs, step=1e-7))
+    assert "6.4 ms        1.00          1.00  12.8 ms      < 0.01" in text(
+        "x", quick, predictions(quick, Stop(generations=2), (1,), FREE), ""
+    )
+
+
+TOLD = ((36, (1,)), (3600, (1,)), (2, (2,)))
+
+
+def test_the_words_of_an_objective_are_evaluations() -> None:
+    costs = Costs(step=0, call=0, job=0.02, chunk=0, lengths=(1,), extras=(0.0, 0.0, 0.0, 1.98))
+    found = replace(EVEN, costs=costs, is_objective=True, failed=0.25, steps_per_second=1.92)
+    told = text("x", found, predictions(found, Stop(), (1,), FREE), "")
+    assert "64 evaluations per generation, 1.92 per second, 0.25 of them failed" in told
+    assert "an evaluation takes 515 ms (median 20 ms, longest 2 s)" in told
+    assert " step" not in told
+
+
+def test_the_ticks_of_the_picture_are_plain_numbers(tmp_path: Path) -> None:
+    """As text in a PDF or SVG; "$\\mathdefault{10^{-3}}$" is the raw text that Matplotlib's own ticks would show."""
+    draw("x", predictions(EVEN, Stop(), (1, 16, 64), FREE), tmp_path / "plan.svg")
+    drawn = (tmp_path / "plan.svg").read_text()
+    assert "mathdefault" not in drawn and "<!-- 10 -->" in drawn
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0.001, 10.0, [0.001, 0.01, 0.1, 1, 10]),
+        (0.04, 0.9, [0.05, 0.1, 0.2, 0.5]),
+        (0.02, 0.5, [0.03, 0.1, 0.3]),
+        (2.0, 4.0, [2, 3, 4]),
+        (1e-6, 1e6, [1e-6, 1e-4, 1e-2, 1, 1e2, 1e4, 1e6]),
+        (1.1, 1.2, [1.1, 1.12, 1.14, 1.16, 1.18, 1.2]),
+    ],
+)
+def test_a_log_axis_has_some_labels_however_many_decades_it_has(low: float, high: float, ticks: list[float]) -> None:
+    assert log_axis.LogTicks().tick_values(low, high) == pytest.approx(ticks)
 
 
 def test_the_command_prints_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
