@@ -26,8 +26,8 @@ class Cluster:
 class Costs:
     """What one rank was seen to take; seconds and bytes.
 
-    The seconds of a job are the fitted ones, which are those of most jobs, plus one of `extras`. So the rare job that
-    hangs until its time-out, is tried again, or just takes long is simulated with the seconds that it was measured with.
+    The seconds of a job are the fitted ones, which are those of most jobs, plus one of `extras`. So a job that hangs
+    until its time-out, is tried again, or just takes long costs in a simulation what was measured.
     """
 
     step: float  # of a step of one job
