@@ -48,6 +48,19 @@ class Survival(gymnasium.Env[Any, Any]):
         return self.observed(), 1.0, self.count >= lifetime(self.seed), False, {}
 
 
+class Informative(Survival):
+    """Survival whose infos have the step, and every second time `even`; at the end `is_over`; text and an array."""
+
+    def step(self, action: Any) -> Step:
+        observation, reward, terminated, truncated, _ = super().step(action)
+        info: dict[str, Any] = {"step": self.count, "text": "no number", "array": np.arange(2.0)}
+        if self.count % 2 == 0:
+            info["even"] = np.float32(self.count)
+        if terminated:
+            info["is_over"] = True
+        return observation, reward, terminated, truncated, info
+
+
 class IntegerSurvival(Survival):
     """Observations are int64."""
 
@@ -225,6 +238,7 @@ class Plus(gymnasium.Wrapper[Any, Any, Any, Any]):
 ENVIRONMENTS = (
     *(Survival, IntegerSurvival, DoubleSurvival, Faulty, Slow, Hidden, Growing, Globals, Shifted, Reach, Strange),
     Chaos,
+    Informative,
 )
 for _class in ENVIRONMENTS:
     _limit = 60 if _class is Chaos else None

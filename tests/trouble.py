@@ -67,7 +67,7 @@ class Rough(gymnasium.Env[Any, Any]):
             if self.fault == "hang":
                 time.sleep(3600)
             reward = np.nan
-        return self.x.astype(np.float32), reward, bool(self.x[1] > 0.985), False, {}
+        return self.x.astype(np.float32), reward, bool(self.x[1] > 0.985), False, {"step": self.count}
 
 
 gymnasium.register("Rough-v0", Rough, max_episode_steps=20, order_enforce=False)

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from tests.toys import Chaos
+from tests.toys import Chaos, Informative
 
 LIMIT = 60  # steps of an episode, which Swarm itself does not know of
 
@@ -72,6 +72,17 @@ class Hasty(Swarm):
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
 
+def informative(num_envs: int, autoreset_mode: AutoresetMode) -> SyncVectorEnv:
+    """Gymnasium's vector of `tests.toys:Informative-v0`."""
+    return SyncVectorEnv([Informative] * num_envs, autoreset_mode=autoreset_mode)
+
+
+gymnasium.register(
+    "InformativeLater-v0", vector_entry_point=lambda num_envs: informative(num_envs, AutoresetMode.NEXT_STEP)
+)
+gymnasium.register(
+    "InformativeAtOnce-v0", vector_entry_point=lambda num_envs: informative(num_envs, AutoresetMode.SAME_STEP)
+)
 gymnasium.register("Swarm-v0", Chaos, vector_entry_point=Swarm, max_episode_steps=LIMIT, order_enforce=False)
 gymnasium.register("Images-v0", vector_entry_point=Images)
 gymnasium.register("Hasty-v0", vector_entry_point=Hasty)

@@ -7,7 +7,7 @@ gives default, help, and whether a resumed run may change it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from annotated_types import Interval, MinLen
@@ -21,6 +21,7 @@ from hpc_es.config.yaml_text import Problem
 
 Text = Annotated[str, MinLen(1)]
 USUAL_CHUNK = 16  # jobs, where bits depend on it and no number is given
+Reduction = Literal["final", "mean", "sum"]
 LoggerName = Literal["tensorboard", "mlflow", "wandb"]
 
 
@@ -132,10 +133,19 @@ class Report:
         "classical, those of the notebook and OpenAI's starter (`UniqueWorkers` are the ranks that evaluate)",
         "plain",
     )
+    info: tuple[Text, ...] | Mapping[Text, Reduction] = option(
+        "numbers in the infos of an environment's steps that become metrics: a list of keys, of each of which the "
+        "episode's last step counts; or a mapping such as {distance: final, speed: mean, cost: sum}",
+        (),
+    )
     plot_interval_seconds: NonNegative = option(
         "of training, between drawings of curve.png; also at the end; 0: off", 600.0
     )
     export_interval: Natural = option("generations between exports of policy.keras; also at the end; 0 is off", 0)
+
+    def reductions(self) -> Mapping[str, Reduction]:
+        """Return how the numbers of `info` are made of an episode's steps."""
+        return self.info if isinstance(self.info, Mapping) else dict.fromkeys(self.info, "final")
 
     def all_loggers(self) -> tuple[LoggerName, ...]:
         """Return the loggers, each once."""

@@ -36,6 +36,7 @@ EPISODE_LENGTH = Field(
     "episode_length", "<i4"
 )  # steps of the episode that ended in this job; 0: it goes on in a later one
 BEHAVIOUR = "behaviour"  # the name of the field that `behaviour` makes
+INFO = "info"  # of the field that `info_numbers` makes
 
 Rows = npt.NDArray[np.void]  # row_dtype(fields)[jobs]; a failed job has the return NaN
 
@@ -53,6 +54,22 @@ ROW = row_dtype((SIGN_RETURN,))  # of an episode
 def behaviour(size: int) -> Field:
     """Return the field of a job's behaviour: so many numbers that say what it did, for novelty search."""
     return Field(BEHAVIOUR, "<f4", (size,))
+
+
+def info_numbers(count: int) -> Field:
+    """Return the field of a job's numbers of `report.info`, NaN where it has none; no update depends on them."""
+    return Field(INFO, "<f8", (count,))
+
+
+def without_info(rows: Rows) -> Rows:
+    """Return the rows without the field of `info_numbers`, if they have it."""
+    names = rows.dtype.names or ()
+    if INFO not in names:
+        return rows
+    kept = np.zeros(len(rows), [each for each in rows.dtype.descr if each[0] != INFO])
+    for name in kept.dtype.names or ():
+        kept[name] = rows[name]
+    return kept
 
 
 def with_fields(rows: Rows, values: Mapping[Field, Any]) -> Rows:

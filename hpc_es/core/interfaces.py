@@ -73,6 +73,7 @@ class Offers:
     policy: bool = False  # whether a policy acts in it
     values: bool = False  # whether its jobs have values, which `stop.target_value` is of
     any_chunks: bool = False  # whether no bit depends on how rounds are cut, where no chunk gives a gradient
+    info: bool = False  # whether its `build` takes `info=`, the numbers of `report.info` and how they are made
     compiled: bool = False  # whether it compiles the policy's pure form, and says how many jobs a call has
 
 

@@ -46,7 +46,9 @@ def task_and_policy(config: Config, repetition: int = 0) -> tuple[Task, Policy |
     set_config_directory(config.directory)
     if problems := [*misfits.of_kinds(config), *lacking_packages(config)]:
         raise ConfigError(problems)
-    task: Task = module("tasks", config.task.kind).build(config.task, repetition)
+    wanted = config.report.reductions()
+    info = {"info": wanted} if wanted else {}
+    task: Task = module("tasks", config.task.kind).build(config.task, repetition, **info)
     try:
         policy: Policy | None = None
         if task.spaces is not None:

@@ -64,7 +64,7 @@ class Journal:
         if any(results.chunk_arrays):
             self._base = None
         if self._interval and self._base:
-            self._learned_from.append(LearnedFrom(results.rows, results.probes, units).packed())
+            self._learned_from.append(LearnedFrom.of(results, units).packed())
 
     def since(self, state: State) -> tuple[int, Since] | None:
         """Return what stands for this state, and the generation that it leads on from; None: it is to be whole."""

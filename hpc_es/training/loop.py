@@ -266,6 +266,7 @@ class Training:
             {**learned, **problem.metrics(problem.carried().found_in(self.state)), **more},
             time.perf_counter() - since,
             self.writer.counters,
+            self.config.report.reductions(),
         )
         found = algorithm.discoveries(before, evaluated.results)
         self.writer.add(self.state, measured, before.shared if len(evaluated.evaluation) else None, found)

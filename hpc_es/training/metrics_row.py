@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from hpc_es.core.data import Array, Rows, of_episodes
+from hpc_es.core.data import INFO, Array, Rows, of_episodes
 from hpc_es.training.generation import TIMES, Evaluated
 
 Row = dict[str, float | int | None]
@@ -20,11 +20,13 @@ def row(
     learned: Mapping[str, float],
     seconds: float,
     before: Mapping[str, float | int],
+    info: Iterable[str] = (),
 ) -> Row:
     """Return all metrics of a generation.
 
-    `ranks` are all and those that evaluate, `before` the totals so far (episodes, timesteps, seconds). Returns and
-    lengths are None where no episode ended. Probes count as episodes and timesteps, since an update depends on them.
+    `ranks` are all and those that evaluate, `before` the totals so far (episodes, timesteps, seconds), `info` the keys
+    of `report.info`. Returns, lengths and numbers of infos are None where no episode ended. Probes count as episodes
+    and timesteps, since an update depends on them.
     """
     rows, probes = evaluated.results.rows, evaluated.results.probes
     episode_rows = of_episodes(rows)
@@ -34,6 +36,8 @@ def row(
         "generation": generation,
         **_statistics("", episode_rows),
         **_statistics("evaluation_", evaluated.evaluation),
+        **_infos("info_", info, episode_rows),
+        **_infos("evaluation_info_", info, evaluated.evaluation),
         "evaluation_episodes": len(evaluated.evaluation) * episodes_per_job,
         "episodes_this_generation": episodes,
         "episodes_total": int(before["episodes"]) + episodes,
@@ -69,6 +73,16 @@ def _statistics(prefix: str, rows: Rows) -> Row:
         prefix + "return_max": float(returns.max()),
         prefix + "length_mean": float(lengths.mean()),
     }
+
+
+def _infos(prefix: str, keys: Iterable[str], rows: Rows) -> Row:
+    """Return the means over the jobs that have a number; None where none has."""
+    means: Row = {}
+    for column, key in enumerate(keys):
+        numbers = rows[INFO][:, column]
+        numbers = numbers[~np.isnan(numbers)]
+        means[prefix + key] = float(numbers.mean()) if len(numbers) else None
+    return means
 
 
 def _times(headers: Array, timesteps: int) -> Row:

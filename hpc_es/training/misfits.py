@@ -37,6 +37,12 @@ def of_kinds(config: Config) -> Iterator[Misfit]:
         yield "policy", f"nothing acts in the task {task!r}: expected null, or no such key"
     if not offers.policy and config.stop.target_return is not None:
         yield "stop.target_return", f"is a return of evaluation episodes, which the task {task!r} has not"
+    if config.report.info and not offers.info:
+        others = [kind for kind in kinds("tasks") if module("tasks", kind).OFFERS.info]
+        yield (
+            "report.info",
+            f"has keys, but the task {task!r} gives no infos: expected none, or task.kind: {_either(others)}",
+        )
     if not offers.values and config.stop.target_value is not None:
         text = f"is a value of an objective, which the task {task!r} has not: try stop.target_return"
         yield "stop.target_value", text

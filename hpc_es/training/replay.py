@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpc_es.core.data import Array, Arrays, Results, Rows, State
+from hpc_es.core.data import Array, Arrays, Results, Rows, State, without_info
 from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import Algorithm, Problem
 from hpc_es.mpi.serialize import decode, encode
@@ -25,6 +25,11 @@ class LearnedFrom:
     probes: Rows  # of the probe jobs
     units: Sequence[Arrays]  # what the problem learned, in its order
 
+    @classmethod
+    def of(cls, results: Results, units: Sequence[Arrays]) -> LearnedFrom:
+        """Return what a generation learned from; of its rows all but `report.info`, which a restart may change."""
+        return cls(without_info(results.rows), without_info(results.probes), units)
+
     def packed(self) -> bytes:
         """Return all of it as bytes."""
         arrays: dict[str, Array] = {"rows": _as_bytes(self.rows), "probes": _as_bytes(self.probes)}
@@ -34,7 +39,8 @@ class LearnedFrom:
 
     @classmethod
     def unpacked(cls, packed: bytes, row: np.dtype[np.void]) -> LearnedFrom:
-        """Return what `packed` was made of, with the rows of this run."""
+        """Return what `packed` was made of, with the rows of this run, but for their field of `report.info`."""
+        row = without_info(np.zeros(0, row)).dtype
         arrays = decode(np.frombuffer(packed, np.uint8))
         units: list[dict[str, Array]] = [{} for _ in range(int(arrays.pop("units")))]
         rows, probes = (arrays.pop(name).view(row) for name in ("rows", "probes"))

@@ -60,6 +60,16 @@ def test_entries_of_the_last_info() -> None:
     assert behaviours(MAZE, [1], Still(1, 0.0, 2), info="y").tolist() == [[np.float32(-0.7)]]
 
 
+def test_vector_environments_have_infos_too() -> None:
+    """Of lives of 5 and 3 steps, the last step, and the last observation with the return as a function sees them."""
+    for options, expected in (
+        ({"info": "step"}, [[5], [3]]),
+        ({"function": f"{__name__}:told"}, [[5, 5, 5], [3, 3, 3]]),
+    ):
+        task = episodes("tests.vector_toys:InformativeLater-v0", stepping="vector", behaviour=Options(**options))
+        assert played(task, [4, 2]).rows["behaviour"].tolist() == expected
+
+
 def test_a_function_of_ones_own() -> None:
     found = behaviours("Survival", [4, 2], function="tests.tasks.test_behaviour:told")
     assert found.tolist() == [[5, 5, 5], [3, 3, 3]]

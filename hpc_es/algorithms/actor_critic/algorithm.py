@@ -29,7 +29,7 @@ from hpc_es.algorithms.parts.strategy import Strategy
 from hpc_es.core.acting import Actor, Batch, Policy
 from hpc_es.core.data import (
     EPISODE_LENGTH,
-    ROW,
+    INFO,
     Array,
     Arrays,
     Chunk,
@@ -41,6 +41,7 @@ from hpc_es.core.data import (
     State,
     cut,
     of_episodes,
+    row_dtype,
     unperturbed,
     with_fields,
 )
@@ -132,11 +133,13 @@ class ActorCritic(Strategy):
         )
         environment = time.perf_counter() - since
         graph = bandits_graph(self._network(), self._loss(), setting.inputs)
-        slope, sums, _, rewards = graph(*self._parameters(state), payouts(drawn), uniforms.T)
-        rows = np.zeros(chunk.jobs, ROW)
+        slope, sums, actions, rewards = graph(*self._parameters(state), payouts(drawn), uniforms.T)
+        rows = np.zeros(chunk.jobs, row_dtype(self.problem.fields))
         got = rewards.numpy().astype(np.float64)
         rows["return_"], rows["sign_return"] = got.sum(axis=0), np.sign(got).sum(axis=0)
         rows["length"] = trials
+        if setting.info:
+            rows[INFO] = setting.numbers(drawn.arms, actions.numpy().T.astype(np.int64))
         policy = time.perf_counter() - since - environment
         seconds = {"environment": environment, "policy": policy, "policy_calls": float(trials)}
         return Outcome(rows, self._arrays(slope, sums), seconds)

@@ -18,7 +18,7 @@ from hpc_es.storage.metrics_log import Row
 Status = Literal["finished", "interrupted", "failed"]
 Param = str | int | float | bool | None
 
-GROUPS = ("evaluation", "return", "length", "time", "predict", "episodes", "timesteps", "seconds")
+GROUPS = ("evaluation", "return", "length", "info", "time", "predict", "episodes", "timesteps", "seconds")
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from hpc_es.core.data import Array, Float32
+from hpc_es.config.sections import Reduction
+from hpc_es.core.data import Array, Float32, Float64
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.tasks.bandits.families import FAMILIES, Arms, Family, family
@@ -22,6 +23,7 @@ from hpc_es.tasks.bandits.families import FAMILIES, Arms, Family, family
 RewardInput = Literal["value", "one_hot", "none"]
 TimeInput = Literal["fraction", "number", "none"]
 SLOTS = 13  # of a one-hot reward
+INFO_KEYS = ("regret",)  # the numbers of a pull that `report.info` may name: its expected regret
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,13 @@ class Setting:
     num_trials: int
     fixed_arms: Arms | None  # of one episode: those of all episodes
     inputs: Inputs
+    info: Mapping[str, Reduction] = field(default_factory=dict)  # of `report.info`: INFO_KEYS
+
+    def numbers(self, arms: Arms, pulls: Array) -> Float64:
+        """Return the numbers of `info` of episodes with these pulls, int64[episodes, trials]: [episodes, keys]."""
+        regrets = arms.regrets(pulls)
+        by_reduction = {"final": regrets[:, -1], "mean": regrets.mean(axis=1), "sum": regrets.sum(axis=1)}
+        return np.stack([by_reduction[reduction] for reduction in self.info.values()], axis=1)
 
     def draw(self, rng: np.random.Generator, episodes: int = 1) -> Draws:
         """Return the random numbers of some episodes; one at a time they are others than all at once."""

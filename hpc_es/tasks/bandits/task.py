@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 
 from hpc_es.config.options import Count, Natural, option, options
+from hpc_es.config.sections import Reduction
+from hpc_es.config.words import nearest
 from hpc_es.core.acting import Actor, Batch, Policy
-from hpc_es.core.data import ROW, Discrete, Float64, Outcome, Poll, Spaces
+from hpc_es.core.data import INFO, SIGN_RETURN, Discrete, Float64, Outcome, Poll, Spaces, info_numbers, row_dtype
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.tasks.bandits.optimal import optimal_regret, optimal_reward
-from hpc_es.tasks.bandits.setting import Lockstep, RewardInput, Setting, TimeInput, setting
+from hpc_es.tasks.bandits.setting import INFO_KEYS, Lockstep, RewardInput, Setting, TimeInput, setting
 from hpc_es.tasks.observation_sums import Sums
 from hpc_es.tasks.policy_problems import (
     ObservationNormalization,
@@ -32,7 +35,7 @@ from hpc_es.tasks.policy_problems import (
 
 __all__ = ["Bandits", "Options", "build", "optimal_regret", "optimal_reward"]
 
-OFFERS = Offers(problems=("vectors", "trajectories"), policy=True, any_chunks=True)
+OFFERS = Offers(problems=("vectors", "trajectories"), policy=True, any_chunks=True, info=True)
 ENVIRONMENT = "hpc_es/Bandit-v0"
 if ENVIRONMENT not in gymnasium.registry:
     gymnasium.register(ENVIRONMENT, "hpc_es.tasks.bandits.environment:Bandit")
@@ -76,11 +79,18 @@ def setting_of(o: Options) -> Setting:
     return setting(o.distribution, o.num_trials, o.meta, o.arms_seed, o.reward, o.action, o.time, o.family)
 
 
-class Bandits:
-    """The task."""
+NO_NUMBERS: Mapping[str, Reduction] = {}
 
-    def __init__(self, options: Options) -> None:
-        self.options, self.setting = options, setting_of(options)
+
+class Bandits:
+    """The task; `info` are the numbers of `report.info`."""
+
+    def __init__(self, options: Options, info: Mapping[str, Reduction]) -> None:
+        self.options, self.setting = options, replace(setting_of(options), info=info)
+        self._fields = (info_numbers(len(info)),) if info else ()
+        if unknown := [key for key in info if key not in INFO_KEYS]:
+            text = f"no info of bandits has {unknown[0]!r} (there are numbers: {', '.join(INFO_KEYS)})"
+            raise ConfigError([("report.info", text + nearest(unknown[0], INFO_KEYS))])
         self.name = f"{options.distribution} bandits"
         self.spaces = Spaces(self.setting.inputs.width, Discrete(self.setting.family.arms))
         self.episodes_per_job = options.episodes_per_job
@@ -89,17 +99,17 @@ class Bandits:
         """Return the policy's parameters as a vector, or its trajectories."""
         assert policy is not None
         if searched == "vectors":
-            return PolicyProblem(self, policy, keys, self.options.observation_normalization, unit, (), "free")
+            return PolicyProblem(self, policy, keys, self.options.observation_normalization, unit, self._fields, "free")
         refuse_normalization(self.options.observation_normalization)
         if self.options.training_return != "reward":
             text = "is for evolution strategies: algorithms that learn from trajectories learn from 'reward'"
             raise ConfigError([("task.training_return", text)])
-        return PolicyTrajectories(self, policy, self.setting.num_trials, compiled=self.setting)
+        return PolicyTrajectories(self, policy, self.setting.num_trials, compiled=self.setting, fields=self._fields)
 
     def evaluate(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
         """Play every job's episodes; rows, and the sums of the observations of the jobs to observe."""
         jobs, episodes = batch.seeds.shape
-        totals = np.zeros((jobs, episodes, 2))  # return, and the sum of the rewards' signs
+        totals = np.zeros((jobs, episodes, 2 + len(self.setting.info)))  # of each episode, as Rollout.play has them
         rollout = Rollout(self, batch, poll)
         if hasattr(actor, "with_episodes"):
             totals[:] = rollout.play(actor.with_episodes(episodes), batch.seeds)
@@ -108,8 +118,11 @@ class Bandits:
                 for row in range(jobs):
                     actor.restart(row)
                 totals[:, [episode]] = rollout.play(actor, batch.seeds[:, [episode]])
-        rows = np.zeros(jobs, ROW)
-        rows["return_"], rows["sign_return"] = totals.mean(axis=1).T
+        rows = np.zeros(jobs, row_dtype((SIGN_RETURN, *self._fields)))
+        means = totals.mean(axis=1)
+        rows["return_"], rows["sign_return"] = means[:, :2].T
+        if self.setting.info:
+            rows[INFO] = means[:, 2:]
         rows["length"] = episodes * self.setting.num_trials
         none_failed = np.zeros(jobs, np.bool_)
         return Outcome(rows, {}, rollout.seconds, learned=rollout.sums.units(none_failed))
@@ -134,7 +147,10 @@ class Rollout:
         self.seconds = {"environment": 0.0, "policy": 0.0, "policy_calls": 0.0}
 
     def play(self, actor: Actor, seeds: np.ndarray[Any, Any]) -> Float64:
-        """Return an episode a seed, int64[jobs, episodes], all at once: float64[jobs, episodes, 2]."""
+        """Return an episode a seed, int64[jobs, episodes], all at once: float64[jobs, episodes, 2 + numbers].
+
+        The numbers are the return, the sum of the rewards' signs, and those of `report.info`.
+        """
         t0 = time.perf_counter()
         lockstep = Lockstep(self._setting, self._setting.of_seeds(seeds.ravel()))
         self.seconds["environment"] += time.perf_counter() - t0
@@ -151,7 +167,9 @@ class Rollout:
         rewards = lockstep.rewards.astype(np.float64)
         returns = -lockstep.drawn.arms.regrets(lockstep.pulls) if self._is_regret else rewards
         sums = np.stack([returns.sum(axis=1), np.sign(rewards).sum(axis=1)], axis=1)
-        return sums.reshape(*seeds.shape, 2)
+        if self._setting.info:
+            sums = np.concatenate([sums, self._setting.numbers(lockstep.drawn.arms, lockstep.pulls)], axis=1)
+        return sums.reshape(*seeds.shape, -1)
 
     def _observe(self, lockstep: Lockstep, episodes: int) -> None:
         if self._is_observed:
@@ -159,6 +177,6 @@ class Rollout:
                 self.sums.add(lockstep.observations[episode::episodes], self._jobs, self._jobs)
 
 
-def build(options: Any, repetition: int = 0) -> Bandits:
+def build(options: Any, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS) -> Bandits:
     """Return the task of `task: {kind: bandits}`, the same in all repetitions."""
-    return Bandits(options)
+    return Bandits(options, info)

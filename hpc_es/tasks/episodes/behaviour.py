@@ -8,7 +8,6 @@ How many numbers there are is known before the run: where the spaces do not say 
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,12 +18,11 @@ from hpc_es.config.options import Natural, option, options
 from hpc_es.config.words import nearest
 from hpc_es.core.data import Array, Float64
 from hpc_es.core.errors import ConfigError
-from hpc_es.core.keys import Keys, Purpose
 from hpc_es.tasks.episodes.environments import Environment
+from hpc_es.tasks.episodes.infos import random_episode
 from hpc_es.tasks.functions.resolve import named
 
 KEY = "task.behaviour"
-LONGEST = 1000  # steps of the episode with random actions
 
 
 @options
@@ -124,7 +122,7 @@ def _tried(
     """
     try:
         with contextlib.closing(make()) as environment:
-            end = _random_episode(environment, needed)
+            end = _random_end(environment, needed)
     except ConfigError:
         raise
     except Exception as error:  # around an episode of a foreign environment
@@ -138,16 +136,11 @@ def _tried(
     return Behaviour(measure, size)
 
 
-def _random_episode(environment: Environment, needed: Sequence[str] | None) -> End:
-    seed = Keys(0).seed31(Purpose.PROBE)
-    random.seed(seed)
-    np.random.seed(seed)  # as in a rollout
-    environment.action_space.seed(seed)
-    observation, info = environment.reset(seed=seed)
-    total, length, is_over = 0.0, 0, False
-    while not is_over:
-        observation, reward, terminated, truncated, info = environment.step(environment.action_space.sample())
-        total, length = total + float(reward), length + 1
-        is_over = terminated or truncated or length == LONGEST
-        is_over = is_over or (needed is not None and all(key in info for key in needed))
+def _random_end(environment: Environment, needed: Sequence[str] | None) -> End:
+    total, length = 0.0, -1  # the first observation comes before all steps
+    for step in random_episode(environment):
+        observation, reward, info = step
+        total, length = total + reward, length + 1
+        if length and needed is not None and all(key in info for key in needed):
+            break
     return End(np.asarray(observation), info, total, length)

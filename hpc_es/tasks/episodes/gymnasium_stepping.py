@@ -6,9 +6,12 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from hpc_es.core.data import Array, Float32, Float64
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.tasks.episodes.environments import Environment
+from hpc_es.tasks.episodes.infos import numbers
 from hpc_es.tasks.episodes.stepping import Running, Stepped
 from hpc_es.tasks.timeouts import EpisodeTimeout, Watch
 
@@ -16,13 +19,18 @@ from hpc_es.tasks.timeouts import EpisodeTimeout, Watch
 class GymnasiumStepping:
     """One environment per job, each with its own `step` (`stepping.Stepping`).
 
-    `make` returns a new environment, `limit_seconds` is the time that an episode may take.
+    `make` returns a new environment, `limit_seconds` is the time that an episode may take, `keys` are those of
+    `report.info`.
     """
 
     def __init__(
-        self, make: Callable[[], Environment], limit_seconds: float | None, first: Environment | None = None
+        self,
+        make: Callable[[], Environment],
+        limit_seconds: float | None,
+        first: Environment | None = None,
+        keys: Sequence[str] = (),
     ) -> None:
-        self._make, self._limit = make, limit_seconds
+        self._make, self._limit, self._keys = make, limit_seconds, keys
         self._pool = [] if first is None else [first]
         self._steps: list[Callable[[Any], Any]] = []  # of each job
         self._watch: Watch | None = None
@@ -66,14 +74,18 @@ class GymnasiumStepping:
 
     def advance(self, running: Running, actions: Array, observations: Float32, rewards: Float64) -> Stepped:
         """Step the environment of every running row."""
-        steps, stepped = self._steps, Stepped()
+        steps, stepped, keys = self._steps, Stepped(), self._keys
+        if keys:
+            stepped.numbers = np.full((len(running.rows), len(keys)), np.nan)
         listed = actions.tolist() if actions.ndim == 1 else list(actions)  # Discrete: ints; Box: rows
-        for row, job in zip(running.rows, running.jobs, strict=True):
+        for place, (row, job) in enumerate(zip(running.rows, running.jobs, strict=True)):
             try:
                 observations[row], rewards[row], terminated, truncated, info = steps[job](listed[row])
             except (Exception, EpisodeTimeout) as error:
                 stepped.failed.append((row, error))
                 continue
+            if stepped.numbers is not None:
+                stepped.numbers[place] = numbers(info, keys)
             if terminated or truncated:
                 stepped.ended.append(row)
                 stepped.infos[row] = info

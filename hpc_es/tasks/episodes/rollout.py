@@ -9,15 +9,18 @@ import math
 import random
 import time
 import traceback
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
+from hpc_es.config.sections import Reduction
 from hpc_es.core.acting import Actor, Batch
-from hpc_es.core.data import BEHAVIOUR, SIGN_RETURN, Array, Field, Outcome, Poll, Spaces, row_dtype
+from hpc_es.core.data import BEHAVIOUR, INFO, SIGN_RETURN, Array, Field, Outcome, Poll, Spaces, row_dtype
 from hpc_es.core.errors import RunError
 from hpc_es.tasks.episodes.action_noise import ActionNoise
 from hpc_es.tasks.episodes.behaviour import Behaviour, End
+from hpc_es.tasks.episodes.infos import EpisodeNumbers
 from hpc_es.tasks.episodes.stepping import Running, Stepped, Stepping
 from hpc_es.tasks.observation_sums import Sums
 from hpc_es.tasks.timeouts import EpisodeTimeout
@@ -30,6 +33,7 @@ class Played(Protocol):
     spaces: Spaces
     episodes_per_job: int
     behaviour: Behaviour | None  # what is measured at the end of an episode
+    info: Mapping[str, Reduction]  # the numbers of `report.info`
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -65,6 +69,7 @@ class Rollout:
         self._total_length = np.zeros(jobs, np.int64)
         self._infos: dict[int, Any] = {}  # of the last step, of the rows whose episode ended
         self._total_behaviour = np.zeros((jobs, task.behaviour.size if task.behaviour else 0))
+        self._numbers = EpisodeNumbers(task.info, jobs) if task.info else None
         self._sums = Sums(batch, width)
         self._noise = ActionNoise(batch, task.spaces.actions)
         self._failures: list[str] = []
@@ -94,6 +99,8 @@ class Rollout:
         failures = len(self._failures)
         stepped = self._advance(actions)
         self._cut, self._infos = stepped.cut, stepped.infos
+        if self._numbers is not None and stepped.numbers is not None:
+            self._numbers.add(self._running.jobs, stepped.numbers)
         for row, error in stepped.failed:
             self._fail(row, error)
         self._count()
@@ -134,6 +141,8 @@ class Rollout:
         np.random.seed(seed)  # for environments that draw from the global generator
         self._episode_return[row] = self._episode_signs[row] = self._rewards[row] = 0.0
         self._began[row] = self._taken
+        if self._numbers is not None:
+            self._numbers.begin(job)
         try:
             if self._task.options.fresh_environment and self._episode[job] == 0:
                 self._stepping.renew(job)
@@ -156,6 +165,8 @@ class Rollout:
             self._behave(row, self._task.behaviour)
         if np.isnan(self._total_return[job]):
             return
+        if self._numbers is not None:
+            self._numbers.end(job)
         self._total_return[job] += self._episode_return[row]
         self._total_signs[job] += self._episode_signs[row]
         self._total_length[job] += self._taken - self._began[row]
@@ -218,6 +229,8 @@ class Rollout:
             rows[BEHAVIOUR] = self._total_behaviour / episodes
         self._look_at_generators()
         failed = np.isnan(rows["return_"])
+        if self._numbers is not None:
+            rows[INFO] = np.where(failed[:, np.newaxis], np.nan, self._numbers.of_jobs())
         seconds = {**self._seconds, "policy_calls": float(self._taken)}
         return Outcome(rows, {}, seconds, self._failures, self._sums.units(failed), self._mixed)
 

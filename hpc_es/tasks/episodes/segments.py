@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpc_es.core.acting import Actor, Batch
-from hpc_es.core.data import EPISODE_LENGTH, Array, Float32, Outcome, Poll, with_fields
+from hpc_es.core.data import EPISODE_LENGTH, Array, Float32, Float64, Outcome, Poll, with_fields
 from hpc_es.tasks.episodes.rollout import Played, Rollout
 from hpc_es.tasks.episodes.stepping import Stepped, Stepping
 
@@ -25,6 +25,7 @@ class Paused:
     signs: float
     steps: int
     seconds: float  # that its environment took, where they are limited
+    numbers: tuple[Float64, Array] | None  # of its infos
 
 
 class Segments:
@@ -73,6 +74,8 @@ class Segment(Rollout):
         self._observations[row] = before.observation
         self._episode_return[row], self._episode_signs[row] = before.return_, before.signs
         self._began[row] = -before.steps
+        if self._numbers is not None and before.numbers is not None:
+            self._numbers.resume(row, before.numbers)
 
     def _advance(self, actions: Array) -> Stepped:
         """At the last step the episodes that go on are told of as cut off: they are worth the value of their state."""
@@ -94,7 +97,9 @@ class Segment(Rollout):
             self._fail(row, ValueError(f"the return is {so_far[0]}"))
             return
         steps = self._taken - self._began[row]
-        self.paused[row] = Paused(self._observations[row].copy(), *so_far, steps, self._stepping.seconds(row))
+        seconds = self._stepping.seconds(row)
+        numbers = None if self._numbers is None else self._numbers.pause(row)
+        self.paused[row] = Paused(self._observations[row].copy(), *so_far, steps, seconds, numbers)
         self._total_return[row], self._total_signs[row] = so_far
         self._total_length[row] = steps
 

@@ -31,6 +31,7 @@ class Stepped:
     cut: list[int] = field(default_factory=list)  # of these, the rows that a time limit ended
     failed: list[tuple[int, BaseException]] = field(default_factory=list)  # rows that raised, which did not end
     infos: dict[int, Any] = field(default_factory=dict)  # of the rows that ended, where there are any
+    numbers: Float64 | None = None  # of `report.info`, [running rows, keys], NaN where there is none
 
 
 class Stepping(Protocol):

@@ -7,20 +7,22 @@ global generators. `rollout.py` has the steps.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from hpc_es.config.foreign import source_hash
 from hpc_es.config.options import Count, Positive, option, options
+from hpc_es.config.sections import Reduction
 from hpc_es.core.acting import Actor, Batch, Policy
-from hpc_es.core.data import Field, Outcome, Poll, behaviour
+from hpc_es.core.data import Field, Outcome, Poll, behaviour, info_numbers
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Cutting, Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.tasks.episodes import behaviour as behaviours
 from hpc_es.tasks.episodes import environments, without_gymnasium
 from hpc_es.tasks.episodes.gymnasium_stepping import GymnasiumStepping
+from hpc_es.tasks.episodes.infos import never_given, random_episode
 from hpc_es.tasks.episodes.native import NotNativeError
 from hpc_es.tasks.episodes.rollout import Rollout
 from hpc_es.tasks.episodes.segments import Segments
@@ -34,7 +36,7 @@ from hpc_es.tasks.policy_problems import (
     refuse_normalization,
 )
 
-OFFERS = Offers(problems=("vectors", "trajectories"), policy=True, any_chunks=True)
+OFFERS = Offers(problems=("vectors", "trajectories"), policy=True, any_chunks=True, info=True)
 
 
 @options
@@ -70,11 +72,14 @@ class Options:
     )
 
 
-class Episodes:
-    """The task: it keeps its environments from chunk to chunk."""
+NO_NUMBERS: Mapping[str, Reduction] = {}
 
-    def __init__(self, options: Options) -> None:
-        self.options, self.name = options, options.env_id
+
+class Episodes:
+    """The task: it keeps its environments from chunk to chunk. `info` are the numbers of `report.info`."""
+
+    def __init__(self, options: Options, info: Mapping[str, Reduction] = NO_NUMBERS) -> None:
+        self.options, self.name, self.info = options, options.env_id, info
         self.episodes_per_job = options.episodes_per_job
         self._segments: list[Segments] = []
         self.notices: tuple[str, ...] = ()  # what a user should know of how it will run
@@ -89,7 +94,10 @@ class Episodes:
             spec = self._first.spec
             self.time_limit = None if spec is None else spec.max_episode_steps  # in steps
             self._native = self._without_gymnasium(self._first)
-        self.behaviour = behaviours.behaviour_of(options.behaviour, self.spaces.observations, self.environment)
+        trial = self._vectors.single if self._vectors else self.environment
+        self.behaviour = behaviours.behaviour_of(options.behaviour, self.spaces.observations, trial)
+        if info and (told := never_given(info, self.name, lambda: _infos(trial))):
+            self.notices += (told,)
         self._stepping = self._new_stepping(self._first)
 
     def _without_gymnasium(self, first: environments.Environment) -> Callable[[], Stepping] | None:
@@ -116,6 +124,8 @@ class Episodes:
         measured = self.options.behaviour
         if measured is not None and not measured.final_observation:
             raise NotNativeError("task.behaviour needs the info of its steps")
+        if self.info:
+            raise NotNativeError("report.info needs the info of its steps")
         if self.options.episode_timeout_seconds is not None:
             raise NotNativeError("task.episode_timeout_seconds watches each step of Gymnasium's")
 
@@ -125,15 +135,18 @@ class Episodes:
 
     def _new_stepping(self, first: environments.Environment | None) -> Stepping:
         if self._vectors is not None:
-            return VectorStepping(self._vectors.make, self._vectors.time_limit)
+            measured = self.options.behaviour
+            needs_infos = measured is not None and not measured.final_observation
+            return VectorStepping(self._vectors.make, self._vectors.time_limit, tuple(self.info), needs_infos)
         if self._native is not None:
             return self._native()
-        return GymnasiumStepping(self.environment, self.options.episode_timeout_seconds, first)
+        return GymnasiumStepping(self.environment, self.options.episode_timeout_seconds, first, tuple(self.info))
 
     @property
     def fields(self) -> tuple[Field, ...]:
         """What a row has besides what every episode's has."""
-        return () if self.behaviour is None else (behaviour(self.behaviour.size),)
+        measured = () if self.behaviour is None else (behaviour(self.behaviour.size),)
+        return (*measured, info_numbers(len(self.info))) if self.info else measured
 
     def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> Any:
         """Return the policy's parameters as a vector, or its trajectories."""
@@ -177,12 +190,20 @@ class Episodes:
                 self._first.close()
 
 
+def _infos(make: Callable[[], environments.Environment]) -> Iterator[Mapping[str, Any]]:
+    """Yield the infos of the steps of an episode with random actions."""
+    with contextlib.closing(make()) as environment:
+        steps = random_episode(environment)
+        next(steps)
+        yield from (info for _, _, info in steps)
+
+
 def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
     """Return the SHA-256 of the module of a behaviour's function; it is not imported."""
     function = (section.get("behaviour") or {}).get("function")
     return {function: source_hash(function)} if function else {}
 
 
-def build(options: Options, repetition: int = 0) -> Episodes:
+def build(options: Options, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS) -> Episodes:
     """Return the task of `task: {kind: episodes}`, the same in all repetitions."""
-    return Episodes(options)
+    return Episodes(options, info)

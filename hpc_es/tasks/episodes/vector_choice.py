@@ -13,7 +13,7 @@ from hpc_es.core.data import Array
 from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.episodes import environments
 from hpc_es.tasks.episodes.environments import Vector
-from hpc_es.tasks.episodes.vector_stepping import begun, idle_actions
+from hpc_es.tasks.episodes.vector_stepping import Single, begun, idle_actions
 
 KEY = "task.stepping"
 OTHERS = ", or auto, native or gymnasium"
@@ -41,6 +41,10 @@ class Vectors:
         """Return one of so many environments; ConfigError where it cannot be made."""
         o = self._options
         return environments.vector(o.env_id, o.env_kwargs, count, o.max_episode_steps)
+
+    def single(self) -> Any:
+        """Return one of them as an environment by itself, for an episode with random actions."""
+        return Single(self.make(1), self.time_limit)
 
     def _refuse_shared_seeds(self) -> None:
         """Play the same seeds at other places, and beside others; ConfigError where that gives other episodes."""
@@ -70,7 +74,6 @@ def refuse(options: Any) -> None:
         "episodes_per_job": (options.episodes_per_job > 1, "1"),
         "episode_timeout_seconds": (options.episode_timeout_seconds, "null"),
         "fresh_environment": (options.fresh_environment, "false"),
-        "behaviour": (options.behaviour and not options.behaviour.final_observation, "final_observation"),
     }
     if found := [(f"task.{key}", text.format(wanted)) for key, (is_wrong, wanted) in wrong.items() if is_wrong]:
         raise ConfigError(found)

@@ -7,24 +7,29 @@ is over (Gymnasium's modes of resetting by itself differ) is not looked at.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import gymnasium
 import numpy as np
 
 from hpc_es.core.data import Array, Float32, Float64
 from hpc_es.tasks.episodes.environments import Vector
+from hpc_es.tasks.episodes.infos import number
 from hpc_es.tasks.episodes.stepping import Running, Stepped
 
 
 class VectorStepping:
     """A vector environment for each number of jobs (`stepping.Stepping`).
 
-    `make` returns one of so many environments, `limit` is the time limit in steps that it may lack itself.
+    `make` returns one of so many environments, `limit` is the time limit in steps that it may lack itself, `keys` are
+    those of `report.info`; `needs_infos` says whether the infos of episodes that end are looked at.
     """
 
-    def __init__(self, make: Callable[[int], Vector], limit: int | None) -> None:
-        self._make, self._limit = make, limit
+    def __init__(
+        self, make: Callable[[int], Vector], limit: int | None, keys: Sequence[str] = (), needs_infos: bool = False
+    ) -> None:
+        self._make, self._limit, self._keys, self._needs_infos = make, limit, keys, needs_infos
         self._pool: dict[int, Vector] = {}  # by the number of jobs
         self._jobs, self._taken = 0, 0
         self._first: Array | Exception = np.zeros(0)  # observations, [jobs, observations], or why there are none
@@ -62,7 +67,7 @@ class VectorStepping:
         rows, jobs = running.rows, running.jobs
         self._actions[jobs] = actions[rows]
         try:
-            found, paid, terminated, truncated, _ = self._pool[self._jobs].step(self._actions)
+            found, paid, terminated, truncated, infos = self._pool[self._jobs].step(self._actions)
         except Exception as error:  # nobody knows of which
             return Stepped(failed=[(row, error) for row in rows])
         self._taken += 1
@@ -70,8 +75,12 @@ class VectorStepping:
         ended = terminated[jobs]
         cut = truncated[jobs] | (self._limit is not None and self._taken >= self._limit)
         stepped = Stepped()
+        if self._keys:
+            stepped.numbers = numbers_of(infos, jobs, ended | truncated[jobs], self._keys)
         for place in np.flatnonzero(ended | cut).tolist():
             stepped.ended.append(rows[place])
+            if self._needs_infos:
+                stepped.infos[rows[place]] = info_of(infos, jobs[place], is_over=True)
             if not ended[place]:
                 stepped.cut.append(rows[place])
         return stepped
@@ -110,3 +119,68 @@ def idle_actions(environment: Vector) -> Array:
         return np.full(environment.num_envs, int(space.start), space.dtype)
     assert isinstance(space, gymnasium.spaces.Box)
     return np.tile(np.clip(np.zeros(space.shape, space.dtype), space.low, space.high), (environment.num_envs, 1))
+
+
+def info_of(infos: Mapping[str, Any], job: int, is_over: bool) -> dict[str, Any]:
+    """Return the info of one environment; where it `is_over` and begins anew in the same step, that of its end.
+
+    Gymnasium's vectors have an array of all environments for each key, and with `_` before it where it is given.
+    """
+    if is_over and _is_given(infos, "final_info", job) and isinstance(infos["final_info"], Mapping):
+        infos = infos["final_info"]
+    found: dict[str, Any] = {}
+    for key, values in infos.items():
+        if (key.startswith("_") and key[1:] in infos) or not _is_given(infos, key, job):
+            continue
+        if isinstance(values, Mapping):
+            found[key] = info_of(values, job, is_over=False)
+        elif np.ndim(values):
+            found[key] = values[job]
+    return found
+
+
+def numbers_of(infos: Mapping[str, Any], jobs: Sequence[int], over: Array, keys: Sequence[str]) -> Float64:
+    """Return the numbers of the jobs, [len(jobs), keys], NaN where there are none; `over` are bool[len(jobs)]."""
+    numbers = np.full((len(jobs), len(keys)), np.nan)
+    for column, key in enumerate(keys):
+        values = np.asarray(infos.get(key))
+        if values.ndim != 1:
+            continue
+        there = infos.get(f"_{key}")
+        of_jobs = values[jobs].tolist()
+        numbers[:, column] = [number(value) for value in of_jobs]
+        if there is not None:
+            numbers[~np.asarray(there)[jobs], column] = np.nan
+    if "final_info" in infos:
+        for place in np.flatnonzero(over).tolist():
+            info = info_of(infos, jobs[place], is_over=True)
+            numbers[place] = [number(info.get(key)) for key in keys]
+    return numbers
+
+
+def _is_given(infos: Mapping[str, Any], key: str, job: int) -> bool:
+    there = infos.get(f"_{key}")
+    return key in infos and (there is None or bool(there[job]))
+
+
+class Single:
+    """A vector of one environment as one, for a trial: what `infos.random_episode` needs of it."""
+
+    def __init__(self, vector: Vector, limit: int | None) -> None:
+        self._vector, self._limit, self._taken = vector, limit, 0
+        self.action_space, self.close = vector.single_action_space, vector.close
+
+    def reset(self, *, seed: int) -> tuple[Array, dict[str, Any]]:
+        """Begin an episode."""
+        self._taken = 0
+        return begun(self._vector, [seed])[0], {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        """Take a step."""
+        actions = idle_actions(self._vector)
+        actions[0] = action
+        found, paid, terminated, truncated, infos = self._vector.step(actions)
+        self._taken += 1
+        is_over, is_cut = bool(terminated[0]), bool(truncated[0])
+        info = info_of(infos, 0, is_over or is_cut)
+        return found[0], float(paid[0]), is_over, is_cut or self._taken == self._limit, info

@@ -1,0 +1,129 @@
+"""Numbers of the infos of steps: which they are of an episode, a job and a segment, and what is told of wrong keys.
+
+The step n of `Informative` has step: n, and every second time even: n; an episode with seed s has 1 + s % 50 steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from hpc_es.config.sections import Reduction
+from hpc_es.core.data import ROW, without_info
+from hpc_es.core.errors import ConfigError
+from hpc_es.tasks.episodes.infos import number
+from hpc_es.tasks.episodes.task import Episodes, Options
+from tests.toys import Informative, Step, Still, batch, nothing, played
+
+ALL: Mapping[str, Reduction] = {"step": "final", "even": "sum", "is_over": "final"}
+VECTORS = ("tests.vector_toys:InformativeLater-v0", "tests.vector_toys:InformativeAtOnce-v0")
+
+
+def task(info: Mapping[str, Reduction], env_id: str = "tests.toys:Informative-v0", **options: Any) -> Episodes:
+    return Episodes(Options(env_id=env_id, stepping="vector" if env_id in VECTORS else "auto", **options), info)
+
+
+def numbers(info: Mapping[str, Reduction], seeds: Any, **options: Any) -> list[list[float]]:
+    found: list[list[float]] = played(task(info, **options), seeds).rows["info"].tolist()
+    return found
+
+
+@pytest.mark.parametrize("env_id", ["tests.toys:Informative-v0", *VECTORS])
+def test_final_mean_and_sum_of_an_episode(env_id: str) -> None:
+    """Of 5 and 8 steps: 1 .. 5 and 1 .. 8; the even ones are 2, 4 and 2, 4, 6, 8; the last step alone is_over."""
+    reductions: tuple[Reduction, ...] = ("final", "mean", "sum")
+    found = [numbers({"step": each, "even": each, "is_over": each}, [4, 7], env_id=env_id) for each in reductions]
+    assert found[1] == [[3, 3, 1], [4.5, 5, 1]]
+    assert found[2] == [[15, 6, 1], [36, 20, 1]]
+    assert found[0][1] == [8, 8, 1] and found[0][0][0] == 5
+    assert np.isnan(found[0][0][1])  # step 5 has no `even`
+
+
+def test_of_several_episodes_it_is_the_mean_of_those_that_have_it() -> None:
+    """Of 5 and 1 steps, and of 3 and 12: one step has no even one."""
+    found = numbers({"step": "final", "even": "sum"}, [[4, 0], [2, 11]], episodes_per_job=2)
+    assert found == [[3, 6], [7.5, (2 + 42) / 2]]
+
+
+def test_jobs_that_the_stack_has_lost_keep_theirs_and_a_failed_one_has_none() -> None:
+    seeds = [49, 3, 0, 20, 99, 7, 31, 12]
+    assert [step for (step,) in numbers({"step": "mean"}, seeds)] == [25.5, 2.5, 1, 11, 25.5, 4.5, 16.5, 7]
+    failing = Episodes(Options(env_id="tests.tasks.test_infos:Failing-v0"), {"step": "mean"})
+    assert np.isnan(played(failing, [7, 3]).rows["info"]).tolist() == [[True], [False]]
+
+
+def test_an_episode_in_segments_has_its_numbers_once_it_is_over() -> None:
+    """12 and 3 steps, five at a time."""
+    segments = task({"step": "sum", "even": "mean"}).segments()
+    found = []
+    for seeds in ([11, 2], [11, 40], [11, 40]):
+        found.append(segments.play(Still(2), dataclasses.replace(batch(seeds)), 5, nothing).rows["info"].tolist())
+    assert found[0][1] == [6, 2] and found[2][0] == [78, 7]
+    assert np.isnan([*found[0][0], *found[1][0], *found[1][1]]).all()
+
+
+def test_without_keys_rows_are_as_ever() -> None:
+    assert played(task({}), [4]).rows.dtype == ROW
+    rows = played(task(ALL), [4]).rows
+    assert rows.dtype != ROW and without_info(rows).dtype == ROW and without_info(rows)["length"] == [5]
+
+
+def test_native_stepping_gives_way_and_says_so() -> None:
+    cheetah = task({"x_position": "final"}, "HalfCheetah-v5", max_episode_steps=5)
+    assert "report.info needs the info of its steps" in cheetah.notices[0]
+    with pytest.raises(ConfigError, match=r"task.stepping: is native, .* report.info needs .* expected auto or gymn"):
+        Episodes(Options(env_id="HalfCheetah-v5", stepping="native"), {"x_position": "final"})
+
+
+@pytest.mark.parametrize("env_id", ["tests.toys:Informative-v0", *VECTORS])
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("Step", r"has 'Step' \(there are numbers: even, is_over, step\); did you mean 'step'\?"),
+        ("text", r"expected numbers, but 'text' in the infos of .* is str"),
+        ("array", "expected numbers, but 'array' .* is ndarray"),
+    ],
+)
+def test_a_key_without_numbers_is_told_before_the_run(env_id: str, key: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        task({"step": "final", key: "mean"}, env_id)
+
+
+def test_of_an_episode_that_is_never_over_it_is_a_warning() -> None:
+    (notice,) = task({"success": "final"}, "tests.tasks.test_infos:Endless-v0").notices
+    assert notice == (
+        "report.info: no info of a step of tests.tasks.test_infos:Endless-v0 has 'success' (there are numbers: step), "
+        "in 1000 steps with random actions"
+    )
+
+
+def test_what_is_a_number() -> None:
+    there = [True, 2, 2.5, np.float32(3), np.bool_(True), np.array([4.0]), np.array(5)]
+    assert [number(value) for value in there] == [1, 2, 2.5, 3, 1, 4, 5]
+    assert np.isnan([number(value) for value in (None, "6", [7], {}, np.arange(2), np.array("8"), 1j)]).all()
+
+
+class Failing(Informative):
+    """The episode with seed 7 fails at its third step."""
+
+    def step(self, action: Any) -> Step:
+        if self.seed == 7 and self.count == 2:
+            raise ValueError("the simulator diverged")
+        return super().step(action)
+
+
+class Endless(Informative):
+    """It is never over."""
+
+    def step(self, action: Any) -> Step:
+        observation, reward, *_ = super().step(action)
+        return observation, reward, False, False, {"step": self.count}
+
+
+gymnasium.register("Failing-v0", Failing)
+gymnasium.register("Endless-v0", Endless)
