@@ -28,8 +28,8 @@ from hpc_es.tuning.check import check
 from hpc_es.tuning.objective import fraction, measures, objective
 from hpc_es.tuning.plan import load
 from hpc_es.tuning.sampling import Hyperparameters
-from hpc_es.tuning.table import freeze, frozen, known
-from hpc_es.tuning.trial import BEGUN, COMPLETE, FAILED, OVER, PRUNED, PRUNING, Trial, begun, lock
+from hpc_es.tuning.table import extend, freeze, frozen, grown, known
+from hpc_es.tuning.trial import BEGUN, COMPLETE, FAILED, OVER, PRUNED, PRUNING, Trial, begun, held, lock
 
 if TYPE_CHECKING:
     from hpc_es.tuning.study import Study
@@ -84,16 +84,24 @@ class Master:
         self._written = 0.0
 
     def _frozen(self, ranks: int) -> list[Hyperparameters]:
+        """Return the trials of the directory, to which those that it lacks are added; no more than are wanted."""
         identity = self._plan.identity()
-        table = known(self._directory, identity)
-        if table is None:
+        if known(self._directory, identity) is None:
             check(self._plan, ranks)
             with writing(self._directory):
                 self._directory.mkdir(parents=True, exist_ok=True)
-            table = freeze(self._directory, identity, self._plan.table())
-        elif found := frozen(self._directory):
-            self._plan = self._plan.named_as(found["identity"])
-        return table
+            freeze(self._directory, identity, self._plan.table())
+        found = frozen(self._directory)
+        assert found is not None
+        self._plan = self._plan.named_as(found["identity"])
+        identity, trials = self._plan.identity(), self._plan.table()
+        table: list[Hyperparameters] = found["trials"]
+        if (more := grown(found, identity, trials)["identity"]["trials"] - found["identity"]["trials"]) > 0:
+            check(self._plan, ranks)
+            with held(lock(self._directory, "table")):
+                table = extend(self._directory, identity, trials)
+            sys.stdout.write(f"{self._directory}: {more} more trials than before\n")
+        return table[: self._plan.trials]
 
     # The next trial.
 

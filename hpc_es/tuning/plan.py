@@ -79,8 +79,12 @@ class Plan:
 
     def named_as(self, identity: Mapping[str, Any]) -> Plan:
         """Return the plan with the names of keys that the trials and the study of a directory have."""
-        space, _ = parse_space(identity["space"], self.options.search)
-        return dataclasses.replace(self, space=space, raw=identity["space"])
+        entries = applying(Config, identity["base"])
+        names = {renamed(key, entries): key for key in identity["space"]}
+        entries = applying(Config, self.base)
+        raw = {names[renamed(key, entries)]: values for key, values in self.raw.items()}
+        space, _ = parse_space(raw, self.options.search)
+        return dataclasses.replace(self, space=space, raw=raw)
 
     def config(self, hyperparameters: Hyperparameters, number: int = 0) -> Config:
         """Return the config of a trial; ConfigError."""

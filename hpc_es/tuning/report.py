@@ -16,6 +16,7 @@ from hpc_es.tuning.trial import BEGUN, COMPLETE, FAILED, PRUNING, Trial, begun
 
 MISSING = "missing"  # never begun
 ORDER = (COMPLETE, PRUNING, FAILED, BEGUN, MISSING)
+AGAIN = "compare the best few with repetitions"
 CSV, PICTURE, BEST = "trials.csv", "tuning.png", "best.yaml"
 Row = dict[str, Any]
 
@@ -32,6 +33,11 @@ class Report:
     def best(self) -> Row | None:
         """The best complete trial."""
         return self.rows[0] if self.rows and self.rows[0]["state"] == COMPLETE else None
+
+    @property
+    def repetitions(self) -> int:
+        """How often each trial is run, with other random numbers."""
+        return int(self.identity.get("repetitions") or self.identity["base"].get("repetitions") or 1)
 
     @property
     def keys(self) -> list[str]:
@@ -104,6 +110,9 @@ def report_text(report: Report) -> str:
     lines += [f"trial {row['trial']} {row['state']}: {row['reason']}" for row in report.rows if row["state"] == FAILED]
     if report.numbers(FAILED):
         lines.append("(to run a failed trial again, remove its directory and start the same command)")
+    complete = len(report.numbers(COMPLETE))
+    if report.repetitions == 1 and complete > 1:
+        lines.append(f"each trial was run once, so the best of {complete} is in part the luckiest: {AGAIN}")
     for state, words in ((MISSING, "not begun yet"), (BEGUN, "begun, and running or to be carried on")):
         if numbers := report.numbers(state):
             lines.append(f"{words}: {_runs(numbers)}")

@@ -14,7 +14,7 @@ from hpc_es.config.yaml_text import Dumper
 from hpc_es.storage.files import write_text
 from hpc_es.tuning.objective import BY_NAME
 from hpc_es.tuning.plan import varied
-from hpc_es.tuning.report import BEST, CSV, PICTURE, Report, Row
+from hpc_es.tuning.report import AGAIN, BEST, CSV, PICTURE, Report, Row
 from hpc_es.tuning.space import as_text
 from hpc_es.tuning.trial import COMPLETE, Trial
 
@@ -57,6 +57,7 @@ def best_config(report: Report, best: Row) -> str:
     head = [
         f"# Trial {best['trial']} of {report.directory}: the best of {len(report.numbers(COMPLETE))}",
         f"# complete trials, with {goal} {best['objective']:.6g}.",
+        *([f"# Each trial was run once, so it is in part the luckiest: {AGAIN}."] if report.repetitions == 1 else []),
         f"# Run:    python -m hpc_es.main {report.directory / BEST}",
         *(f"# {key}: {as_text(value)}" for key, value in sorted(best["hyperparameters"].items())),
     ]

@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,31 +25,12 @@ from hpc_es.storage.files import writing
 from hpc_es.storage.run_lock import RunLock
 from hpc_es.tuning.sampling import Hyperparameters
 from hpc_es.tuning.space import Range, Space, as_text
-from hpc_es.tuning.trial import COMPLETE, OVER, PRUNING, Trial, lock
+from hpc_es.tuning.trial import COMPLETE, OVER, PRUNING, Trial, held, lock
 
 JOURNAL = "study.journal"
 STEPS = 20  # a trial is compared with others at so many points of its budget
 FIRST_STEP = 4  # at which it may be pruned
 FINISHED_FIRST = 5  # trials, before any is pruned
-WAIT_SECONDS, LOOK_SECONDS = 120.0, 0.01  # for a lock that others hold for milliseconds
-
-
-@contextlib.contextmanager
-def held(mine: RunLock) -> Iterator[None]:
-    """Hold a lock that is never held for long; InUseError after WAIT_SECONDS."""
-    limit = time.monotonic() + WAIT_SECONDS
-    while True:
-        try:
-            mine.acquire()
-            break
-        except InUseError:
-            if time.monotonic() > limit:
-                raise
-            time.sleep(LOOK_SECONDS)
-    try:
-        yield
-    finally:
-        mine.release()
 
 
 class JournalLock(JournalFileOpenLock):

@@ -6,13 +6,15 @@ output/locks/trial_0007/lock    held by the task that runs it; it dies with its 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpc_es.core.errors import UserError
+from hpc_es.core.errors import InUseError, UserError
 from hpc_es.storage.files import write_json, writing
 from hpc_es.storage.metrics_log import JSONL
 from hpc_es.storage.run_lock import RunLock
@@ -23,6 +25,7 @@ PRUNED = "pruned.json"  # while the trial is still running: every group of ranks
 BEGUN, COMPLETE, PRUNING, FAILED = "begun", "complete", "pruned", "failed"
 OVER = (COMPLETE, PRUNING, FAILED)
 MOST_BEGINNINGS = 3  # without a new generation
+WAIT_SECONDS, LOOK_SECONDS = 120.0, 0.01  # for a lock that others hold for milliseconds
 
 
 @dataclass(frozen=True)
@@ -126,3 +129,21 @@ def lock(directory: Path, name: str) -> RunLock:
     with writing(place):
         place.mkdir(parents=True, exist_ok=True)
     return RunLock(place)
+
+
+@contextlib.contextmanager
+def held(mine: RunLock) -> Iterator[None]:
+    """Hold a lock that is never held for long; InUseError after WAIT_SECONDS."""
+    limit = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            mine.acquire()
+            break
+        except InUseError:
+            if time.monotonic() > limit:
+                raise
+            time.sleep(LOOK_SECONDS)
+    try:
+        yield
+    finally:
+        mine.release()

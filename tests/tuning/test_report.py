@@ -121,6 +121,24 @@ def test_the_picture_has_a_panel_a_hyperparameter(search: str, scale: str, tmp_p
     assert list(left.get_lines()[1].get_ydata()) == [7.25]  # the ring
 
 
+def test_one_run_a_trial_is_said_to_be_in_part_luck(tmp_path: Path, capsys: Any) -> None:
+    note = "each trial was run once, so the best of 2 is in part the luckiest: compare the best few with repetitions"
+    cli.run(["tune-report", str(tuning(tmp_path))])
+    assert note in capsys.readouterr().out
+    assert "# Each trial was run once" in (tmp_path / "best.yaml").read_text()
+    other = tmp_path / "repeated"
+    other.mkdir()
+    cli.run(["tune-report", str(tuning(other, base=f"{TINY}repetitions: 3\n"))])
+    assert "luckiest" not in capsys.readouterr().out + (other / "best.yaml").read_text()
+
+
+def test_a_log_axis_of_one_decade_has_several_labels(tmp_path: Path) -> None:
+    drawn = figure(read_report(tuning(tmp_path, "optuna")))
+    drawn.canvas.draw()
+    labels = [label.get_text() for label in drawn.axes[0].get_xticklabels()]
+    assert labels == ["0.01", "0.03", "0.1"]
+
+
 def test_a_narrow_list_has_a_linear_axis(tmp_path: Path) -> None:
     identity = {"base": {}, "space": {"a": [1, 2]}, "search": "grid", "trials": 2, "objective": "final_return"}
     freeze(tmp_path, identity, [{"a": 1}, {"a": 2}])

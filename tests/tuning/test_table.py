@@ -11,7 +11,9 @@ import pytest
 
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.tuning import table
-from hpc_es.tuning.table import NAME, freeze, known
+from hpc_es.tuning.plan import load
+from hpc_es.tuning.table import NAME, extend, freeze, known
+from tests.runs import TINY
 
 IDENTITY = {"base": {"seed": 1}, "space": {"algorithm.sigma": [0.1, 0.2]}, "trials": 2}
 TRIALS = [{"algorithm.sigma": 0.1}, {"algorithm.sigma": 0.2}]
@@ -49,7 +51,75 @@ def test_another_tuning_is_refused_with_what_differs(tmp_path: Path) -> None:
         known(tmp_path, other)
     assert "base.seed: 1 in the directory, 2" in str(error.value)
     assert "space.algorithm.sigma: [0.1, 0.2] in the directory, [0.1, 0.3]" in str(error.value)
-    assert "trials" not in str(error.value)
+    assert "trials:" not in str(error.value)
+
+
+def test_what_no_result_depends_on_may_differ(tmp_path: Path) -> None:
+    freeze(tmp_path, IDENTITY, TRIALS)
+    base = {"seed": 1, "name": "x", "report": {"tensorboard": True}, "mpi": {"schedule": "static"}}
+    assert known(tmp_path, {**IDENTITY, "base": base}) == TRIALS
+    with pytest.raises(UserError, match=r"base\.mpi\.chunk_size: auto in the directory, 4 in the config"):
+        known(tmp_path, {**IDENTITY, "base": {**base, "mpi": {"chunk_size": 4}}})
+
+
+RANDOM = "search: random\nspace: {algorithm.sigma: {log_uniform: [0.01, 1]}, seed: {integer: [0, 9]}}\n"
+SIGMAS, RATES = "algorithm.sigma: [0.1, 0.2]", "algorithm.optimizer.learning_rate: [0.1, 0.2]"
+
+
+def planned(directory: Path, tuning: str) -> Any:
+    """The plan of a tuning file with these lines."""
+    (directory / "tiny.yaml").write_text(TINY)
+    (directory / "tune.yaml").write_text(f"base: tiny.yaml\n{tuning}")
+    return load(directory / "tune.yaml")
+
+
+def test_a_random_search_goes_on_with_the_same_first_trials(tmp_path: Path) -> None:
+    six, eight, output = planned(tmp_path, f"{RANDOM}trials: 6"), planned(tmp_path, f"{RANDOM}trials: 8"), tmp_path
+    first = freeze(output, six.identity(), six.table())
+    assert known(output, eight.identity()) == first
+    assert extend(output, eight.identity(), eight.table()) == known(output, eight.identity()) == eight.table()
+    assert eight.table()[:6] == first
+    assert known(output, six.identity()) == eight.table(), "fewer are known too"
+    assert extend(output, six.identity(), six.table()) == eight.table(), "none is lost"
+
+
+def test_what_is_in_the_table_stays_where_this_machine_computes_other_last_bits(tmp_path: Path) -> None:
+    freeze(tmp_path, planned(tmp_path, f"{RANDOM}trials: 1").identity(), [{"algorithm.sigma": 0.5, "seed": 1}])
+    two = planned(tmp_path, f"{RANDOM}trials: 2")
+    assert extend(tmp_path, two.identity(), two.table()) == [{"algorithm.sigma": 0.5, "seed": 1}, two.table()[1]]
+
+
+def test_a_grid_gets_further_values_behind_the_trials_that_it_has(tmp_path: Path) -> None:
+    """[0.1, 0.2] x [0.1, 0.2] and 0.05 in the first list: the four keep their numbers, and two are new."""
+    small = planned(tmp_path, f"space: {{{SIGMAS}, {RATES}}}")
+    large = planned(tmp_path, f"space: {{algorithm.sigma: [0.05, 0.1, 0.2], {RATES}}}")
+    there = freeze(tmp_path, small.identity(), small.table())
+    assert known(tmp_path, large.identity()) == there
+    grown = extend(tmp_path, large.identity(), large.table())
+    assert grown[:4] == there
+    assert [(trial["algorithm.sigma"], trial["algorithm.optimizer.learning_rate"]) for trial in grown[4:]] == [
+        (0.05, 0.1),
+        (0.05, 0.2),
+    ]
+    assert known(tmp_path, large.identity()) == grown
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (f"space: {{{SIGMAS}}}", "space: {algorithm.sigma: [0.1]}", "but keeps those that it has"),
+        (f"space: {{{SIGMAS}}}", f"space: {{{SIGMAS}, {RATES}}}", "but keeps those that it has"),
+        (f"{RANDOM}trials: 3", f"{RANDOM.replace('0.01', '0.02')}trials: 4", "the space decides what is drawn"),
+        (f"{RANDOM}trials: 3", f"{RANDOM}trials: 3\nrepetitions: 2", "repetitions: null in the directory, 2"),
+        (f"{RANDOM}trials: 3", f"{RANDOM}trials: 3".replace("random", "optuna"), "search: random in the directory"),
+    ],
+)
+def test_what_would_change_the_trials_is_refused_with_the_reason(old: str, new: str, said: str, tmp_path: Path) -> None:
+    plan = planned(tmp_path, old)
+    freeze(tmp_path, plan.identity(), plan.table())
+    with pytest.raises(UserError, match="whose trials these would change") as error:
+        known(tmp_path, planned(tmp_path, new).identity())
+    assert said in str(error.value)
 
 
 def test_a_damaged_table_is_noticed(tmp_path: Path) -> None:

@@ -249,6 +249,36 @@ def test_repetitions_in_groups_and_the_success_objective(tmp_path: Path) -> None
     assert status(output)["generation"] == 3 * 1 + 3 * 6
 
 
+RANDOM = "search: random\nspace: {algorithm.sigma: {log_uniform: [0.05, 0.5]}}\n"
+
+
+def test_a_random_search_of_more_trials_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    output = tmp_path / "search"
+    tune(0, output, f"{RANDOM}trials: 2")
+    first = outcome(output)
+    files = {path: path.stat().st_mtime_ns for path in output.glob("trial_*/*")}
+    said = tune(0, output, f"{RANDOM}trials: 3")
+    assert "1 more trials than before" in said and "3 trials: 3 complete" in said
+    assert {path: path.stat().st_mtime_ns for path in files} == files, "what is done stays"
+    tune(0, tmp_path / "at_once", f"{RANDOM}trials: 3")
+    assert outcome(output) == outcome(tmp_path / "at_once")
+    assert {number: row for number, row in outcome(output).items() if number < 2} == first
+    assert "2 trials: 2 complete" in tune(0, output, f"{RANDOM}trials: 2"), "fewer are those that come first"
+
+
+@pytest.mark.long
+def test_a_study_goes_on_with_more_trials(tmp_path: Path) -> None:
+    output = tmp_path / "study"
+    tune(0, output, OPTUNA.replace("trials: 8", "trials: 2"))
+    first = outcome(output)
+    said = tune(0, output, OPTUNA.replace("trials: 8", "trials: 3"))
+    assert "1 more trials than before" in said
+    assert sorted(outcome(output)) == [0, 1, 2]
+    assert {number: row for number, row in outcome(output).items() if number < 2} == first
+    tune(0, tmp_path / "at_once", OPTUNA.replace("trials: 8", "trials: 3"))
+    assert outcome(output) == outcome(tmp_path / "at_once"), "one task alone has the study's trials in their order"
+
+
 OPTUNA = """search: optuna
 trials: 8
 space: {algorithm.sigma: {log_uniform: [0.01, 1]}, policy.hidden_dims: [[8], [4, 4]]}"""
