@@ -19,7 +19,7 @@ from urllib.parse import quote
 import h5py
 import numpy as np
 
-CLOCK_AND_RANKS = re.compile(r".*seconds.*|steps_per_second|time_.*|predict_.*|ranks|evaluating_ranks")
+CLOCK_AND_RANKS = re.compile(r".*seconds.*|steps_per_second|time_.*|predict_.*|(.*_)?ranks")
 RECORD = "record.json"  # of a program
 NOT_OF_THE_RESULT = {"seconds", "budget", "repetitions"}
 
