@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from hpc_es.config.loading import validate
-from hpc_es.jobs.evaluation import Actions, Asked, play
-from hpc_es.report.saved_policy import Stored, single_episodes
+from hpc_es.core.errors import UserError
+from hpc_es.jobs.evaluation import Asked, play
+from hpc_es.report.saved_policy import Actions, LoadedPolicy, Stored, load_policy, single_episodes
+from hpc_es.tasks.policy_problems import Episodic
 from tests import runs
 from tests.harness import ROOT, mpiexec, python
 
@@ -62,13 +64,17 @@ def test_a_directory_without_snapshots_is_told_once(tmp_path: Path) -> None:
     assert done.status == 2 and done.stderr.count("expected a run directory with checkpoints") == 1, str(done)
 
 
-def returns(actions: Actions, seed: int = 0) -> list[float]:
-    """Of a policy that finds all arms alike, on 100 pulls of arms that pay 0.1 and 0.9 of the time."""
+def indifferent() -> tuple[Stored, Episodic]:
+    """A policy that finds all arms alike, and its task: 100 pulls of arms that pay 0.1 and 0.9 of the time."""
     task = {"kind": "bandits", "distribution": "easy"}
     config = validate({"task": task, "algorithm": {"kind": "actor_critic"}})
-    built = single_episodes(config.task)
     source = Stored(Path(), config, "last", 0, {"theta": np.zeros(10_176 + 98, np.float32)})
-    rows: list[float] = play(source, built, Asked(20, seed, actions))["return_"].tolist()
+    return source, single_episodes(config.task)
+
+
+def returns(actions: Actions, seed: int = 0) -> list[float]:
+    """Of the policy that finds all arms alike."""
+    rows: list[float] = play(*indifferent(), Asked(20, seed, actions))["return_"].tolist()
     return rows
 
 
@@ -77,3 +83,28 @@ def test_sampled_actions_are_drawn_and_greedy_ones_are_not() -> None:
     assert all(30 < each < 70 for each in returns("sampled"))
     assert not any(30 < each < 70 for each in returns("greedy"))
     assert returns("sampled") == returns("sampled") != returns("sampled", seed=1)
+
+
+def drawn(rows: int, seed: int | None) -> list[int]:
+    """What a loaded policy pulls of two arms that it finds alike, in 300 steps."""
+    rng = None if seed is None else np.random.default_rng(seed)
+    policy = LoadedPolicy(*indifferent(), rng=rng)
+    pulls = [np.ravel(policy(np.zeros((rows, policy.spaces.observations)))) for _ in range(300)]
+    return [int(pull) for step in pulls for pull in step]
+
+
+def test_a_loaded_policy_draws_by_its_generator_or_is_greedy() -> None:
+    """Of 600 fair pulls 300 +- 12 are the second arm; both rows of a batch draw for themselves."""
+    assert set(drawn(2, None)) == {0}
+    pulls = drawn(2, seed=1)
+    assert 240 < sum(pulls) < 360
+    assert pulls == drawn(2, seed=1) != drawn(2, seed=2)
+    assert 100 < sum(a != b for a, b in zip(pulls[::2], pulls[1::2], strict=True)) < 200
+    assert drawn(0, seed=1) == []
+
+
+def test_a_deterministic_policy_is_not_sampled(run: Path) -> None:
+    with pytest.raises(UserError, match="a policy trained by es is deterministic"):
+        load_policy(run, actions="sampled")
+    with pytest.raises(ValueError, match="actions is 'drawn', expected 'greedy', 'sampled'"):
+        load_policy(run, actions="drawn")  # type: ignore[arg-type]

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from hpc_es import cli
+from hpc_es.config.kinds import module
 from hpc_es.core.data import Box, Float32, Normaliser, Perturbed, Spaces
 from hpc_es.policies.mlp import keras_model as mlp_keras
 from hpc_es.policies.mlp.policy import MLP, Options
 from hpc_es.report.saved_policy import load_policy
+from hpc_es.storage import checkpoint
 from tests.harness import python, script
-from tests.trained import HEADS, NORMALISED, NORMALISER, WIDTH, run
+from tests.trained import HEADS, NORMALISED, NORMALISER, WIDTH, outputs, run
 
 keras: Any = None
 pytestmark = pytest.mark.tensorflow
@@ -93,6 +95,97 @@ def test_export_loads_without_hpc_es(tmp_path: Path) -> None:
     last, best = (load_policy(path, which)(seen) for which in ("last", "best"))
     np.testing.assert_allclose(np.load(tmp_path / "acted.npy"), last, atol=1e-5)
     assert np.abs(last - best).max() > 1e-3
+
+
+WRAPPERS = """[{gymnasium.wrappers:ReshapeObservation: {shape: [1, 3]}},
+    {gymnasium.wrappers:RescaleObservation: {min_obs: -1.0, max_obs: 1.0}}, gymnasium.wrappers:FlattenObservation,
+    {gymnasium.wrappers:RescaleAction: {min_action: -1.0, max_action: 1.0}}, gymnasium.wrappers:ClipAction]"""
+
+
+def model_of(*arguments: object) -> Any:
+    """What `hpc-es export` writes to its second argument."""
+    assert cli.run(["export", *map(str, arguments)]) == 0
+    return keras.models.load_model(arguments[1])
+
+
+@pytest.mark.parametrize("kind", ["mlp", "lstm"])
+def test_wrappers_are_layers_of_the_model(kind: str, tmp_path: Path) -> None:
+    """Observations from -100, 100 to -1, 1; actions from -1, 1 to 0, 20."""
+    options = "{low: 0.0, high: 20.0, bounded: true}"
+    path = run(
+        "task.env_id=tests.toys:Reach-v0",
+        f"task.env_kwargs={options}",
+        f"task.wrappers={WRAPPERS}",
+        f"policy={{kind: {kind}, hidden_dims: [4]}}",
+        "algorithm.optimizer.learning_rate=0.01",
+    )
+    seen = np.random.default_rng(2).uniform(-100, 100, (20, 3)).astype(np.float32)
+    policy, inner = load_policy(path, "last"), load_policy(path, "last", env="wrapped")
+    model = model_of(path, tmp_path / "policy.keras", "--which", "last")
+    wrapped = model_of(path, tmp_path / "wrapped.keras", "--which", "last", "--env", "wrapped")
+    memory = [np.zeros((20, 4), np.float32)] * 2
+    found, other = (
+        np.asarray(each(x) if kind == "mlp" else each([x[:, np.newaxis], *memory])[0][:, 0])
+        for each, x in ((model, seen), (wrapped, seen / 100))
+    )
+    np.testing.assert_allclose(found, policy(seen), rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(other, inner(seen / 100), atol=1e-5)
+    np.testing.assert_allclose(found, 10 * (np.clip(other, -1, 1) + 1), rtol=1e-5, atol=1e-4)
+    assert (found >= 0).all() and (found <= 20).all() and ((found > 0.1) & (found < 19.9)).any()
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "said"),
+    [
+        ("hpc_es.tasks.last_step:LastStep", "LastStep has a `step` or `reset` of its own"),
+        ("tests.tasks.test_wrappers:Mirrored", "Mirrored (task.wrappers[0]) cannot be written as Keras layers"),
+    ],
+)
+def test_a_wrapper_that_is_no_layer_is_refused(wrapper: str, said: str, tmp_path: Path, capsys: Any) -> None:
+    path, file = run(f"task.wrappers=['{wrapper}']"), tmp_path / "policy.keras"
+    with pytest.raises(SystemExit) as left:
+        cli.main(["export", str(path), str(file)])
+    assert left.value.code == 2 and said in capsys.readouterr().err and not file.exists()
+    seen = np.ones((1, 7 if "LastStep" in wrapper else 3), np.float32)
+    model = model_of(path, file, "--env", "wrapped")
+    assert int(np.argmax(model(seen))) == load_policy(path, env="wrapped")(seen[0])
+
+
+@pytest.mark.long
+def test_every_checkpoint_of_a_run_is_exported(tmp_path: Path) -> None:
+    path, seen = run("checkpoint.interval=1"), np.ones((1, 3), np.float32)
+    assert cli.run(["export", str(path), str(tmp_path / "all"), "--all"]) == 0
+    names = [f"checkpoint_{generation:010d}" for generation in range(3)]
+    assert sorted(file.name for file in (tmp_path / "all").iterdir()) == ["best.keras", *(f"{n}.keras" for n in names)]
+    for name in names:
+        model = keras.models.load_model(tmp_path / "all" / f"{name}.keras")
+        theta = checkpoint.load(path / "checkpoints" / f"{name}.h5").state.theta
+        np.testing.assert_allclose(model(seen)[0], outputs(theta, 4, 2, seen)[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "lstm"])
+def test_the_value_is_the_last_output(kind: str) -> None:
+    """It is linear in what the output layer sees: tanh of the hidden layer, or the LSTM's h."""
+    network: Any = module("policies", kind)
+    made = network.build(network.Options(hidden_dims=(4,)), Spaces(WIDTH, HEADS["discrete"][0]))
+    rng = np.random.default_rng(3)
+    theta, value = (rng.standard_normal(n).astype(np.float32) for n in (made.size, 5))
+    build = importlib.import_module(f"hpc_es.policies.{kind}.keras_model").model
+    model = build(made, theta, None, value=value)
+    if kind == "mlp":
+        found = np.asarray(model(SEEN)[1])
+        features = np.tanh(SEEN @ theta[: 4 * WIDTH].reshape(WIDTH, 4) + theta[4 * WIDTH : 4 * WIDTH + 4])
+    else:
+        zeros = np.zeros((len(SEEN), 4), np.float32)
+        _, h, _, values = model([SEEN[:, np.newaxis], zeros, zeros])
+        found, features = np.asarray(values[:, 0]), np.asarray(h)
+    np.testing.assert_allclose(found[:, 0], features @ value[:4] + value[4], atol=1e-5)
+
+
+def test_a_value_head_that_is_not_there_is_told(tmp_path: Path, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["export", str(run()), str(tmp_path / "policy.keras"), "--value"])
+    assert left.value.code == 2 and "trained by es has no value head to export" in capsys.readouterr().err
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:

@@ -175,14 +175,25 @@ class Shifted(Survival):
 class Reach(Survival):
     """A Box of two actions that must be legal ones; the reward is their sum."""
 
-    def __init__(self, low: float = -1.0, high: float = 1.0, dtype: str = "float32") -> None:
+    def __init__(self, low: float = -1.0, high: float = 1.0, dtype: str = "float32", bounded: bool = False) -> None:
         self.action_space = spaces.Box(low, high, (2,), np.dtype(dtype).type)
+        if bounded:
+            self.observation_space = spaces.Box(-100, 100, (3,), np.float32)
 
     def step(self, action: Any) -> Step:
         assert action.shape == (2,)
         assert ((self.action_space.low <= action) & (action <= self.action_space.high)).all(), action.tolist()
         observation, _, *rest = super().step(action)
         return observation, float(action.sum()), *rest  # type: ignore[return-value]
+
+
+class Named(Survival):
+    """Observations and actions are dicts."""
+
+    observation_space = spaces.Dict(time=spaces.Box(-np.inf, np.inf, (3,), np.float32), even=spaces.Discrete(2))
+
+    def observed(self) -> Any:
+        return {"time": super().observed(), "even": self.count % 2}
 
 
 class Chaos(gymnasium.Env[Any, Any]):
@@ -236,7 +247,20 @@ class Plus(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 ENVIRONMENTS = (
-    *(Survival, IntegerSurvival, DoubleSurvival, Faulty, Slow, Hidden, Growing, Globals, Shifted, Reach, Strange),
+    *(
+        Survival,
+        IntegerSurvival,
+        DoubleSurvival,
+        Faulty,
+        Slow,
+        Hidden,
+        Growing,
+        Globals,
+        Shifted,
+        Reach,
+        Named,
+        Strange,
+    ),
     Chaos,
     Informative,
 )

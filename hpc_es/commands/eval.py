@@ -57,12 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
         return _all(arguments)
     if arguments.video:
         video.prepare(arguments.video)  # before a simulator is imported
-    from hpc_es.jobs.evaluation import evaluate, require_actions, seeds
-    from hpc_es.report.saved_policy import stored
+    from hpc_es.jobs.evaluation import evaluate, seeds
+    from hpc_es.report.saved_policy import require_stochastic, stored
 
     with stdout_to_stderr():
         source = changed(stored(arguments.path, arguments.which, arguments.trust), arguments.overrides)
-        require_actions(source, arguments.actions)
+        if arguments.actions == "sampled":
+            require_stochastic(source.config)
         if arguments.video:  # first, as it is what may be impossible here
             video.film(source, seeds(arguments.seed, [0])[0], arguments.video)
         result = evaluate(source, _asked(arguments))

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -23,16 +23,15 @@ from hpc_es.config.resolved import parse_resolved
 from hpc_es.config.sections import USUAL_CHUNK
 from hpc_es.core.acting import Actor, Batch, Policy
 from hpc_es.core.data import Chunk, Rows, cut
-from hpc_es.core.errors import CheckpointError, UserError
+from hpc_es.core.errors import CheckpointError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.mpi.world import World
-from hpc_es.report.saved_policy import Stored, check_snapshot, single_episodes
+from hpc_es.report.saved_policy import Actions, Stored, check_snapshot, require_stochastic, single_episodes
 from hpc_es.storage.checkpoint import is_whole, load
 from hpc_es.storage.checkpoint_store import BEST, DIRECTORY, Store
 from hpc_es.storage.repetition_list import require_run
 from hpc_es.tasks.policy_problems import Episodic
 
-Actions = Literal["sampled", "greedy"]
 SAMPLING_BLOCK = 2  # training's own episodes have blocks 0 and 1
 
 
@@ -47,7 +46,8 @@ class Asked:
 
 def evaluate(source: Stored, asked: Asked) -> dict[str, Any]:
     """Return the numbers of the episodes; returns and lengths are those of episodes that did not fail, or None."""
-    require_actions(source, asked.actions)
+    if asked.actions == "sampled":
+        require_stochastic(source.config)
     task: Episodic = single_episodes(source.config.task)
     try:
         rows = play(source, task, asked)
@@ -61,14 +61,6 @@ def evaluate(source: Stored, asked: Asked) -> dict[str, Any]:
         "env_id": getattr(source.config.task, "env_id", source.config.task.kind),
         "which": source.which,
     }
-
-
-def require_actions(source: Stored, actions: Actions) -> None:
-    """Raise UserError where actions are to be drawn, and the policy has none to draw from."""
-    kind = source.config.algorithm.kind
-    if actions == "sampled" and not module("algorithms", kind).NEEDS.stochastic:
-        text = f"--actions sampled: a policy trained by {kind} is deterministic, it has no probabilities to draw from"
-        raise UserError(f"{text}; leave it out, or say greedy")
 
 
 def play(source: Stored, task: Episodic, asked: Asked) -> Rows:

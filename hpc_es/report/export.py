@@ -1,20 +1,29 @@
-"""A trained policy as a Keras model, with its observation normaliser inside."""
+"""A trained policy as a Keras model, with its observation normaliser and the environment's wrappers inside."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hpc_es.config.foreign import is_foreign
 from hpc_es.core import extras
+from hpc_es.core.data import Array, Discrete, Spaces
 from hpc_es.core.errors import UserError
+from hpc_es.policies.networks.keras_layers import Affine, Clip, Reshape, Surroundings, Transformation
 from hpc_es.storage.files import written
 
 if TYPE_CHECKING:
-    from hpc_es.report.saved_policy import Which
+    from hpc_es.report.saved_policy import Env, Which
+    from hpc_es.tasks.episodes.wrappers import AppliedWrappers, Layer
+
+SUFFIX = ".keras"
 
 
 def require() -> None:
@@ -32,19 +41,71 @@ def is_exportable(kind: str) -> bool:
     return not is_foreign(kind) and importlib.util.find_spec(f"hpc_es.policies.{kind}.keras_model") is not None
 
 
-def export(path: Path, output: Path, which: Which | None, trust: bool = False) -> None:
-    """The policy of a run or checkpoint into a .keras file."""
+@dataclass(frozen=True)
+class ExportOptions:
+    """What is exported of a run or checkpoint."""
+
+    which: Which | None = None  # theta
+    env: Env = "unwrapped"  # what the model acts in: see `load_policy`
+    value: bool = False  # whether the model has the value head too
+    trust: bool = False
+
+
+def export(path: Path, output: Path, options: ExportOptions) -> None:
+    """Write the policy of a run or checkpoint into a .keras file; UserError where it cannot be expressed."""
     from hpc_es.report.saved_policy import load_policy
 
-    policy = load_policy(path, which, trust)
+    policy = load_policy(path, options.which, options.trust, env=options.env)
     kind = policy.config.policy.kind
     if not is_exportable(kind):
         raise UserError(f"{path}: a policy of kind {kind!r} cannot be exported")
+    value = policy.source.shared.get("value") if options.value else None
+    if options.value and value is None:
+        raise UserError(f"{path}: a policy trained by {policy.config.algorithm.kind} has no value head to export")
+    around = surroundings(policy.wrappers, policy.spaces) if policy.wrappers else None
     os.environ["KERAS_BACKEND"] = "tensorflow"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # nothing here is worth starting a GPU for
     build = importlib.import_module(f"hpc_es.policies.{kind}.keras_model").model
-    _save(build(policy.policy, policy.source.theta, policy.source.normaliser), output)
+    _save(build(policy.policy, policy.source.theta, policy.source.normaliser, around, value), output)
+
+
+def surroundings(wrappers: AppliedWrappers, spaces: Spaces) -> Surroundings:
+    """Return wrappers as layers of the model; UserError where one cannot be expressed so."""
+    shape = wrappers.observation_space.shape
+    steps: dict[str, list[Transformation]] = {"observations": [], "actions": [], "none": []}
+    for layer in wrappers.layers:
+        found = _transformations(layer)
+        if found is None or shape is None or (layer.effect == "actions" and isinstance(spaces.actions, Discrete)):
+            text = f"{layer.name} (task.wrappers[{layer.index}]) cannot be written as Keras layers"
+            raise UserError(f"{text}: with --env wrapped the model acts in the environment with its wrappers")
+        steps[layer.effect] += found
+    return Surroundings(shape, steps["observations"], steps["actions"][::-1])
+
+
+def _transformations(layer: Layer) -> list[Transformation] | None:
+    """Return what a wrapper does to observations or actions; None where that is not known."""
+    from gymnasium import spaces, wrappers
+
+    wrapper, cls = layer.wrapper, type(layer.wrapper)
+    below = wrapper.env.observation_space
+    if layer.effect == "none" or (cls is wrappers.DtypeObservation and wrapper.observation_space.dtype.kind == "f"):
+        return []
+    if cls is wrappers.RescaleAction:
+        return [_affine(wrapper.action, wrapper.action_space.shape)]
+    if cls is wrappers.RescaleObservation:
+        return [_affine(wrapper.observation, below.shape)]
+    if cls is wrappers.ClipAction:
+        return [Clip(wrapper.env.action_space.low, wrapper.env.action_space.high)]
+    if cls in {wrappers.FlattenObservation, wrappers.ReshapeObservation} and isinstance(below, spaces.Box):
+        return [Reshape(wrapper.observation_space.shape)]
+    return None
+
+
+def _affine(method: Callable[[Array], Array], shape: tuple[int, ...]) -> Affine:
+    """Return what a method does that is affine in each element."""
+    offset = method(np.zeros(shape))
+    return Affine(method(np.ones(shape)) - offset, offset)
 
 
 def _save(model: object, output: Path) -> None:

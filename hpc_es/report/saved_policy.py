@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from hpc_es.algorithms.actor_critic.episodes import Sampled
 from hpc_es.config import import_paths
 from hpc_es.config.kinds import module
 from hpc_es.config.resolved import completed, parse_resolved, plain_data
@@ -18,13 +19,18 @@ from hpc_es.config.sections import Config
 from hpc_es.config.sources import check_trust, foreign_kinds
 from hpc_es.core.acting import Actor, Policy
 from hpc_es.core.data import Array, Arrays, Discrete, Float32, Perturbed, Spaces
-from hpc_es.core.errors import CheckpointError
+from hpc_es.core.errors import CheckpointError, ConfigError, UserError
 from hpc_es.storage.checkpoint import Snapshot, load
 from hpc_es.storage.checkpoint_store import BEST, find
 from hpc_es.storage.repetition_list import require_run
 from hpc_es.storage.status import final_evaluation, is_surpassed
 
+if TYPE_CHECKING:
+    from hpc_es.tasks.episodes.wrappers import AppliedWrappers
+
 Which = Literal["best", "last"]
+Env = Literal["unwrapped", "wrapped"]
+Actions = Literal["greedy", "sampled"]
 Normaliser = tuple[Float32, Float32, float]
 
 ROWS = 64  # observations of a large batch that share one stack of parameters, which is a copy of theta a row
@@ -127,6 +133,14 @@ def single_episodes(options: Any) -> Any:
     return module("tasks", options.kind).build(with_changes(options, episodes_per_job=1, on_failed_episode="drop"))
 
 
+def require_stochastic(config: Config) -> None:
+    """Raise UserError where actions are to be drawn, and the policy has no probabilities to draw from."""
+    kind = config.algorithm.kind
+    if not module("algorithms", kind).NEEDS.stochastic:
+        text = f"sampled actions: a policy trained by {kind} is deterministic, it has no probabilities to draw from"
+        raise UserError(f"{text}; leave it out, or say greedy")
+
+
 class LoadedPolicy:
     """A policy to call: observation in, action for `env.step` out; no noise, no TensorFlow.
 
@@ -134,22 +148,45 @@ class LoadedPolicy:
     `restart` begins new ones.
     """
 
-    def __init__(self, source: Stored, spaces: Spaces) -> None:
-        self.source, self.policy = source, source.policy(spaces, backend="numpy")
+    def __init__(
+        self,
+        source: Stored,
+        task: Any,
+        wrappers: AppliedWrappers | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        self.source, self.policy = source, source.policy(task.spaces, backend="numpy")
+        self._task, self.wrappers, self._rng = task, wrappers, rng
         self._actors: list[Actor] = []
         self._rows = 0
-        self.spaces = spaces
+        self.spaces: Spaces = task.spaces  # of the network, which are those of the environment with its wrappers
         self.config = source.config
         self.generation = source.generation
         self.which = source.which
         self.params = self.policy.size
 
-    def __call__(self, observation: npt.ArrayLike) -> int | Array:
-        """Return the action of float[observations], or the actions of float[n, observations].
+    def __call__(self, observation: Any) -> int | Array:
+        """Return the action for one observation of `make_env()`, or the actions for n of them in one array.
 
-        Of one observation: int if the actions are Discrete, else float32[actions]. Of n: int64[n] or
-        float32[n, actions]. Raises ValueError for another shape.
+        Of an environment with flat observations and no wrappers: of float[observations] an int if the actions are
+        Discrete, else float32[actions]; of float[n, observations] int64[n] or float32[n, actions]. Raises ValueError
+        for another shape.
         """
+        if self.wrappers is None:
+            return self._wrapped(observation)
+        rows, is_one = self.wrappers.rows(observation)
+        seen = np.asarray([self.wrappers.observation(row) for row in rows], np.float32)
+        chosen = self._act(seen.reshape(len(rows), self.spaces.observations))
+        listed = chosen.tolist() if isinstance(self.spaces.actions, Discrete) else list(chosen)
+        actions = [self.wrappers.action(action) for action in listed]
+        space = self.wrappers.action_space
+        if not is_one:
+            return np.asarray(actions, space.dtype).reshape(len(rows), *space.shape)
+        one: int | Array = actions[0]
+        return int(one) if isinstance(one, int | np.integer) else one
+
+    def _wrapped(self, observation: npt.ArrayLike) -> int | Array:
+        """Return the network's own actions."""
         seen = np.asarray(observation, np.float32)
         width = self.spaces.observations
         if seen.ndim not in {1, 2} or seen.shape[-1] != width:
@@ -164,13 +201,30 @@ class LoadedPolicy:
         """New episodes begin: forget what a recurrent policy remembers."""
         self._actors = []
 
+    def make_env(self, render_mode: str | None = None) -> Any:
+        """Return a new environment for this policy, with the keywords and the time limit of training.
+
+        Of a policy loaded with `env="wrapped"` with all wrappers, as in training; else without them. UserError where
+        the task has none.
+        """
+        if not hasattr(self._task, "environment"):
+            raise UserError(f"a task of kind {self.config.task.kind!r} has no environment to make")
+        if self.wrappers is None:
+            return self._task.environment(render_mode)
+        return self._task.environment(render_mode, wrapped=False)
+
     def _act(self, observations: Float32) -> Array:
         if len(observations) != self._rows or not self._actors:
             self._rows = len(observations)
-            self._actors = [self.source.bind(self.policy, len(part)) for part in _parts(observations)]
+            self._actors = [self._actor(len(part)) for part in _parts(observations)]
         parts = zip(self._actors, _parts(observations), strict=True)
         actions: Array = np.concatenate([actor.act(part) for actor, part in parts])
         return actions
+
+    def _actor(self, rows: int) -> Actor:
+        if self._rng is None or not rows:
+            return self.source.bind(self.policy, rows)
+        return Sampled(self.policy, self.source.theta, self._rng.spawn(rows))
 
 
 def _parts(observations: Float32) -> Sequence[Float32]:
@@ -178,22 +232,58 @@ def _parts(observations: Float32) -> Sequence[Float32]:
     return [observations[start : start + ROWS] for start in range(0, max(len(observations), 1), ROWS)]
 
 
-def load_policy(path: str | Path, which: Which | None = None, trust: bool = False) -> LoadedPolicy:
+def load_policy(
+    path: str | Path,
+    which: Which | None = None,
+    trust: bool = False,
+    *,
+    env: Env = "unwrapped",
+    actions: Actions = "greedy",
+    rng: int | np.random.Generator | None = None,
+) -> LoadedPolicy:
     """Return the policy of a run directory or checkpoint.
 
     `which`: the best theta (of the evaluations in training), or the last; None is the better of them, by the final
-    evaluation of a run that has ended, else the best if there is one. The environment is made once, for its spaces,
-    and closed. Loading runs no code from the file, but imports the modules that the environment, wrappers and kinds of
-    its config name: of foreign kinds (and the like) only such as have the source that they were trained with, unless
-    you `trust` it. Raises CheckpointError where there is no valid checkpoint, UserError where there is code to be
-    trusted, ConfigError where the environment cannot be made.
+    evaluation of a run that has ended, else the best if there is one.
+
+    `env`: what it acts in. "unwrapped" is the environment itself, `gymnasium.make(env_id)`: the policy applies
+    `task.wrappers` to observations and actions. UserError where a wrapper cannot be applied, such as one that
+    remembers earlier observations. "wrapped" is the environment with its wrappers. `make_env` makes either.
+
+    `actions`: "greedy", or "sampled" from the probabilities of a policy that has them (`actor_critic`), by `rng`, a
+    seed or a generator.
+
+    The environment is made once, for its spaces, and closed; where wrappers are applied, a few steps are played.
+    Loading runs no code from the file, but imports the modules that the environment, wrappers and kinds of its config
+    name: of foreign kinds (and the like) only such as have the source that they were trained with, unless you `trust`
+    it. Raises CheckpointError where there is no valid checkpoint, UserError where there is code to be trusted,
+    ConfigError where the environment cannot be made.
     """
-    if which not in {"best", "last", None}:
-        raise ValueError(f"which is {which!r}, expected 'best', 'last' or None")
+    for name, value, known in (("which", which, Which), ("env", env, Env), ("actions", actions, Actions)):
+        if value not in get_args(known) and (name, value) != ("which", None):
+            choices = ", ".join(map(repr, get_args(known)))
+            raise ValueError(f"{name} is {value!r}, expected {choices}" + (" or None" if name == "which" else ""))
     source = stored(Path(path), which, trust)
+    if actions == "sampled":
+        require_stochastic(source.config)
     task = module("tasks", source.config.task.kind).build(source.config.task)
     try:
-        return LoadedPolicy(source, task.spaces)
+        wrappers = _applied_wrappers(source) if env == "unwrapped" else None
+        return LoadedPolicy(source, task, wrappers, np.random.default_rng(rng) if actions == "sampled" else None)
     finally:
         if hasattr(task, "close"):
             task.close()
+
+
+def _applied_wrappers(source: Stored) -> AppliedWrappers | None:
+    """Return the wrappers of the task, None of a task without any; UserError where one cannot be applied."""
+    options = source.config.task
+    if not getattr(options, "wrappers", ()):
+        return None
+    from hpc_es.tasks.episodes.wrappers import applied_wrappers
+
+    try:
+        return applied_wrappers(options)
+    except ConfigError as error:
+        text = f"{source.path}: {error}; with env='wrapped' the policy acts in policy.make_env(), the environment as"
+        raise UserError(f"{text} in training, with its wrappers") from error

@@ -11,7 +11,7 @@ from hpc_es.config.kinds import module
 from hpc_es.config.sections import Config
 from hpc_es.core.acting import Policy
 from hpc_es.core.data import State, row_dtype
-from hpc_es.core.errors import ConfigError
+from hpc_es.core.errors import ConfigError, NotFlatError
 from hpc_es.core.interfaces import Algorithm, Cutting, Noise, Problem, Task
 from hpc_es.core.keys import Keys
 from hpc_es.core.places import set_config_directory
@@ -48,7 +48,10 @@ def task_and_policy(config: Config, repetition: int = 0) -> tuple[Task, Policy |
         raise ConfigError(problems)
     wanted = config.report.reductions()
     info = {"info": wanted} if wanted else {}
-    task: Task = module("tasks", config.task.kind).build(config.task, repetition, **info)
+    try:
+        task: Task = module("tasks", config.task.kind).build(config.task, repetition, **info)
+    except NotFlatError as error:
+        raise _with_parameters(error, config) from error
     try:
         policy: Policy | None = None
         if task.spaces is not None:
@@ -63,6 +66,15 @@ def task_and_policy(config: Config, repetition: int = 0) -> tuple[Task, Policy |
         task.close()
         raise
     return task, policy
+
+
+def _with_parameters(error: NotFlatError, config: Config) -> ConfigError:
+    """Return the error with the number of parameters that a policy of flattened observations has."""
+    if error.flattened is None:
+        return error
+    policy: Policy = module("policies", config.policy.kind).build(config.policy, error.flattened)
+    key, text = error.problems[0]
+    return ConfigError([(key, f"{text} and a policy of {policy.size:,} parameters")])
 
 
 def problem_of(config: Config, task: Task, policy: Policy | None, repetition: int = 0) -> Any:

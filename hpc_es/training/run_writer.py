@@ -7,7 +7,7 @@ import gc
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from hpc_es.config import import_paths
 from hpc_es.config.resolved import config_hash, dump, resolved
@@ -34,6 +34,9 @@ from hpc_es.training.rank_table import table_lines
 from hpc_es.training.run_directory import CONFIG, Opened
 from hpc_es.training.run_logs import RunLogs
 from hpc_es.training.triggers import IntervalTrigger, TriggerList, Unit
+
+if TYPE_CHECKING:
+    from hpc_es.report.saved_policy import Env
 
 Counters = dict[str, float | int]
 
@@ -79,6 +82,7 @@ class RunWriter:
         if self._loggers.run_ids != run_ids:
             self._saved_generation = -1  # the checkpoint is written again, with them
         self._ended: Status = "interrupted"
+        self._export_env: Env = "unwrapped"  # what policy.keras acts in
         for warning in (*opened.warnings, *warnings_of(config), *problem.notices):
             self._warn(warning)
 
@@ -217,10 +221,18 @@ class RunWriter:
 
     def export(self) -> None:
         """Refresh policy.keras from the newest checkpoint, made now."""
-        from hpc_es.report.export import export
+        from hpc_es.report.export import ExportOptions, export
 
         self.save()
-        export(self.directory, self.directory / "policy.keras", "last", trust=True)
+        options, file = ExportOptions("last", self._export_env, trust=True), self.directory / "policy.keras"
+        try:
+            export(self.directory, file, options)
+        except UserError as error:
+            if self._export_env == "wrapped":
+                raise
+            self._warn(f"policy.keras is for the environment with its wrappers: {error}")
+            self._export_env = "wrapped"
+            export(self.directory, file, dataclasses.replace(options, env="wrapped"))
 
     def finish_triggers(self, whole: bool) -> None:
         """Write the last row and force all triggers, at the end and on a signal; then the checkpoint may be small."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
+from hpc_es.config.loading import validate
 from hpc_es.core.data import Box, Discrete
 from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.episodes import environments
+from hpc_es.training.build import task_and_policy
+from tests.harness import python, script
 from tests.toys import episodes, lifetime, played
 
 TOYS = "tests.toys:"
@@ -119,6 +124,56 @@ def test_observations_that_are_not_flat_name_the_remedy_and_it_works(observation
     assert remedy in str(caught.value)
     width = {"image": 8 * 8 * 3, "dict": 3 + 3, "discrete": 4}[observations]
     assert environments.spaces(made("Strange", (remedy,), observations=observations)).observations == width
+
+
+def test_the_remedy_says_how_many_observations_and_parameters_it_makes() -> None:
+    """Images of 8 x 8 x 3, and two layers of 64: (192 + 1) 64 + (64 + 1) 64 + (64 + 1) 2."""
+    task = {"env_id": f"{TOYS}Strange-v0", "env_kwargs": {"observations": "image"}}
+    with pytest.raises(ConfigError) as told:
+        task_and_policy(validate({"task": task}))
+    assert "which makes 192 observations and a policy of 16,642 parameters" in str(told.value)
+    assert "ResizeObservation': {shape: [42, 42]}" in str(told.value)
+
+
+# Keywords.
+
+
+class Picky(gymnasium.Env[Any, Any]):
+    """Takes tuples only, of tuples."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, shape: Any, names: Any = ()) -> None:
+        if not isinstance(shape, tuple) or not all(isinstance(part, tuple) for part in shape):
+            raise TypeError(f"expected a tuple, got {type(shape)}")
+        if names == ("wrong",):
+            raise ValueError("a wrong name")
+        self.given = shape, names
+
+
+def test_lists_are_tuples_where_tuples_are_wanted() -> None:
+    gymnasium.register("Picky-v0", Picky, order_enforce=False)
+    made = environments.make("Picky-v0", {"shape": [[1, 2], [3]], "names": ["a"]})
+    assert made.unwrapped.given == (((1, 2), (3,)), ("a",))
+    reshaped = ("tests.toys:Plus", {"gymnasium.wrappers:ReshapeObservation": {"shape": [1, 3]}})
+    assert environments.make(f"{TOYS}Survival-v0", {}, None, reshaped).observation_space.shape == (1, 3)
+    with pytest.raises(ConfigError, match="ValueError: a wrong name"):
+        environments.make("Picky-v0", {"shape": [[1]], "names": ["wrong"]})
+
+
+def test_lists_stay_lists_where_they_are_taken() -> None:
+    given: list[Any] = []
+    environments.with_tuples(lambda **keywords: given.append(keywords["names"]), {"names": ["a"]})
+    assert given == [["a"]]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ale_py") is None, reason="ale-py is not installed")
+def test_atari_needs_no_module_before_its_id() -> None:
+    """In a process of its own, where nothing has registered the ids."""
+    program = "from hpc_es.tasks.episodes.environments import make\nprint(make('ALE/Pong-v5', {'obs_type': 'ram'}))"
+    done = python(script(program))
+    assert done.status == 0 and "ALE/Pong-v5" in done.stdout, str(done)
 
 
 @pytest.mark.parametrize("actions", ["multi discrete", "matrix", "integers"])

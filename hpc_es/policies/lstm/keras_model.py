@@ -12,18 +12,31 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.core.data import Box, Float32, Normaliser
+from hpc_es.core.data import Float32, Normaliser
 from hpc_es.policies.lstm.policy import LSTM
+from hpc_es.policies.networks import keras_layers
+from hpc_es.policies.networks.keras_layers import Surroundings
 from hpc_es.policies.networks.lstm import FORGET_BIAS
 
 
-def model(policy: LSTM, theta: Float32, normaliser: Normaliser | None) -> Any:
-    """Actions within their bounds, float32[n, steps, actions], or logits if Discrete; and the memory after them."""
+def model(
+    policy: LSTM,
+    theta: Float32,
+    normaliser: Normaliser | None,
+    around: Surroundings | None = None,
+    value: Float32 | None = None,
+) -> Any:
+    """Actions within their bounds, float32[n, steps, actions], or logits if Discrete; and the memory after them.
+
+    With the parameters of a value head it has one output more, the last: float32[n, steps, 1].
+    """
     import keras
 
     arrays = policy.layout.split(theta)
-    observation = keras.Input((None, policy.observations), name="observation")
-    hidden = observation if normaliser is None else _normalised(keras, observation, normaliser)
+    around = around or Surroundings((policy.observations,))
+    observation = keras.Input((None, *around.shape), name="observation")
+    hidden = keras_layers.transformed(keras, observation, around.observations, is_sequence=True)
+    hidden = keras_layers.normalised(keras, hidden, normaliser)
     given: list[Any] = []
     after: list[Any] = []
     for number, units in enumerate(policy.hidden_dims):
@@ -34,9 +47,11 @@ def model(policy: LSTM, theta: Float32, normaliser: Normaliser | None) -> Any:
         given += state
         after += states
     dense = keras.layers.Dense(policy.head.outputs, name="output")
-    outputs = dense(hidden)
+    outputs = keras_layers.actions(keras, policy.head, dense(hidden), is_sequence=True)
     dense.set_weights([arrays["output_kernel"], arrays["output_bias"]])
-    return keras.Model([observation, *given], [_actions(keras, policy, outputs), *after], name="policy")
+    outputs = keras_layers.transformed(keras, outputs, around.actions, is_sequence=True)
+    values = [] if value is None else [keras_layers.value(keras, hidden, value)]
+    return keras.Model([observation, *given], [outputs, *after, *values], name="policy")
 
 
 def _weights(kernel: Float32, bias: Float32, units: int) -> list[Float32]:
@@ -49,23 +64,3 @@ def _weights(kernel: Float32, bias: Float32, units: int) -> list[Float32]:
     shifted = bias.copy()
     shifted[2 * units : 3 * units] += np.float32(FORGET_BIAS)
     return [ordered(kernel[:-units]), ordered(kernel[-units:]), ordered(shifted)]
-
-
-def _normalised(keras: Any, inputs: Any, normaliser: Normaliser) -> Any:
-    mean, deviation, clip = normaliser
-    variance = np.square(deviation.astype(np.float64))
-    layer = keras.layers.Normalization(mean=mean.tolist(), variance=variance.tolist(), name="normalise")
-    return keras.ops.clip(layer(inputs), -clip, clip) if np.isfinite(clip) else layer(inputs)
-
-
-def _actions(keras: Any, policy: LSTM, outputs: Any) -> Any:
-    space, bins = policy.head.space, policy.head.bins
-    if not isinstance(space, Box):
-        return outputs
-    if bins is None:
-        return keras.ops.clip(outputs, space.low.tolist(), space.high.tolist())
-    split = keras.layers.TimeDistributed(keras.layers.Reshape((len(space.low), bins)), name="bins")(outputs)
-    chosen = keras.ops.argmax(split, axis=-1)
-    scale = (space.high - space.low) / np.float32(bins - 1)
-    values = keras.layers.Rescaling(scale.tolist(), space.low.tolist(), name="bin_values")
-    return values(keras.ops.cast(chosen, "float32"))

@@ -57,7 +57,7 @@ class NumpyActor:
             inputs[:, :, n:-1] = below
         self._last[:, :, :-1] = below
         outputs = np.matmul(self._last, self._matrices[-1])
-        return self._network.head.actions(outputs.reshape(len(observations), -1))
+        return self._network.head.actions(outputs.reshape(len(observations), self._network.outputs))
 
     def keep(self, rows: npt.NDArray[np.intp]) -> None:
         """Copy the rows that remain; they must be all episodes of the jobs that remain."""

@@ -128,8 +128,9 @@ class Bandits:
         return Outcome(rows, {}, rollout.seconds, learned=rollout.sums.units(none_failed))
 
     def environment(self, render_mode: str | None = None) -> Any:
-        """There is none to film: UserError."""
-        raise UserError("bandits have no picture: leave the video out, or draw their regret: hpc-es bandit-report")
+        """There is none to film or to play: UserError."""
+        text = "bandits have no picture: leave the video out, or draw their regret: hpc-es bandit-report"
+        raise UserError(f"{text}; to play, make the environment {ENVIRONMENT}")
 
     def close(self) -> None:
         """There is nothing to give back."""

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 import gymnasium
 import numpy as np
 
 from hpc_es.core import extras
 from hpc_es.core.data import Array, Box, Discrete, Float32, Spaces
-from hpc_es.core.errors import ConfigError
+from hpc_es.core.errors import ConfigError, NotFlatError
 
 Environment: TypeAlias = gymnasium.Env[Any, Any]
 Vector: TypeAlias = gymnasium.vector.VectorEnv[Any, Any, Any]
 Wrapper = str | Mapping[str, Mapping[str, Any]]
+Made = TypeVar("Made")
+
+IMAGES = (
+    "there is no policy for them yet; make them small and grey first: 'gymnasium.wrappers:GrayscaleObservation', "
+    "{'gymnasium.wrappers:ResizeObservation': {shape: [42, 42]}}"
+)
+NAMESPACES = {"ALE": "ale_py"}  # of ids that a package registers when it is imported
 
 
 def make(
@@ -38,13 +47,14 @@ def make(
         keywords["render_mode"] = render_mode
     environment = _registered(env_id, keywords)
     for number, wrapper in enumerate(wrappers):
-        environment = _wrap(environment, wrapper, number)
+        environment = wrap(environment, wrapper, number)
     return environment
 
 
 def _registered(env_id: str, keywords: dict[str, Any]) -> Environment:
+    _import_namespace(env_id)
     try:
-        return gymnasium.make(env_id, disable_env_checker=True, **keywords)
+        return with_tuples(partial(gymnasium.make, env_id, disable_env_checker=True), keywords)
     except gymnasium.error.DependencyNotInstalled as error:
         package = extras.missing_one(error)
         wanted = extras.lacking(package) if package else f"a package that is not installed: {error}"
@@ -55,6 +65,30 @@ def _registered(env_id: str, keywords: dict[str, Any]) -> Environment:
         raise ConfigError([("task.env_id", _unknown(env_id, error))]) from error
     except Exception as error:
         raise _not_made(env_id, error) from error
+
+
+def _import_namespace(env_id: str) -> None:
+    """Import the package that registers the namespace of an id, where it is known and installed."""
+    package = NAMESPACES.get(env_id.partition("/")[0])
+    if package is not None and importlib.util.find_spec(package) is not None:
+        importlib.import_module(package)
+
+
+def with_tuples(make: Callable[..., Made], keywords: Mapping[str, Any]) -> Made:
+    """Return make(**keywords), with tuples in place of lists where an error speaks of either: YAML has lists only."""
+    try:
+        return make(**keywords)
+    except (TypeError, ValueError, AssertionError) as error:
+        tuples = _as_tuples(keywords)
+        if tuples == keywords or not re.search("tuple|list", str(error)):
+            raise
+    return make(**tuples)
+
+
+def _as_tuples(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _as_tuples(item) for name, item in value.items()}
+    return tuple(map(_as_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 def _not_made(env_id: str, error: Exception) -> ConfigError:
@@ -104,7 +138,8 @@ def _legacy(env_id: str, keywords: dict[str, Any]) -> Environment | None:
     return gymnasium.wrappers.TimeLimit(wrapped, limit) if limit is not None else wrapped
 
 
-def _wrap(environment: Environment, wrapper: Wrapper, number: int) -> Environment:
+def wrap(environment: Environment, wrapper: Wrapper, number: int) -> Environment:
+    """Return an environment in one more wrapper, the `number`th of `task.wrappers`; ConfigError."""
     key = f"task.wrappers[{number}]"
     if isinstance(wrapper, str):
         path, keywords = wrapper, dict[str, Any]()
@@ -121,7 +156,7 @@ def _wrap(environment: Environment, wrapper: Wrapper, number: int) -> Environmen
             [(key, f"expected 'module:Class', found {path!r}, which cannot be imported: {error}")]
         ) from error
     try:
-        wrapped: Environment = cls(environment, **keywords)
+        wrapped: Environment = with_tuples(partial(cls, environment), keywords)
     except Exception as error:
         raise ConfigError([(key, f"{path} cannot be applied: {type(error).__name__}: {error}")]) from error
     return wrapped
@@ -148,8 +183,10 @@ def vector(env_id: str, env_kwargs: Mapping[str, Any], count: int, max_episode_s
     keywords = dict(env_kwargs)
     if max_episode_steps is not None:
         keywords["max_episode_steps"] = max_episode_steps
+    _import_namespace(env_id)
+    make_vector = partial(gymnasium.make_vec, env_id, count, vectorization_mode="vector_entry_point")
     try:
-        return gymnasium.make_vec(env_id, count, vectorization_mode="vector_entry_point", **keywords)
+        return with_tuples(make_vector, keywords)
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         name = env_id.rpartition(":")[2]
         if name in gymnasium.registry and gymnasium.registry[name].vector_entry_point is None:
@@ -161,18 +198,26 @@ def vector(env_id: str, env_kwargs: Mapping[str, Any], count: int, max_episode_s
 
 
 def spaces(environment: Environment) -> Spaces:
-    """Return what a policy sees and does in this environment; ConfigError where it is not flat, with the remedy."""
-    remedy = ": add 'gymnasium.wrappers:FlattenObservation' to task.wrappers"
-    return spaces_of(environment.observation_space, environment.action_space, remedy)
+    """Return what a policy sees and does in this environment; NotFlatError with the remedy where it is not flat."""
+    try:
+        return spaces_of(environment.observation_space, environment.action_space)
+    except NotFlatError as error:
+        if not environment.observation_space.is_np_flattenable:
+            raise
+        width = gymnasium.spaces.flatdim(environment.observation_space)
+        actions = spaces_of(gymnasium.spaces.Box(0, 1, (width,)), environment.action_space).actions
+        key, text = error.problems[0]
+        remedy = f"add 'gymnasium.wrappers:FlattenObservation' to task.wrappers, which makes {width:,} observations"
+        raise NotFlatError([(key, f"{text}: {remedy}")], Spaces(width, actions)) from error
 
 
-def spaces_of(observations: Any, actions: Any, remedy: str = "") -> Spaces:
-    """Return what a policy sees and does, by the spaces of one environment; ConfigError where it is not flat."""
+def spaces_of(observations: Any, actions: Any) -> Spaces:
+    """Return what a policy sees and does, by the spaces of one environment; NotFlatError, ConfigError of actions."""
     if not isinstance(observations, gymnasium.spaces.Box) or len(observations.shape) != 1:
         is_image = isinstance(observations, gymnasium.spaces.Box) and observations.dtype == np.uint8
         text = f"expected flat observations (a Box of one dimension), found {observations}"
-        text += " (images: there is no policy for them yet)" if is_image else ""
-        raise ConfigError([("task.env_id", text + remedy)])
+        text += f" (images: {IMAGES})" if is_image else ""
+        raise NotFlatError([("task.env_id", text)])
     width = int(observations.shape[0])
     if isinstance(actions, gymnasium.spaces.Discrete):
         return Spaces(width, Discrete(int(actions.n), int(actions.start)))

@@ -168,12 +168,13 @@ class Episodes:
         self._segments.append(Segments(self))
         return self._segments[-1]
 
-    def environment(self, render_mode: str | None = None) -> environments.Environment:
-        """Return a new environment; ConfigError where it cannot be made."""
+    def environment(self, render_mode: str | None = None, wrapped: bool = True) -> environments.Environment:
+        """Return a new environment, `wrapped` with its wrappers; ConfigError where it cannot be made."""
         if self._vectors is not None:
             raise ConfigError([("task.stepping", "is vector: expected auto, native or gymnasium for a single one")])
         o = self.options
-        return environments.make(o.env_id, o.env_kwargs, o.max_episode_steps, o.wrappers, render_mode)
+        wrappers = o.wrappers if wrapped else ()
+        return environments.make(o.env_id, o.env_kwargs, o.max_episode_steps, wrappers, render_mode)
 
     def evaluate(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
         """Run every job's episodes; rows, and the sums of the observations of the jobs to observe."""

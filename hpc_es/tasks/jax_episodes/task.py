@@ -169,8 +169,9 @@ class JaxEpisodes:
         return Outcome(found.rows, {}, seconds, found.failures, found.sums.units(failed))
 
     def environment(self, render_mode: str | None = None) -> Any:
-        """There is none to film: UserError."""
-        raise UserError(f"{self.name} is compiled and has no picture: leave the video out")
+        """There is none to film or to play: UserError."""
+        text = f"{self.name} is compiled and has no picture: leave the video out"
+        raise UserError(f"{text}; there is no Gymnasium environment of it to play")
 
     def circumstances(self) -> dict[str, Any]:
         """Return what the result's bits depend on, besides the config and the versions of packages."""

@@ -1,0 +1,198 @@
+"""`task.wrappers` applied outside of an environment: what a policy trained behind them needs to act without them.
+
+A wrapper can be applied if it is a `gymnasium.ObservationWrapper` or `ActionWrapper` whose method always gives the same
+for the same input. Wrappers that only look on or change rewards need nothing. All others, such as those that remember
+earlier observations, need the environment's own steps.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import gymnasium
+import numpy as np
+from gymnasium.utils.env_checker import data_equivalence
+
+from hpc_es.core.errors import ConfigError
+from hpc_es.tasks.episodes import environments
+from hpc_es.tasks.episodes.environments import Environment
+
+Effect = Literal["observations", "actions", "none"]
+
+STEPS = 20  # of the episodes in which the methods of wrappers are compared with what the wrappers do
+LOOKING_ON = (  # wrappers of Gymnasium with a `step` of their own that change neither observations nor actions
+    gymnasium.wrappers.Autoreset,
+    gymnasium.wrappers.HumanRendering,
+    gymnasium.wrappers.NormalizeReward,
+    gymnasium.wrappers.OrderEnforcing,
+    gymnasium.wrappers.PassiveEnvChecker,
+    gymnasium.wrappers.RecordEpisodeStatistics,
+    gymnasium.wrappers.RecordVideo,
+    gymnasium.wrappers.RenderCollection,
+    gymnasium.wrappers.TimeLimit,
+)
+
+
+class WrappedEnvironment(Protocol):
+    """The options that say what an environment is, and its wrappers."""
+
+    env_id: str
+    env_kwargs: Any
+    max_episode_steps: int | None
+    wrappers: tuple[environments.Wrapper, ...]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A wrapper, from the inside out the `index`th of `task.wrappers`."""
+
+    index: int
+    name: str
+    wrapper: Any  # a gymnasium.Wrapper
+    effect: Effect
+
+    def refusal(self, reason: str) -> ConfigError:
+        """Return the error which says why this wrapper cannot be applied."""
+        return ConfigError([(f"task.wrappers[{self.index}]", f"{self.name} {reason}")])
+
+
+@dataclass(frozen=True)
+class AppliedWrappers:
+    """The wrappers of a task, from the inside out, and the spaces of the environment below them."""
+
+    observation_space: Any
+    action_space: Any
+    layers: tuple[Layer, ...]
+
+    def observation(self, observation: Any) -> Any:
+        """Return what the policy sees of an observation of the environment itself."""
+        for layer in self.layers:
+            if layer.effect == "observations":
+                observation = layer.wrapper.observation(observation)
+        return observation
+
+    def action(self, action: Any) -> Any:
+        """Return the environment's own action for one of the policy."""
+        for layer in reversed(self.layers):
+            if layer.effect == "actions":
+                action = layer.wrapper.action(action)
+        return action
+
+    def rows(self, observations: Any) -> tuple[Sequence[Any], bool]:
+        """Return observations as a sequence, and whether there was only one, without the axis of a batch.
+
+        Observations that are no arrays, such as dicts, come one at a time. ValueError for another shape.
+        """
+        shape = self.observation_space.shape
+        if shape is None:
+            return [observations], True
+        is_array = isinstance(observations, np.ndarray)
+        array = observations if is_array else np.asarray(observations, self.observation_space.dtype)
+        if array.shape == shape:
+            return [array[()]], True
+        if array.ndim and array.shape[1:] == shape:
+            return list(array), False
+        batch = f"(n, {', '.join(map(str, shape))})" if shape else "(n,)"
+        raise ValueError(f"expected an observation of shape {shape}, or {batch}, found {array.shape}")
+
+
+def applied_wrappers(options: WrappedEnvironment) -> AppliedWrappers:
+    """Return the wrappers of a task; ConfigError, which names the first wrapper that cannot be applied.
+
+    Where observations or actions are changed, two short episodes are played to see that the methods alone do the same.
+    """
+    layers, recorders = _wrapped(options)
+    environment = recorders[0].env
+    if any(layer.effect != "none" for layer in layers):
+        _compare(layers, options)
+    return AppliedWrappers(environment.observation_space, environment.action_space, tuple(layers))
+
+
+def _wrapped(options: WrappedEnvironment) -> tuple[list[Layer], list[_Recorder]]:
+    """Return the wrappers around a new environment, and what records below each and above all of them."""
+    environment = environments.make(options.env_id, options.env_kwargs, options.max_episode_steps)
+    layers, recorders = [], [_Recorder(environment)]
+    for index, item in enumerate(options.wrappers):
+        wrapper: Any = environments.wrap(recorders[-1], item, index)
+        layers.append(_layer(index, item if isinstance(item, str) else next(iter(item)), wrapper))
+        recorders.append(_Recorder(wrapper))
+    return layers, recorders
+
+
+def _layer(index: int, name: str, wrapper: Any) -> Layer:
+    """Return a wrapper with its effect, as its class says it; ConfigError where it does not."""
+    cls = type(wrapper)
+    bases: Sequence[tuple[Any, Effect]] = (
+        (gymnasium.ObservationWrapper, "observations"),
+        (gymnasium.ActionWrapper, "actions"),
+        (gymnasium.RewardWrapper, "none"),
+        (gymnasium.Wrapper, "none"),
+    )
+    for base, effect in bases:
+        if isinstance(wrapper, base) and cls.step is base.step and cls.reset is base.reset:
+            return Layer(index, name, wrapper, effect)
+    layer = Layer(index, name, wrapper, "none")
+    if cls in LOOKING_ON:
+        return layer
+    raise layer.refusal("has a `step` or `reset` of its own, which nothing but the environment can call")
+
+
+class _Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):  # type: ignore[misc]
+    """Keeps the observations and actions that pass."""
+
+    def __init__(self, env: Environment) -> None:
+        super().__init__(env)
+        self.observations: list[Any] = []
+        self.actions: list[Any] = []
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        self.observations.append(copy.deepcopy(observation))
+        return observation, info
+
+    def step(self, action: Any) -> Any:
+        self.actions.append(copy.deepcopy(action))
+        observation, *rest = self.env.step(action)
+        self.observations.append(copy.deepcopy(observation))
+        return observation, *rest
+
+
+def _compare(layers: Sequence[Layer], options: WrappedEnvironment) -> None:
+    """Compare the methods of `layers` with what the wrappers of another environment did; ConfigError where they differ.
+
+    The other way round in time, so that what remembers or draws is noticed.
+    """
+    _, recorders = _wrapped(options)
+    try:
+        _play(recorders[-1])
+    finally:
+        recorders[-1].close()
+    for layer, below, above in zip(layers, recorders, recorders[1:], strict=False):
+        if layer.effect == "observations":
+            method, before, after = layer.wrapper.observation, below.observations, above.observations
+        elif layer.effect == "actions":
+            method, before, after = layer.wrapper.action, above.actions, below.actions
+        else:
+            continue
+        for value, expected in zip(reversed(before), reversed(after), strict=True):
+            try:
+                is_same = data_equivalence(method(copy.deepcopy(value)), expected, exact=True)
+            except Exception as error:
+                raise layer.refusal(f"needs a running environment: {type(error).__name__}: {error}") from error
+            if not is_same:
+                raise layer.refusal("remembers, draws, or looks at the environment: it does not always do the same")
+
+
+def _play(environment: Environment) -> None:
+    """Take some steps with random actions, the episodes always the same."""
+    environment.reset(seed=0)
+    environment.action_space.seed(0)
+    for step in range(STEPS):
+        action = environment.action_space.sample()
+        action = int(action) if isinstance(environment.action_space, gymnasium.spaces.Discrete) else action
+        _, _, terminated, truncated, _ = environment.step(action)
+        if terminated or truncated:
+            environment.reset(seed=step + 1)

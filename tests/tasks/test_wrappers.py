@@ -1,0 +1,138 @@
+"""Wrappers outside of an environment do what they do in it; those that cannot are refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import hpc_es
+from hpc_es.core.errors import ConfigError, UserError
+from hpc_es.jobs.evaluation import Asked, evaluate, seeds
+from hpc_es.report.saved_policy import stored
+from hpc_es.tasks.episodes.task import Options
+from hpc_es.tasks.episodes.wrappers import applied_wrappers
+from tests.trained import lengths_by_hand, run
+
+REACH = ("task.env_id=tests.toys:Reach-v0", "task.env_kwargs={low: 0.0, high: 20.0}")
+RESCALED = "{gymnasium.wrappers:RescaleAction: {min_action: -1.0, max_action: 1.0}}"
+EPISODES = 5
+
+
+class Smoothed(gymnasium.ActionWrapper[Any, Any, Any]):  # type: ignore[misc]
+    """Half of the last action stays."""
+
+    last = 0.0
+
+    def action(self, action: Any) -> Any:
+        self.last = 0.5 * self.last + 0.5 * action
+        return self.last
+
+
+class Halfway(gymnasium.ObservationWrapper[Any, Any, Any]):  # type: ignore[misc]
+    """Looks into the environment: whether half of the episode is over."""
+
+    def observation(self, observation: Any) -> Any:
+        return observation * (1 + (getattr(self.unwrapped, "count", 0) > 1))
+
+
+class Shaped(gymnasium.RewardWrapper[Any, Any]):  # type: ignore[misc]
+    """Other rewards."""
+
+    def reward(self, reward: Any) -> Any:
+        return 2 * reward
+
+
+class Mirrored(gymnasium.ObservationWrapper[Any, Any, Any]):  # type: ignore[misc]
+    """A function of the observation."""
+
+    def observation(self, observation: Any) -> Any:
+        return -observation
+
+
+class Twofold(gymnasium.ActionWrapper[Any, Any, Any]):  # type: ignore[misc]
+    """Discrete actions for Reach."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.action_space = spaces.Discrete(2)
+
+    def action(self, action: Any) -> Any:
+        return np.full(2, 3.0 + action, np.float32)
+
+
+def returns(policy: Any, environment: Any) -> float:
+    """The mean return of the episodes that `hpc-es eval` plays, by hand."""
+    return float(np.mean(lengths_by_hand(policy, environment, seeds(0, range(EPISODES)))[0]))
+
+
+@pytest.mark.parametrize(
+    "wrappers",
+    [
+        f"[{RESCALED}]",
+        f"[{RESCALED}, gymnasium.wrappers:ClipAction]",
+        "[tests.tasks.test_wrappers:Twofold]",
+        f"[{{gymnasium.wrappers:DtypeObservation: {{dtype: float64}}}}, tests.tasks.test_wrappers:Shaped, {RESCALED}]",
+    ],
+)
+def test_actions_in_the_environment_itself_give_the_return_of_eval(wrappers: str) -> None:
+    path = run(*REACH, f"task.wrappers={wrappers}")
+    expected = evaluate(stored(path), Asked(EPISODES, 0))["return_mean"]
+    expected /= 2 if "Shaped" in wrappers else 1
+    policy = hpc_es.load_policy(path)
+    assert returns(policy, gymnasium.make("tests.toys:Reach-v0", low=0.0, high=20.0)) == pytest.approx(expected)
+    assert returns(policy, policy.make_env()) == pytest.approx(expected)
+
+
+def test_a_policy_for_the_wrapped_environment_applies_no_wrapper() -> None:
+    path = run(*REACH, f"task.wrappers=[{RESCALED}]")
+    policy = hpc_es.load_policy(path, env="wrapped")
+    environment = policy.make_env()
+    assert isinstance(environment, gymnasium.wrappers.RescaleAction)
+    assert returns(policy, environment) == pytest.approx(evaluate(stored(path), Asked(EPISODES, 0))["return_mean"])
+    inner = hpc_es.load_policy(path)
+    seen = np.array([1, 2, 1], np.float32)
+    np.testing.assert_allclose(inner(seen), 10 * (np.asarray(policy(seen)) + 1), rtol=1e-6)  # from -1, 1 to 0, 20
+    np.testing.assert_allclose(inner([[1, 2, 1], [3, 2, 1]])[0], inner(seen))  # type: ignore[index]
+    assert np.shape(inner(np.zeros((0, 3)))) == (0, 2)
+    with pytest.raises(ValueError, match=r"expected an observation of shape \(3,\), or \(n, 3\), found \(4,\)"):
+        inner(np.zeros(4))
+
+
+def test_observations_that_are_dicts_are_flattened() -> None:
+    path = run("task.env_id=tests.toys:Named-v0", "task.wrappers=[gymnasium.wrappers:FlattenObservation]")
+    policy = hpc_es.load_policy(path)
+    seen = {"time": np.array([1, 2, 1], np.float32), "even": 1}
+    assert policy(seen) == hpc_es.load_policy(path, env="wrapped")(np.array([0, 1, 1, 2, 1]))
+    assert returns(policy, policy.make_env()) == evaluate(stored(path), Asked(EPISODES, 0))["return_mean"]
+
+
+OWN_STEP = "has a `step` or `reset` of its own"
+REMEMBERS = "remembers, draws, or looks at the environment"
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "env", "reason"),
+    [
+        ("hpc_es.tasks.last_step:LastStep", "Survival", OWN_STEP),
+        ("gymnasium.wrappers:NormalizeObservation", "Survival", REMEMBERS),
+        ("tests.tasks.test_wrappers:Smoothed", "Chaos", REMEMBERS),
+        ("tests.tasks.test_wrappers:Halfway", "Survival", REMEMBERS),
+    ],
+)
+def test_what_cannot_be_applied_is_refused_by_name(wrapper: str, env: str, reason: str) -> None:
+    options = Options(env_id=f"tests.toys:{env}-v0", wrappers=("gymnasium.wrappers:OrderEnforcing", wrapper))
+    with pytest.raises(ConfigError) as error:
+        applied_wrappers(options)
+    assert str(error.value).startswith(f"task.wrappers[1]: {wrapper} {reason}")
+
+
+def test_a_run_with_such_a_wrapper_is_loaded_for_its_own_environment() -> None:
+    path = run("task.wrappers=[hpc_es.tasks.last_step:LastStep]")
+    with pytest.raises(UserError, match=r"LastStep has a `step`.*env='wrapped' .* policy\.make_env\(\)"):
+        hpc_es.load_policy(path)
+    policy = hpc_es.load_policy(path, env="wrapped")
+    assert returns(policy, policy.make_env()) == evaluate(stored(path), Asked(EPISODES, 0))["return_mean"]
