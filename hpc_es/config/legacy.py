@@ -80,11 +80,16 @@ def is_config_string(text: str) -> bool:
     return re.match(r"\s*[A-Za-z_]\w*\s*=", text) is not None
 
 
-def parse(text: str) -> Settings:
-    """Return the data of a YAML config, its name with it; ConfigError lists every mistake by the keys of the string."""
+def parse(text: str, task_override: Any = None) -> Settings:
+    """Return the data of a YAML config, its name with it; ConfigError lists every mistake by the keys of the string.
+
+    `task_override` is what overrides put into the section `task`: its name or cycle serves where the string has none.
+    """
     given = config_string.parse(text)
     problems: list[Problem] = []
     settings = _updated(DEFAULTS, {name: value for name, value in given.items() if name != "agent"}, "", problems)
+    if isinstance(task_override, Mapping):
+        settings["env"] = _with_task(settings["env"], task_override)
     algorithm, agent = _agent(given, problems)
     task = _task(settings, problems)
     if problems:
@@ -96,6 +101,15 @@ def parse(text: str) -> Settings:
         "policy": None,
         "algorithm": _algorithm(algorithm, agent, settings["batch_size"]),
     }
+
+
+def _with_task(env: Settings, override: Mapping[str, Any]) -> Settings:
+    """Return the settings of `env` with the task of an override, where they have none."""
+    if env["task"] or env["task_cycle"]:
+        return env
+    name, cycle = override.get("name"), override.get("cycle")
+    name, cycle = name if isinstance(name, str) else "", cycle if isinstance(cycle, list) else []
+    return {**env, "task": name, "task_cycle": cycle}
 
 
 def _agent(given: Settings, problems: list[Problem]) -> tuple[str, Settings]:
@@ -149,7 +163,8 @@ def _task(settings: Settings, problems: list[Problem]) -> Settings:
     if name and cycle:
         problems.append(("env.task_cycle", "expected task or task_cycle, found both: remove one"))
     if not name and not cycle:
-        problems.append(("env.task", 'expected a coding task such as "reverse", or a task_cycle, found neither'))
+        text = 'expected a coding task such as "reverse", or a task_cycle, or an override task.name=..., found none'
+        problems.append(("env.task", text))
     if not all(isinstance(each, str) for each in cycle):
         problems.append(("env.task_cycle", f'expected a list of "texts", found {found_text(cycle)}'))
     task: Settings = {"kind": "programs", **({"cycle": cycle} if cycle else {"name": name})}

@@ -14,7 +14,7 @@ from hpc_es.config import import_paths, legacy, moved, validation
 from hpc_es.config import reference as schema_table
 from hpc_es.config.presets import with_presets
 from hpc_es.config.sections import Config
-from hpc_es.config.yaml_text import read_yaml
+from hpc_es.config.yaml_text import override, read_yaml
 
 
 def validate(data: Mapping[str, Any]) -> Config:
@@ -40,18 +40,19 @@ def load(source: Path | str, overrides: Iterable[str] = ()) -> Config:
 
     Modules beside it and in the current directory are importable from then on.
     """
-    data, stem = _read(source)
+    overrides = list(overrides)
+    data, stem = _read(source, overrides)
     config = validate(overridden(data, overrides))
     name = config.name or stem
     directory = config.directory or (str(Path(source).resolve().parent) if stem else None)
     return dataclasses.replace(config, name=name, output=config.output or f"runs/{name}", directory=directory)
 
 
-def _read(source: Path | str) -> tuple[dict[str, Any], str]:
-    """Return the data of a file or config string, and the name that it gives."""
+def _read(source: Path | str, overrides: Iterable[str]) -> tuple[dict[str, Any], str]:
+    """Return the data of a file or config string, whose task an override may give, and the name of the file."""
     if isinstance(source, str) and legacy.is_config_string(source):
         import_paths.use()
-        return legacy.parse(source), ""
+        return legacy.parse(source, override({}, overrides).get("task")), ""
     import_paths.use(Path(source).parent)
     return read_yaml(Path(source)), Path(source).stem
 
@@ -60,4 +61,5 @@ def table(source: Path | str | None = None, overrides: Iterable[str] = ()) -> st
     """Return a Markdown table of every key of every kind, or of the kinds that a config uses; ConfigError."""
     if source is None:
         return schema_table.table(Config)
-    return schema_table.table(Config, overridden(_read(source)[0], overrides))
+    overrides = list(overrides)
+    return schema_table.table(Config, overridden(_read(source, overrides)[0], overrides))

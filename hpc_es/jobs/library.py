@@ -34,11 +34,11 @@ def train(config: Source, output: str | Path | None = None, triggers: Sequence[T
                 if row["return_mean"] > 400:
                     run.stop()
 
-    `config` is a YAML file's path, a mapping as in such a file, or a Config; `output` the run directory, where a
-    checkpoint is carried on from. A trigger is a callable without arguments and its interval in generations, or an
-    `hpc_es.IntervalTrigger`, which may count timesteps or seconds; triggers are called on rank 0 and their counts are
-    checkpointed by name. Under MPI every rank calls this; the body of the loop is entered on rank 0 only. Raises
-    UserError (on rank 0; the others raise SystemExit) for what a user can mend.
+    `config` is a YAML file's path, a config string, a mapping as in such a file, or a Config; `output` the run
+    directory, where a checkpoint is carried on from. A trigger is a callable without arguments and its interval in
+    generations, or an `hpc_es.IntervalTrigger`, which may count timesteps or seconds; triggers are called on rank 0 and
+    their counts are checkpointed by name. Under MPI every rank calls this; the body of the loop is entered on rank 0
+    only. Raises UserError (on rank 0; the others raise SystemExit) for what a user can mend.
     """
     world = connect()
     stand_by()
@@ -88,7 +88,7 @@ def _config(source: Source) -> Config:
     if not isinstance(source, str | Path):
         import_paths.use()
     else:
-        source = load(Path(source))
+        source = load(source)
     config = source if isinstance(source, Config) else validate(source)
     if config.repetitions > 1:
         raise ConfigError([("repetitions", f"is {config.repetitions}, but train() is for one run: start it so often")])

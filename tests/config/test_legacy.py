@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import hpc_es
 from hpc_es.config.legacy import is_config_string, parse
 from hpc_es.config.loading import load, validate
 from hpc_es.config.resolved import resolved
@@ -134,6 +135,15 @@ def test_mistakes(text: str, message: str) -> None:
         load(text)
 
 
+def test_an_override_may_give_the_task() -> None:
+    with_task = 'env=c(task="reverse"),agent=c(algorithm="ga"),batch_size=10'
+    assert load('agent=c(algorithm="ga"),batch_size=10', ["task.name=reverse"]) == load(with_task)
+    assert load('agent=c(algorithm="ga")', ["task.cycle=[add, reverse]"]).name == "ga_add_reverse"
+    assert load(with_task, ["task.name=add"]).task.name == "add", "an override is stronger than the string"
+    with pytest.raises(ConfigError, match=r"or an override task\.name=\.\.\., found none"):
+        load('agent=c(algorithm="ga")', ["seed=1"])
+
+
 def test_every_mistake_at_once() -> None:
     with pytest.raises(ConfigError) as error:
         load('env=c(task="print",a=1),agent=c(algorithm="ga",b=2),c=3')
@@ -143,6 +153,15 @@ def test_every_mistake_at_once() -> None:
 def test_what_is_a_config_string() -> None:
     assert is_config_string(PG) and is_config_string(" a = 1") and is_config_string("env=")
     assert not any(map(is_config_string, ["configs/ga.yaml", "algorithm.sigma=0.1", "a b=1", "", "=1", "dir/x=1.yaml"]))
+
+
+def test_a_program_may_train_one(tmp_path: Path) -> None:
+    text = 'env=c(task="reverse"),agent=c(algorithm="ga"),batch_size=10,timestep_limit=8'
+    with hpc_es.train(text, tmp_path / "run") as run:
+        for row in run:
+            if row["generation"] == 1:
+                run.stop()
+    assert runs.newest(tmp_path / "run").state.generation == 2
 
 
 @pytest.mark.long
