@@ -41,6 +41,9 @@ NAMES = {  # plain: classical
 }
 
 
+PREDICTIONS = ("predict_microseconds_min", "predict_microseconds_max", "predict_microseconds_mean")
+
+
 def header(columns: Columns) -> str:
     """Return the first line of log.csv."""
     return ",".join(NAMES if columns == "plain" else NAMES.values()) + "\n"
@@ -66,11 +69,21 @@ def _square(name: str) -> Callable[[Row], Number]:
     return square
 
 
+def _seconds(name: str) -> Callable[[Row], Number]:
+    def seconds(row: Row) -> Number:
+        microseconds = row.get(name)
+        return None if microseconds is None else microseconds * 1e-6
+
+    return seconds
+
+
 COMPUTED: dict[Columns, dict[str, Callable[[Row], Number]]] = {
     "plain": {"failed_fraction": _failed_fraction},
     "classical": {
         "failed_fraction": _failed_fraction,
         "ranks": lambda row: row.get("evaluating_ranks"),  # workers there evaluate, all of them
+        "observation_count": lambda row: row.get("observations_this_generation"),  # of a batch there
+        **{name: _seconds(name) for name in PREDICTIONS},
         "gradient_norm": _square("gradient_norm"),  # as the starter has them: sums of squares
         "theta_norm": _square("theta_norm"),
     },

@@ -24,7 +24,7 @@ from hpc_es.training.evaluations import Evaluations, final_returns
 from hpc_es.training.failing import give_up, told_in_status
 from hpc_es.training.generation import Evaluated, Generation
 from hpc_es.training.last_words import last_words
-from hpc_es.training.metrics_row import Row, row
+from hpc_es.training.metrics_row import Row, of_problem, row
 from hpc_es.training.misfits import needs
 from hpc_es.training.notices import Notices
 from hpc_es.training.on_rank_0 import INTERRUPTED
@@ -263,7 +263,7 @@ class Training:
             evaluated,
             problem.episodes_per_job,
             (self.world.size, by.evaluating_ranks),
-            {**learned, **problem.metrics(problem.carried().found_in(self.state)), **more},
+            {**learned, **of_problem(problem, before, self.state), **more},
             time.perf_counter() - since,
             self.writer.counters,
             self.config.report.reductions(),

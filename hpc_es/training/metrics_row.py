@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from hpc_es.core.data import INFO, Array, Rows, of_episodes
+from hpc_es.core.data import INFO, Array, Rows, State, of_episodes
+from hpc_es.core.interfaces import Problem
 from hpc_es.training.generation import TIMES, Evaluated
 
 Row = dict[str, float | int | None]
@@ -54,6 +55,16 @@ def row(
         "tail_seconds": evaluated.tail_seconds,
         **_times(evaluated.headers, timesteps),
     }
+
+
+def of_problem(problem: Problem, before: State, after: State) -> dict[str, float]:
+    """Return the problem's own metrics; where it counts observations, how many this generation added to them too."""
+    carried = problem.carried()
+    measured = dict(problem.metrics(carried.found_in(after)))
+    if (count := measured.get("observation_count")) is not None:
+        new = count - problem.metrics(carried.found_in(before))["observation_count"]
+        measured["observations_this_generation"] = float(round(new))  # the count begins at 0.01
+    return measured
 
 
 def _failed(*rows: Rows) -> int:

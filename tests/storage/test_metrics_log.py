@@ -52,12 +52,15 @@ def test_columns_are_the_notebooks_then_three_of_the_starter() -> None:
 
 
 def test_classical_columns_have_the_names_and_numbers_of_the_others(tmp_path: Path) -> None:
-    """Norms are sums of squares there, and workers are those that evaluate."""
+    """Norms are sums of squares there, workers evaluate, observations are of one generation, times in seconds."""
+    times = {f"predict_microseconds_{name}": value for name, value in (("min", 2.0), ("max", 4.0), ("mean", 3.0))}
     numbers = {"return_mean": 0.5, "ranks": 17, "evaluating_ranks": 16, "gradient_norm": 3.0, "theta_norm": 2.0}
     log = MetricsLog(tmp_path, columns="classical")
-    log.write({**row(4), **numbers, "failed_episodes": 1, "episodes_this_generation": 4})
+    observed = {"observation_count": 700.01, "observations_this_generation": 200.0}
+    log.write({**row(4), **numbers, **times, **observed, "failed_episodes": 1, "episodes_this_generation": 4})
     (cells,) = csv.DictReader((tmp_path / CSV).open())
     told = {"GenRewMean": "0.5", "UniqueWorkers": "16", "ResultsSkippedFrac": "0.25", "GradNorm": "9.0", "Norm": "4.0"}
+    told |= {"ObCount": "200.0", "TimePredictMin": "2e-06", "TimePredictMax": "4e-06", "TimePredictMean": "3e-06"}
     assert {name: cells[name] for name in told} == told and list(cells) == list(NAMES.values())
     with pytest.raises(RunError, match="other columns than this run writes"):
         MetricsLog(tmp_path).cut(log.lengths())
