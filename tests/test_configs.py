@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hpc_es.config import moved
 from hpc_es.config.loading import load
 from hpc_es.tuning import plan
 from hpc_es.tuning.check import check
@@ -14,7 +15,8 @@ TUNINGS = [path for path in CONFIGS if path.name.startswith("tune_")]
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
-def test_every_config_is_valid_short_and_headed(config) -> None:
+def test_every_config_is_valid_short_headed_and_has_todays_keys(config, monkeypatch) -> None:
+    monkeypatch.setattr(moved, "tell", pytest.fail)  # of a key at an old place
     text = config.read_text(encoding="utf-8")
     if config in TUNINGS:
         check(plan.load(config), ranks=1)

@@ -25,7 +25,9 @@ class Options:
     beta2: Fraction = option("decay of Adam's second moment", 0.999)
     epsilon: Positive = option("added to the root of Adam's second moment", 1e-8)
     momentum: Fraction = option("decay of SGD's and ClipUp's velocity", 0.9)
-    rmsprop_decay: Fraction = option("decay of RMSProp's mean square, which starts at 1", 0.99)
+    rmsprop_decay: Fraction = option(
+        "decay of RMSProp's mean square, which starts at 1 (TensorFlow 1's default is 0.9)", 0.99
+    )
     rmsprop_epsilon: Positive = option("added to RMSProp's mean square, inside of the root", 1e-10)
     max_speed: Positive | None = option("length of ClipUp's longest step; null: twice the learning rate", None)
     anneal_updates: Count | None = option(

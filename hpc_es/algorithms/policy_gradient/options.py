@@ -21,7 +21,9 @@ class Optimizer:
 
     kind: Literal["rmsprop", "adam", "sgd"] = option("sgd is without momentum", "rmsprop")
     learning_rate: Positive = option("step size", 5e-5)
-    rmsprop_decay: Fraction = option("decay of RMSProp's mean square, which starts at 1", 0.99)
+    rmsprop_decay: Fraction = option(
+        "decay of RMSProp's mean square, which starts at 1 (TensorFlow 1's default is 0.9)", 0.99
+    )
     rmsprop_epsilon: Positive = option("added to RMSProp's mean square, inside of the root", 1e-10)
 
     def full(self) -> optimizers.Options:
