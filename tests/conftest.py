@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+CACHE = tempfile.TemporaryDirectory()  # in which tests and their jobs keep what they compare, not in the user's
+os.environ.setdefault("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib"))  # its list of fonts takes seconds
+os.environ["XDG_CACHE_HOME"] = CACHE.name
 COMPUTE_WITH_TENSORFLOW = ("actor_critic",)  # kinds, as parameters of tests
 
 if importlib.util.find_spec("hypothesis"):  # not in the environments of make test-gym and make test-ft

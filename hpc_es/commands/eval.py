@@ -92,22 +92,24 @@ def _all(arguments: argparse.Namespace) -> int:
     from hpc_es.mpi.guard import guarded
 
     def body() -> int:
-        from hpc_es.jobs.evaluation import evaluate_all, snapshots, table
+        from hpc_es.jobs.evaluation import evaluate_all, prepare_all, table
         from hpc_es.mpi.connect import connect
         from hpc_es.storage.files import write_text
         from hpc_es.training.on_rank_0 import Ended, on_rank_0
 
-        world = connect()
+        def overridden(source: Stored) -> Stored:
+            return changed(source, arguments.overrides)
+
+        world, trust = connect(), arguments.trust
         try:
-            _, told = on_rank_0(world, lambda: {"paths": snapshots(arguments.path, arguments.trust)}, dict)
+            with stdout_to_stderr():
+                _, prepared = on_rank_0(world, lambda: prepare_all(arguments.path, overridden, trust), dict)
         except Ended as ended:
             if world.rank == 0:
                 sys.stderr.write(f"hpc-es: {ended.reason.text}\n")
             return ended.reason.status
         with stdout_to_stderr():
-            asked = _asked(arguments)
-            overrides, trust = arguments.overrides, arguments.trust
-            rows = evaluate_all(world, told["paths"], asked, lambda source: changed(source, overrides), trust)
+            rows = evaluate_all(world, prepared, _asked(arguments), overridden, trust)
         if world.rank == 0 and arguments.output:
             write_text(arguments.output, table(rows))
         elif world.rank == 0:

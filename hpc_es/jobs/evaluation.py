@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,10 @@ from hpc_es.report.saved_policy import Actions, Stored, check_snapshot, require_
 from hpc_es.storage.checkpoint import is_whole, load
 from hpc_es.storage.checkpoint_store import BEST, DIRECTORY, Store
 from hpc_es.storage.repetition_list import require_run
+from hpc_es.tasks.native_differences import differences
 from hpc_es.tasks.policy_problems import Episodic
 
+Changed = Callable[[Stored], Stored]
 SAMPLING_BLOCK = 2  # training's own episodes have blocks 0 and 1
 
 
@@ -129,13 +131,25 @@ def snapshots(run: Path, trust: bool = False) -> list[str]:
     return there
 
 
+def prepare_all(run: Path, overridden: Changed, trust: bool = False) -> dict[str, Any]:
+    """Return, on rank 0, what every rank needs to evaluate all snapshots: paths, and how native stepping compares."""
+    paths = snapshots(run, trust)
+    task = overridden(_snapshot(Path(paths[0]), trust)).config.task
+    if getattr(task, "stepping", "") in {"auto", "native"}:
+        single_episodes(task).close()
+    return {"paths": paths, "differences": differences}
+
+
 def evaluate_all(
-    world: World, paths: Sequence[str], asked: Asked, overridden: Any, trust: bool = False
+    world: World, prepared: Mapping[str, Any], asked: Asked, overridden: Changed, trust: bool = False
 ) -> list[dict[str, Any]]:
     """Return a row for each snapshot, in their order, on every rank; each rank evaluates its share.
 
-    `overridden(source)` is the same theta with another task. Every rank calls this with the same arguments.
+    `prepared` is what `prepare_all` gave rank 0, `overridden(source)` the same theta with another task. Every rank
+    calls this with the same arguments.
     """
+    differences.update(prepared["differences"])
+    paths = prepared["paths"]
     mine = {}
     for place in range(world.rank, len(paths), world.size):
         source = overridden(_snapshot(Path(paths[place]), trust))

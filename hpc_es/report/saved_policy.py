@@ -24,6 +24,7 @@ from hpc_es.storage.checkpoint import Snapshot, load
 from hpc_es.storage.checkpoint_store import BEST, find
 from hpc_es.storage.repetition_list import require_run
 from hpc_es.storage.status import final_evaluation, is_surpassed
+from hpc_es.storage.stepping_cache import remembered
 
 if TYPE_CHECKING:
     from hpc_es.tasks.episodes.wrappers import AppliedWrappers
@@ -130,7 +131,8 @@ def _better(path: Path, snapshot: Snapshot) -> tuple[Path, Snapshot]:
 
 def single_episodes(options: Any) -> Any:
     """Return the task of these options with one episode a job, and failed ones counted; ConfigError."""
-    return module("tasks", options.kind).build(with_changes(options, episodes_per_job=1, on_failed_episode="drop"))
+    with remembered():
+        return module("tasks", options.kind).build(with_changes(options, episodes_per_job=1, on_failed_episode="drop"))
 
 
 def require_stochastic(config: Config) -> None:

@@ -9,6 +9,7 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
+from hpc_es.core import processor
 from hpc_es.core.version import __version__
 
 PACKAGES = (
@@ -47,15 +48,7 @@ def versions() -> dict[str, str]:
 
 def machine() -> dict[str, Any]:
     """Host, processor and operating system."""
-    return {"host": platform.node(), "processor": _processor(), "system": platform.platform()}
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123
-            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+    return {"host": platform.node(), "processor": processor.model(), "system": platform.platform()}
 
 
 def of(mpi: str, ranks: int) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from hpc_es.core.quiet import quiet_stderr
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import World
 from hpc_es.storage.compare import verify_restored
+from hpc_es.tasks.native_differences import differences
 from hpc_es.training import recovery
 from hpc_es.training.build import Parts, parts, task_and_policy, uses_tensorflow
 from hpc_es.training.failing import told_in_status
@@ -74,7 +75,8 @@ def run_once(world: World, signals: Signals, config: Config, request: RunRequest
 
 def start(world: World, signals: Signals, config: Config, request: RunRequest) -> Run:
     """Do all that comes before the first generation, on every rank; Ended where something stands against it."""
-    prepared, _ = on_rank_0(world, lambda: prepare(config, request))
+    prepared, told = on_rank_0(world, lambda: prepare(config, request), lambda _: {"differences": differences})
+    differences.update(told["differences"])
     try:
         made = build(world, config, request, prepared)
         made.problem.open(place(world, prepared))
@@ -100,9 +102,11 @@ class Prepared:
 
 def prepare(config: Config, request: RunRequest) -> Prepared:
     """Open the directory, on rank 0: all that can go wrong before the start goes wrong here; UserError."""
+    from hpc_es.storage.stepping_cache import remembered
     from hpc_es.training.run_directory import open_run
 
-    task, policy = task_and_policy(config, request.repetition)
+    with remembered():
+        task, policy = task_and_policy(config, request.repetition)
     opened = open_run(request.directory, config, request.resume, request.repetition)
     init_from = getattr(config.policy, "init_from", None)
     try:

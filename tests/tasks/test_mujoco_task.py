@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
@@ -35,12 +34,6 @@ def is_native(task: Episodes) -> bool:
 
 
 # The choice.
-
-
-def test_the_versions_here_are_those_that_were_compared() -> None:
-    """Where this fails, a version is new: if the tests of test_mujoco.py pass with it, add it to VERSIONS."""
-    for package, seen in choice.VERSIONS.items():
-        assert importlib.metadata.version(package) in seen
 
 
 @pytest.mark.parametrize("name", choice.FILES)
@@ -89,7 +82,8 @@ def test_what_is_not_known_is_stepped_by_gymnasium_and_told(case: str) -> None:
     task = episodes(env_id, **options)
     assert isinstance(task.stepping(), GymnasiumStepping)
     (notice,) = task.notices
-    assert notice.startswith(f"task.stepping: {env_id} is stepped by Gymnasium, which is slower: ")
+    assert notice.startswith(f"task.stepping: {env_id} is stepped by Gymnasium, which is slower (about 1.2 times): ")
+    assert notice.endswith("; change that, or accept it by task.stepping: gymnasium")
     with pytest.raises(ConfigError, match=f"task.stepping: is native, which is not possible here: {reason}"):
         episodes(env_id, **options, stepping="native")
 
@@ -99,15 +93,6 @@ def with_behaviour(options: dict[str, Any]) -> dict[str, Any]:
 
     found = options.get("behaviour")
     return {**options, "behaviour": Options(**found)} if found else options
-
-
-@pytest.mark.parametrize("package", choice.VERSIONS)
-def test_other_versions_are_stepped_by_gymnasium(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(choice.VERSIONS, package, ("0.9.0",))
-    task = episodes("Hopper-v5")
-    assert not is_native(task)
-    here = importlib.metadata.version(package)
-    assert f"it was compared with {package} 0.9.0 only, and this is {here}" in task.notices[0]
 
 
 def test_an_id_that_was_registered_anew_is_stepped_by_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from hpc_es.core.data import Array, Float32, Float64
 
@@ -32,6 +32,22 @@ class Stepped:
     failed: list[tuple[int, BaseException]] = field(default_factory=list)  # rows that raised, which did not end
     infos: dict[int, Any] = field(default_factory=dict)  # of the rows that ended, where there are any
     numbers: Float64 | None = None  # of `report.info`, [running rows, keys], NaN where there is none
+
+
+class NotNativeError(Exception):
+    """Why an environment is stepped by Gymnasium, though its kind can be stepped without, and the remedy."""
+
+    def __init__(self, reason: str, remedy: str = "change that, or accept it by task.stepping: gymnasium") -> None:
+        super().__init__(reason)
+        self.remedy = remedy
+
+
+class Trial(NamedTuple):
+    """What is played to compare them: rows of a stack, steps of each, and a time limit that ends its episodes."""
+
+    rows: int
+    steps: int
+    limit: int
 
 
 class Stepping(Protocol):

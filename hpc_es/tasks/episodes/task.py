@@ -20,13 +20,12 @@ from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Cutting, Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.tasks.episodes import behaviour as behaviours
-from hpc_es.tasks.episodes import environments, without_gymnasium
+from hpc_es.tasks.episodes import environments, native_backend
 from hpc_es.tasks.episodes.gymnasium_stepping import GymnasiumStepping
 from hpc_es.tasks.episodes.infos import never_given, random_episode
-from hpc_es.tasks.episodes.native import NotNativeError
 from hpc_es.tasks.episodes.rollout import Rollout
 from hpc_es.tasks.episodes.segments import Segments
-from hpc_es.tasks.episodes.stepping import Stepping
+from hpc_es.tasks.episodes.stepping import NotNativeError, Stepping
 from hpc_es.tasks.episodes.vector_choice import Vectors
 from hpc_es.tasks.episodes.vector_stepping import VectorStepping
 from hpc_es.tasks.policy_problems import (
@@ -58,7 +57,7 @@ class Options:
     )
     stepping: Literal["auto", "native", "gymnasium", "vector"] = option(
         "native: MuJoCo (-v5) and classic control without Gymnasium's overhead, to the same bits; auto: where "
-        "possible; vector: by the vector_entry_point of env_id",
+        "a comparison at the start finds no difference; vector: by the vector_entry_point of env_id",
         "auto",
         may_change=("auto", "native", "gymnasium"),
     )
@@ -102,21 +101,20 @@ class Episodes:
 
     def _without_gymnasium(self, first: environments.Environment) -> Callable[[], Stepping] | None:
         """Return what steps without Gymnasium, or None; ConfigError where it must and cannot."""
-        wanted = self.options.stepping
-        if wanted == "gymnasium":
+        wanted, is_known = self.options.stepping, native_backend.is_known(first)
+        if wanted == "gymnasium" or (wanted == "auto" and not is_known):
             return None
         try:
-            found = without_gymnasium.stepping(first)
-            if found is None and wanted == "native":
-                raise NotNativeError(f"{self.name} is none of {without_gymnasium.NAMES}")
-            if found is not None:
-                self._refuse_native()
-            return found
+            if not is_known:
+                raise NotNativeError(f"{self.name} is none of {native_backend.NAMES}")
+            self._refuse_native()
+            return native_backend.stepping(first)
         except NotNativeError as error:
             if wanted == "native":
                 text = f"is native, which is not possible here: {error}; expected auto or gymnasium"
                 raise ConfigError([("task.stepping", text)]) from error
-            self.notices = (f"task.stepping: {self.name} is stepped by Gymnasium, which is slower: {error}",)
+            slower = f"is stepped by Gymnasium, which is slower ({native_backend.slowdown(first)})"
+            self.notices = (f"task.stepping: {self.name} {slower}: {error}; {error.remedy}",)
             return None
 
     def _refuse_native(self) -> None:

@@ -7,12 +7,12 @@ disk, which a copy does not keep. Code is compiled for one type of processor, an
 
 from __future__ import annotations
 
-import hashlib
 import os
-import platform
 import shutil
 import stat
 from pathlib import Path
+
+from hpc_es.core import processor
 
 NAME, MARK = "jax_cache", "made_here"
 PRIVATE = 0o700
@@ -66,7 +66,7 @@ def use(folder: str) -> None:
 
     if not folder or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return
-    own = Path(folder) / processor()
+    own = Path(folder) / processor.fingerprint()
     own.mkdir(mode=PRIVATE, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(own))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
@@ -79,13 +79,3 @@ def _forget_the_last() -> None:
     from jax.experimental.compilation_cache import compilation_cache
 
     compilation_cache.reset_cache()
-
-
-def processor() -> str:
-    """Return a name for this type of processor: its model and what it can do."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = [platform.processor(), platform.machine()]
-    told = sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}) or lines
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]

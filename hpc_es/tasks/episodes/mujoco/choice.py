@@ -9,17 +9,15 @@ from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hpc_es.tasks.episodes.environments import Environment
-from hpc_es.tasks.episodes.native import GYMNASIUM, NotNativeError, refuse_versions, time_limit
-from hpc_es.tasks.episodes.stepping import Stepping
+from hpc_es.tasks.episodes.stepping import NotNativeError, Stepping, Trial
 
 if TYPE_CHECKING:
     from hpc_es.tasks.episodes.mujoco.simulator import Simulator
 
-# What the tests compared with Gymnasium bit by bit (tests/tasks/test_mujoco.py); others go through Gymnasium.
-VERSIONS = {"gymnasium": GYMNASIUM, "mujoco": ("4.0.0",)}
+TRIAL = Trial(rows=5, steps=80, limit=35)
+COMPARED = {"gymnasium": "1.4.0", "mujoco": "4.0.0"}  # what the tests compare with (tests/tasks/test_mujoco.py)
+SLOWDOWN = "about 1.2 times"
 
 FILES = {  # environment: the file of its description
     "HalfCheetah": "planar",
@@ -43,30 +41,21 @@ def is_known(environment: Environment) -> bool:
     return any(base.__module__ == MUJOCO_ENVIRONMENT for base in type(environment.unwrapped).__mro__)
 
 
-def stepping(environment: Environment) -> Callable[[], Stepping]:
-    """Return what makes steppings of it; NotNativeError with the reason."""
+def stepping(environment: Environment) -> Callable[[int | None], Stepping]:
+    """Return what makes steppings of it with a time limit in steps; NotNativeError with the reason."""
     made = simulator(environment)
     from hpc_es.tasks.episodes.mujoco.stepping import MujocoStepping
 
-    return lambda: MujocoStepping(made)
+    return lambda limit: MujocoStepping(made, limit)
 
 
 def simulator(environment: Environment) -> Simulator:
-    """Return what steps this environment without Gymnasium; NotNativeError with the reason."""
-    name = _name(environment)
-    max_steps = time_limit(environment)
-    for package, seen in VERSIONS.items():
-        refuse_versions(package, seen)
-    options = _options(environment)
+    """Return what simulates this environment without Gymnasium; NotNativeError with the reason."""
+    name, options = _name(environment), _options(environment)
     from hpc_es.tasks.episodes.mujoco.simulator import Simulator
 
     description = getattr(importlib.import_module(f"{__package__}.{FILES[name]}"), name)
-    try:
-        made = Simulator(description, environment.unwrapped, options, max_steps)
-        _try(made, environment)
-    except Exception as error:  # such as a model without a body that is asked for: Gymnasium fails in its own way
-        raise NotNativeError(f"it fails with this model or these keywords: {type(error).__name__}: {error}") from error
-    return made
+    return Simulator(description, environment.unwrapped, options)
 
 
 def _name(environment: Environment) -> str:
@@ -88,8 +77,6 @@ def _options(environment: Environment) -> Mapping[str, Any]:
     parameters = list(inspect.signature(type(environment.unwrapped).__init__).parameters.values())
     defaults = {each.name: each.default for each in parameters[1:] if each.kind is not each.VAR_KEYWORD}
     given = dict(environment.spec.kwargs)
-    if given.get("render_mode") is not None:
-        raise NotNativeError("it is rendered")
     for keyword, value in given.items():
         if keyword not in (*UNSEEN, "default_camera_config") and not _is_like(value, keyword, defaults):
             raise NotNativeError(f"its keyword {keyword} is {value!r}")
@@ -112,20 +99,3 @@ def _is_like(value: Any, keyword: str, defaults: Mapping[str, Any]) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _try(made: Simulator, environment: Environment) -> None:
-    """Take a step; raise what it raises."""
-    from hpc_es.tasks.episodes.mujoco.stepping import MujocoStepping
-    from hpc_es.tasks.episodes.stepping import Running
-
-    stepping = MujocoStepping(made)
-    shape = environment.observation_space.shape
-    assert shape is not None
-    observations, rewards = np.zeros((1, *shape), np.float32), np.zeros(1)
-    with stepping.chunk([0]):
-        observations[0] = stepping.reset(0, 0)
-        actions = np.zeros((1, made.model.nu), np.float32)
-        stepped = stepping.advance(Running([0], [0]), actions, observations, rewards)
-    for _, error in stepped.failed:
-        raise error

@@ -20,11 +20,8 @@ class Simulator:
     `environment` is Gymnasium's, without wrappers; its model is used. `options` are all its keywords.
     """
 
-    def __init__(
-        self, description: type[Description], environment: Any, options: Mapping[str, Any], max_steps: int | None
-    ) -> None:
-        self.model, self.max_steps = environment.model, max_steps  # a time limit, None without one
-        self.frame_skip = options["frame_skip"]
+    def __init__(self, description: type[Description], environment: Any, options: Mapping[str, Any]) -> None:
+        self.model, self.frame_skip = environment.model, options["frame_skip"]
         new = mujoco.MjData(self.model)
         seconds = self.model.opt.timestep * self.frame_skip
         setup = Setup(options, self.model, new.qpos.copy(), new.qvel.copy(), seconds)

@@ -15,12 +15,15 @@ from hpc_es.tasks.episodes.stepping import Running, Stepped
 
 
 class MujocoStepping:
-    """One MjData per job; what belongs to an episode is kept per job, too, so that episodes may pause."""
+    """One MjData per job; what belongs to an episode is kept per job, too, so that episodes may pause.
 
-    def __init__(self, simulator: Simulator) -> None:
+    `limit` is the time limit in steps, None without one.
+    """
+
+    def __init__(self, simulator: Simulator, limit: int | None) -> None:
         self._simulator, self._describe = simulator, simulator.description
         self._pool: list[Simulation] = []
-        self._clock = Clock(simulator.max_steps)
+        self._clock = Clock(limit)
         self._position = np.zeros(0)  # that its velocity is measured from
         self._seats: _Seats | None = None
 

@@ -1,0 +1,81 @@
+"""Rank 0 compares native stepping with Gymnasium's for all ranks, which step as it says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests import runs
+from tests.harness import mpiexec, script
+
+COUNTED = """
+import sys
+import hpc_es.tasks.episodes.native_backend as backend
+from hpc_es.cli import main as cli
+from hpc_es.mpi.connect import connect
+from hpc_es.tasks.episodes.task import Episodes
+
+world, compared, made = connect(), backend.difference, Episodes._new_stepping
+
+def difference(*arguments):
+    sys.stdout.write(f"<rank {world.rank} compares>\\n")
+    return compared(*arguments) or TEXT
+
+def stepping(task, first):
+    found = made(task, first)
+    sys.stdout.write(f"<rank {world.rank} steps by {type(found).__name__}>\\n")
+    return found
+
+backend.difference, Episodes._new_stepping = difference, stepping
+"""
+
+
+def run(ranks: int, cache: Path, body: str, text: str = "") -> tuple[list[str], list[str]]:
+    """Return who has compared, and who steps by what."""
+    done = mpiexec(ranks, script(COUNTED.replace("TEXT", repr(text)) + body), env={"XDG_CACHE_HOME": str(cache)})
+    assert done.status == 0, done
+    said = re.findall(r"<rank (.*?)>", done.stdout + done.stderr)
+    return sorted(line for line in said if "compares" in line), sorted({line for line in said if "steps" in line})
+
+
+def training(config: Path, run: Path, *overrides: str) -> str:
+    overrides = (*("task.env_id=CartPole-v1", "stop.generations=1", "noise={kind: counter}"), *overrides)
+    arguments = [str(config), "--output", str(run), *overrides]
+    return f"""
+from hpc_es.jobs.command import run_command
+from hpc_es.mpi.guard import guarded
+guarded(lambda: run_command({arguments}))
+"""
+
+
+@pytest.mark.parametrize(("text", "by"), [("", "ClassicStepping"), ("another reward", "GymnasiumStepping")])
+def test_ranks_step_as_rank_0_says(text: str, by: str, tmp_path: Path) -> None:
+    """Rank 0 alone compares, and the others follow it where it finds a difference, though they would find none."""
+    config, cache = runs.tiny(tmp_path), tmp_path / "cache"
+    compared, steps = run(3, cache, training(config, tmp_path / "run"), text)
+    assert compared == ["0 compares"]
+    assert steps == [f"{rank} steps by {by}" for rank in range(3)]
+    compared, steps = run(2, cache, training(config, tmp_path / "again"))
+    assert compared == []  # the cache has it
+    assert steps == [f"{rank} steps by {by}" for rank in range(2)]
+
+
+def test_each_group_of_repetitions_has_a_rank_that_compares(tmp_path: Path) -> None:
+    """Two groups of two ranks, four repetitions: each group's first rank compares once, or has it from the cache."""
+    config = runs.tiny(tmp_path)
+    body = training(config, tmp_path / "runs", "repetitions=4", "repetition_groups=2")
+    compared, steps = run(4, tmp_path / "cache", body)
+    assert compared in ([f"{rank} compares" for rank in pair] for pair in ([0], [2], [0, 2]))
+    assert steps == [f"{rank} steps by ClassicStepping" for rank in range(4)]
+
+
+def test_ranks_that_evaluate_snapshots_step_as_rank_0_says(tmp_path: Path) -> None:
+    config = runs.tiny(tmp_path)
+    run(1, tmp_path / "cache", training(config, tmp_path / "run", "stop.generations=4"))
+    arguments = ["eval", str(tmp_path / "run"), "--all", "--episodes", "2", "--output", str(tmp_path / "all.csv")]
+    body = f"sys.argv[1:] = {arguments}\ncli()"
+    compared, steps = run(2, tmp_path / "another", body, "another reward")
+    assert compared == ["0 compares"]
+    assert steps == [f"{rank} steps by GymnasiumStepping" for rank in range(2)]

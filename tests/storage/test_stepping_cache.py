@@ -1,0 +1,88 @@
+"""Comparisons of native stepping are kept in the user's cache directory, which may be missing, damaged or read-only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpc_es.storage import stepping_cache
+from hpc_es.storage.stepping_cache import remembered
+from hpc_es.tasks.native_differences import differences
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty cache directory, with nothing compared in this process."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    before = dict(differences)
+    differences.clear()
+    yield tmp_path / "hpc_es"
+    differences.clear()
+    differences.update(before)
+
+
+def compare(**results: str) -> None:
+    """Start a process anew, in which these are compared."""
+    differences.clear()
+    with remembered():
+        differences.update(results)
+
+
+def known() -> dict[str, str]:
+    """What the next process knows."""
+    compare()
+    return dict(differences)
+
+
+def test_the_next_process_knows_the_result(folder: Path) -> None:
+    compare(one="", two="the reward is 1.0 instead of 2.0")
+    compare(three="")
+    assert known() == {"one": "", "two": "the reward is 1.0 instead of 2.0", "three": ""}
+    (file,) = folder.iterdir()
+    assert file.name == f"stepping_{stepping_cache.circumstances()}.json"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\0\xff", '{"one": 1}', '"one"'])
+def test_a_damaged_file_is_ignored_and_written_anew(text: str, folder: Path) -> None:
+    compare(one="")
+    (file,) = folder.iterdir()
+    file.write_bytes(text.encode("latin1"))
+    assert known() == {}
+    compare(two="")
+    assert json.loads(file.read_text()) == {"two": ""}
+
+
+def test_a_directory_that_cannot_be_made_changes_nothing(folder: Path) -> None:
+    folder.write_text("a file")
+    compare(one="")
+    assert known() == {}
+
+
+def test_no_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", no_home)
+    compare(one="")
+    assert known() == {}
+
+
+def test_other_versions_or_another_processor_have_a_file_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {stepping_cache.circumstances.__wrapped__()}
+    for package in ("gymnasium", "mujoco", "numpy"):
+        with monkeypatch.context() as patch:
+            patch.setattr(stepping_cache, "_version", lambda name, package=package: "0" if name == package else "1")
+            names.add(stepping_cache.circumstances.__wrapped__())
+    monkeypatch.setattr(stepping_cache.processor, "fingerprint", lambda: "another")
+    names.add(stepping_cache.circumstances.__wrapped__())
+    assert len(names) == 5
+
+
+def test_a_model_of_ones_own_is_compared_at_each_start(folder: Path) -> None:
+    """The files that it includes are not known."""
+    compare(**{'["Hopper-v5", {"xml_file": "my.xml"}, "12ab"]': ""})
+    assert known() == {}

@@ -1,0 +1,147 @@
+"""Native stepping is chosen by its numbers: they are compared with Gymnasium's, whatever the versions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from hpc_es.core.data import Array
+from hpc_es.core.errors import ConfigError
+from hpc_es.tasks.episodes import environments, native_backend
+from hpc_es.tasks.episodes.classic import choice as classic
+from hpc_es.tasks.episodes.classic import dynamics
+from hpc_es.tasks.episodes.mujoco import choice as mujoco
+from hpc_es.tasks.native_differences import differences
+from tests.toys import episodes
+
+CLASSIC = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1")
+ENDLESS = {"Pendulum", "HalfCheetah", "Swimmer", "HumanoidStandup", "Reacher", "Pusher"}  # but for their time limit
+
+
+@pytest.fixture(autouse=True)
+def nothing_compared() -> Iterator[None]:
+    """Each test compares anew, and leaves nothing behind."""
+    before = dict(differences)
+    differences.clear()
+    yield
+    differences.clear()
+    differences.update(before)
+
+
+def test_versions_other_than_those_of_the_tests_are_native_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.metadata.version
+
+    def version(package: str) -> str:
+        return "1.3.0" if package == "gymnasium" else real(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    task = episodes("CartPole-v1")
+    assert task.notices == ()
+    assert isinstance(task.stepping(), classic.ClassicStepping)
+
+
+@pytest.mark.parametrize("env_id", [*CLASSIC, *(f"{name}-v5" for name in mujoco.FILES)])
+def test_all_kinds_of_ends_are_compared(env_id: str) -> None:
+    """Episodes that end by themselves, where there are such, and by the limit; at least two resets of each row."""
+    if env_id.endswith("v5"):
+        pytest.importorskip("mujoco")
+    environment = environments.make(env_id, {})
+    kind = native_backend._kind(environment)
+    lines, actions = native_backend._native(environment, kind.stepping(environment)(kind.TRIAL.limit), kind.TRIAL)
+    assert np.prod(actions.shape[:2]) >= 300
+    flat = [line for row in lines for line in row]
+    can_end = env_id.partition("-")[0] not in ENDLESS
+    assert any(line.is_over and not line.is_cut for line in flat) == can_end
+    assert any(line.is_cut for line in flat) or can_end
+    assert sum(line.step == 0 for line in flat) >= 2 * kind.TRIAL.rows
+    assert native_backend.difference(environment, kind.stepping(environment), kind.TRIAL) == ""
+
+
+class LastBit(dynamics.Pendulum):
+    """A processor whose cosine has another last bit."""
+
+    def observe(self, state: Array) -> tuple[Array, ...]:
+        return np.nextafter(np.cos(state[0]).astype(np.float32), np.float32(2)), np.sin(state[0]), state[1]
+
+
+class OtherReward(dynamics.Pendulum):
+    def step(self, state: Array, actions: Array) -> dynamics.Step:
+        step = super().step(state, actions)
+        return step._replace(rewards=np.nextafter(step.rewards, 1))
+
+
+class OtherEnd(dynamics.Pendulum):
+    def step(self, state: Array, actions: Array) -> dynamics.Step:
+        return super().step(state, actions)._replace(terminated=state[1] > 3)
+
+
+@pytest.mark.parametrize(("other", "text"), [
+    (LastBit, "observation[0] is "),
+    (OtherReward, "the reward is "),
+    (OtherEnd, "terminated is True and truncated False, unlike Gymnasium's at step "),
+])  # fmt: skip
+def test_another_last_bit_is_stepped_by_gymnasium(other: Any, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(classic.KINDS, f"{classic.PACKAGE}.pendulum:PendulumEnv", other)
+    monkeypatch.setitem(classic.COMPARED, "gymnasium", "0.9")
+    task = episodes("Pendulum-v1")
+    assert not isinstance(task.stepping(), classic.ClassicStepping)
+    (notice,) = task.notices
+    here = importlib.metadata.version("gymnasium")
+    assert notice.startswith(
+        "task.stepping: Pendulum-v1 is stepped by Gymnasium, which is slower (about 6 times): native stepping gives "
+        f"other numbers than gymnasium {here}: {text}"
+    )
+    assert notice.endswith(" in row 0; install gymnasium 0.9, which native stepping was written for")
+    with pytest.raises(ConfigError, match="is native, which is not possible here: native stepping gives other numbers"):
+        episodes("Pendulum-v1", stepping="native")
+
+
+def test_a_mujoco_environment_with_another_last_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its control cost: one unit in the last place of a float64 reward."""
+    pytest.importorskip("mujoco")
+    from hpc_es.tasks.episodes.mujoco import planar
+
+    step = planar.HalfCheetah.step
+
+    def other(self: Any, s: Any, velocity: Any, actions: Array) -> Any:
+        rewards, terminated = step(self, s, velocity, actions)
+        return np.nextafter(rewards, 1), terminated
+
+    monkeypatch.setattr(planar.HalfCheetah, "step", other)
+    (notice,) = episodes("HalfCheetah-v5").notices
+    assert "the reward is " in notice
+    assert notice.endswith("; change that, or accept it by task.stepping: gymnasium")
+
+
+def test_what_was_compared_is_not_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One comparison for each set of keywords, none for wrappers that need Gymnasium."""
+    calls = list[str]()
+    real = native_backend.difference
+
+    def counted(environment: Any, make: Any, trial: Any) -> str:
+        calls.append(environment.spec.id)
+        return real(environment, make, trial)
+
+    monkeypatch.setattr(native_backend, "difference", counted)
+    for keywords in ({}, {"g": 9.0}, {"g": 9.0}, {}):
+        episodes("Pendulum-v1", env_kwargs=keywords)
+    episodes("CartPole-v1", wrappers=("gymnasium.wrappers:RecordEpisodeStatistics",))
+    assert calls == ["Pendulum-v1", "Pendulum-v1"]
+
+
+def test_a_models_file_is_part_of_the_key(tmp_path: Any) -> None:
+    """The same path with another content is compared again."""
+    pytest.importorskip("mujoco")
+    file = tmp_path / "hopper.xml"
+    assets = gymnasium.__path__[0] + "/envs/mujoco/assets/hopper.xml"
+    keys = set[str]()
+    for comment in ("<!-- 1 -->", "<!-- 2 -->"):
+        with open(assets) as source:  # noqa: PTH123
+            file.write_text(source.read() + comment)
+        keys.add(native_backend.key(environments.make("Hopper-v5", {"xml_file": str(file)})))
+    assert len(keys) == 2
