@@ -12,7 +12,7 @@ MINUTES ?= 10
 SEED    ?= 1
 WORKERS ?= 3# processes that share the tests (see tests/conftest.py): more than cores, as those that start jobs also wait
 
-.PHONY: help venv run test test-long test-gym test-loggers test-jax test-slurm test-ft lint check bench bench-functions bench-peers campaign docs clean
+.PHONY: help venv run test test-long test-gym test-loggers test-jax test-all-extras test-slurm test-ft lint check bench bench-functions bench-peers campaign docs clean
 help:           ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/  -/'
 
@@ -51,6 +51,12 @@ test-jax:       ## the tests of compiled environments, in a virtual environment 
 	$(VENV)-jax/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,jax]' jumanji craftax pytest
 	$(VENV)-jax/bin/python -m pytest tests/tasks/jax_episodes tests/policies/test_pure.py
 	$(VENV)-jax/bin/python -m pytest tests/test_contracts.py -k jax_episodes
+
+test-all-extras: venv ## all extras in one virtual environment, that of test-jax: native stepping, bits and speed of the lean .venv
+	@test -x $(VENV)-jax/bin/pip || $(PYTHON) -m venv $(VENV)-jax
+	$(VENV)-jax/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,tensorflow,tensorboard,mlflow,wandb,video,mujoco,box2d,programs,gym,tune,jax,oracles]' pytest
+	$(VENV)-jax/bin/pip check
+	LEAN_PYTHON=$(BIN)/python $(VENV)-jax/bin/python -m pytest tests/jobs/test_all_extras.py
 
 campaign: venv  ## random runs under random kills, damage, full disks and the like for MINUTES; again to go on
 	$(BIN)/python -m tests.campaign --minutes $(MINUTES) --seed $(SEED) --out runs/campaign_$(SEED)
