@@ -66,7 +66,7 @@ def test_libraries_stay_where_they_belong(file: str) -> None:
     found, top = libraries(anywhere(file)), libraries(at_the_top(file))
     if not file.startswith("mpi/"):
         assert "mpi4py" not in found
-    if file != "storage/checkpoint.py":
+    if file not in {"storage/checkpoint.py", "storage/keras_file.py"}:
         assert "h5py" not in found
     if file != "tuning/study.py":
         assert "optuna" not in found

@@ -32,6 +32,7 @@ DRAWN = (
     *("sigma", "axis_ratio", "path_length", "archive_size", "restarts", "token_entropy", "distinct_programs"),
 )
 MOST_POINTS = 2000  # of a line in a picture, whose panels are some 500 pixels wide
+INIT_FILES = ("init_observations", "init_optimizer")  # keys of `policy` that may name files, as init_from does
 APART = ("seed", "name", "output")  # what runs of one line may differ in, besides the run that they begin from
 
 
@@ -54,7 +55,8 @@ def alike(config: Mapping[str, Any]) -> dict[str, Any]:
     """What the resolved configs of runs that are one line have in common: each seed may begin from a run of its own."""
     common = {key: value for key, value in config.items() if key not in APART}
     if policy := common.get("policy"):
-        common["policy"] = {**policy, "init_from": policy.get("init_from") is not None}
+        others = {name: True for name in INIT_FILES if isinstance(policy.get(name), str)}
+        common["policy"] = {**policy, **others, "init_from": policy.get("init_from") is not None}
     return common
 
 

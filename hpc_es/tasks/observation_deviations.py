@@ -37,6 +37,12 @@ class Deviations:
         mean = total / count
         return Deviations(origin + mean, np.maximum(squares - total * mean, 0.0), count)
 
+    @staticmethod
+    def of_normaliser(mean: Float32, deviation: Float32, count: float) -> Deviations:
+        """Return those of so many observations with this mean and deviation; infinity of inputs that never varied."""
+        scatter = np.where(np.isinf(deviation), 0.0, np.square(deviation.astype(np.float64)) * (count - 1))
+        return Deviations(mean.astype(np.float64), scatter, count)
+
     def plus(self, other: Deviations) -> Deviations:
         """Return the statistics of both; the order of additions is the caller's to fix."""
         if not self.count or not other.count:

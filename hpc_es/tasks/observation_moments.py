@@ -35,6 +35,13 @@ class Moments:
         """Return those of a job; `origin` is 0."""
         return Moments(total, squares, count)
 
+    @staticmethod
+    def of_normaliser(mean: Float32, deviation: Float32, count: float) -> Moments:
+        """Return those of so many observations with this mean and deviation; infinity of inputs that never varied."""
+        centre = mean.astype(np.float64)
+        variance = np.where(np.isinf(deviation), 0.0, np.square(deviation.astype(np.float64)))
+        return Moments(centre * count, (variance + np.square(centre)) * count, count)
+
     def plus(self, other: Moments) -> Moments:
         """Return the moments of both; the order of additions is the caller's to fix."""
         return Moments(self.total + other.total, self.squares + other.squares, self.count + other.count)

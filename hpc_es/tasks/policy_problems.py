@@ -158,7 +158,7 @@ class PolicyProblem(ProblemDefaults):
 
     def carried(self) -> Carried:
         """Return mean 0 and standard deviation 1, where observations are normalised."""
-        return _as_carried(self._nothing_seen()) if self._normalization.enabled else Carried()
+        return carried_statistics(self._nothing_seen()) if self._normalization.enabled else Carried()
 
     def _nothing_seen(self) -> Any:
         return self._statistics.initial(self._task.spaces.observations)
@@ -175,7 +175,7 @@ class PolicyProblem(ProblemDefaults):
         statistics = self._statistics.of(carried.master)
         for arrays in units:
             statistics = statistics.plus(self._statistics.of(arrays)) if arrays else statistics
-        return _as_carried(statistics)
+        return carried_statistics(statistics)
 
     def metrics(self, carried: Carried) -> Mapping[str, float]:
         """Return how many observations the statistics are of."""
@@ -183,7 +183,8 @@ class PolicyProblem(ProblemDefaults):
         return {"observation_count": seen.count}
 
 
-def _as_carried(statistics: Any) -> Carried:
+def carried_statistics(statistics: Any) -> Carried:
+    """Return statistics of observations as a part of the state."""
     shared = {"observation_mean": statistics.mean(), "observation_std": statistics.deviation()}
     return Carried(shared, dict(statistics.arrays()))
 

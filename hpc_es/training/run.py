@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,6 @@ from hpc_es.tasks.native_differences import differences
 from hpc_es.training import recovery
 from hpc_es.training.build import Parts, parts, task_and_policy, uses_tensorflow
 from hpc_es.training.failing import told_in_status
-from hpc_es.training.init_from import source_of, started_from, with_optimizer
 from hpc_es.training.loop import Training
 from hpc_es.training.metrics_row import Row
 from hpc_es.training.on_rank_0 import Ended, ExitReason, on_rank_0
@@ -80,8 +79,8 @@ def start(world: World, signals: Signals, config: Config, request: RunRequest) -
     try:
         made = build(world, config, request, prepared)
         made.problem.open(place(world, prepared))
-        state = restored(made, prepared)
-        writer = writer_of(world, config, request, prepared, made, state)
+        state, warnings = restored(made, prepared, config)
+        writer = writer_of(world, config, request, prepared, made, state, warnings)
         return Run(world, signals, config, request, made, state, writer)
     except BaseException:
         if prepared is not None:
@@ -97,7 +96,6 @@ class Prepared:
     policy: Policy | None
     opened: Opened
     source: State | None  # what a new run begins with: `policy.init_from`
-    init_optimizer: bool  # with its optimizer's slots too
 
 
 def prepare(config: Config, request: RunRequest) -> Prepared:
@@ -108,13 +106,16 @@ def prepare(config: Config, request: RunRequest) -> Prepared:
     with remembered():
         task, policy = task_and_policy(config, request.repetition)
     opened = open_run(request.directory, config, request.resume, request.repetition)
-    init_from = getattr(config.policy, "init_from", None)
+    source = None
     try:
-        source = source_of(init_from, policy.size) if policy and init_from and opened.snapshot is None else None
+        if policy is not None and getattr(config.policy, "init_from", None) and opened.snapshot is None:
+            from hpc_es.training.init_from import source_of
+
+            source = source_of(config.policy, policy)
     except BaseException:
         opened.lock.release()
         raise
-    return Prepared(task, policy, opened, source, getattr(config.policy, "init_optimizer", False))
+    return Prepared(task, policy, opened, source)
 
 
 def build(world: World, config: Config, request: RunRequest, prepared: Prepared | None) -> Parts:
@@ -142,30 +143,44 @@ def place(world: World, prepared: Prepared | None) -> RunPlace:
     return RunPlace(Path(directory), world.rank, world.size, from_rank_0)
 
 
-def restored(made: Parts, prepared: Prepared | None) -> State:
-    """Return where training begins or goes on; CheckpointError if the checkpoint does not fit. Workers begin anew."""
+def restored(made: Parts, prepared: Prepared | None, config: Config) -> tuple[State, Sequence[str]]:
+    """Return where training begins or goes on, and what is to be told of it. Workers begin anew.
+
+    CheckpointError if the checkpoint does not fit, ConfigError if `policy.init_from` does not.
+    """
     initial = made.initial()
     if prepared is None:
-        return initial
+        return initial, ()
     snapshot = prepared.opened.snapshot
     if snapshot is not None:
         verify_restored(initial, snapshot.state, made.growing)
-        return snapshot.state
+        return snapshot.state, ()
     if prepared.source is None:
-        return initial
-    state = started_from(initial, prepared.source, made.problem.carried())
-    return with_optimizer(state, prepared.source) if prepared.init_optimizer else state
+        return initial, ()
+    from hpc_es.training.init_from import mismatches, started_from, with_optimizer
+
+    carried = made.problem.carried()
+    warnings = list(mismatches(config.policy, prepared.source, carried))
+    state = started_from(initial, prepared.source, carried)
+    return with_optimizer(state, prepared.source) if config.policy.init_optimizer else state, warnings
 
 
 def writer_of(
-    world: World, config: Config, request: RunRequest, prepared: Prepared | None, made: Parts, state: State
+    world: World,
+    config: Config,
+    request: RunRequest,
+    prepared: Prepared | None,
+    made: Parts,
+    state: State,
+    warnings: Sequence[str] = (),
 ) -> RunWriter | None:
     """Return what writes the run directory, on rank 0, with the first state on disk."""
     if prepared is None:
         return None
     from hpc_es.training.run_writer import RunWriter
 
-    writer = RunWriter(prepared.opened, config, made.problem, world, request.triggers, request.show_progress)
+    opened = replace(prepared.opened, warnings=(*prepared.opened.warnings, *warnings))
+    writer = RunWriter(opened, config, made.problem, world, request.triggers, request.show_progress)
     with told_in_status(world, writer):
         writer.started(state, made.task.name, request.repetition)
     return writer

@@ -1,20 +1,18 @@
-"""What fits and what does not, rows with fields of a strategy's own, and a run that begins with another's theta."""
+"""What fits and what does not, and rows with fields of a strategy's own."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hpc_es.config.loading import validate
-from hpc_es.core.data import CORRECT, SIGN_RETURN, Carried, Field, State, row_dtype
+from hpc_es.core.data import CORRECT, SIGN_RETURN, Field, row_dtype
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Needs
 from hpc_es.mpi.world import World
 from hpc_es.training.build import cutting_of, parts, problem_of, task_and_policy
-from hpc_es.training.init_from import started_from
 
 SURVIVAL = {"kind": "episodes", "env_id": "tests.toys:Survival-v0"}
 PROGRAMS = {"kind": "programs", "name": "reverse"}
@@ -73,57 +71,6 @@ def test_the_row_has_the_fields_of_the_problem_and_then_of_the_strategy(monkeypa
         needs = Needs(searches="vectors" if is_noisy else "programs", noise=is_noisy, fields=(own,))
         monkeypatch.setattr(f"hpc_es.algorithms.{algorithm}.NEEDS", needs)
         assert parts(config, World("none"), *task_and_policy(config)).row == row_dtype((field, own))
-
-
-# Another run's theta.
-
-
-def state(size: int = 2, fill: float = 0.0, count: float = 0.0, **more: Any) -> State:
-    shared = {"theta": np.full(size, fill, np.float32), **more, "observation_mean": np.full(3, fill, np.float32)}
-    master = {"adam_m": np.full(size, fill, np.float32), "observation_count": np.array(count)}
-    return State(int(fill), shared, master)
-
-
-CARRIED = Carried({"observation_mean": np.zeros(3, np.float32)}, {"observation_count": np.array(0.0)})
-
-
-def test_a_run_takes_the_theta_of_another_and_what_the_problem_has_learned_but_not_the_optimizer() -> None:
-    found = started_from(state(), state(fill=5.0, count=7.0), CARRIED)
-    assert found.generation == 0
-    assert found.shared["theta"].tolist() == [5, 5] and found.shared["observation_mean"].tolist() == [5, 5, 5]
-    assert found.master["observation_count"] == 7 and found.master["adam_m"].tolist() == [0, 0]
-
-
-def test_what_only_one_of_both_has_stays_as_it_is() -> None:
-    """A value head of the new run; and statistics of other observations are no use."""
-    value = np.array([1.0], np.float32)
-    source = state(fill=5.0, count=7.0)
-    source = State(5, {"theta": source.theta, "observation_mean": np.ones(4, np.float32), "old": value}, {})
-    found = started_from(state(value=value), source, CARRIED)
-    assert list(found.shared) == ["theta", "value", "observation_mean"]
-    assert found.shared["theta"].tolist() == [5, 5] and found.shared["value"] is value
-    assert found.shared["observation_mean"].tolist() == [0, 0, 0] and found.master["observation_count"] == 0
-
-
-def test_statistics_of_another_kind_are_not_mixed() -> None:
-    """The other run's mean and count without its sums would be neither its statistics nor ours."""
-    ours = Carried(CARRIED.shared, {**CARRIED.master, "observation_centre": np.zeros(3)})
-    begin = ours.added_to(State(0, {"theta": np.zeros(2, np.float32)}, {}))
-    found = started_from(begin, state(fill=5.0, count=7.0), ours)
-    assert found.theta.tolist() == [5, 5]
-    assert found.shared["observation_mean"].tolist() == [0, 0, 0] and found.master["observation_count"] == 0
-
-
-def test_what_a_run_counts_begins_anew() -> None:
-    own, source = ({"episodes": np.asarray(n)} for n in (0, 500))
-    found = started_from(state(**own), state(fill=5.0, **source), CARRIED)
-    assert int(found.shared["episodes"]) == 0 and found.theta.tolist() == [5.0, 5.0]
-
-
-def test_a_run_without_statistics_takes_none() -> None:
-    plain = State(0, {"theta": np.zeros(2, np.float32)}, {})
-    found = started_from(plain, state(fill=5.0, count=7.0), Carried())
-    assert (list(found.shared), list(found.master), found.theta.tolist()) == (["theta"], [], [5, 5])
 
 
 @pytest.mark.parametrize(("kind", "cutting"), [("policy_gradient", "fixed"), ("ga", "one by one")])

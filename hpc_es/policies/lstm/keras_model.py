@@ -8,6 +8,7 @@ give what came out. Steps may be any number. Keras is imported when `model` is c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from hpc_es.core.data import Float32, Normaliser
 from hpc_es.policies.lstm.policy import LSTM
 from hpc_es.policies.networks import keras_layers
-from hpc_es.policies.networks.keras_layers import Surroundings
+from hpc_es.policies.networks.keras_layers import SavedLayer, Surroundings
 from hpc_es.policies.networks.lstm import FORGET_BIAS
 
 
@@ -54,13 +55,30 @@ def model(
     return keras.Model([observation, *given], [outputs, *after, *values], name="policy")
 
 
+def theta(policy: LSTM, layers: Sequence[SavedLayer]) -> Float32:
+    """Return the parameters of a saved model, float32[size]; ValueError of another network."""
+    arrays: dict[str, Float32] = {}
+    for number, layer in enumerate(layer for layer in layers if layer.kind == "LSTM"):
+        kernel, recurrent, bias = layer.weights
+        shift = np.repeat(np.array([0, FORGET_BIAS, 0, 0], np.float32), len(recurrent))  # gates i, f, j, o
+        arrays[f"lstm_{number}_kernel"] = _exchanged(np.concatenate([kernel, recurrent]))
+        arrays[f"lstm_{number}_bias"] = _exchanged(bias - shift)
+    for layer in keras_layers.dense_layers(layers):
+        arrays["output_kernel"], arrays["output_bias"] = layer.weights
+    expected, found = dict(policy.layout.shapes), {name: array.shape for name, array in arrays.items()}
+    if expected != found:
+        raise ValueError(f"expected arrays of the shapes {expected}, found {found}")
+    return policy.layout.joined(arrays)
+
+
 def _weights(kernel: Float32, bias: Float32, units: int) -> list[Float32]:
     """Kernel of x, kernel of h, bias: gates in Keras's order i, f, j, o, the forget bias within."""
-
-    def ordered(array: Float32) -> Float32:
-        i, j, f, o = np.split(array, 4, axis=-1)
-        return np.concatenate([i, f, j, o], axis=-1)
-
     shifted = bias.copy()
     shifted[2 * units : 3 * units] += np.float32(FORGET_BIAS)
-    return [ordered(kernel[:-units]), ordered(kernel[-units:]), ordered(shifted)]
+    return [_exchanged(kernel[:-units]), _exchanged(kernel[-units:]), _exchanged(shifted)]
+
+
+def _exchanged(array: Float32) -> Float32:
+    """Gates i, j, f, o as i, f, j, o, and the other way round."""
+    i, second, third, o = np.split(array, 4, axis=-1)
+    return np.concatenate([i, third, second, o], axis=-1)

@@ -5,12 +5,15 @@ Keras is imported when `model` is called.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from hpc_es.core.data import Float32, Normaliser
 from hpc_es.policies.mlp.policy import MLP
 from hpc_es.policies.networks import keras_layers
-from hpc_es.policies.networks.keras_layers import Surroundings
+from hpc_es.policies.networks.keras_layers import SavedLayer, Surroundings
 
 
 def model(
@@ -44,6 +47,22 @@ def model(
     if value is not None:
         outputs = [outputs, keras_layers.value(keras, features, value)]
     return keras.Model(inputs, outputs, name="policy")
+
+
+def theta(policy: MLP, layers: Sequence[SavedLayer]) -> Float32:
+    """Return the parameters of a saved model, float32[size]; ValueError of another network."""
+    saved = [layer.weights for layer in keras_layers.dense_layers(layers)]
+    parameters = np.zeros(policy.size, np.float32)
+    ours = list(policy.layout.layers(parameters))
+    expected, found = [weights.shape for weights, _ in ours], [kernel.shape for kernel, *_ in saved]
+    if expected != found:
+        raise ValueError(f"expected dense layers of the shapes {expected}, found {found}")
+    for (weights, biases), (kernel, *bias) in zip(ours, saved, strict=True):
+        weights[:] = kernel
+        if bias and not policy.layout.bias and np.any(bias[0]):
+            raise ValueError("expected layers without biases, as policy.bias is false")
+        biases[0] = bias[0] if bias else 0
+    return parameters
 
 
 def _activation(keras: Any, name: str, number: int) -> Any:

@@ -5,7 +5,7 @@ Keras is given by the caller: this imports nothing that is not there without it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ import numpy as np
 
 from hpc_es.core.data import Array, Box, Float32, Normaliser
 from hpc_es.policies.networks.heads import Head
+
+VALUE = "value"  # name of the layer of a value head
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,42 @@ class Surroundings:
     shape: tuple[int, ...]  # of the environment's observations
     observations: Sequence[Transformation] = ()
     actions: Sequence[Transformation] = ()
+
+
+@dataclass(frozen=True)
+class SavedLayer:
+    """A layer as a Keras file has it."""
+
+    kind: str  # the name of its class
+    name: str
+    config: Mapping[str, Any]
+    weights: tuple[Array, ...]
+
+
+def dense_layers(layers: Sequence[SavedLayer]) -> list[SavedLayer]:
+    """Return the dense layers of a saved network, without its value head."""
+    return [layer for layer in layers if layer.kind == "Dense" and layer.name != VALUE]
+
+
+def value_of(layers: Sequence[SavedLayer]) -> Float32 | None:
+    """Return the parameters of a saved value head, float32[features + 1], or None."""
+    heads = [layer.weights for layer in layers if layer.kind == "Dense" and layer.name == VALUE]
+    return np.concatenate([heads[0][0][:, 0], heads[0][1]]).astype(np.float32) if heads else None
+
+
+def normaliser_of(layers: Sequence[SavedLayer]) -> tuple[Float32, Float32] | None:
+    """Return mean and deviation of the observations of a saved network, or None.
+
+    Of Keras' own layer, and of the `ObservationNormalizationLayer` of neuroevolution-ai/evolution-strategies.
+    """
+    for layer in layers:
+        if layer.kind == "Normalization":
+            known = layer.config.get("mean") is not None
+            mean, variance = (layer.config["mean"], layer.config["variance"]) if known else layer.weights[:2]
+            return np.ravel(mean).astype(np.float32), np.sqrt(np.ravel(variance)).astype(np.float32)
+        if layer.kind == "ObservationNormalizationLayer":
+            return np.float32(layer.config["ob_mean"]), np.float32(layer.config["ob_std"])
+    return None
 
 
 def transformed(keras: Any, x: Any, steps: Sequence[Transformation], is_sequence: bool) -> Any:
@@ -89,7 +127,7 @@ def actions(keras: Any, head: Head, outputs: Any, is_sequence: bool) -> Any:
 
 def value(keras: Any, features: Any, parameters: Float32) -> Any:
     """Return the value of each row, [..., 1], from what the output layer sees; float32[features + 1], the bias last."""
-    dense = keras.layers.Dense(1, name="value")
+    dense = keras.layers.Dense(1, name=VALUE)
     values = dense(features)
     dense.set_weights([parameters[:-1, np.newaxis], parameters[-1:]])
     return values

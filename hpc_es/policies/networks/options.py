@@ -20,10 +20,23 @@ class Options:
     action_noise_std: NonNegative = option("normal noise added to Box actions, in training episodes only", 0.0)
     action_bins: Annotated[int, Ge(2)] | None = option("uniform bins per action dimension; null: continuous", None)
     backend: Literal["numpy", "tensorflow"] = option("what computes the actions", "numpy")
-    init_from: str | None = option("a run directory or checkpoint whose theta is the start", None, may_change=True)
-    init_optimizer: bool = option("also start with the optimizer's state of init_from", False, may_change=True)
+    init_from: str | None = option(
+        "a run directory, checkpoint or Keras file (.keras, .h5) whose theta is the start", None, may_change=True
+    )
+    init_observations: bool | str = option(
+        "statistics of the observations to start with: those of init_from (true), none (false), or those of a run, "
+        "checkpoint, Keras file or ob_normalization_*.npz",
+        True,
+        may_change=True,
+    )
+    init_optimizer: bool | str = option(
+        "the optimizer's state to start with: that of init_from (true), a new one (false), or that of a run, "
+        "checkpoint or optimizer_*.npz",
+        False,
+        may_change=True,
+    )
 
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield what has no effect: (key, text)."""
         if self.init_from is None:
-            yield from unused(self, ("init_optimizer",), "init_from is null")
+            yield from unused(self, ("init_observations", "init_optimizer"), "init_from is null")

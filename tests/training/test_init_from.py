@@ -1,0 +1,249 @@
+"""A run that begins with what another one, a Keras model, or the ES notebook has learned."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import hpc_es
+from hpc_es.config.kinds import module
+from hpc_es.config.yaml_text import override
+from hpc_es.core.data import Array, Box, Carried, Float32, Spaces, State
+from hpc_es.core.errors import UserError
+from hpc_es.policies.networks.keras_layers import normaliser_of, value_of
+from hpc_es.storage.keras_file import is_keras_file, read_layers
+from hpc_es.tasks.observation_deviations import Deviations
+from hpc_es.tasks.observation_moments import Moments
+from hpc_es.tasks.policy_problems import carried_statistics
+from hpc_es.training.init_from import started_from
+from tests.trained import CONFIG, NORMALISED, run, snapshot
+
+REACH = ("task.env_id=tests.toys:Reach-v0", "algorithm.optimizer.learning_rate=0.01")
+SEEN = np.random.default_rng(1).normal(0, 2, (9, 3)).astype(np.float32)
+BOX = Box(np.full(2, -1, np.float32), np.full(2, 1, np.float32))
+
+
+def begun(directory: Path, source: object, *overrides: str) -> State:
+    """The state in which a run begins that is started from another."""
+    changes = (*REACH, f"policy.init_from={source}", "stop.generations=0", *overrides)
+    for _ in hpc_es.train(override(CONFIG, changes), directory):
+        pass
+    return snapshot(directory).state
+
+
+def state(size: int = 2, fill: float = 0.0, count: float = 0.0, **more: Any) -> State:
+    shared = {"theta": np.full(size, fill, np.float32), **more, "observation_mean": np.full(3, fill, np.float32)}
+    master = {"adam_m": np.full(size, fill, np.float32), "observation_count": np.array(count)}
+    return State(int(fill), shared, master)
+
+
+CARRIED = Carried({"observation_mean": np.zeros(3, np.float32)}, {"observation_count": np.array(0.0)})
+
+
+def test_a_run_takes_the_theta_of_another_and_what_the_problem_has_learned_but_not_the_optimizer() -> None:
+    found = started_from(state(), state(fill=5.0, count=7.0), CARRIED)
+    assert found.generation == 0
+    assert found.shared["theta"].tolist() == [5, 5] and found.shared["observation_mean"].tolist() == [5, 5, 5]
+    assert found.master["observation_count"] == 7 and found.master["adam_m"].tolist() == [0, 0]
+
+
+def test_what_only_one_of_both_has_stays_as_it_is() -> None:
+    """A value head of the new run; and statistics of other observations are no use."""
+    value = np.array([1.0], np.float32)
+    source = state(fill=5.0, count=7.0)
+    source = State(5, {"theta": source.theta, "observation_mean": np.ones(4, np.float32), "old": value}, {})
+    found = started_from(state(value=value), source, CARRIED)
+    assert list(found.shared) == ["theta", "value", "observation_mean"]
+    assert found.shared["theta"].tolist() == [5, 5] and found.shared["value"] is value
+    assert found.shared["observation_mean"].tolist() == [0, 0, 0] and found.master["observation_count"] == 0
+
+
+def test_statistics_of_another_kind_are_not_mixed() -> None:
+    """The other run's mean and count without its sums would be neither its statistics nor ours."""
+    ours = Carried(CARRIED.shared, {**CARRIED.master, "observation_centre": np.zeros(3)})
+    begin = ours.added_to(State(0, {"theta": np.zeros(2, np.float32)}, {}))
+    found = started_from(begin, state(fill=5.0, count=7.0), ours)
+    assert found.theta.tolist() == [5, 5]
+    assert found.shared["observation_mean"].tolist() == [0, 0, 0] and found.master["observation_count"] == 0
+
+
+def test_what_a_run_counts_begins_anew() -> None:
+    own, source = ({"episodes": np.asarray(n)} for n in (0, 500))
+    found = started_from(state(**own), state(fill=5.0, **source), CARRIED)
+    assert int(found.shared["episodes"]) == 0 and found.theta.tolist() == [5.0, 5.0]
+
+
+def test_a_run_without_statistics_takes_none() -> None:
+    plain = State(0, {"theta": np.zeros(2, np.float32)}, {})
+    found = started_from(plain, state(fill=5.0, count=7.0), Carried())
+    assert (list(found.shared), list(found.master), found.theta.tolist()) == (["theta"], [], [5, 5])
+
+
+# Statistics of the observations: theirs, none, or those of a file.
+
+
+@pytest.mark.parametrize(
+    ("source", "overrides", "told"),
+    [
+        (
+            NORMALISED,
+            (),
+            "has learned from normalised observations, but task.observation_normalization.enabled is false",
+        ),
+        ((), NORMALISED, "has learned from observations as they are, or does not hold their statistics"),
+        (NORMALISED, NORMALISED, None),
+        ((), (), None),
+        (NORMALISED, ("policy.init_observations=false",), None),
+        ((), (*NORMALISED, "policy.init_observations=false"), None),
+    ],
+)
+def test_another_normalisation_than_that_of_the_source_is_told(
+    source: tuple[str, ...], overrides: tuple[str, ...], told: str | None, tmp_path: Path, capsys: Any
+) -> None:
+    begun(tmp_path / "run", run(*REACH, *source), *overrides)
+    out = capsys.readouterr().out
+    assert "WARNING: policy.init_from" not in out if told is None else f" {told}" in out
+
+
+def test_statistics_are_left_out_or_come_from_another_run(tmp_path: Path) -> None:
+    source, other = (run(*REACH, *NORMALISED, f"seed={seed}") for seed in (1, 2))
+    names = ("observation_mean", "observation_std", "observation_sum", "observation_squares", "observation_count")
+
+    def statistics(state: State) -> list[bytes]:
+        return [{**state.shared, **state.master}[name].tobytes() for name in names]
+
+    fresh = begun(tmp_path / "a", source, *NORMALISED, "policy.init_observations=false")
+    assert fresh.shared["observation_mean"].tolist() == [0, 0, 0] and fresh.master["observation_count"] == 0.01
+    found = begun(tmp_path / "b", source, *NORMALISED, f"policy.init_observations={other}")
+    assert statistics(found) == statistics(snapshot(other).state) != statistics(snapshot(source).state)
+    assert found.theta.tobytes() == fresh.theta.tobytes() == snapshot(source).state.theta.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("policy.init_observations={source}",), "policy.init_observations: names statistics of observations, but"),
+        ((*NORMALISED, "policy.init_observations={plain}"), "has no statistics of observations"),
+        ((*NORMALISED, "policy.init_observations={npz}"), "expected arrays _sum, sumsq, count"),
+        (("policy.init_optimizer={npz}",), "policy.init_optimizer: the optimizer of policy.init_from is another one"),
+        (("policy.init_from={text}",), "holds no whole Keras model"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(overrides: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    files = {"source": run(*REACH, *NORMALISED), "plain": run(*REACH), "npz": tmp_path / "o.npz"}
+    np.savez(files["npz"], t=3, v=np.zeros(26, np.float32))  # of SGD
+    files["text"] = tmp_path / "text.keras"
+    files["text"].write_text("no archive")
+    with pytest.raises(UserError) as told:
+        begun(tmp_path / "run", files["source"], *(text.format(**files) for text in overrides))
+    assert said in str(told.value)
+
+
+def test_statistics_of_the_other_kind_are_converted() -> None:
+    """Of 4 observations with mean 1 and 2, and sums of squared differences of 12 and 0: floored is 0.1 at least."""
+    sample = Deviations(np.array([1.0, 2.0]), np.array([12.0, 0.0]), 4.0)
+    theirs, ours = carried_statistics(sample), carried_statistics(Moments.initial(2))
+    source = theirs.added_to(State(0, {"theta": np.ones(1, np.float32)}, {}))
+    found = started_from(ours.added_to(State(0, {"theta": np.zeros(1, np.float32)}, {})), source, ours)
+    assert found.shared["observation_mean"].tolist() == [1, 2] and found.master["observation_count"] == 4
+    np.testing.assert_allclose(found.shared["observation_std"], [2, 0.1])  # sqrt(12 / 3), and the floor
+    back = started_from(theirs.added_to(State(0, {}, {})), found, theirs)
+    np.testing.assert_allclose(back.shared["observation_std"], [2, 0.1], rtol=1e-6)
+
+
+# The ES notebook: a Keras 2 model with layers of its own, and arrays beside it.
+
+
+def notebook(path: Path, kernels: list[tuple[Array, Array]], mean: list[float], deviation: list[float]) -> Path:
+    """A file as Keras 2 wrote it for neuroevolution-ai/evolution-strategies."""
+    layers: list[dict[str, Any]] = [{"class_name": "InputLayer", "config": {"name": "input_1"}}]
+    own = {"name": "observation_normalization_layer", "ob_mean": mean, "ob_std": deviation}
+    layers.append({"class_name": "ObservationNormalizationLayer", "config": own})
+    names = ["dense", *(f"dense_{number}" for number in range(1, len(kernels)))]
+    layers += [{"class_name": "Dense", "config": {"name": name}} for name in names]
+    with h5py.File(path, "w") as file:
+        config = {"class_name": "Model", "config": {"name": "model", "layers": layers}}
+        file.attrs["model_config"] = json.dumps(config).encode()
+        for name, (kernel, bias) in zip(names, kernels, strict=True):
+            group = file.create_group(f"model_weights/{name}")
+            group.attrs["weight_names"] = [f"{name}/kernel:0".encode(), f"{name}/bias:0".encode()]
+            group[f"{name}/kernel:0"], group[f"{name}/bias:0"] = kernel, bias
+        file.create_group("model_weights/input_1").attrs["weight_names"] = np.zeros(0)
+    return path
+
+
+def test_a_model_of_the_notebook_with_its_statistics_and_optimizer(tmp_path: Path) -> None:
+    """12 layers, as dense_10 is sorted before dense_2; 5 observations of mean 2, 4, 6."""
+    rng = np.random.default_rng(0)
+    widths = (3, *[4] * 11, 2)
+    kernels = [
+        (rng.normal(size=(n, m)).astype(np.float32), rng.normal(size=m).astype(np.float32))
+        for n, m in itertools.pairwise(widths)
+    ]
+    theta = np.concatenate([part.ravel() for layer in kernels for part in layer])
+    model = notebook(tmp_path / "snapshot_00003.h5", kernels, [1, 2, 3], [1, 2, 0.5])
+    squares = 5 * (np.square([2, 4, 6]) + np.square([1.0, 0.05, 2.0]))
+    np.savez(tmp_path / "ob.npz", _sum=np.float32([10, 20, 30]), sumsq=np.float32(squares), count=5.0)
+    slots = {"m": np.float32(theta * 2), "v": np.float32(theta**2), "beta1": 0.9}
+    np.savez(tmp_path / "optimizer.npz", t=7, dim=len(theta), **slots)  # type: ignore[arg-type]
+    network = (*NORMALISED, f"policy.hidden_dims={list(widths[1:-1])}")
+    alone = begun(tmp_path / "a", model, *network)
+    assert alone.theta.tobytes() == theta.tobytes()
+    np.testing.assert_allclose(alone.shared["observation_mean"], [1, 2, 3], rtol=1e-6)
+    np.testing.assert_allclose(alone.shared["observation_std"], [1, 2, 0.5], rtol=1e-5)
+    assert alone.master["observation_count"] == 1e5 and alone.master["optimizer_steps"] == 0
+    files = (f"policy.init_observations={tmp_path}/ob.npz", f"policy.init_optimizer={tmp_path}/optimizer.npz")
+    found = begun(tmp_path / "b", model, *network, *files)
+    np.testing.assert_allclose(found.shared["observation_mean"], [2, 4, 6], rtol=1e-6)
+    np.testing.assert_allclose(found.shared["observation_std"], [1, 0.1, 2], rtol=1e-4)  # 0.05 is below the floor
+    assert found.master["observation_count"] == 5 and found.master["optimizer_steps"] == 7
+    assert found.master["adam_m"].tobytes() == slots["m"].tobytes()  # type: ignore[attr-defined]
+    assert found.master["adam_v"].tobytes() == slots["v"].tobytes()  # type: ignore[attr-defined]
+
+
+def test_a_keras_model_of_another_network_is_refused(tmp_path: Path) -> None:
+    layers: list[tuple[Array, Array]] = [(np.zeros((3, 5)), np.zeros(5)), (np.zeros((5, 2)), np.zeros(2))]
+    model = notebook(tmp_path / "model.h5", layers, [0, 0, 0], [1, 1, 1])
+    with pytest.raises(
+        UserError, match=r"expected dense layers of the shapes \[\(3, 4\), \(4, 2\)\], found \[\(3, 5\)"
+    ):
+        begun(tmp_path / "run", model)
+
+
+# Keras files of our own.
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+def test_an_exported_policy_goes_on_as_it_was(suffix: str, tmp_path: Path) -> None:
+    source, file = run(*REACH, *NORMALISED), tmp_path / f"policy{suffix}"
+    policy = hpc_es.load_policy(source, "last")
+    build = importlib.import_module("hpc_es.policies.mlp.keras_model").model
+    build(policy.policy, policy.source.theta, policy.source.normaliser).save(file)
+    assert is_keras_file(file) and not is_keras_file(source / "checkpoints" / "best.h5")
+    found = begun(tmp_path / "run", file, *NORMALISED)
+    assert found.theta.tobytes() == policy.source.theta.tobytes()
+    np.testing.assert_allclose(hpc_es.load_policy(tmp_path / "run", "last")(SEEN), policy(SEEN), atol=1e-5)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("kind", ["mlp", "lstm"])
+def test_theta_value_and_normaliser_come_back_from_a_keras_file(kind: str, tmp_path: Path) -> None:
+    package, keras_model = module("policies", kind), importlib.import_module(f"hpc_es.policies.{kind}.keras_model")
+    policy = package.build(package.Options(hidden_dims=(4, 5)), Spaces(3, BOX))
+    rng = np.random.default_rng(0)
+    theta, value = (rng.normal(size=size).astype(np.float32) for size in (policy.size, 6))
+    normaliser: tuple[Float32, Float32, float] = (np.float32([1, 2, 3]), np.float32([1, 0.1, np.inf]), 5.0)  # type: ignore[assignment,arg-type]
+    keras_model.model(policy, theta, normaliser, value=value).save(tmp_path / "model.keras")
+    layers = read_layers(tmp_path / "model.keras")
+    np.testing.assert_allclose(keras_model.theta(policy, layers), theta, atol=1e-6)
+    np.testing.assert_array_equal(value_of(layers), value)  # type: ignore[arg-type]
+    for found, expected in zip(normaliser_of(layers) or (), normaliser[:2], strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
