@@ -1,4 +1,4 @@
-"""Search hyperparameters: run the trials of a tuning file; run again, what is missing.
+"""Search hyperparameters: run the trials of a tuning file; run again, what is missing, or was added to it.
 
 A tuning file is YAML: {base: config.yaml, search: grid|random|optuna, space: {dotted.key: values}, trials: N,
 repetitions: R, objective: final_return}; a grid needs only base and space. Under MPI (mpiexec -n 4 python -m hpc_es

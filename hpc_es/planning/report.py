@@ -119,7 +119,7 @@ def _time(seconds: float) -> str:
 
 
 def _number(value: float) -> str:
-    """Return a number with three digits, or all before the point: never an exponent."""
+    """Return a number with three digits, or with all before the point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

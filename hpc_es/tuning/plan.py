@@ -34,7 +34,7 @@ class Tuning:
     )
     search: Literal["grid", "random", "optuna"] = option("how trials are chosen", "grid")
     space: Annotated[dict[str, Any], MinLen(1)] = option("what varies: dotted keys and their values")
-    trials: Count | None = option("how many, for random and optuna", None)
+    trials: Count | None = option("how many, for random and optuna; a larger number later adds trials", None)
     repetitions: Count | None = option("of each trial; null: those of the base config", None)
     objective: Literal["final_return", "best_reward"] | dict[str, Any] = option("what is maximised", FINAL_RETURN)
 
