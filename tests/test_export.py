@@ -151,7 +151,15 @@ def test_a_wrapper_that_is_no_layer_is_refused(wrapper: str, said: str, tmp_path
     assert int(np.argmax(model(seen))) == load_policy(path, env="wrapped")(seen[0])
 
 
-@pytest.mark.long
+def test_a_run_whose_wrappers_are_no_layers_exports_for_the_wrapped_environment_and_says_so(capsys: Any) -> None:
+    path = run("task.wrappers=['hpc_es.tasks.last_step:LastStep']", "report.export_interval=1")
+    out = capsys.readouterr().out
+    assert out.count("WARNING: policy.keras is for the environment with its wrappers: ") == 1 and "LastStep" in out
+    seen = np.ones((1, 7), np.float32)
+    model = keras.models.load_model(path / "policy.keras")
+    assert int(np.argmax(model(seen))) == load_policy(path, "last", env="wrapped")(seen[0])
+
+
 def test_every_checkpoint_of_a_run_is_exported(tmp_path: Path) -> None:
     path, seen = run("checkpoint.interval=1"), np.ones((1, 3), np.float32)
     assert cli.run(["export", str(path), str(tmp_path / "all"), "--all"]) == 0

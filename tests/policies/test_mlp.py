@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpc_es.config.loading import validate
+from hpc_es.config.warnings import warnings_of
 from hpc_es.core.data import Box, Discrete, Float32, Perturbed, Spaces
 from hpc_es.policies.mlp.network import Layout
 from hpc_es.policies.mlp.policy import MLP, Options
@@ -166,6 +168,20 @@ def test_initial_columns_are_normalised() -> None:
         assert not biases.any()
     assert np.linalg.matrix_rank(layers[2][0]) == 8
     assert abs(layers[1][0].mean()) < 5 / 16 / 256  # entries have a deviation of 1 / sqrt(256)
+
+
+def test_random_normal_weights_have_their_deviation_in_every_layer() -> None:
+    """n numbers have the deviation 0.3 but for 0.3 / sqrt(2 n): 4 of these."""
+    network = policy(40, 50, (60,), initial="random_normal", initial_std=0.3)
+    for weights, biases in network.layout.layers(network.initial(np.random.default_rng(0))):
+        assert abs(weights.std() - 0.3) < 4 * 0.3 / np.sqrt(2 * weights.size)
+        assert abs(weights.mean()) < 4 * 0.3 / np.sqrt(weights.size)
+        assert not biases.any()
+
+
+def test_a_deviation_that_nothing_is_drawn_with_is_told() -> None:
+    config = validate({"task": {"env_id": "CartPole-v1"}, "policy": {"initial_std": 0.1}})
+    assert any("policy.initial_std: is 0.1, but does nothing" in warning for warning in warnings_of(config))
 
 
 def test_initial_parameters_are_those_of_the_generator() -> None:

@@ -2,18 +2,20 @@
 
 Parameters lie layer by layer: weights [inputs, outputs] in row order, then biases [outputs], if there are any. Initial
 weights are "normalised columns": normal columns scaled to length 1 (hidden layers) or 0.01 (output), biases 0, as in
-OpenAI's ES.
+OpenAI's ES; or all normal with one standard deviation, as Keras' `random_normal` has them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
-from hpc_es.config.options import Count, option, options
+from hpc_es.config.options import Count, Positive, option, options
+from hpc_es.config.warnings import unused
 from hpc_es.core.acting import Actor, Pure
 from hpc_es.core.data import Float32, Normaliser, Perturbed, Spaces
 from hpc_es.policies.mlp.network import Layout, Network
@@ -32,10 +34,18 @@ class Options(shared.Options):
     hidden_dims: tuple[Count, ...] = option("widths of the hidden layers; [] is a linear policy", (64, 64))
     activation: Activation = option("between the layers", "tanh")
     bias: bool = option("whether layers add a bias to their products", True)
-    initial: Literal["normalised_columns", "zeros"] = option(
-        "weights to begin with: normal columns of length 1, of the output layer 0.01; or zeros there",
+    initial: Literal["normalised_columns", "random_normal", "zeros"] = option(
+        "initial weights: normal columns of length 1, of the output layer 0.01; all normal with initial_std; or zeros "
+        "in the output layer",
         "normalised_columns",
     )
+    initial_std: Positive = option("standard deviation of the initial weights of random_normal", 0.05)
+
+    def warnings(self) -> Iterator[tuple[str, str]]:
+        """Yield what has no effect: (key, text)."""
+        yield from super().warnings()
+        if self.initial != "random_normal":
+            yield from unused(self, ("initial_std",), f"initial is {self.initial}")
 
 
 class MLP:
@@ -58,6 +68,10 @@ class MLP:
         """
         parameters = np.zeros(self.size, np.float32)
         *hidden, last = [weights for weights, _ in self.layout.layers(parameters)]
+        if self.options.initial == "random_normal":
+            for weights in (*hidden, last):
+                weights[:] = rng.normal(0.0, self.options.initial_std, weights.shape)
+            return parameters
         for weights in hidden:
             weights[:] = normalised_columns(rng, (weights.shape[0], weights.shape[1]), 1.0)
         if self.options.initial != "zeros":
