@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import shutil
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from hpc_es import cli
 from hpc_es.config.loading import validate
 from hpc_es.core.errors import ConfigError
 from hpc_es.training.build import task_and_policy
@@ -168,6 +172,274 @@ def test_a_file_that_is_no_config(text: str | None, said: str, tmp_path: Path) -
     if text is not None:
         path.write_text(text)
     refused(python(["-m", "hpc_es.main", str(path), "--output", str(tmp_path / "run")]), said)
+
+
+ALL_AT_ONCE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {  # a config, and what is to be said of it
+    "every stage": (
+        {
+            "task": {"env_id": "CartPole-v1", "stepping": "native", "wrappers": ["tests.toys:Plus"]},
+            "policy": {"action_bins": 5, "action_noise_std": 0.1},
+            "algorithm": {"population_size": 7},
+            "stop": {"target_value": 1.0},
+        },
+        (
+            "algorithm.population_size: is 7",
+            "stop.target_value: is a value of an objective",
+            "task.stepping: is native",
+            "policy.action_bins: is 5",
+            "policy.action_noise_std: is 0.1",
+        ),
+    ),
+    "an unknown logger, a package": (
+        {"task": {"env_id": "HalfCheetah-v5"}, "report": {"loggers": ["tensorbord"]}},
+        ("report.loggers[0]: expected one of", "task.env_id: HalfCheetah-v5 needs mujoco, which is not installed"),
+    ),
+    "a package, actions": (
+        {"task": {"env_id": "Pendulum-v1"}, "algorithm": {"kind": "actor_critic"}},
+        (
+            "algorithm.kind: actor_critic needs tensorflow, which is not installed",
+            "task: Pendulum-v1 has Box actions",
+        ),
+    ),
+    "parts of an objective": (
+        {
+            "task": {
+                "kind": "function",
+                "function": "nowhere:cost",
+                "dimension": 3,
+                "bounds": {"low": [0, 0], "high": 1},
+                "initial": "start.npy",
+            },
+            "algorithm": {"kind": "cma_es", "sigma": -1},
+        },
+        (
+            "task.bounds.low: expected 3 numbers",
+            "algorithm.sigma: expected",
+            "task.function: there is no module 'nowhere'",
+            "task.initial: expected a file of numbers",
+        ),
+    ),
+    "name, kinds": (
+        {
+            "name": 5,
+            "task": {"kind": "programs", "name": "add"},
+            "policy": {"kind": "mlp"},
+            "algorithm": {"kind": "cma_es"},
+        },
+        ("name: expected text", "task.kind: is 'programs'", "policy: nothing acts in the task"),
+    ),
+    "environment, wrappers, output, what it begins with": (
+        {
+            "output": "/proc/run",
+            "task": {"env_id": "CartPool-v1", "wrappers": ["nowhere:Wrapper", "tests.toys:Minus"]},
+            "policy": {"init_from": "runs/nowhere"},
+        },
+        (
+            "task.wrappers[0]: expected 'module:Class'",
+            "task.wrappers[1]: expected 'module:Class'",
+            "task.env_id: expected a registered Gymnasium id",
+            "output: /proc/run cannot be made",
+            "policy.init_from: runs/nowhere: expected a checkpoint",
+        ),
+    ),
+    "an observation normalisation that hides the actions": (
+        {
+            "task": {"env_id": "Pendulum-v1", "observation_normalization": {"enabled": True}},
+            "policy": {"kind": "lstm"},
+            "algorithm": {"kind": "actor_critic"},
+        },
+        ("task.observation_normalization.enabled: is true", "task: Pendulum-v1 has Box actions"),
+    ),
+}
+NO_FURTHER: dict[str, tuple[dict[str, Any], str]] = {  # one mistake, the default of which would lead to another one
+    "a misspelt key": (
+        {"task": {"env_id": TOY, "env_kwargs": {"observations": "dict"}, "wrapers": ["tests.toys:Plus"]}},
+        "unknown key 'task.wrapers'; did you mean 'wrappers'?",
+    ),
+    "a mapping": ({"task": {"env_id": "tests.toys:Slow-v0", "env_kwargs": [1]}}, "task.env_kwargs: expected a mapping"),
+    "no environment": ({"task": {"env_id": 5}, "policy": {"action_bins": 5}}, "task.env_id: expected text, found 5"),
+    "bounds, where the search begins anywhere in them": (
+        {
+            "task": {**VALLEY, "initial": "random", "bounds": {"low": "a", "high": 1}},
+            "algorithm": {"kind": "cma_es"},
+        },
+        "task.bounds.low: expected a number",
+    ),
+    "the kind": ({"task": {"kind": "episode", "env_id": "CartPole-v1"}}, "task.kind: expected one of"),
+}
+
+
+def lines_of_check(config: Mapping[str, Any], tmp_path: Path) -> list[str]:
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(dict(config)))
+    with pytest.raises(ConfigError) as caught:
+        cli.run(["check", str(tmp_path / "config.yaml")])
+    return str(caught.value).splitlines()
+
+
+@pytest.fixture
+def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither MuJoCo nor TensorFlow is installed."""
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorflow" else real(name))
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+
+
+@pytest.mark.parametrize("config", ALL_AT_ONCE)
+def test_the_mistakes_of_all_stages_are_told_at_once(config: str, tmp_path: Path, without_packages: None) -> None:
+    """The configs of a user who needed five rounds."""
+    data, texts = ALL_AT_ONCE[config]
+    lines = lines_of_check(data, tmp_path)
+    missing = ["algorithm.kind: actor_critic needs tensorflow"] if "normalisation" in config else []
+    for text in (*texts, *missing):
+        assert sum(line.startswith(text) for line in lines) == 1, f"{text!r} in {lines}"
+    assert len(lines) == len(texts) + len(missing), lines
+
+
+@pytest.mark.parametrize("config", NO_FURTHER)
+def test_what_follows_from_a_mistake_is_not_told_as_another_one(config: str, tmp_path: Path) -> None:
+    data, text = NO_FURTHER[config]
+    (line,) = lines_of_check(data, tmp_path)
+    assert line.startswith(text)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--check"]])
+def test_a_start_tells_the_same_as_check(arguments: list[str], tmp_path: Path) -> None:
+    data, texts = ALL_AT_ONCE["every stage"]
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(data))
+    refused(python(["-m", "hpc_es.main", *arguments, str(tmp_path / "config.yaml")], cwd=tmp_path), *texts)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+
+
+# What check tries.
+
+LINEAR = """
+from hpc_es.config.options import option, options
+
+@options
+class Options:
+    kind: str = option("this file", "linear")
+    action: str = option("what the policy does", "")
+
+class Linear:
+    action_noise_std, rows_are_independent = 0.0, True
+
+    def __init__(self, options, spaces):
+        self.size, self.action = spaces.observations, options.action
+
+    def initial(self, rng):
+        import numpy as np
+        return np.zeros(self.size, np.float32)
+
+    def bind(self, parameters, normaliser):
+        return self
+
+    def act(self, observations):
+        import numpy as np
+        return eval(self.action, {"np": np, "observations": observations, "rows": len(observations)})
+
+class Kind:
+    Options, build = Options, Linear
+"""
+ACTS = {  # an expression, and what is said of it: the actions of CartPole are 0 and 1
+    "np.zeros(rows, np.int64)": "",
+    "observations @ np.zeros((3, 2))": "linear:Kind fails when it acts on an observation of CartPole-v1: ValueError: ",
+    "np.zeros((rows, 1), np.int64)": "expected actions int64[2] from 0 to 1 of linear:Kind for 2 observations of "
+    "CartPole-v1, found int64[2, 1]",
+    "np.zeros(rows)": "found float64[2]",
+    "[0] * rows": "found list",
+    "np.full(rows, 2)": "found [2, 2]",
+}
+
+
+@pytest.mark.parametrize("action", ACTS)
+def test_a_policy_of_ones_own_acts_once(action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "linear.py").write_text(LINEAR)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "linear", raising=False)
+    config = {"task": {"env_id": "CartPole-v1"}, "policy": {"kind": "linear:Kind", "action": action}}
+    if not ACTS[action]:
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+        assert cli.run(["check", str(tmp_path / "config.yaml")]) == 0
+        return
+    (line,) = lines_of_check(config, tmp_path)
+    assert line.startswith("policy: ") and ACTS[action] in line, line
+
+
+@pytest.mark.parametrize(("function", "said"), [("failing", "ValueError: no licence"), ("nan", "the value is nan")])
+def test_a_function_is_called_once_unless_that_is_left_out(
+    function: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With other mistakes that need no valid call."""
+    task = {**VALLEY, "function": f"tests.test_bad_input:{function}"}
+    data = {"task": task, "algorithm": {"kind": "cma_es"}, "output": "/proc/run"}
+    lines = lines_of_check(data, tmp_path)
+    assert len(lines) == 2 and lines[0].startswith("output: /proc/run cannot be made")
+    assert lines[1].startswith(
+        f"task.function: the call of tests.test_bad_input:{function} with the first vector fails"
+    )
+    assert said in lines[1] and "--no-call leaves this call out" in lines[1]
+    arguments = ["check", str(tmp_path / "config.yaml"), "--no-call", "--output", str(tmp_path / "run")]
+    capsys.readouterr()
+    assert cli.run(arguments) == 0 and capsys.readouterr().err == ""
+    assert not (tmp_path / "run").exists()
+
+
+def failing(x: Any) -> float:
+    raise ValueError("no licence")
+
+
+def nan(x: Any) -> float:
+    return float("nan")
+
+
+def test_what_a_run_is_to_begin_with_must_fit(tmp_path: Path) -> None:
+    """4 observations, 8 hidden units, 2 actions: 40 + 18 parameters."""
+    runs.here(runs.tiny(tmp_path), tmp_path / "run", ["stop.generations=1"])
+    data = {
+        "task": {"env_id": "tests.trouble:Rough-v0"},
+        "policy": {"hidden_dims": [4], "init_from": str(tmp_path / "run")},
+    }
+    (line,) = lines_of_check(data, tmp_path)
+    assert line.startswith("policy.init_from: expected 30 parameters, found 58 in ")
+    # A run that has a checkpoint of its own does not read it, and goes on without it.
+    data["policy"]["init_from"] = str(tmp_path / "nowhere")
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(data))
+    assert cli.run(["check", str(tmp_path / "config.yaml"), "--output", str(tmp_path / "run")]) == 0
+
+
+def test_checkpoints_that_do_not_fit_on_the_disk_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 10^6 float64 es with Adam keeps theta and two moments, and the best vector: 4 * 8 MB, in 3 + 1 + 1 files."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 9 * 10**8, 10**8))
+    task = {**VALLEY, "dimension": 1_000_000}
+    output = str(tmp_path / "run")
+    data = {"task": task, "algorithm": {"kind": "es"}, "noise": {"kind": "counter"}, "output": output}
+    (line,) = lines_of_check(data, tmp_path)
+    assert line.startswith(f"output: {output}: expected at least 160 MB for 5 checkpoints") and "found 100 MB" in line
+
+
+TUNING = {"base": "config.yaml", "space": {"algorithm.sigma": [0.1, 0.2], "algorithm.population_size": [8]}}
+
+
+@pytest.fixture
+def tuning(tmp_path: Path) -> Path:
+    base = {"task": {"env_id": "CartPole-v1"}, "stop": {"generations": 1}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(base))
+    (tmp_path / "tune.yaml").write_text(yaml.safe_dump(TUNING))
+    return tmp_path / "tune.yaml"
+
+
+def test_check_validates_a_tuning_file(tuning: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["check", str(tuning)]) == 0
+    said = "tuning is valid: 2 trials around config.yaml, of algorithm.population_size, algorithm.sigma\n"
+    assert capsys.readouterr().out == said
+    with pytest.raises(ConfigError, match="population_size: is 7"):
+        cli.run(["check", str(tuning), "algorithm.population_size=7"])
+
+
+@pytest.mark.parametrize("program", ["hpc_es plan", "hpc_es.main"])
+def test_what_takes_a_config_says_what_a_tuning_file_is(program: str, tuning: Path) -> None:
+    done = python(["-m", *program.split(), str(tuning)])
+    refused(done, f"{tuning} is a tuning file", f"hpc-es tune {tuning} runs it")
 
 
 def test_several_mistakes_are_told_at_once(tmp_path: Path) -> None:

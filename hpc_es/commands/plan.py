@@ -37,17 +37,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, simulate, print; UserError."""
-    from hpc_es.config.loading import load
+    from hpc_es.config.loading import read
     from hpc_es.planning import report
     from hpc_es.planning.costs import Cluster
     from hpc_es.planning.measure import measure
     from hpc_es.planning.predict import predictions
     from hpc_es.report.regret_plot import check
+    from hpc_es.training.build import valid_config
     from hpc_es.training.misfits import needs
 
     if arguments.plot is not None:
         check(arguments.plot)
-    config = load(arguments.config, arguments.overrides)
+    config = valid_config(read(arguments.config, arguments.overrides))
     sys.stderr.write(f"measuring for {arguments.seconds:g} s on one rank: other load on this machine spoils it\n")
     measured = measure(config, arguments.seconds).faster(arguments.speed)
     if arguments.length is not None:

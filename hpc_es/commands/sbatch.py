@@ -1,11 +1,11 @@
 """Write the batch script of a config beside it, and submit it to SLURM.
 
-The config is checked first, as `hpc-es check` does. A tuning file (with `base` and `space`) gets the script that runs
-`hpc-es tune`. With --array the repetitions of a config, or the trials of a tuning, are shared among the tasks of a job
-array. With --chain N the run has N jobs, one after the other, for clusters that cancel a preempted job: each carries on
-where the one before stopped, also after scancel (to stop all, cancel all), and where the run has ended the rest is
-cancelled. Job, log and run directory are named
-after the config. What is printed is the number of the job, or of each job of the chain.
+The config is checked first, as `hpc-es check --no-call` does. A tuning file (with `base` and `space`) gets the script
+that runs `hpc-es tune`. With --array the repetitions of a config, or the trials of a tuning, are shared among the tasks
+of a job array. With --chain N the run has N jobs, one after the other, for clusters that cancel a preempted job: each
+carries on where the one before stopped, also after scancel (to stop all, cancel all), and where the run has ended the
+rest is cancelled. Job, log and run directory are named after the config. What is printed is the number of the job, or
+of each job of the chain.
 """
 
 from __future__ import annotations
@@ -72,12 +72,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _batch(arguments: argparse.Namespace) -> BatchScript:
     """Return the script, for a config without mistakes; ConfigError has all of them."""
-    from hpc_es.config.legacy import is_config_string
-    from hpc_es.config.yaml_text import read_yaml
+    from hpc_es.config.loading import is_tuning_file
     from hpc_es.jobs.sbatch_script import BatchScript
 
     asked = {name: str(vars(arguments)[name]) for name in READ if vars(arguments)[name] is not None}
-    is_tuning = not is_config_string(arguments.config) and {"base", "space"} <= read_yaml(Path(arguments.config)).keys()
+    is_tuning = is_tuning_file(arguments.config)
     described = _tuning(arguments) if is_tuning else _experiment(arguments)
     asked.setdefault("job_name", re.sub(r"[^\w.-]+", "_", described.name))
     asked["directory"] = _line(str(Path.cwd()))
@@ -98,11 +97,12 @@ class Described:
 
 
 def _experiment(arguments: argparse.Namespace) -> Described:
-    from hpc_es.config.loading import load
+    from hpc_es.config.loading import read
+    from hpc_es.training.build import valid_config
     from hpc_es.training.check import check
 
-    config = load(arguments.config, arguments.overrides)
-    check(config, _ranks(arguments))
+    config = valid_config(read(arguments.config, arguments.overrides), arguments.output)
+    check(config, _ranks(arguments), arguments.output, call=False)
     if config.repetition_groups > _ranks(arguments):
         text = f"is {config.repetition_groups}, but the job has {_ranks(arguments)} ranks: a group needs one"
         raise ConfigError([("repetition_groups", text)])

@@ -1,4 +1,10 @@
-"""Validation: all mistakes at once, each with its key, what was expected, what came, and the nearest valid name."""
+"""Validation: all mistakes at once, each with its key, what was expected, what came, and the nearest valid name.
+
+Where there are mistakes, what remains is a draft of the options, so that later stages can be checked too. The default
+stands in for a number, a word or a switch that is wrong. A value that may be a list, a mapping or a section, and one
+that is required, has no such default: reading it raises a ConfigError without problems, as they have been reported.
+So whatever depends on it is left out, and no error is reported that only follows from another one.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +13,11 @@ import json
 import math
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
 from hpc_es.config import foreign, kinds
 from hpc_es.config.hints import (
+    LISTS,
     MAPPINGS,
     Kinds,
     describe,
@@ -22,9 +29,9 @@ from hpc_es.config.hints import (
     union_members,
 )
 from hpc_es.config.reference import Row, rows
-from hpc_es.config.words import found_text, join, nearest
-from hpc_es.config.yaml_text import Problem, parse
-from hpc_es.core.errors import ConfigError
+from hpc_es.config.words import found_text, join, nearest, nearest_name
+from hpc_es.config.yaml_text import parse
+from hpc_es.core.errors import ConfigError, Problems
 
 _WRONG: Any = object()  # in place of a value that has been reported
 NOTHING: Mapping[str, Any] = types.MappingProxyType({})
@@ -33,7 +40,7 @@ NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 C = TypeVar("C")
 
 
-class Problems(list[Problem]):
+class SchemaProblems(Problems):
     """The mistakes found so far; `root` is the class of the whole config, where a misplaced key may belong."""
 
     def __init__(self, root: type[Any]) -> None:
@@ -43,16 +50,58 @@ class Problems(list[Problem]):
 
 def validate(cls: type[C], data: Mapping[str, Any]) -> C:
     """Return the instance of the options class `cls` that `data` describes; ConfigError lists every mistake."""
-    problems = Problems(cls)
-    config = _section(cls, data, "", problems)
-    if problems:
-        raise ConfigError(problems)
-    assert isinstance(config, cls)
+    config, problems = draft(cls, data)
+    problems.raise_any()
     return config
 
 
-def _section(cls: type[Any], data: Any, key: str, problems: Problems, known: Mapping[str, Any] = NOTHING) -> Any:
-    """Return an instance of the options class `cls`, or _WRONG; mistakes are appended to `problems`.
+def draft(cls: type[C], data: Mapping[str, Any]) -> tuple[C, Problems]:
+    """Return what is right of the options that `data`, a mapping, describes, and all mistakes."""
+    problems = SchemaProblems(cls)
+    config: C = _section(cls, data, "", problems)
+    return config, problems
+
+
+def without(options: C, key: str) -> C:
+    """Return a draft of the options without the value of a dotted key, which is wrong and has been reported."""
+    name, _, rest = key.partition(".")
+    name = name.partition("[")[0]  # of an item of a list
+    fields = {field.name: field for field in dataclasses.fields(cast(Any, options))}
+    values = {name: vars(options).get(name, _WRONG) for name in fields}
+    if values.get(name, _WRONG) is _WRONG:  # an unknown key, or reported before
+        return options
+    if rest and dataclasses.is_dataclass(values[name]):
+        values[name] = without(values[name], rest)
+    else:
+        values |= {name: _stand_in(fields[name], field_hints(type(options))[name])}
+    return _draft(type(options), values)
+
+
+def _stand_in(field: dataclasses.Field[Any], hint: Any) -> Any:
+    """Return the default that stands in for a wrong value, or _WRONG where it has none."""
+    members = union_members(hint)
+    may_be_empty = any(get_origin(member) in LISTS | MAPPINGS or dataclasses.is_dataclass(member) for member in members)
+    if field.default is dataclasses.MISSING or (may_be_empty and not field.default):
+        return _WRONG
+    return field.default
+
+
+def _draft(cls: type[C], values: Mapping[str, Any]) -> C:
+    """Return an instance of the options class; a value that is _WRONG cannot be read."""
+    wrong = [name for name, value in values.items() if value is _WRONG]
+    if not wrong:
+        return cls(**values)
+    instance: C = object.__new__(type(cls.__name__, (cls,), dict.fromkeys(wrong, property(_reported))))
+    vars(instance).update({name: value for name, value in values.items() if name not in wrong})
+    return instance
+
+
+def _reported(options: object) -> Any:
+    raise ConfigError(())
+
+
+def _section(cls: type[Any], data: Any, key: str, problems: SchemaProblems, known: Mapping[str, Any] = NOTHING) -> Any:
+    """Return a draft of the options class `cls`, or _WRONG; mistakes are appended to `problems`.
 
     What is `known` is taken as it is.
     """
@@ -72,13 +121,19 @@ def _section(cls: type[Any], data: Any, key: str, problems: Problems, known: Map
     asked = {name: field for name, field in fields.items() if name not in known}
     values = {name: _field(hints[name], field, data, join(key, name), problems) for name, field in asked.items()}
     values |= known
-    good = {name: value for name, value in values.items() if value is not _WRONG}
-    whole = cls(**good) if len(good) == len(values) else _WRONG
-    problems += [(join(key, name), text) for name, text in _cross_field(cls, whole, good)]
-    return whole
+    cross_field = _cross_field(_draft(cls, values))
+    problems += [(join(key, name), text) for name, text in cross_field]
+    stand_ins = {name: _stand_in(fields[name], hints[name]) for name, value in values.items() if value is _WRONG}
+    section = _draft(cls, values | stand_ins)
+    misspelt = [nearest_name(name, asked) for name in data if name not in fields]
+    for name in (*(name for name, _ in cross_field), *(name for name in misspelt if name not in data)):
+        section = without(section, name)
+    return section
 
 
-def _field(hint: Any, field: dataclasses.Field[Any], data: Mapping[str, Any], key: str, problems: Problems) -> Any:
+def _field(
+    hint: Any, field: dataclasses.Field[Any], data: Mapping[str, Any], key: str, problems: SchemaProblems
+) -> Any:
     kind = kinds_mark(hint)
     if kind:
         return _kind_section(kind, data.get(field.name, {}), key, problems, kind.chosen(data))
@@ -90,7 +145,7 @@ def _field(hint: Any, field: dataclasses.Field[Any], data: Mapping[str, Any], ke
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
-def _kind_section(kind: Kinds, data: Any, key: str, problems: Problems, default: str | None) -> Any:
+def _kind_section(kind: Kinds, data: Any, key: str, problems: SchemaProblems, default: str | None) -> Any:
     if default is None and not data:
         return None
     name = data.get("kind", default or kind.default) if isinstance(data, Mapping) else default
@@ -105,7 +160,7 @@ def _kind_section(kind: Kinds, data: Any, key: str, problems: Problems, default:
     return _section(kinds.module(kind.package, name).Options, data, key, problems)
 
 
-def _foreign_section(kind: Kinds, name: str, data: Any, key: str, problems: Problems) -> Any:
+def _foreign_section(kind: Kinds, name: str, data: Any, key: str, problems: SchemaProblems) -> Any:
     """Return the options of a foreign kind, whose `kind` is the text that names it."""
     try:
         cls = kinds.module(kind.package, name).Options
@@ -115,20 +170,16 @@ def _foreign_section(kind: Kinds, name: str, data: Any, key: str, problems: Prob
     return _section(cls, data, key, problems, {"kind": name})
 
 
-def _cross_field(cls: type[Any], whole: Any, good: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield what `problems()` finds; where a field is wrong, what it finds without asking for that field."""
-    if not hasattr(cls, "problems"):
-        return
-    if whole is not _WRONG:
-        yield from whole.problems()
-        return
-    try:
-        yield from cls.problems(types.SimpleNamespace(**good))
-    except AttributeError:
-        return
+def _cross_field(section: Any) -> Problems:
+    """Return what `problems()` finds; where a field is wrong, what it finds without asking for that field."""
+    found = Problems()
+    with found.collect():
+        for problem in section.problems() if hasattr(section, "problems") else ():
+            found.append(problem)
+    return found
 
 
-def _value(hint: Any, value: Any, key: str, problems: Problems) -> Any:
+def _value(hint: Any, value: Any, key: str, problems: SchemaProblems) -> Any:
     cls = options_class(hint)
     if cls and not (value is None and type(None) in get_args(hint)):
         return _section(cls, value, key, problems)

@@ -26,9 +26,15 @@ def shown(value: Any) -> str:
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """ "; did you mean ...?" for the valid name most like this one, or nothing."""
+    near = nearest_name(name, names)
+    return f"; did you mean {near!r}?" if near else ""
+
+
+def nearest_name(name: str, names: Iterable[str]) -> str:
+    """Return the valid name most like this one, or ""."""
     lowered = {valid.lower(): valid for valid in names}
     near = difflib.get_close_matches(name.lower(), lowered, 1)
-    return f"; did you mean {lowered[near[0]]!r}?" if near else ""
+    return lowered[near[0]] if near else ""
 
 
 def join(key: str, name: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,6 +33,26 @@ class NotFlatError(ConfigError):
     def __init__(self, problems: Sequence[tuple[str, str]], flattened: Spaces | None = None) -> None:
         super().__init__(problems)
         self.flattened = flattened
+
+
+class Problems(list[tuple[str, str]]):
+    """The (key, text) of all mistakes so far, collected from stages that do not depend on each other."""
+
+    failed = False  # whether a stage has ended early, perhaps by a value that was reported before
+
+    @contextlib.contextmanager
+    def collect(self) -> Iterator[None]:
+        """Take the problems of a ConfigError that is raised inside, each of them once."""
+        try:
+            yield
+        except ConfigError as error:
+            self.failed = True
+            self.extend(problem for problem in error.problems if problem not in self)
+
+    def raise_any(self) -> None:
+        """Raise them as one ConfigError, if there are any or a stage has failed."""
+        if self or self.failed:
+            raise ConfigError(self)
 
 
 def _line(key: str, text: str) -> str:

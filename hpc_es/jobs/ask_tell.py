@@ -38,7 +38,7 @@ from hpc_es.core.errors import CheckpointError
 from hpc_es.core.places import RunPlace
 from hpc_es.core.version import __version__
 from hpc_es.jobs.vectors import ALGORITHM, OUTSIDE, Region, algorithm_options, parts_of, vector_options
-from hpc_es.tasks.function import VectorTask
+from hpc_es.tasks.function import VectorTask, first_vector
 from hpc_es.tasks.functions.best import BestVector
 from hpc_es.tasks.functions.evaluator import Measured, measured
 from hpc_es.training.replay import require_finite
@@ -95,7 +95,7 @@ class Strategy:
 
     def _start(self, config: Config) -> None:
         self.config, self._values = config, Given()
-        self._parts = parts_of(config, VectorTask("", config.task, self._values), ALL)
+        self._parts = parts_of(config, VectorTask("", config.task, first_vector(config.task), self._values), ALL)
         self._problem: Any = self._parts.problem
         self._algorithm: Any = self._parts.algorithm
         self._row = self._parts.row

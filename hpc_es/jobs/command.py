@@ -10,7 +10,7 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from hpc_es.config.loading import load
+from hpc_es.config.loading import read
 from hpc_es.core.arguments import whole_number
 from hpc_es.core.errors import UserError
 from hpc_es.jobs.orders import carried_out, orders
@@ -18,6 +18,7 @@ from hpc_es.jobs.repetitions import run_experiment
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
 from hpc_es.storage.shard import Shard
+from hpc_es.training.build import valid_config
 from hpc_es.training.on_rank_0 import INTERRUPTED, Ended, ExitReason, on_rank_0
 
 
@@ -49,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--ranks", type=whole_number, metavar="N", help="with --check: whether there is work for so many ranks"
     )
+    p.add_argument("--no-call", dest="call", action="store_false", help="with --check: do not call task.function once")
     return p
 
 
@@ -69,7 +71,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 def _orders(arguments: Sequence[str]) -> Mapping[str, Any] | ExitReason:
     options = parser().parse_intermixed_args(arguments)
-    config = load(options.config, options.overrides)
+    config = valid_config(read(options.config, options.overrides), options.output)
     shard = Shard.parse(options.shard) if options.shard else None
     if shard is not None and config.repetitions == 1:
         raise UserError("--shard is for several repetitions, and the config has one: set repetitions")
@@ -78,7 +80,7 @@ def _orders(arguments: Sequence[str]) -> Mapping[str, Any] | ExitReason:
     if options.check:
         from hpc_es.training.check import check
 
-        return ExitReason(check(config, options.ranks))
+        return ExitReason(check(config, options.ranks, options.output, options.call))
     if options.ranks is not None:
         raise UserError("--ranks is for --check; the launcher says how many a run has: mpiexec -n 4, srun -n 64")
     return {

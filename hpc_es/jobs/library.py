@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from hpc_es.config import import_paths
-from hpc_es.config.loading import load, validate
+from hpc_es.config.loading import read
 from hpc_es.config.sections import Config
 from hpc_es.core.data import Array, State
 from hpc_es.core.errors import ConfigError, UserError
@@ -17,6 +17,7 @@ from hpc_es.jobs.orders import carried_out, orders
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, stand_by
 from hpc_es.mpi.world import World
+from hpc_es.training.build import valid_config
 from hpc_es.training.metrics_row import Row
 from hpc_es.training.on_rank_0 import Ended, ExitReason, on_rank_0
 from hpc_es.training.run import Run, RunRequest, start
@@ -70,7 +71,7 @@ def _told(request: tuple[RunRequest, Mapping[str, Any]] | None) -> Mapping[str, 
 def _request(
     source: Source, output: str | Path | None, triggers: Sequence[Trigger]
 ) -> tuple[RunRequest, Mapping[str, Any]]:
-    config = _config(source)
+    config = _config(source, output)
     directory = Path(output or config.output or f"runs/{config.name or 'unnamed'}")
     made = [_trigger(trigger, number) for number, trigger in enumerate(triggers)]
     return RunRequest(directory, triggers=made), {**orders(config), "directory": str(directory)}
@@ -84,12 +85,12 @@ def _trigger(trigger: Trigger, number: int) -> IntervalTrigger:
     return IntervalTrigger(function, interval, name=f"user_{number}" if name in {"", "<lambda>"} else name)
 
 
-def _config(source: Source) -> Config:
-    if not isinstance(source, str | Path):
-        import_paths.use()
+def _config(source: Source, output: str | Path | None) -> Config:
+    if isinstance(source, str | Path):
+        source = read(source)
     else:
-        source = load(source)
-    config = source if isinstance(source, Config) else validate(source)
+        import_paths.use()
+    config = source if isinstance(source, Config) else valid_config(source, Path(output) if output else None)
     if config.repetitions > 1:
         raise ConfigError([("repetitions", f"is {config.repetitions}, but train() is for one run: start it so often")])
     if config.mpi.fault_tolerance:

@@ -18,7 +18,7 @@ from hpc_es.jobs.vectors import ALGORITHM, OUTSIDE, Region, algorithm_options, p
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, stand_by
 from hpc_es.mpi.world import World
-from hpc_es.tasks.function import VectorTask
+from hpc_es.tasks.function import VectorTask, first_vector
 from hpc_es.tasks.functions.best import BestVector
 from hpc_es.tasks.functions.calls import Calls
 from hpc_es.tasks.functions.resolve import objective
@@ -107,7 +107,7 @@ def minimize(
 def _parts(config: Config, f: Callable[..., Any]) -> Parts:
     """Return the parts of a run on this rank, with the function itself in place of a name."""
     calls = Calls(objective(f, config.task.arguments), config.task.batch > 0, config.task.timeout_seconds)
-    task = VectorTask(getattr(f, "__name__", "f"), config.task, calls, config.task.batch)
+    task = VectorTask(getattr(f, "__name__", "f"), config.task, first_vector(config.task), calls, config.task.batch)
     return parts_of(config, task, config.task.batch or 1)
 
 

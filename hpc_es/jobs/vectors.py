@@ -15,7 +15,7 @@ from hpc_es.core.data import Float64, row_dtype
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys
 from hpc_es.training.build import Parts
-from hpc_es.training.misfits import needs, of_parts
+from hpc_es.training.misfits import needs, of_problem
 
 ALGORITHM = "cma_es"  # where the caller names none
 Region = tuple[npt.ArrayLike, npt.ArrayLike]  # low and high, vectors or one and a number
@@ -29,7 +29,7 @@ def parts_of(config: Config, task: Any, chunk_size: int) -> Parts:
         text = f"is {config.algorithm.kind!r}, which searches {wanted.searches}: expected one of vectors"
         raise ConfigError([("algorithm", text)])
     problem: Any = task.problem("vectors", None, keys, chunk_size)
-    if problems := list(of_parts(config, task, None, problem)):
+    if problems := list(of_problem(config, problem)):
         raise ConfigError(problems)
     noise = None
     if wanted.noise:

@@ -24,10 +24,10 @@ from typing import Annotated, Any, Literal
 from annotated_types import MinLen
 
 from hpc_es.config.options import option, options
-from hpc_es.core.errors import ConfigError
+from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.interfaces import Offers
 from hpc_es.core.places import config_directory
-from hpc_es.tasks.function import VectorTask
+from hpc_es.tasks.function import VectorTask, first_vector
 from hpc_es.tasks.functions.external import CONFIG, PARAMETERS, RESULT, Command, External, Format
 from hpc_es.tasks.functions.options import Problem, Search
 
@@ -52,7 +52,7 @@ class Options(Search):
 
     def problems(self) -> Iterator[Problem]:
         """Mistakes that no single field shows: (key, text)."""
-        yield from Search.problems(self)
+        yield from super().problems()
         for mark in (PARAMETERS, RESULT):
             if not any(mark in word for word in self.command[1:]):
                 yield "command", f"has no {mark} in its arguments: the program could not know the file"
@@ -68,8 +68,12 @@ def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
 
 def build(options: Options, repetition: int = 0) -> VectorTask:
     """Return the task of `task: {kind: command}`; ConfigError where there is no such program."""
-    directory = config_directory()
-    program = _program(options.command[0], directory)
+    problems, directory = Problems(), config_directory()
+    with problems.collect():
+        program = _program(options.command[0], directory)
+    with problems.collect():
+        first = first_vector(options)
+    problems.raise_any()
     command = Command(
         (str(program), *options.command[1:]),
         directory,
@@ -80,7 +84,7 @@ def build(options: Options, repetition: int = 0) -> VectorTask:
     )
     hashes = sources({"command": options.command}, directory)
     identity = json.dumps([hashes, options.command[1:], options.format, dict(options.environment)])
-    return VectorTask(Path(options.command[0]).name, options, External(command, identity))
+    return VectorTask(Path(options.command[0]).name, options, first, External(command, identity))
 
 
 def _hash(path: Path) -> str:

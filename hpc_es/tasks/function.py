@@ -16,9 +16,12 @@ from typing import Any, Literal
 from hpc_es.config.foreign import source_hash
 from hpc_es.config.options import Natural, option, options
 from hpc_es.core.acting import Policy
+from hpc_es.core.data import Float64
+from hpc_es.core.errors import Problems
 from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.core.places import config_directory
+from hpc_es.tasks.functions.bounds import Bounds
 from hpc_es.tasks.functions.calls import Calls
 from hpc_es.tasks.functions.evaluator import Evaluator
 from hpc_es.tasks.functions.initial import initial_values
@@ -40,7 +43,7 @@ class Options(Search):
 
     def problems(self) -> Iterator[Problem]:
         """Mistakes that no single field shows: (key, text)."""
-        yield from Search.problems(self)  # not super(): self may be a part of the options
+        yield from super().problems()
         if self.batch and self.parameters:
             yield "batch", f"is {self.batch}, but named parameters come one vector at a time: expected 0"
         both = set(self.arguments) & set(self.parameters or {})
@@ -53,18 +56,25 @@ class VectorTask:
 
     spaces = None
 
-    def __init__(self, name: str, search: Search, evaluator: Evaluator, batch: int = 0) -> None:
-        self.name, self._search, self._evaluator, self._batch = name, search, evaluator, batch
-        self._coordinates = search.coordinates()
-        self._first = first_values(search, initial_values(search, self._coordinates, config_directory()))
+    def __init__(
+        self, name: str, search: Search, first: Float64 | Bounds, evaluator: Evaluator, batch: int = 0
+    ) -> None:
+        self.name, self._search, self._first, self._evaluator, self._batch = name, search, first, evaluator, batch
 
     def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> ObjectiveProblem:
         """Return the objective."""
-        return ObjectiveProblem(self._search, self._coordinates, self._first, self._evaluator, keys, self._batch)
+        return ObjectiveProblem(
+            self._search, self._search.coordinates(), self._first, self._evaluator, keys, self._batch
+        )
 
     def close(self) -> None:
         """End what evaluates."""
         self._evaluator.close()
+
+
+def first_vector(search: Search) -> Float64 | Bounds:
+    """Return what the objective sees first, or between which search vectors to draw it; ConfigError."""
+    return first_values(search, initial_values(search, config_directory()))
 
 
 def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
@@ -74,6 +84,11 @@ def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
 
 def build(options: Options, repetition: int = 0) -> VectorTask:
     """Return the task of `task: {kind: function}`; ConfigError where the function cannot be called."""
-    objective = resolve(options.function, options.arguments, tuple(options.parameters or ()))
+    problems = Problems()
+    with problems.collect():
+        objective = resolve(options.function, options.arguments, tuple(options.parameters or ()))
+    with problems.collect():
+        first = first_vector(options)
+    problems.raise_any()
     calls = Calls(objective, options.batch > 0, options.timeout_seconds)
-    return VectorTask(options.function, options, calls, options.batch)
+    return VectorTask(options.function, options, first, calls, options.batch)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hpc_es.config.kinds import module
+from hpc_es.config.loading import draft
 from hpc_es.config.sections import Config
+from hpc_es.config.validation import without
 from hpc_es.core.acting import Policy
 from hpc_es.core.data import State, row_dtype
-from hpc_es.core.errors import ConfigError, NotFlatError
+from hpc_es.core.errors import ConfigError, NotFlatError, Problems
 from hpc_es.core.interfaces import Algorithm, Cutting, Noise, Problem, Task
 from hpc_es.core.keys import Keys
 from hpc_es.core.places import set_config_directory
 from hpc_es.mpi.world import World
-from hpc_es.training import misfits
+from hpc_es.training import lacking, misfits
 from hpc_es.training.cutting import USUAL
-from hpc_es.training.lacking import lacking_packages
-from hpc_es.training.misfits import needs
+from hpc_es.training.misfits import needs, offers
 
 
 @dataclass(frozen=True)
@@ -41,12 +45,97 @@ class Parts:
         return self.problem.carried().added_to(self.algorithm.initial())
 
 
-def task_and_policy(config: Config, repetition: int = 0) -> tuple[Task, Policy | None]:
-    """Make the cheap half: it finds unknown environments, and parts that do not fit each other; ConfigError."""
+def valid_config(data: Mapping[str, Any], output: Path | None = None) -> Config:
+    """Return the config that `data` describes; ConfigError lists the mistakes of all stages, not of validation only.
+
+    Those of a valid config are found by `begin` or `task_and_policy`, which the caller needs anyway. `output` is the
+    run directory, where it is not the config's.
+    """
+    config, problems = draft(data)
+    if problems:
+        with problems.collect():
+            begin(config, output or Path(config.output or "."), problems)
+        problems.raise_any()
+    return config
+
+
+def begin(
+    config: Config, directory: Path, problems: Problems, repetition: int = 0
+) -> tuple[Task | None, Policy | None, State | None]:
+    """Return task, policy and the state of `policy.init_from` that a run in this directory begins with, if any.
+
+    All that can be known to be wrong before a start is added to `problems`; on rank 0 only. With those that are known
+    already the config may be a draft. The task is None where anything is wrong with the parts.
+    """
+    task: Task | None = None
+    policy: Policy | None = None
+    source: State | None = None
+    with problems.collect():
+        task, policy = task_and_policy(config, repetition, problems)
+    with problems.collect():
+        _check_output(directory)
+    with problems.collect():
+        is_new = not any((directory / "checkpoints").glob("checkpoint_*.h5"))
+        if is_new and getattr(config.policy, "init_from", None):
+            from hpc_es.training.init_from import source_of
+
+            source = source_of(config.policy, policy)
+    return task, policy, source
+
+
+def _check_output(directory: Path) -> None:
+    """Raise ConfigError where the run directory cannot be made; nothing is left of the attempt."""
+    place = directory.absolute()
+    if place.exists():
+        return  # who locks it says whether it can be used
+    while not place.exists():
+        place = place.parent
+    try:
+        tempfile.TemporaryDirectory(prefix=".hpc_es_", dir=place).cleanup()
+    except OSError as error:
+        text = f"{directory} cannot be made: {error.strerror}; choose another --output"
+        raise ConfigError([("output", text)]) from error
+
+
+def task_and_policy(
+    config: Config, repetition: int = 0, problems: Sequence[tuple[str, str]] = ()
+) -> tuple[Task, Policy | None]:
+    """Make the cheap half, which finds unknown environments and parts that do not fit each other.
+
+    Raises ConfigError with the mistakes of all stages: a value that is wrong is left out as `config.validation` has it,
+    and the parts are made again. `problems` are those that are known already, where the config is a draft.
+    """
     set_config_directory(config.directory)
-    if problems := [*misfits.of_kinds(config), *lacking_packages(config)]:
-        raise ConfigError(problems)
-    wanted = config.report.reductions()
+    found = Problems(problems)
+    for check in (*misfits.OF_KINDS, *lacking.CHECKS):
+        with found.collect():
+            for problem in check(config):
+                found.append(problem)
+    while True:
+        try:
+            task, policy = _task_and_policy(config, repetition)
+        except ConfigError as error:
+            reported = {key for key, _ in found}
+            new = [(key, text) for key, text in error.problems if key not in reported]
+            if not new:
+                raise ConfigError(found) from error
+            found.extend(new)
+            for key, _ in new:
+                config = without(config, key)
+        except Exception as error:
+            if not found:
+                raise
+            raise ConfigError(found) from error  # code that expects a valid config, and has a draft
+        else:
+            break
+    if found:
+        task.close()
+        raise ConfigError(found)
+    return task, policy
+
+
+def _task_and_policy(config: Config, repetition: int) -> tuple[Task, Policy | None]:
+    wanted = config.report.reductions() if offers(config).info else {}
     info = {"info": wanted} if wanted else {}
     try:
         task: Task = module("tasks", config.task.kind).build(config.task, repetition, **info)
@@ -54,14 +143,9 @@ def task_and_policy(config: Config, repetition: int = 0) -> tuple[Task, Policy |
         raise _with_parameters(error, config) from error
     try:
         policy: Policy | None = None
-        if task.spaces is not None:
+        if task.spaces is not None and config.policy is not None:
             policy = module("policies", config.policy.kind).build(config.policy, task.spaces)
-        problem = problem_of(config, task, policy)
-        if problems := list(misfits.of_parts(config, task, policy, problem)):
-            raise ConfigError(problems)
-        check = getattr(module("noise", config.noise.kind), "check", None)
-        if needs(config).noise and check is not None:
-            check(config.noise, problem.size)
+        _check_fit(config, task, policy)
     except BaseException:
         task.close()
         raise
@@ -70,11 +154,29 @@ def task_and_policy(config: Config, repetition: int = 0) -> tuple[Task, Policy |
 
 def _with_parameters(error: NotFlatError, config: Config) -> ConfigError:
     """Return the error with the number of parameters that a policy of flattened observations has."""
-    if error.flattened is None:
+    try:
+        if error.flattened is None or config.policy is None:
+            return error
+        policy: Policy = module("policies", config.policy.kind).build(config.policy, error.flattened)
+    except ConfigError:  # of the policy, whose size is not known then
         return error
-    policy: Policy = module("policies", config.policy.kind).build(config.policy, error.flattened)
     key, text = error.problems[0]
     return ConfigError([(key, f"{text} and a policy of {policy.size:,} parameters")])
+
+
+def _check_fit(config: Config, task: Task, policy: Policy | None) -> None:
+    """Raise ConfigError where options do not fit the parts; of kinds that do not fit no problem can be made."""
+    problems = Problems()
+    with problems.collect():
+        problems.extend(misfits.of_acting(config, task, policy))
+    if (policy is None) == (task.spaces is None) and not [*misfits.of_search(config)]:
+        with problems.collect():
+            problem = problem_of(config, task, policy)
+            problems.extend(misfits.of_problem(config, problem))
+            noise = module("noise", config.noise.kind)
+            if needs(config).noise and hasattr(noise, "check"):
+                noise.check(config.noise, problem.size)
+    problems.raise_any()
 
 
 def problem_of(config: Config, task: Task, policy: Policy | None, repetition: int = 0) -> Any:

@@ -2,39 +2,72 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from hpc_es.config.foreign import is_foreign
 from hpc_es.config.kinds import module
 from hpc_es.config.sections import Config
 from hpc_es.config.warnings import warnings_of
-from hpc_es.core.data import Box
-from hpc_es.core.interfaces import Problem, Task
+from hpc_es.core.acting import Policy
+from hpc_es.core.data import Box, Discrete, Float32, Jobs, Spaces, State, unperturbed
+from hpc_es.core.errors import ConfigError, Problems, RunError
+from hpc_es.core.interfaces import Algorithm, Problem, Task, VectorProblem
+from hpc_es.core.keys import Keys, Purpose
 from hpc_es.tasks.episodes.probe import differences
 from hpc_es.tasks.episodes.task import Episodes
-from hpc_es.training.build import cutting_of, problem_of, task_and_policy, unit_of
+from hpc_es.tasks.functions.calls import described
+from hpc_es.training.build import begin, cutting_of, problem_of, unit_of
 from hpc_es.training.filling import idle_on
-from hpc_es.training.misfits import needs
+from hpc_es.training.init_from import mismatches, with_optimizer
+from hpc_es.training.misfits import needs, offers
 
 PROBE_STEPS = 200
+ROWS = 2  # in which a policy of one's own is tried
 
 
-def check(config: Config, ranks: int | None = None) -> int:
+def check(config: Config, ranks: int | None = None, output: Path | None = None, call: bool = True) -> int:
     """Make the environment and the policy, look for hidden state, print what would run; ConfigError or status 0.
 
-    `ranks` are those that it is to run on, where they are known.
+    `ranks` are those that it is to run on, where they are known, and `output` is the run directory, where it is not the
+    config's. A function of the user's is called once where `call` is true.
     """
-    task, policy = task_and_policy(config)
+    directory, problems = output or Path(config.output or "."), Problems()
+    task, policy, source = begin(config, directory, problems)
+    if task is None:
+        raise ConfigError(problems)
     problem = problem_of(config, task, policy)
-    problem.check()
+    with problems.collect():
+        problem.check()
+    state = _initial(config, problem)
+    if state is not None and not any(key == "output" for key, _ in problems):
+        with problems.collect():
+            _check_space(config, state, directory)
+    differing: list[str] = []
+    if source is not None:
+        with problems.collect():
+            differing += mismatches(config.policy, source, problem.carried())
+            if state is not None and config.policy.init_optimizer:
+                with_optimizer(state, source)
+    if policy is not None and is_foreign(config.policy.kind) and not offers(config).compiled:
+        with problems.collect():
+            _check_act(config, task, policy)
+    if call and config.task.kind == "function":
+        with problems.collect():
+            _check_call(config, problem)
+    problems.raise_any()
     lines = [f"config is valid: {config.name}"]
     if task.spaces is not None:
         actions = task.spaces.actions
         kind = f"Box of {len(actions.low)}" if isinstance(actions, Box) else f"Discrete({actions.n})"
         size = f", parameters {policy.size:,}" if policy else ""
         lines.append(f"  observations {task.spaces.observations}, actions {kind}{size}")
-    elif module("tasks", config.task.kind).OFFERS.values:
+    elif offers(config).values:
         lines.append(f"  objective {task.name}, of {problem.size:,} numbers")
     if needs(config).noise and config.noise.kind == "table":
         megabytes = config.noise.table_size * np.dtype(np.float32).itemsize / 1e6
@@ -46,10 +79,93 @@ def check(config: Config, ranks: int | None = None) -> int:
         idle = idle_on(config, problem, group)
         lines.append(f"  ranks {group}: there is {'not ' if idle else ''}work for all of them")
     notices = task.notices if isinstance(task, Episodes) else ()
-    warned = (*warnings_of(config), *notices, *warnings(task), *([idle] if idle else []))
+    warned = (*differing, *warnings_of(config), *notices, *warnings(task), *([idle] if idle else []))
     lines += [f"WARNING: {warning}" for warning in warned]
     sys.stdout.write("\n".join(lines) + "\n")  # at once, as `| head` may be behind it
     return 0
+
+
+def _check_space(config: Config, state: State, directory: Path) -> None:
+    """Raise ConfigError where the checkpoints to be kept are larger than the space that is free."""
+    place, kept = directory.absolute(), config.checkpoint.keep_last + config.checkpoint.keep_best + 1
+    while not place.is_dir():
+        place = place.parent
+    needed = kept * config.repetitions * sum(array.nbytes for array in (*state.shared.values(), *state.master.values()))
+    there = sum(file.stat().st_size for file in directory.glob("**/checkpoints/*.h5"))
+    free = shutil.disk_usage(place).free + there
+    if needed > free:
+        text = f"{directory}: expected at least {needed / 1e6:,.0f} MB for {kept} checkpoints (one is being written)"
+        text += f" of {config.repetitions} repetitions" if config.repetitions > 1 else ""
+        raise ConfigError([("output", f"{text}, found {free / 1e6:,.0f} MB free in {place}: choose another --output")])
+
+
+def _initial(config: Config, problem: Any) -> State | None:
+    """Return the first state, without a noise table; None of algorithms that need TensorFlow, or are the user's own."""
+    if needs(config).tensorflow or is_foreign(config.algorithm.kind):
+        return None
+    unit = problem.chunk_size or unit_of(config)
+    algorithm: Algorithm = module("algorithms", config.algorithm.kind).build(
+        config.algorithm, problem, None, Keys(config.seed), unit
+    )
+    state: State = problem.carried().added_to(algorithm.initial())
+    return state
+
+
+def _check_act(config: Config, task: Task, policy: Policy) -> None:
+    """Let a policy of the user's own act once; ConfigError where that fails or gives no actions of the task."""
+    kind, spaces = config.policy.kind, task.spaces
+    assert spaces is not None
+    try:
+        theta = policy.initial(Keys(config.seed).generator(Purpose.INITIAL_PARAMETERS))
+        actor = policy.bind(unperturbed(theta, ROWS), None)
+        actions = actor.act(np.stack([_observation(task, spaces)] * ROWS))
+    except Exception as error:  # of code that is not ours
+        text = f"{kind} fails when it acts on an observation of {task.name}: {described(error)}"
+        raise ConfigError([("policy", text)]) from error
+    if found := _wrong_actions(actions, spaces.actions):
+        text = f"expected {found[0]} of {kind} for {ROWS} observations of {task.name}, found {found[1]}"
+        raise ConfigError([("policy", text)])
+
+
+def _wrong_actions(actions: Any, space: Box | Discrete) -> tuple[str, str] | None:
+    """Return what is expected of the actions of ROWS observations, and what came; None where they are right."""
+    if isinstance(space, Box):
+        shape: tuple[int, ...] = (ROWS, len(space.low))
+        kinds, low, high, expected = "f", -np.inf, np.inf, f"finite actions float32[{ROWS}, {len(space.low)}]"
+    else:
+        kinds, shape, low, high = "iu", (ROWS,), space.start, space.start + space.n - 1
+        expected = f"actions int64[{ROWS}] from {low} to {high}"
+    if not isinstance(actions, np.ndarray):
+        return expected, type(actions).__name__
+    if actions.shape != shape or actions.dtype.kind not in kinds:
+        return expected, f"{actions.dtype}{list(actions.shape)}"
+    is_right = np.isfinite(actions).all() and (actions >= low).all() and (actions <= high).all()
+    return None if is_right else (expected, str(actions.tolist()))
+
+
+def _observation(task: Task, spaces: Spaces) -> Float32:
+    """Return the first observation of an episode, or zeros where there is no single environment."""
+    if isinstance(task, Episodes) and task.options.stepping != "vector":
+        with contextlib.closing(task.environment()) as environment:
+            return np.asarray(environment.reset(seed=0)[0], np.float32)
+    return np.zeros(spaces.observations, np.float32)
+
+
+def _check_call(config: Config, problem: VectorProblem) -> None:
+    """Evaluate the first vector; ConfigError where that fails."""
+    name = config.task.function
+    sys.stderr.write(f"{name} is called once; --no-call leaves that out\n")
+    first = problem.initial(Keys(config.seed).generator(Purpose.INITIAL_PARAMETERS))
+    try:
+        outcome = problem.evaluate(
+            unperturbed(first, 1), Jobs(0, range(1), (0,), "evaluate"), problem.carried(), lambda: None
+        )
+        failed = [text.removeprefix("job 0: ") for text in outcome.failures]
+    except RunError as error:  # task.on_failed_evaluation: abort
+        failed = [str(error)]
+    if failed:
+        text = f"the call of {name} with the first vector fails: {failed[0]} (--no-call leaves this call out)"
+        raise ConfigError([("task.function", text)])
 
 
 def chunks(config: Config, problem: Problem) -> str:
@@ -57,7 +173,7 @@ def chunks(config: Config, problem: Problem) -> str:
     given, unit = config.mpi.chunk_size, problem.chunk_size or unit_of(config)
     if cutting_of(config, problem) != "fixed":
         return "as many jobs as fit the ranks" if given == "auto" else f"{given} jobs, as mpi.chunk_size says"
-    if module("tasks", config.task.kind).OFFERS.compiled:
+    if offers(config).compiled:
         return f"{unit} jobs, as task.jobs_per_call says"
     return f"{unit} jobs: results depend on it, so it does not follow the ranks"
 

@@ -17,7 +17,7 @@ import numpy as np
 from hpc_es.algorithms.parts.optimizers import SLOTS
 from hpc_es.core.acting import Policy
 from hpc_es.core.data import Array, Arrays, Carried, State
-from hpc_es.core.errors import ConfigError
+from hpc_es.core.errors import CheckpointError, ConfigError
 from hpc_es.report.export import is_exportable
 from hpc_es.tasks.observation_deviations import Deviations
 from hpc_es.tasks.observation_moments import Moments
@@ -30,15 +30,16 @@ STATISTICS = "observation_"  # what the names of the arrays begin with
 COUNT = 1e5  # observations that a Keras model's mean and deviation count as, as in OpenAI's `init_from`
 
 
-def source_of(options: Options, policy: Policy) -> State:
-    """Return what the options of a policy name, as a state; ConfigError where it does not fit, CheckpointError.
+def source_of(options: Options, policy: Policy | None) -> State:
+    """Return what the options of a policy name, as a state; ConfigError where it cannot be read or does not fit.
 
-    It has the arrays that a new run is to take over, and no others of observations and optimizer.
+    It has the arrays that a new run is to take over, and no others of observations and optimizer. None: the policy
+    could not be made, and it is read only.
     """
     assert options.init_from is not None
-    source = _read(options.init_from, policy, options.kind)
+    source = _read("policy.init_from", options.init_from, policy, options.kind)
     theta = source.shared.get("theta")
-    if theta is None or theta.shape != (policy.size,):
+    if policy is not None and (theta is None or theta.shape != (policy.size,)):
         found = "none" if theta is None else str(theta.size)
         text = f"expected {policy.size} parameters, found {found} in {options.init_from}: the networks differ"
         raise ConfigError([("policy.init_from", text)])
@@ -55,8 +56,18 @@ def source_of(options: Options, policy: Policy) -> State:
     return source
 
 
-def _read(path: str, policy: Policy | None, kind: str = "") -> State:
-    """Return the state of a run, a checkpoint or a Keras file; of the latter theta needs a policy of this kind."""
+def _read(key: str, path: str, policy: Policy | None, kind: str = "") -> State:
+    """Return the state of a run, a checkpoint or a Keras file; of the latter theta needs a policy of this kind.
+
+    Raises ConfigError, which names the key of the config.
+    """
+    try:
+        return _state(path, policy, kind)
+    except CheckpointError as error:
+        raise ConfigError([(key, str(error))]) from error
+
+
+def _state(path: str, policy: Policy | None, kind: str) -> State:
     from hpc_es.storage.checkpoint import load
     from hpc_es.storage.checkpoint_store import find
     from hpc_es.storage.keras_file import is_keras_file, read_layers
@@ -98,7 +109,7 @@ def _statistics_of(path: str) -> State:
         moments = Moments(total.astype(np.float64), squares.astype(np.float64), float(count))
         carried = carried_statistics(moments)
         return State(0, carried.shared, carried.master)
-    state = _read(path, None)
+    state = _read("policy.init_observations", path, None)
     if "observation_mean" not in state.shared:
         text = f"{path} has no statistics of observations: its policy saw them as they are"
         raise ConfigError([("policy.init_observations", text)])
@@ -112,7 +123,9 @@ def _statistics_of(path: str) -> State:
 def _slots_of(path: str) -> Arrays:
     """Return what the optimizer of a run or checkpoint remembers, or that of an optimizer_*.npz of the ES notebook."""
     if not path.endswith(".npz"):
-        return {name: array for name, array in _read(path, None).master.items() if name in SLOTS}
+        return {
+            name: array for name, array in _read("policy.init_optimizer", path, None).master.items() if name in SLOTS
+        }
     steps, velocity = _arrays_of("policy.init_optimizer", path, "t", "v")
     slots = {"optimizer_steps": np.asarray(steps, np.int64)}
     with np.load(path, allow_pickle=False) as file:

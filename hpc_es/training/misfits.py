@@ -19,44 +19,69 @@ def needs(config: Config) -> Needs:
     return found
 
 
-def of_kinds(config: Config) -> Iterator[Misfit]:
-    """Yield (key, text) of kinds that do not go together, before any of them is built."""
-    offers: Offers = module("tasks", config.task.kind).OFFERS
-    searched, task, algorithm = needs(config).searches, config.task.kind, config.algorithm.kind
-    if searched not in offers.problems:
+def offers(config: Config) -> Offers:
+    """Return what the task offers."""
+    found: Offers = module("tasks", config.task.kind).OFFERS
+    return found
+
+
+def of_search(config: Config) -> Iterator[Misfit]:
+    """Yield (key, text) where the algorithm cannot search the task."""
+    problems, task = offers(config).problems, config.task.kind
+    searched, algorithm = needs(config).searches, config.algorithm.kind
+    if searched not in problems:
         others = [kind for kind in kinds("tasks") if searched in module("tasks", kind).OFFERS.problems]
-        fitting = [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.searches in offers.problems]
+        fitting = [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.searches in problems]
         yield (
             "task.kind",
             f"is {task!r}, but the algorithm {algorithm!r} searches {searched}: expected {_either(others)}, or "
             f"algorithm.kind: {_either(fitting)}",
         )
-    if offers.policy and config.policy is None:
+
+
+def of_policy(config: Config) -> Iterator[Misfit]:
+    """Yield the same where there is a policy and nothing to act in, or the other way round."""
+    task, acts = config.task.kind, offers(config).policy
+    if acts and config.policy is None:
         yield "policy", f"is null, but a policy acts in the task {task!r}: expected one such as {{kind: mlp}}"
-    if not offers.policy and config.policy is not None:
+    if not acts and config.policy is not None:
         yield "policy", f"nothing acts in the task {task!r}: expected null, or no such key"
-    if not offers.policy and config.stop.target_return is not None:
+
+
+def of_targets(config: Config) -> Iterator[Misfit]:
+    """Yield the same where the run is to stop at something that the task does not have."""
+    task, offered = config.task.kind, offers(config)
+    if not offered.policy and config.stop.target_return is not None:
         yield "stop.target_return", f"is a return of evaluation episodes, which the task {task!r} has not"
-    if config.report.info and not offers.info:
-        others = [kind for kind in kinds("tasks") if module("tasks", kind).OFFERS.info]
-        yield (
-            "report.info",
-            f"has keys, but the task {task!r} gives no infos: expected none, or task.kind: {_either(others)}",
-        )
-    if not offers.values and config.stop.target_value is not None:
+    if not offered.values and config.stop.target_value is not None:
         text = f"is a value of an objective, which the task {task!r} has not: try stop.target_return"
         yield "stop.target_value", text
+
+
+def of_infos(config: Config) -> Iterator[Misfit]:
+    """Yield the same where infos are to be reported and the task has none."""
+    if config.report.info and not offers(config).info:
+        others = [kind for kind in kinds("tasks") if module("tasks", kind).OFFERS.info]
+        text = f"has keys, but the task {config.task.kind!r} gives no infos: expected none"
+        yield "report.info", f"{text}, or task.kind: {_either(others)}"
+
+
+OF_KINDS = (of_search, of_policy, of_targets, of_infos)  # each before anything is built
 
 
 def _either(names: Sequence[str]) -> str:
     return " or ".join(map(repr, names))
 
 
-def of_parts(config: Config, task: Task, policy: Policy | None, problem: Problem) -> Iterator[Misfit]:
-    """Yield (key, text) of each option that this task, policy or problem cannot follow."""
+def of_problem(config: Config, problem: Problem) -> Iterator[Misfit]:
+    """Yield (key, text) of each option of the algorithm that does not fit the problem."""
     algorithm = module("algorithms", config.algorithm.kind)
     if hasattr(algorithm, "misfits"):
         yield from algorithm.misfits(config.algorithm, problem)
+
+
+def of_acting(config: Config, task: Task, policy: Policy | None) -> Iterator[Misfit]:
+    """Yield the same of options that this policy cannot follow in this task."""
     yield from _action_noise(policy, task)
     yield from _export(config, policy)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hpc_es.config.sections import Config
 from hpc_es.core.acting import Policy
 from hpc_es.core.data import Array, State
-from hpc_es.core.errors import RunFailedError
+from hpc_es.core.errors import Problems, RunFailedError
 from hpc_es.core.interfaces import Task
 from hpc_es.core.places import RunPlace
 from hpc_es.core.quiet import quiet_stderr
@@ -24,7 +24,7 @@ from hpc_es.mpi.world import World
 from hpc_es.storage.compare import verify_restored
 from hpc_es.tasks.native_differences import differences
 from hpc_es.training import recovery
-from hpc_es.training.build import Parts, parts, task_and_policy, uses_tensorflow
+from hpc_es.training.build import Parts, begin, parts, task_and_policy, uses_tensorflow
 from hpc_es.training.failing import told_in_status
 from hpc_es.training.loop import Training
 from hpc_es.training.metrics_row import Row
@@ -103,18 +103,14 @@ def prepare(config: Config, request: RunRequest) -> Prepared:
     from hpc_es.storage.stepping_cache import remembered
     from hpc_es.training.run_directory import open_run
 
+    problems = Problems()
     with remembered():
-        task, policy = task_and_policy(config, request.repetition)
+        task, policy, source = begin(config, request.directory, problems, request.repetition)
+    if task is not None and problems:
+        task.close()
+    problems.raise_any()
+    assert task is not None, "else there are problems"
     opened = open_run(request.directory, config, request.resume, request.repetition)
-    source = None
-    try:
-        if policy is not None and getattr(config.policy, "init_from", None) and opened.snapshot is None:
-            from hpc_es.training.init_from import source_of
-
-            source = source_of(config.policy, policy)
-    except BaseException:
-        opened.lock.release()
-        raise
     return Prepared(task, policy, opened, source)
 
 

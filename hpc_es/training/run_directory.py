@@ -17,6 +17,7 @@ from hpc_es.storage import provenance
 from hpc_es.storage.checkpoint import Snapshot
 from hpc_es.storage.checkpoint_store import Store
 from hpc_es.storage.compare import differences
+from hpc_es.storage.files import writing
 from hpc_es.storage.run_lock import RunLock
 
 Resume = Literal["auto", "never", "require"]
@@ -41,10 +42,8 @@ def open_run(directory: Path, config: Config, resume: Resume, repetition: int = 
     Raises UserError (CheckpointError, RunError) before anything is changed but the lock.
     """
     extras.require("report.loggers", *config.report.all_loggers(), otherwise="or leave it out")
-    try:
+    with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"output {directory} cannot be made: {error.strerror}; choose another --output") from error
     try:
         lock = RunLock(directory).acquire()
     except RunError as error:

@@ -18,8 +18,10 @@ from hpc_es.tuning.probes import probes, problems_of
 from hpc_es.tuning.sampling import Hyperparameters
 
 
-def check(plan: Plan, ranks: int) -> None:
+def check(plan: Plan, ranks: int | None) -> None:
     """Validate the config of every trial, of an optuna study at the ends of its ranges; ConfigError with all mistakes.
+
+    `ranks` are those that each trial has, where they are known.
 
     Where all are valid the environments and policies are made too, each different one once.
     """
@@ -39,7 +41,7 @@ def check(plan: Plan, ranks: int) -> None:
         raise ConfigError(problems)
 
 
-def _unfit(config: Config, objective: Any, ranks: int) -> Iterator[Problem]:
+def _unfit(config: Config, objective: Any, ranks: int | None) -> Iterator[Problem]:
     """Yield what makes a valid config unfit to be a trial."""
     programs = needs(config).searches == "programs"
     if objective == FINAL_RETURN and config.policy is None:
@@ -55,7 +57,7 @@ def _unfit(config: Config, objective: Any, ranks: int) -> Iterator[Problem]:
         yield "stop", "expected a limit, as every trial must end, found none: set stop.generations or stop.timesteps"
     if config.mpi.fault_tolerance:
         yield "mpi.fault_tolerance", "is true, but a tuning cannot go on without ranks that die (expected false)"
-    if config.repetition_groups > ranks:
+    if ranks is not None and config.repetition_groups > ranks:
         yield "repetition_groups", f"is {config.repetition_groups}, but the job has {ranks} ranks: a group needs one"
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from hpc_es.core import extras
 from hpc_es.core.data import Array, Box, Discrete, Float32, Spaces
-from hpc_es.core.errors import ConfigError, NotFlatError
+from hpc_es.core.errors import ConfigError, NotFlatError, Problems
 
 Environment: TypeAlias = gymnasium.Env[Any, Any]
 Vector: TypeAlias = gymnasium.vector.VectorEnv[Any, Any, Any]
@@ -45,7 +45,13 @@ def make(
         keywords["max_episode_steps"] = max_episode_steps
     if render_mode is not None:
         keywords["render_mode"] = render_mode
-    environment = _registered(env_id, keywords)
+    problems = Problems()
+    for number, wrapper in enumerate(wrappers):
+        with problems.collect():
+            _wrapper(wrapper, number)
+    with problems.collect():
+        environment = _registered(env_id, keywords)
+    problems.raise_any()
     for number, wrapper in enumerate(wrappers):
         environment = wrap(environment, wrapper, number)
     return environment
@@ -140,6 +146,17 @@ def _legacy(env_id: str, keywords: dict[str, Any]) -> Environment | None:
 
 def wrap(environment: Environment, wrapper: Wrapper, number: int) -> Environment:
     """Return an environment in one more wrapper, the `number`th of `task.wrappers`; ConfigError."""
+    path, cls, keywords = _wrapper(wrapper, number)
+    try:
+        wrapped: Environment = with_tuples(partial(cls, environment), keywords)
+    except Exception as error:
+        text = f"{path} cannot be applied: {type(error).__name__}: {error}"
+        raise ConfigError([(f"task.wrappers[{number}]", text)]) from error
+    return wrapped
+
+
+def _wrapper(wrapper: Wrapper, number: int) -> tuple[str, Callable[..., Any], dict[str, Any]]:
+    """Return the path of a wrapper, its class and its keywords; ConfigError where there is none."""
     key = f"task.wrappers[{number}]"
     if isinstance(wrapper, str):
         path, keywords = wrapper, dict[str, Any]()
@@ -150,16 +167,11 @@ def wrap(environment: Environment, wrapper: Wrapper, number: int) -> Environment
             [(key, f"expected 'module:Class' or one {{'module:Class': {{keyword: value}}}}, found {wrapper!r}")]
         )
     try:
-        cls = _import(path)
+        return path, _import(path), keywords
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             [(key, f"expected 'module:Class', found {path!r}, which cannot be imported: {error}")]
         ) from error
-    try:
-        wrapped: Environment = with_tuples(partial(cls, environment), keywords)
-    except Exception as error:
-        raise ConfigError([(key, f"{path} cannot be applied: {type(error).__name__}: {error}")]) from error
-    return wrapped
 
 
 def _import(path: str) -> Callable[..., Any]:

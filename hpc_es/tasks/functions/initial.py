@@ -18,20 +18,22 @@ RANDOM = "random"
 SUFFIXES = (".npy", ".json", ".txt")
 
 
-def initial_values(search: Search, coordinates: Coordinates, directory: Path) -> Float64 | Bounds:
+def initial_values(search: Search, directory: Path) -> Float64 | Bounds:
     """Return what the objective sees first, float64[size], or between which search vectors to draw; ConfigError."""
     initial = search.initial
     if initial == RANDOM:
-        return _region(search, coordinates)
-    if isinstance(initial, str):
-        values = _read(directory / initial)
-    elif initial is None:
+        return _region(search, search.coordinates())
+    if initial is None:
+        coordinates = search.coordinates()
         values = np.zeros(coordinates.size) if coordinates.bounds is None else coordinates.bounds.middle()
         seen: Float64 = coordinates.seen(values[np.newaxis])[0][0]
         return seen
+    if isinstance(initial, str):
+        values = _read(directory / initial)
     else:
         values = np.array(initial, np.float64)
-        values = np.full(coordinates.size, values) if values.shape == () else values
+        values = np.full(search.size, values) if values.shape == () else values
+    coordinates = search.coordinates()  # after the file, which is checked also where the bounds are wrong
     if values.shape != (coordinates.size,):
         raise _error(f"expected {coordinates.size} numbers, found an array of the shape {list(values.shape)}")
     if not np.isfinite(values).all():

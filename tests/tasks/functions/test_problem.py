@@ -27,7 +27,7 @@ X = np.array([[1.0, 2.0], [-3.0, 0.5]])
 def problem(function: Any = lambda x: float(x.sum()), batch: int = 0, **options: Any) -> ObjectiveProblem:
     search = Search(dimension=2, **options)
     calls = Calls(objective(function, {}), batch > 0)
-    first = initial_values(search, search.coordinates(), Path())
+    first = initial_values(search, Path())
     return ObjectiveProblem(search, search.coordinates(), first, calls, Keys(1), batch)
 
 

@@ -15,7 +15,7 @@ from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.tasks.jax_episodes import Options, build, cache, setup, sources
 from hpc_es.tasks.jax_episodes.task import Behaviour, places_of
 from hpc_es.training import check as checking
-from hpc_es.training.lacking import lacking_packages
+from hpc_es.training.lacking import of_task
 from tests.harness import python, script
 
 WALK = "tests.tasks.jax_episodes.walk:walk"
@@ -80,9 +80,9 @@ def test_options_of_gymnasium_are_unknown_here(key: str) -> None:
 
 def test_an_algorithm_that_learns_from_trajectories_is_refused() -> None:
     given = {"task": {"kind": "jax_episodes", "env_id": WALK}, "algorithm": {"kind": "actor_critic"}}
-    from hpc_es.training.misfits import of_kinds
+    from hpc_es.training.misfits import of_search
 
-    ((key, text),) = of_kinds(validate({**given, "policy": {"kind": "lstm"}}))
+    ((key, text),) = of_search(validate({**given, "policy": {"kind": "lstm"}}))
     assert key == "task.kind"
     assert "searches trajectories: expected 'bandits' or 'episodes'" in text
 
@@ -90,7 +90,7 @@ def test_an_algorithm_that_learns_from_trajectories_is_refused() -> None:
 def test_jax_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     given = config()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "jax" else object())
-    ((key, text),) = lacking_packages(given)
+    ((key, text),) = of_task(given)
     assert key == "task.kind"
     assert text == "is jax_episodes, which needs jax, which is not installed: pip install 'hpc_es[jax]'"
 
