@@ -199,6 +199,17 @@ def test_video_has_every_frame_of_the_first_episode(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["film.gif"]
 
 
+def test_a_video_as_mp4(tmp_path: Path, capfd: Any) -> None:
+    """CartPole's 600 x 400 pixels are kept, without a word on block sizes."""
+    pytest.importorskip("imageio_ffmpeg")
+    film = tmp_path / "film.mp4"
+    path = run("task.env_id=CartPole-v1")
+    result = evaluated(capfd, path, "--episodes", "1", "--seed", "5", "--which", "last", "--video", str(film))
+    assert iio.improps(film, plugin="FFMPEG").shape[1:] == (400, 600, 3)
+    assert len(list(iio.imiter(film, plugin="FFMPEG"))) == result["length_mean"] + 1
+    assert "WARNING" not in capfd.readouterr().err
+
+
 def test_video_is_seen_through_the_wrappers(tmp_path: Path) -> None:
     path, film = run(env("Painted"), "task.wrappers=['tests.trained:Negative']"), tmp_path / "film.gif"
     cli.run(["eval", str(path), "--episodes", "1", "--video", str(film)])
@@ -266,8 +277,14 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "other environment": (["eval", RUN, "task.env_id=Acrobot-v1"], "holds 26 parameters, but its config makes"),
     "video suffix": (["eval", RUN, "--video", TMP + "/film.avi"], "expected .gif or .mp4"),
     "video folder": (["eval", RUN, "--video", TMP + "/no/film.gif"], "there is no directory"),
-    "video format": (["eval", RUN, "--video", TMP + "/film.mp4"], "pip install imageio-ffmpeg"),
-    "nothing to see": (["eval", RUN, "--episodes", "1", "--video", GIF], "film.gif: cannot be rendered here: "),
+    "video format": (
+        ["eval", RUN, "--video", TMP + "/film.mp4"],
+        "pip install 'hpc_es[video]', or choose a .gif",
+    ),
+    "nothing to see": (
+        ["eval", RUN, "--episodes", "1", "--video", GIF],
+        "film.gif: tests.toys:Survival-v0 renders no images",
+    ),
     "plot without output": (["plot", RUN], "the following arguments are required: -o/--output"),
     "plot of no run": (["plot", TMP, "-o", GIF], "hpc-es: "),
     "config of no file": (["check", TMP + "/gone.yaml"], "found no such file"),

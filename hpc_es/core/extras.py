@@ -19,6 +19,7 @@ EXTRAS = {  # package as it is imported: extra as setup.cfg has it
     "gym": "gym",
     "shimmy": "gym",
     "imageio": "video",
+    "imageio_ffmpeg": "video",
     "pygame": "video",
     "mpich": "mpi",
     "jax": "jax",

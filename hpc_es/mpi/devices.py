@@ -1,7 +1,7 @@
 """Which GPU a rank computes on: those that it sees are dealt out in turn to the ranks of its node.
 
 Where SLURM has given each rank one GPU to see (--gpus-per-task), that is number 0 for all of them, whatever its number
-on the node; the same rule holds. TensorFlow is imported in `bind_device` only.
+on the node; the same rule holds. TensorFlow is imported in functions only.
 """
 
 from __future__ import annotations
@@ -9,15 +9,21 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hpc_es.core.quiet import quiet_stderr
 from hpc_es.core.slurm import TABLE, told
 from hpc_es.mpi.connect import joined
 from hpc_es.mpi.world import World
+
+NVIDIA = Path("/proc/driver/nvidia")  # where there is a driver
+STARTUP = re.compile(r"\s*$|I\d{4} |\d{4}-\d\d-\d\d [\d:.]+: I |WARNING: All log messages before absl::InitializeLog")
 
 
 @dataclass(frozen=True)
@@ -45,9 +51,7 @@ def bind_device(world: World) -> str:
 
 @functools.cache
 def _bind(node_rank: int, size: int, host: str) -> Bound:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # as policies/mlp_tensorflow.py has it
-    import tensorflow as tf
-
+    tf = import_tensorflow()
     local, note = local_rank(node_rank, size, os.environ)
     gpus = tf.config.list_physical_devices("GPU")
     index = choose(local, len(gpus))
@@ -59,6 +63,22 @@ def _bind(node_rank: int, size: int, host: str) -> Bound:
     except RuntimeError as error:  # somebody has used TensorFlow already
         note = f"not bound, all GPUs are in use by this rank: {error}"
     return Bound(host, index, len(gpus), _model(tf, gpus[index]), note)
+
+
+def import_tensorflow() -> Any:
+    """Return the module; what it writes when it starts is dropped, on rank 0 but for warnings and errors."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    world = joined()
+    with quiet_stderr(but=_is_worth_showing if world is None or world.rank == 0 else None):
+        import tensorflow as tf
+
+        tf.config.list_physical_devices("GPU")  # which looks for drivers
+    return tf
+
+
+def _is_worth_showing(line: str) -> bool:
+    """Return whether a line is more than information, or the complaint of a machine that has no GPU."""
+    return not STARTUP.match(line) and ("cuInit" not in line or NVIDIA.is_dir())
 
 
 def _model(tf: Any, gpu: Any) -> str:

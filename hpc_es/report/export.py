@@ -16,6 +16,7 @@ from hpc_es.config.foreign import is_foreign
 from hpc_es.core import extras
 from hpc_es.core.data import Array, Discrete, Spaces
 from hpc_es.core.errors import UserError
+from hpc_es.mpi.devices import import_tensorflow
 from hpc_es.policies.networks.keras_layers import Affine, Clip, Reshape, Surroundings, Transformation
 from hpc_es.storage.files import written
 
@@ -64,8 +65,8 @@ def export(path: Path, output: Path, options: ExportOptions) -> None:
         raise UserError(f"{path}: a policy trained by {policy.config.algorithm.kind} has no value head to export")
     around = surroundings(policy.wrappers, policy.spaces) if policy.wrappers else None
     os.environ["KERAS_BACKEND"] = "tensorflow"
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # nothing here is worth starting a GPU for
+    import_tensorflow()
     build = importlib.import_module(f"hpc_es.policies.{kind}.keras_model").model
     _save(build(policy.policy, policy.source.theta, policy.source.normaliser, around, value), output)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes.util
-import importlib.util
 import os
 import random
 import sys
@@ -30,9 +29,9 @@ def prepare(output: Path) -> None:
     """Refuse what cannot be written, and choose drawing without a display; before a simulator is imported."""
     if output.suffix.lower() not in {".gif", ".mp4"}:
         raise UserError(f"{output}: the suffix is {output.suffix!r}, expected .gif or .mp4")
-    if output.suffix.lower() == ".mp4" and importlib.util.find_spec("imageio_ffmpeg") is None:
-        raise UserError(f"{output}: an .mp4 needs a package: pip install imageio-ffmpeg, or choose a .gif")
     extras.require("a film", "imageio")
+    if output.suffix.lower() == ".mp4":
+        extras.require("an .mp4", "imageio_ffmpeg", otherwise="or choose a .gif")
     if not output.parent.is_dir():
         raise UserError(f"{output}: there is no directory {output.parent}")
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
@@ -49,19 +48,29 @@ def film(source: Stored, seed: int, output: Path) -> None:
     """
     from hpc_es.report.saved_policy import single_episodes
 
+    with contextlib.closing(single_episodes(source.config.task)) as task:
+        with contextlib.closing(task.environment()) as environment:
+            modes = list(environment.metadata.get("render_modes") or ())
+        images, seconds = _rendered(source, task, seed, output, modes)
+    _write(output, images, seconds)
+
+
+def _rendered(source: Stored, task: Any, seed: int, output: Path, modes: list[str]) -> tuple[list[Array], float]:
+    """Return the frames and the seconds of each; `modes` are those that the environment says it has."""
     try:
-        task = single_episodes(source.config.task)
-        with contextlib.closing(task), contextlib.closing(task.environment("rgb_array")) as environment:
+        with contextlib.closing(task.environment("rgb_array")) as environment:
             images = list(frames(source, task, environment, seed))
-            seconds = 1 / (environment.metadata.get("render_fps") or 1 / SECONDS_OF_A_FRAME)
+            return images, 1 / (environment.metadata.get("render_fps") or 1 / SECONDS_OF_A_FRAME)
     except Exception as error:  # whatever a renderer says
+        if "rgb_array" not in modes:
+            text = f"{task.name} renders no images: 'rgb_array' is not among its metadata['render_modes'], {modes}"
+            raise UserError(f"{output}: {text}") from error
         said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         uses_gl = any(name.partition(".")[0] in {"mujoco", "OpenGL"} for name in sys.modules)
         drawing = f" (MUJOCO_GL is {os.environ.get('MUJOCO_GL', 'not set')}; try egl or osmesa)" if uses_gl else ""
         package = extras.missing_one(error)
         wanted = f" ({extras.remedy(package)})" if package else ""
-        raise UserError(f"{output}: cannot be rendered here: {said}{drawing}{wanted}") from error
-    _write(output, images, seconds)
+        raise UserError(f"{output}: cannot be rendered here: {said.rstrip(': ')}{drawing}{wanted}") from error
 
 
 def frames(source: Stored, task: Any, environment: Any, seed: int) -> Iterator[Array]:
@@ -97,4 +106,4 @@ def _write(output: Path, images: list[Array], seconds: float) -> None:
             hundredths = max(round(100 * seconds), 2)
             iio.imwrite(temporary, images, duration=10 * hundredths, loop=0)
         else:
-            iio.imwrite(temporary, images, fps=1 / seconds, plugin="FFMPEG")
+            iio.imwrite(temporary, images, fps=1 / seconds, plugin="FFMPEG", macro_block_size=2)  # even sizes

@@ -45,6 +45,7 @@ def test_every_extra_is_in_setup_cfg_and_brings_its_package() -> None:
             "pygame": "classic-control",
             "cocoex": "coco-experiment",
             "jaxlib": "jax",
+            "imageio_ffmpeg": "imageio-ffmpeg",
         }  # what brings it, if not its name
         assert others.get(package, package).lower() in setup["options.extras_require"][extra], package
 
@@ -110,7 +111,7 @@ def test_a_study_needs_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_run_and_its_picture_need_none_of_them(tmp_path: Path) -> None:
     """From the config to curve.png, and the evaluation of what was learnt."""
     config, run = str(runs.tiny(tmp_path)), str(tmp_path / "run")
-    hidden = sorted({*extras.EXTRAS, "psutil", "optuna", "imageio_ffmpeg"} - {"mpich"})
+    hidden = sorted({*extras.EXTRAS, "psutil", "optuna"} - {"mpich"})
     done = python(
         script(f"""
         import runpy, sys

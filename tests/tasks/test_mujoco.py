@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -140,22 +141,32 @@ def model_file(name: str, directory: Path, old: str, new: str) -> str:
     return str(path)
 
 
+@pytest.fixture
+def warned() -> Iterator[list[str]]:
+    """What MuJoCo warns of."""
+    import mujoco
+
+    texts, before = list[str](), mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(texts.append)
+    yield texts
+    mujoco.set_mju_user_warning(before)
+
+
 @pytest.mark.parametrize(("scale", "warning"), [(1e12, "CTRL"), (3e9, "QACC")])
 @pytest.mark.parametrize("name", ["HalfCheetah", "Ant", "Humanoid", "HumanoidStandup", "InvertedPendulum"])
-def test_a_state_that_explodes(name: str, scale: float, warning: str, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_state_that_explodes(name: str, scale: float, warning: str, tmp_path: Path, warned: list[str]) -> None:
     """Without limits of the controls MuJoCo takes huge ones for 0, or resets the state on its own."""
-    monkeypatch.chdir(tmp_path)  # where it writes its log
     files = {"HalfCheetah": "half_cheetah.xml", "InvertedPendulum": "inverted_pendulum.xml"}
     file = model_file(files.get(name, f"{name.lower()}.xml"), tmp_path, 'ctrllimited="true"', 'ctrllimited="false"')
     given = f"{name}-v5", {"xml_file": file, "frame_skip": 2}, 2, 20, scale
     expected = by_gymnasium(*given)
     assert difference(natively(*given), expected) is None
-    assert f"Nan, Inf or huge value in {warning}" in (tmp_path / "MUJOCO_LOG.TXT").read_text()
+    assert any(f"Nan, Inf or huge value in {warning}" in text for text in warned)
 
 
-def test_a_model_that_diverges(tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.usefixtures("warned")
+def test_a_model_that_diverges(tmp_path: Path) -> None:
     """Time steps of 0.4 s."""
-    monkeypatch.chdir(tmp_path)
     file = model_file("half_cheetah.xml", tmp_path, 'timestep="0.01"', 'timestep="0.4"')
     given = "HalfCheetah-v5", {"xml_file": file}, 2, 40, 1.0
     expected = by_gymnasium(*given)

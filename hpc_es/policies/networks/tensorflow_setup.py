@@ -13,6 +13,7 @@ from typing import Any
 
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.extras import lacking
+from hpc_es.mpi.devices import import_tensorflow
 
 
 @functools.cache
@@ -20,10 +21,8 @@ def tensorflow() -> Any:
     """Return the module, set up once; ConfigError where it is not installed."""
     if text := lacking("tensorflow"):
         raise ConfigError([("policy.backend", f"is tensorflow, which needs {text}, or choose numpy")])
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # ranks may share a GPU
-    import tensorflow as tf
-
+    tf = import_tensorflow()
     threading = tf.config.threading
     with contextlib.suppress(RuntimeError):  # somebody has used TensorFlow already, with threads of their own
         if "TF_NUM_INTRAOP_THREADS" not in os.environ and not threading.get_intra_op_parallelism_threads():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import re
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -15,6 +17,7 @@ import numpy as np
 from hpc_es.core import extras
 from hpc_es.core.data import Array, Box, Discrete, Float32, Spaces
 from hpc_es.core.errors import ConfigError, NotFlatError, Problems
+from hpc_es.core.quiet import is_first, show_once, take_mujoco_warnings
 
 Environment: TypeAlias = gymnasium.Env[Any, Any]
 Vector: TypeAlias = gymnasium.vector.VectorEnv[Any, Any, Any]
@@ -25,6 +28,8 @@ IMAGES = (
     "there is no policy for them yet; make them small and grey first: 'gymnasium.wrappers:GrayscaleObservation', "
     "{'gymnasium.wrappers:ResizeObservation': {shape: [42, 42]}}"
 )
+COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of a terminal, around Gymnasium's warnings
+NOISE = ("precision lowered", "not in the possible render_modes")  # float64 bounds of a space; report/video.py says it
 NAMESPACES = {"ALE": "ale_py"}  # of ids that a package registers when it is imported
 
 
@@ -60,7 +65,8 @@ def make(
 def _registered(env_id: str, keywords: dict[str, Any]) -> Environment:
     _import_namespace(env_id)
     try:
-        return with_tuples(partial(gymnasium.make, env_id, disable_env_checker=True), keywords)
+        with _plain_warnings(env_id):
+            return with_tuples(partial(gymnasium.make, env_id, disable_env_checker=True), keywords)
     except gymnasium.error.DependencyNotInstalled as error:
         package = extras.missing_one(error)
         wanted = extras.lacking(package) if package else f"a package that is not installed: {error}"
@@ -71,6 +77,28 @@ def _registered(env_id: str, keywords: dict[str, Any]) -> Environment:
         raise ConfigError([("task.env_id", _unknown(env_id, error))]) from error
     except Exception as error:
         raise _not_made(env_id, error) from error
+
+
+@contextlib.contextmanager
+def _plain_warnings(env_id: str) -> Iterator[None]:
+    """Show what Gymnasium warns of in here as plain lines, and other warnings as ever, each once; take MuJoCo's."""
+    with contextlib.suppress(Exception):  # making the environment will raise it too
+        entry_point = gymnasium.spec(env_id).entry_point
+        if isinstance(entry_point, str):
+            importlib.import_module(entry_point.partition(":")[0])  # which imports MuJoCo where it needs it
+    take_mujoco_warnings()
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            yield
+    finally:
+        for warning in caught:
+            text = COLOURS.sub("", str(warning.message))
+            if any(noise in text for noise in NOISE):
+                continue
+            if text != str(warning.message):
+                show_once(f"WARNING: {text.removeprefix('WARN: ')}")
+            elif is_first(f"{warning.filename}:{warning.lineno}: {text}"):
+                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 def _import_namespace(env_id: str) -> None:

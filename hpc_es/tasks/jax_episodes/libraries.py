@@ -18,6 +18,7 @@ from hpc_es.config.words import nearest
 from hpc_es.core import extras
 from hpc_es.core.data import Box, Discrete
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.quiet import take_mujoco_warnings
 from hpc_es.tasks.functions.resolve import named
 from hpc_es.tasks.jax_episodes.environments import Environment, require_array
 
@@ -63,6 +64,8 @@ def brax(name: str, keywords: Keywords) -> Environment:
     """Brax; `backend` is one of its keywords. 1,000 steps are the limit of Brax's own training."""
     from brax import envs as library
 
+    take_mujoco_warnings()
+
     require_known(name, library._envs, "brax")
     return _stateful(library.get_environment(name, **keywords), name, 1000)
 
@@ -70,6 +73,8 @@ def brax(name: str, keywords: Keywords) -> Environment:
 def playground(name: str, keywords: Keywords) -> Environment:
     """MuJoCo Playground, computed by MJX; keywords override the environment's own config, `a.b` what is inside of a."""
     from mujoco_playground import registry as library
+
+    take_mujoco_warnings()
 
     require_known(name, library.ALL_ENVS, "playground")
     known = sorted(library.get_default_config(name))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 from subprocess import CalledProcessError
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ from hpc_es.core.data import Box, Discrete
 from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.jax_episodes import Options, build
 from hpc_es.training import check as checking
+from tests.harness import python
 from tests.tasks.jax_episodes.playing import parts, plainly, played
 
 SEEDS = [3, 4, 5]
@@ -58,6 +60,15 @@ def test_a_state_may_have_keys_of_random_numbers() -> None:
 def test_a_step_has_one_reward() -> None:
     text = refused("tests.tasks.jax_episodes.walk:pair")
     assert "the reward of a step is float32[2]: expected one number" in text
+
+
+def test_brax_leaves_no_file_of_mujocos(tmp_path: Path) -> None:
+    """MuJoCo reads the model of halfcheetah, which has a deprecated attribute."""
+    pytest.importorskip("brax")
+    text = "from hpc_es.tasks.jax_episodes.libraries import make; make('brax:halfcheetah', {})"
+    done = python(["-c", text], cwd=tmp_path)
+    assert done.status == 0 and "settotalmass" not in done.stderr, done
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("module", ["gymnax", "brax", "mujoco_playground", "jumanji", "craftax"])

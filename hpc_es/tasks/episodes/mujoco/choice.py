@@ -63,7 +63,9 @@ def _name(environment: Environment) -> str:
     env_id = environment.spec.id if environment.spec is not None else type(environment.unwrapped).__name__
     name = env_id.removesuffix("-v5")
     if name not in FILES or name == env_id:
-        raise NotNativeError(f"{env_id} is none of {', '.join(f'{known}-v5' for known in FILES)}")
+        newest = re.sub(r"-v\d$", "", env_id)
+        remedies = (f"use {newest}-v5, or accept it by task.stepping: gymnasium",) if newest in FILES else ()
+        raise NotNativeError(f"{env_id} is none of {', '.join(f'{known}-v5' for known in FILES)}", *remedies)
     module = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().replace("humanoid_standup", "humanoidstandup")
     found, expected = type(environment.unwrapped), f"gymnasium.envs.mujoco.{module}_v5"
     if (found.__module__, found.__name__) != (expected, f"{name}Env"):
