@@ -287,5 +287,5 @@ def _applied_wrappers(source: Stored) -> AppliedWrappers | None:
     try:
         return applied_wrappers(options)
     except ConfigError as error:
-        text = f"{source.path}: {error}; with env='wrapped' the policy acts in policy.make_env(), the environment as"
-        raise UserError(f"{text} in training, with its wrappers") from error
+        text = f"{source.path}: {error}; with env='wrapped' (hpc-es export: --env wrapped) the policy acts in"
+        raise UserError(f"{text} policy.make_env(), the environment with its wrappers, as in training") from error

@@ -132,7 +132,7 @@ def test_what_cannot_be_applied_is_refused_by_name(wrapper: str, env: str, reaso
 
 def test_a_run_with_such_a_wrapper_is_loaded_for_its_own_environment() -> None:
     path = run("task.wrappers=[hpc_es.tasks.last_step:LastStep]")
-    with pytest.raises(UserError, match=r"LastStep has a `step`.*env='wrapped' .* policy\.make_env\(\)"):
+    with pytest.raises(UserError, match=r"LastStep has a `step`.*env='wrapped'.*policy\.make_env\(\)"):
         hpc_es.load_policy(path)
     policy = hpc_es.load_policy(path, env="wrapped")
     assert returns(policy, policy.make_env()) == evaluate(stored(path), Asked(EPISODES, 0))["return_mean"]
