@@ -22,7 +22,7 @@ from pathlib import Path
 from hpc_es.commands import TRUST
 from hpc_es.core.errors import UserError
 from hpc_es.report.best_vector import SUFFIXES, export_best
-from hpc_es.report.export import SUFFIX, ExportOptions, export, require
+from hpc_es.report.export import SUFFIX, ExportOptions, export
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +57,6 @@ def run(arguments: argparse.Namespace) -> int:
     if output.suffix in SUFFIXES:
         export_best(arguments.path, output)
     else:
-        require()
         export(arguments.path, output, options)
     sys.stderr.write(f"{output} written\n")
     return 0
@@ -72,7 +71,6 @@ def _all(path: Path, folder: Path, options: ExportOptions) -> int:
         raise UserError("--all writes every checkpoint: leave --which out")
     if folder.suffix or (folder.exists() and not folder.is_dir()):
         raise UserError(f"{folder}: expected a directory for the files of --all")
-    require()
     for snapshot in map(Path, snapshots(path, options.trust)):
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / snapshot.with_suffix(SUFFIX).name

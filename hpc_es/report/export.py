@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 SUFFIX = ".keras"
 
 
-def require() -> None:
-    """Raise UserError unless TensorFlow can be imported."""
-    extras.require("export", "tensorflow", "keras")
-
-
 def is_installed() -> bool:
     """Return whether TensorFlow can be imported; it is not imported here."""
     return all(importlib.util.find_spec(name) is not None for name in ("tensorflow", "keras"))
@@ -60,6 +55,7 @@ def export(path: Path, output: Path, options: ExportOptions) -> None:
     kind = policy.config.policy.kind
     if not is_exportable(kind):
         raise UserError(f"{path}: a policy of kind {kind!r} cannot be exported")
+    extras.require("export", "tensorflow", "keras")
     value = policy.source.shared.get("value") if options.value else None
     if options.value and value is None:
         raise UserError(f"{path}: a policy trained by {policy.config.algorithm.kind} has no value head to export")

@@ -130,6 +130,12 @@ def test_what_cannot_be_applied_is_refused_by_name(wrapper: str, env: str, reaso
     assert str(error.value).startswith(f"task.wrappers[1]: {wrapper} {reason}")
 
 
+def test_an_environment_that_fails_while_wrappers_are_compared_is_named() -> None:
+    options = Options(env_id="tests.toys:Faulty-v0", wrappers=("tests.tasks.test_wrappers:Mirrored",))
+    with pytest.raises(ConfigError, match=r"^task\.wrappers: tests\.toys:Faulty-v0 fails .* ValueError: the simulator"):
+        applied_wrappers(options)
+
+
 def test_a_run_with_such_a_wrapper_is_loaded_for_its_own_environment() -> None:
     path = run("task.wrappers=[hpc_es.tasks.last_step:LastStep]")
     with pytest.raises(UserError, match=r"LastStep has a `step`.*env='wrapped'.*policy\.make_env\(\)"):

@@ -106,6 +106,7 @@ def applied_wrappers(options: WrappedEnvironment) -> AppliedWrappers:
     """
     layers, recorders = _wrapped(options)
     environment = recorders[0].env
+    recorders[-1].close()
     if any(layer.effect != "none" for layer in layers):
         _compare(layers, options)
     return AppliedWrappers(environment.observation_space, environment.action_space, tuple(layers))
@@ -168,6 +169,9 @@ def _compare(layers: Sequence[Layer], options: WrappedEnvironment) -> None:
     _, recorders = _wrapped(options)
     try:
         _play(recorders[-1])
+    except Exception as error:
+        text = f"{options.env_id} fails under random actions, in which wrappers are compared with their methods"
+        raise ConfigError([("task.wrappers", f"{text}: {type(error).__name__}: {error}")]) from error
     finally:
         recorders[-1].close()
     for layer, below, above in zip(layers, recorders, recorders[1:], strict=False):
