@@ -45,6 +45,7 @@ from hpc_es.mpi.world import World
 from hpc_es.noise.counter import CounterNoise
 from hpc_es.noise.table import TableNoise, fill
 from hpc_es.training.build import Parts, parts, task_and_policy
+from hpc_es.training.failure_reports import FailureReports
 from hpc_es.training.generation import Generation
 from hpc_es.training.replay import LearnedFrom, updated
 from tests.toys import batch, nothing
@@ -331,9 +332,9 @@ def test_a_search_for_vectors_is_computed_again_from_rows_and_what_the_problem_l
         results, units = learned(made, state)
         packed = LearnedFrom(results.rows, results.probes, units).packed()
         known = LearnedFrom.unpacked(packed, again.row)
-        there = Generation(
-            World("none"), Work(World("none"), "static", "auto"), again.algorithm, again.row, int, print, 4
-        )
+        world = World("none")
+        work, reports = Work(world, "static", "auto"), FailureReports(world, None)
+        there = Generation(world, work, again.algorithm, again.row, int, reports, 4)
         computed = there.again(state, known.rows, known.probes)
         assert not any(results.chunk_arrays) and same_results(
             replace(computed, chunk_arrays=results.chunk_arrays), results
@@ -341,6 +342,57 @@ def test_a_search_for_vectors_is_computed_again_from_rows_and_what_the_problem_l
         _, after, _ = updated(again.algorithm, again.problem, state, computed, known.units)
         _, state, _ = updated(made.algorithm, made.problem, state, results, units)
         assert same_state(after, state)
+
+
+CARTPOLE = {"kind": "episodes", "env_id": "CartPole-v1", "max_episode_steps": 9}
+UPDATED_IN_EPISODES = {"kind": "actor_critic", "batch_size": 6, "updates": "asynchronous", "update_every": 4}
+SURVIVORS = [  # (algorithm, what is other than in its example)
+    *((kind, {}) for kind in kinds.kinds("algorithms") if kind != "actor_critic"),
+    ("es", {"algorithm": {"kind": "es", "population_size": 6, "optimizer": {"kind": "sgd"}, "weight_decay": 0.1}}),
+    pytest.param("actor_critic", {"task": CARTPOLE}, marks=pytest.mark.tensorflow),
+    pytest.param("actor_critic", {"task": CARTPOLE, "algorithm": UPDATED_IN_EPISODES}, marks=pytest.mark.tensorflow),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings"), SURVIVORS)
+def test_it_survives_a_generation_in_which_all_evaluations_failed(
+    kind: str, settings: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of three: its parameters stay, nothing becomes NaN, and the next generation counts as ever."""
+    made = opened({**example("algorithms", kind), **settings})
+    before, _ = following(made, made.initial())
+    made = opened({**example("algorithms", kind), **settings})
+    with monkeypatch.context() as failing:
+        for name in ("evaluate", "play", "segments"):
+            if getattr(made.problem, name, None):
+                failing.setattr(made.problem, name, all_failed(getattr(made.problem, name)))
+        failed, _ = following(made, before)
+        assert np.isnan(generation(made, before)[2].rows["return_"]).all()
+    assert failed.generation == 2 and same(failed.theta, before.theta)
+    assert not nans(failed) - nans(before)
+    made = opened({**example("algorithms", kind), **settings})
+    after, _ = following(made, failed)
+    assert after.generation == 3 and not nans(after) - nans(before) and np.isfinite(after.theta).all()
+
+
+def all_failed(evaluate: Any) -> Any:
+    """The same, with the return NaN of every job; of what makes segments, the segments that it makes."""
+
+    def failing(*arguments: Any) -> Any:
+        outcome = evaluate(*arguments)
+        if not isinstance(outcome, Outcome):
+            outcome.play = all_failed(outcome.play)
+            return outcome
+        outcome.rows["return_"] = np.nan
+        return replace(outcome, learned=())
+
+    return failing
+
+
+def nans(state: State) -> set[str]:
+    """The arrays in which something is NaN."""
+    arrays = {**state.shared, **state.master}
+    return {name for name, array in arrays.items() if array.dtype.kind == "f" and np.isnan(array).any()}
 
 
 @every("algorithms")

@@ -127,12 +127,33 @@ def test_an_episode_that_hangs_is_dropped(tmp_path: Path) -> None:
     assert sum(row["failed_episodes"] for row in runs.rows(tmp_path / "run")) > 0
 
 
-def test_when_all_episodes_fail_there_is_nothing_to_learn_from(tmp_path: Path) -> None:
-    done = runs.train(3, tmp_path / "run", "task.env_kwargs.fault=raise", "task.env_kwargs.every=1")
+def test_when_all_episodes_fail_the_run_has_failed_and_rank_0_says_why(tmp_path: Path) -> None:
+    """Lines of different ranks never run into each other, as rank 0 writes them all."""
+    faults = ("task.env_kwargs.fault=raise", "task.env_kwargs.every=1", "seed=2")  # with others some end before step 3
+    done = runs.train(3, tmp_path / "run", *faults)
     assert done.status == 1 and "Traceback" not in done.stderr, str(done)
-    assert done.stderr.count("has a failed episode: nothing to learn from") == 1
+    text = "all jobs of generation 0 failed, the first by ValueError: the simulator diverged (trouble.py:"
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith(f"hpc_es: {text}")
     told = runs.status(tmp_path / "run")
-    assert (told["status"], told["exit_status"]) == ("failed", 1) and "nothing to learn from" in told["reason"]
+    assert (told["status"], told["exit_status"]) == ("failed", 1) and told["reason"].startswith(text)
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("failed after 1 generations, ") and ", 12 failed episodes  best evaluation " in last
+    assert done.stdout.count("the simulator diverged") == 2  # the first of its kind, and the last line
+    (entry,) = (tmp_path / "run" / "failures.log").read_text().split("=== ")[1:]
+    assert entry.startswith("ValueError at trouble.py:") and "Traceback (most recent call last)" in entry
+
+
+def test_what_only_another_rank_meets_is_in_the_log_of_rank_0_with_its_traceback(tmp_path: Path) -> None:
+    faults = ("task.env_kwargs.fault=raise", "task.env_kwargs.rank=2", "mpi.schedule=static")
+    done = runs.finished(3, tmp_path / "run", *faults, "stop.generations=3")
+    assert done.stderr == ""
+    lines = [line for line in done.stdout.splitlines() if "the simulator diverged" in line]
+    assert len(lines) == 1 and lines[0].startswith("[rank 2] generation 0: ")
+    entry = (tmp_path / "run" / "failures.log").read_text()
+    assert entry.count("=== ") == 1 and "raise ValueError" in entry and "[rank 2] generation 0: " in entry
+    failed = sum(row["failed_episodes"] for row in runs.rows(tmp_path / "run"))
+    assert runs.status(tmp_path / "run")["failed_episodes"] == failed > 0
+    assert f", {failed} failed episodes" in done.stdout.splitlines()[-1]
 
 
 # One rank fails: the others must not wait for it.

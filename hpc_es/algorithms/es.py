@@ -23,7 +23,6 @@ from hpc_es.algorithms.parts.ranking import BY_SIGNS, Shaping, shaped
 from hpc_es.algorithms.parts.rounds import round_of_jobs
 from hpc_es.config.options import Count, Natural, NonNegative, Positive, option, options
 from hpc_es.core.data import SIGN_RETURN, Candidates, Chunk, Float64, Results, Rows, State
-from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import Needs, VectorProblem
 from hpc_es.core.keys import Purpose
 
@@ -91,7 +90,8 @@ class EvolutionStrategy(PairedStrategy):
         """Add weight decay, and take an optimizer step."""
         count = results.prepared.count
         if not count:
-            raise RunError(f"every pair of generation {state.generation} has a failed episode: nothing to learn from")
+            still = {"gradient_norm": 0.0, "update_ratio": 0.0, "theta_norm": norm(state.theta), "skipped_update": 1.0}
+            return State(state.generation + 1, {"theta": state.theta}, optimizers.slots_of(state.master)), still
         divisor, number = count * self.options.sigma if self.options.divide_by_sigma else count, state.theta.dtype.type
         ascent = self.summed(results)[0]
         ascent /= number(divisor)
@@ -105,6 +105,7 @@ class EvolutionStrategy(PairedStrategy):
             "gradient_norm": length,
             "update_ratio": norm(step) / max(norm(state.theta), 1e-12),
             "theta_norm": norm(theta),
+            "skipped_update": 0.0,
         }
         return State(state.generation + 1, {"theta": theta}, slots), metrics
 

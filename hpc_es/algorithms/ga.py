@@ -108,7 +108,8 @@ class GeneticAlgorithm(Strategy):
         """Reward the children, keep the best of all, and make the next children."""
         fresh = genomes_of(state.shared["programs"][: int(state.shared["count"])])
         so_far = best_programs.updated(state.master, results.rows, lambda job: self._text(fresh[job]))
-        population, best = self._population(state, fresh, results.rows["return_"].tolist())
+        rewards_of_fresh = np.nan_to_num(results.rows["return_"], nan=0.0)  # a failed program is worth nothing
+        population, best = self._population(state, fresh, rewards_of_fresh.tolist())
         following = state.generation + 1
         rng = self.keys.borrowed(Purpose.GENETICS, following)
         rewards = np.array(population.rewards, np.float64)

@@ -195,7 +195,7 @@ class NoveltySearch(PairedStrategy):
         """Move the parent; on a plateau, where it stays, it is probed again all the same."""
         now, weights = self.probed(state, results.probes), results.prepared
         parent, thetas = self.chosen(now), self._thetas(now).copy()
-        slots = {name: array for name, array in state.master.items() if name in optimizers.SLOTS}
+        slots = optimizers.slots_of(state.master)
         metrics = {**self._metrics(now, parent, results.rows), "gradient_norm": 0.0, "update_ratio": 0.0}
         if weights.reason is None:
             number = thetas.dtype.type

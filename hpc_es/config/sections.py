@@ -97,6 +97,11 @@ class Stop:
     seconds: Positive | None = option("of training, over all restarts (by the clock, so not reproducible)", None)
     target_return: float | None = option("mean return of an evaluation", None)
     target_value: float | None = option("value of an objective, of the best vector so far", None)
+    failed_generations: Count | None = option(
+        "consecutive generations without a successful evaluation, after which the run ends as failed, with exit status "
+        "1; a run in which nothing has succeeded yet ends after the first; null: never",
+        2,
+    )
 
 
 @options

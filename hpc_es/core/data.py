@@ -10,6 +10,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from hpc_es.core.failures import Failure
+
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -221,7 +223,7 @@ class Outcome:
     rows: Rows  # [jobs]; every rank gets them
     arrays: Arrays = field(default_factory=dict)  # only rank 0 gets them; shapes do not depend on ranks
     seconds: Mapping[str, float] = field(default_factory=dict)  # where the time went: "environment", "policy"
-    failures: Sequence[str] = ()  # why jobs failed, for the log of the rank
+    failures: Sequence[Failure] = ()  # why jobs failed, one of each failed job
     # What the problem learned, by units of jobs: one part of a whole unit, one of each job where the chunk cuts it.
     learned: Sequence[Sequence[Arrays]] = ()
     mixed: bool = False  # whether jobs drew from one generator in turn, so that others beside them change their numbers

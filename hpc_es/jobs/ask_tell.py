@@ -141,8 +141,7 @@ class Strategy:
     def tell(self, values: Sequence[float] | npt.ArrayLike) -> None:
         """Take the values of the vectors that `ask` gave, in their order; NaN is a failed evaluation.
 
-        Raises ValueError for another number of values, RunError where `es` has a generation without a number (other
-        algorithms go without an update).
+        A generation without a number makes no update. Raises ValueError for another number of values.
         """
         given = np.asarray(values, np.float64)
         wanted = sum(chunk.jobs for chunk in self._chunks)

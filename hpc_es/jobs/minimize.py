@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from hpc_es.config.loading import validate
 from hpc_es.config.resolved import dump_json, parse_resolved
 from hpc_es.config.sections import Config
 from hpc_es.core.data import Float64
+from hpc_es.core.errors import RunFailedError
 from hpc_es.jobs.vectors import ALGORITHM, OUTSIDE, Region, algorithm_options, parts_of, vector_options
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, stand_by
@@ -35,7 +36,7 @@ class Minimum:
     """What a search has found; the same on every rank."""
 
     x: Float64  # float64[size], the best vector that was evaluated
-    f: float  # its value; NaN if every evaluation failed
+    f: float  # its value
     evaluations: int
     generations: int
     reason: str  # why the search ended
@@ -67,9 +68,11 @@ def minimize(
     Under MPI every rank calls this with the same arguments; the evaluations are shared out, and every rank returns the
     same result, whatever their number. It ends after `max_evaluations` (at a generation's end), at a value of at most
     `target`, or on SIGINT and the like. An exception, NaN or time-out in f is a failed evaluation, which the update
-    goes on without. `callback` gets the metrics of each generation on rank 0; `options` are the algorithm's, as in
-    `Strategy`. Raises ConfigError (on rank 0; the others raise SystemExit) for wrong arguments. Nothing is written: a
-    run that carries on after a kill is `task: {kind: function}`.
+    goes on without; the first of each kind is written to stderr. `callback` gets the metrics of each generation on rank
+    0; `options` are the algorithm's, as in `Strategy`. Raises ConfigError (on rank 0; the others raise SystemExit) for
+    wrong arguments, and `hpc_es.core.errors.RunFailedError` on every rank where the first generation, or two in a row,
+    had no evaluation that succeeded, or where none had succeeded at the end. Nothing is written: a run that carries on
+    after a kill is `task: {kind: function}`.
     """
     world = connect()
     stand_by()
@@ -120,12 +123,9 @@ def _found(
         if callback is not None:
             callback(row)
 
-    def log(text: str) -> None:
-        sys.stderr.write(f"[rank {world.rank}] {text}\n")
-
     state = made.initial()
     writer = MemoryWriter(config, made.problem, state, on_row) if world.rank == 0 else None
-    training = Training(config, world, made, lambda: signals.count, writer, state, log)
+    training = Training(config, world, made, lambda: signals.count, writer, state)
     signals.insist = training.insist
     for _ in training.run():
         pass
@@ -133,8 +133,13 @@ def _found(
     def found() -> dict[str, Any]:
         assert writer is not None
         best = BestVector.of(made.problem.carried().found_in(training.state).master)
+        if math.isnan(best.value):
+            raise RunFailedError(f"no evaluation succeeded: ended by {writer.reason}")
         count = {"evaluations": int(writer.counters["episodes"]), "generations": training.state.generation}
         return {"x": best.x.tolist(), "f": best.value, **count, "reason": writer.reason}
 
-    _, told = on_rank_0(world, found, dict)
+    try:
+        _, told = on_rank_0(world, found, dict)
+    except Ended as ended:
+        raise RunFailedError(ended.reason.text) from None
     return Minimum(**{**told, "x": np.array(told["x"])})

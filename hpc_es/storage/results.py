@@ -67,6 +67,7 @@ def result(
         "episodes": counters["episodes"],
         "timesteps": counters["timesteps"],
         "seconds": counters["seconds"],
+        "failed_episodes": counters["failed_episodes"],
         "budget": budget(config),
         "theta_sha256": digest({"theta": state.theta}),
         "state_sha256": digest({**state.shared, **state.master}),

@@ -21,6 +21,7 @@ from hpc_es.mpi.work import Work
 from hpc_es.mpi.world import World
 from hpc_es.training.build import Parts
 from hpc_es.training.cutting import SHARED_SECONDS, Plan
+from hpc_es.training.failure_reports import FailureReports
 from hpc_es.training.generation import HEADER, Evaluated, Generation
 from hpc_es.training.metrics_row import Row
 
@@ -33,25 +34,25 @@ TRIED_LESS = 10  # times as many generations until the next trial, after one tha
 class Alone:
     """Runs generations on rank 0 only, and says when."""
 
-    def __init__(self, world: World, parts: Parts, signals: Callable[[], int], log: Callable[[str], None]) -> None:
+    def __init__(self, world: World, parts: Parts, signals: Callable[[], int], reports: FailureReports) -> None:
         self._ranks = world.size
         mine = World(world.library)  # of one rank
         self._work = Work(mine, "static", True, signals)
-        self.generation = Generation(mine, self._work, parts.algorithm, parts.row, signals, log, parts.unit)
+        self.generation = Generation(mine, self._work, parts.algorithm, parts.row, signals, reports, parts.unit)
         self._together, self._alone = (deque[float](maxlen=COMPARED) for _ in range(2))  # seconds of generations
         self._until = 0.0  # the end of a spell
         self._to_trial = self._interval = COMPARED  # generations of all ranks until the next trial
 
     @classmethod
     def of(
-        cls, config: Config, world: World, parts: Parts, signals: Callable[[], int], log: Callable[[str], None]
+        cls, config: Config, world: World, parts: Parts, signals: Callable[[], int], reports: FailureReports
     ) -> Alone | None:
         """Return that of rank 0, where it may evaluate all and nobody's share is part of the result or a recovery."""
         mpi = config.mpi
         is_free = parts.cutting == "one by one" and mpi.chunk_size == "auto" and mpi.master_evaluates is not False
         if not is_free or world.rank or world.size == 1 or mpi.update == "replicated" or world.faults.outlives:
             return None
-        return cls(world, parts, signals, log)
+        return cls(world, parts, signals, reports)
 
     def insist(self) -> None:
         """Give the generation up where an evaluation hangs."""

@@ -22,7 +22,7 @@ from hpc_es.training.generation import HEADER, Evaluated, Generation
 
 TASK, RESULT = 4, 5  # tags beside those of Work
 END = -1
-ARRAY = "array/"
+ARRAY, FAILURES = "array/", "failures"
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,12 @@ class Asynchronous:
         """
         number = current().generation
         if not self._workers:
+            reports = self._generation.reports
             while go_on():
-                yield Update(self._evaluated(*self._generation.one_chunk(current())), 0)
+                evaluated = self._evaluated(*self._generation.one_chunk(current()))
+                if len(reports):
+                    reports.collect(self._world)
+                yield Update(evaluated, 0)
             return
         versions: dict[int, int] = {}
         try:
@@ -81,6 +85,8 @@ class Asynchronous:
         self._world.wait_until(lambda: bool(self._work.arrived))
         worker, words = self._work.arrived.popleft()
         told = decode(from_words(words))
+        if FAILURES in told:
+            self._generation.reports.receive([told.pop(FAILURES)])
         rows = np.frombuffer(told.pop("rows").tobytes(), self._row)
         header = np.frombuffer(told.pop("header").tobytes(), HEADER)
         return worker, self._evaluated(rows, {name.removeprefix(ARRAY): told[name] for name in told}, header)
@@ -99,5 +105,7 @@ class Asynchronous:
             number = int(shared.pop("number"))
             rows, arrays, header = self._generation.one_chunk(replace(state, generation=number, shared=shared))
             message = {"rows": rows.view(np.uint8), "header": header.view(np.uint8)}
+            if len(self._generation.reports):
+                message[FAILURES] = self._generation.reports.taken()
             message |= {ARRAY + name: array for name, array in arrays.items()}
             self._world.send(0, RESULT, to_words(encode(message)))

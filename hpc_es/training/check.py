@@ -17,11 +17,11 @@ from hpc_es.config.warnings import warnings_of
 from hpc_es.core.acting import Policy
 from hpc_es.core.data import Box, Discrete, Float32, Jobs, Spaces, State, unperturbed
 from hpc_es.core.errors import ConfigError, Problems, RunError
+from hpc_es.core.failures import of_error
 from hpc_es.core.interfaces import Algorithm, Problem, Task, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.tasks.episodes.probe import differences
 from hpc_es.tasks.episodes.task import Episodes
-from hpc_es.tasks.functions.calls import described
 from hpc_es.training.build import begin, cutting_of, problem_of, unit_of
 from hpc_es.training.filling import idle_on
 from hpc_es.training.init_from import mismatches, with_optimizer
@@ -120,7 +120,7 @@ def _check_act(config: Config, task: Task, policy: Policy) -> None:
         actor = policy.bind(unperturbed(theta, ROWS), None)
         actions = actor.act(np.stack([_observation(task, spaces)] * ROWS))
     except Exception as error:  # of code that is not ours
-        text = f"{kind} fails when it acts on an observation of {task.name}: {described(error)}"
+        text = f"{kind} fails when it acts on an observation of {task.name}: {of_error(error).text}"
         raise ConfigError([("policy", text)]) from error
     if found := _wrong_actions(actions, spaces.actions):
         text = f"expected {found[0]} of {kind} for {ROWS} observations of {task.name}, found {found[1]}"
@@ -160,7 +160,7 @@ def _check_call(config: Config, problem: VectorProblem) -> None:
         outcome = problem.evaluate(
             unperturbed(first, 1), Jobs(0, range(1), (0,), "evaluate"), problem.carried(), lambda: None
         )
-        failed = [text.removeprefix("job 0: ") for text in outcome.failures]
+        failed = [failure.text for failure in outcome.failures]
     except RunError as error:  # task.on_failed_evaluation: abort
         failed = [str(error)]
     if failed:

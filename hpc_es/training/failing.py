@@ -80,7 +80,8 @@ def give_up(world: World, writer: RunWriter | MemoryWriter | None, reason: GiveU
         os._exit(INTERRUPTED)
     writer.save()
     writer.status("interrupted", exit_status=INTERRUPTED, reason=str(reason))
-    writer.progress.finish(f"given up ({reason}); the same command carries on from the last finished generation")
+    failed, again = writer.counters["failed_episodes"], "the same command carries on from the last finished generation"
+    writer.progress.finish(f"given up ({reason}), {failed:,} failed evaluations; {again}")
     writer.close()
     if others_save:
         time.sleep(OTHERS_SAVE_SECONDS)

@@ -16,6 +16,7 @@ from hpc_es.mpi.serialize import decode, encode
 from hpc_es.mpi.work import Work
 from hpc_es.mpi.world import World
 from hpc_es.training.cutting import Plan, recut
+from hpc_es.training.failure_reports import FailureReports
 from hpc_es.training.gathering import Gathered, first_units, pack, unpacked
 from hpc_es.training.kept_outcomes import KeptOutcomes
 
@@ -27,10 +28,9 @@ HEADER = np.dtype(
         ("arrays", "<i8"),  # chunks that gave more than rows
         ("mixed", "<i8"),  # chunks whose jobs changed each other's numbers
         ("evaluating", "<f8"),  # seconds from the begin of a round to the end of the rank's last chunk
+        ("failures", "<i8"),  # new kinds of failure that the rank has to report
     ]
 )
-FAILURES_TOLD = 3  # by a rank in a round: a thousand jobs may fail alike
-MANY_RANKS = 64  # of more each tells one failure in all, so that logs of a thousand ranks stay short
 
 
 @dataclass(frozen=True)
@@ -92,18 +92,17 @@ class Generation:
         algorithm: Algorithm,
         row: np.dtype[np.void],
         signals: Callable[[], int],
-        log: Callable[[str], None],
+        reports: FailureReports,
         unit: int,
         replicated: bool = False,
     ) -> None:
         self._world, self._work, self._algorithm, self._row = world, work, algorithm, row
-        self._signals, self._log, self._unit = signals, log, unit
+        self._signals, self.reports, self._unit = signals, reports, unit
         self._replicated = replicated  # whether every rank computes all blocks of the update
         self._sharing = len(work.evaluators)  # ranks that chunks are made for, also when some are lost
         self.clock = Clock(world)
         self.plan = Plan()
         self._held = KeptOutcomes(world)
-        self._is_quiet = False
 
     @property
     def evaluating_ranks(self) -> int:
@@ -180,7 +179,6 @@ class Generation:
         self._began = self._ended = time.perf_counter()
         new = self._work.evaluate(left, lambda chunk, poll: self._held.kept(chunk, self._timed(state, chunk, poll)))
         self.clock.idled()
-        self._tell_failures(state, [failure for outcome in new.values() for failure in outcome.failures])
         return held | new
 
     def _timed(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
@@ -188,25 +186,14 @@ class Generation:
         with self._work.evaluating():
             outcome = self._algorithm.evaluate(state, chunk, poll)
         self.clock.outcome(outcome, since)
+        self.reports.note(state.generation, chunk, outcome.failures)
         self._ended = time.perf_counter()
         return outcome
-
-    def _tell_failures(self, state: State, failures: Sequence[str]) -> None:
-        if self._world.size > MANY_RANKS:
-            told, self._is_quiet = failures[: not self._is_quiet], self._is_quiet or bool(failures)
-            for failure in told:
-                self._log(f"generation {state.generation}: {failure}; failed_episodes of the metrics counts all")
-            return
-        for failure in failures[:FAILURES_TOLD]:
-            self._log(f"generation {state.generation}: {failure}")
-        if len(failures) > FAILURES_TOLD:
-            self._log(f"generation {state.generation}: {len(failures) - FAILURES_TOLD} more failures of this rank")
 
     def one_chunk(self, state: State) -> tuple[Rows, Arrays, npt.NDArray[np.void]]:
         """Return a generation of one chunk, evaluated by this rank alone: its rows, its arrays, HEADER[1]."""
         (chunk,) = self._algorithm.ask(state, 0, np.zeros(0, self._row))
         outcome = self._timed(state, chunk, self._work.poll)
-        self._tell_failures(state, outcome.failures)
         return outcome.rows, outcome.arrays, self._header(1)
 
     def _header(self, chunks: int) -> npt.NDArray[np.void]:
@@ -226,7 +213,7 @@ class Generation:
         header["policy_calls"] = sum(outcome.seconds.get("policy_calls", 0.0) for outcome in mine.values())
         header["arrays"] = sum(bool(outcome.arrays or any(map(any, outcome.learned))) for outcome in mine.values())
         header["mixed"] = sum(outcome.mixed for outcome in mine.values())
-        header["evaluating"] = self._ended - self._began
+        header["evaluating"], header["failures"] = self._ended - self._began, len(self.reports)
         indices = np.array(sorted(mine), np.int64)
         message = b"".join([header.tobytes(), indices.tobytes(), *(mine[i].rows.tobytes() for i in indices)])
         jobs = {chunk.index: chunk.jobs for chunk in chunks}
@@ -240,6 +227,8 @@ class Generation:
             for index in told.tolist():
                 by_chunk[index] = np.frombuffer(memory, self._row, jobs[index], start)
                 start += by_chunk[index].nbytes
+        if headers["failures"].any():
+            self.reports.collect(self._world)
         self.clock.timed("messages", since)
         return headers
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from hpc_es.config.kinds import module
 from hpc_es.config.sections import Config
 from hpc_es.storage.status import is_surpassed
 from hpc_es.training.misfits import needs
@@ -29,5 +30,10 @@ def last_words(
     last = " (the last theta did better)" if is_surpassed(writer.best, final) else ""
     again = "; the same command carries on" if status == "interrupted" else ""
     searched = needs(config).searches == "programs"
+    is_objective = module("tasks", config.task.kind).OFFERS.values
+    what = "programs" if searched else "evaluations" if is_objective else "episodes"
     work = f"{counters['episodes']:,} programs" if searched else f"{counters['timesteps']:,} timesteps"
-    return f"{status} by {reason} after {generations} generations, {work}{measured}{best}{last}{again}"
+    work = f"{generations} generations, {work}, {counters['failed_episodes']:,} failed {what}"
+    if status == "failed":
+        return f"failed after {work}{best}: {reason}"
+    return f"{status} by {reason} after {work}{measured}{best}{last}{again}"

@@ -22,9 +22,10 @@ from hpc_es.training.chunk_plan import ChunkPlan
 from hpc_es.training.cutting import Plan
 from hpc_es.training.evaluations import Evaluations, final_returns
 from hpc_es.training.failing import give_up, told_in_status
+from hpc_es.training.failure_reports import FailureReports
 from hpc_es.training.generation import Evaluated, Generation
 from hpc_es.training.last_words import last_words
-from hpc_es.training.metrics_row import Row, of_problem, row
+from hpc_es.training.metrics_row import Row, of_problem, row, used_after
 from hpc_es.training.misfits import needs
 from hpc_es.training.notices import Notices
 from hpc_es.training.on_rank_0 import INTERRUPTED
@@ -48,29 +49,31 @@ class Training:
     signals: Callable[[], int]
     writer: RunWriter | MemoryWriter | None
     state: State
-    log: Callable[[str], None]
     exit_status: int = 0
 
     def __post_init__(self) -> None:
         self._work = self._shared_work()
         self._replicated = self.config.mpi.update == "replicated" and needs(self.config).searches == "vectors"
+        self._reports = FailureReports(self.world, self.writer.failed if self.writer else None)
         self._generation = Generation(
             self.world,
             self._work,
             self.parts.algorithm,
             self.parts.row,
             self.signals,
-            self.log,
+            self._reports,
             self.parts.unit,
             self._replicated,
         )
+        self._is_asynchronous = getattr(self.config.algorithm, "updates", "") == "asynchronous"
         self._evaluations = Evaluations.of(self.config, self.parts.problem)
         self._chunks = ChunkPlan(self.config, self.parts, self.world, self._evaluations.jobs)
         self._shared = SharedState(self.world, self._replicated, self.state)
-        self._alone = Alone.of(self.config, self.world, self.parts, self.signals, self.log)
+        self._alone = Alone.of(self.config, self.world, self.parts, self.signals, self._reports)
         self._interrupted = self._trained = self._is_stopped = False
         self._since = 0.0  # when the generation began, with its command
         self._notices = Notices()
+        self._failure = ""  # rank 0: why the run has failed
         self.final: dict[str, float] = {}  # rank 0: what the final evaluation found
 
     def _shared_work(self) -> Work:
@@ -101,7 +104,7 @@ class Training:
                 try:
                     if self.writer is not None and (told := self._chunks.idle(self.state)):
                         self.writer.progress.message(f"WARNING: {told}")
-                    while (command := self._announce(self._decide())) in (RUN, REPLAY):
+                    while (command := self._announce(self._next(), self._failure)) in (RUN, REPLAY):
                         if command == RUN:
                             yield from self._phase()
                         else:
@@ -114,15 +117,48 @@ class Training:
             except GiveUp as reason:
                 give_up(self.world, self.writer, reason, others_save=self.config.repetition_groups > 1)
 
+    def _next(self) -> int:
+        """Rank 0: as `_decide`; a run that has failed is saved before the others are told."""
+        command = self._decide()
+        if command == FAIL and self.writer is not None:
+            self.writer.finish_triggers(whole=True)
+            self.writer.progress.finish(
+                last_words(self.config, "failed", self._failure, self.state.generation, self.writer, {})
+            )
+        return command
+
     def _decide(self) -> int:
-        """Rank 0: go on or stop."""
+        """Rank 0: go on, or how to end. A run that has failed before gets one more generation, if its limits allow."""
         if self.writer is None:
             return RUN
         if self._interrupted or self._is_stopped:
             return STOP
         if self.writer.replay is not None:
             return REPLAY
-        return STOP if self._reached() is not None else RUN
+        is_over = self._reached() is not None
+        if self._trained or is_over:
+            self._failure = self._too_many_failed()
+            if self._failure:
+                return FAIL
+        return STOP if is_over else RUN
+
+    def _too_many_failed(self) -> str:
+        """Rank 0: why `stop.failed_generations` ends the run, or nothing.
+
+        Of asynchronous updates, each of one worker, those of all workers count as a generation.
+        """
+        assert self.writer
+        limit, failed = self.config.stop.failed_generations, int(self.writer.counters["failed_generations"])
+        if limit is None or not failed:
+            return ""
+        share = max(self.world.size - 1, 1) if self._is_asynchronous else 1
+        nothing_succeeded = failed >= self.state.generation
+        if failed < share * (1 if nothing_succeeded else limit):
+            return ""
+        cause = f", the first by {self._reports.first}" if self._reports.first else ""
+        which = f"the last {failed} generations" if failed > 1 else f"generation {self.state.generation - 1}"
+        text = f"all jobs of {which} failed{cause} (stop.failed_generations: {limit})"
+        return "; ".join(filter(None, [text, self.writer.remedy]))
 
     def stop(self) -> None:
         """Rank 0: end after the generation in progress."""
@@ -157,7 +193,7 @@ class Training:
     def _phase(self) -> Iterator[Row]:
         """One generation; or, of asynchronous updates, all up to the next evaluation."""
         self._trained = True
-        return self._updates() if getattr(self.config.algorithm, "updates", "") == "asynchronous" else self._one()
+        return self._updates() if self._is_asynchronous else self._one()
 
     def _one(self) -> Iterator[Row]:
         """One generation of all ranks, and those that rank 0 runs alone after it."""
@@ -268,6 +304,7 @@ class Training:
             self.writer.counters,
             self.config.report.reductions(),
         )
+        self.writer.counters.update(used_after(self.writer.counters, measured, evaluated.results.rows))
         found = algorithm.discoveries(before, evaluated.results)
         self.writer.add(self.state, measured, before.shared if len(evaluated.evaluation) else None, found)
         self._chunks.follow(evaluated, self.state.theta.nbytes)

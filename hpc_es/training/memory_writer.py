@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,9 +10,10 @@ from hpc_es.config.sections import Config
 from hpc_es.core.data import Arrays, Results, Rows, State
 from hpc_es.core.interfaces import Problem
 from hpc_es.storage.checkpoint import Best
+from hpc_es.training.failure_reports import Report
 from hpc_es.training.journal import Replay
 from hpc_es.training.limits import stop_reason
-from hpc_es.training.metrics_row import Row
+from hpc_es.training.metrics_row import NOTHING_USED, Row
 
 
 class Silence:
@@ -29,12 +31,12 @@ class MemoryWriter:
 
     def __init__(self, config: Config, problem: Problem, state: State, on_row: Callable[[Row], None]) -> None:
         self._config, self._problem, self._state, self._on_row = config, problem, state, on_row
-        self.counters: dict[str, float | int] = {"episodes": 0, "timesteps": 0, "seconds": 0.0}
+        self.counters = dict(NOTHING_USED)
         self.best: Best | None = None
         self.measured: Mapping[str, float] = {}
         self.progress = Silence()
         self.replay: Replay | None = None  # nothing is restored
-        self.reason = ""
+        self.reason, self.remedy = "", ""
 
     def replayed(self, state: State) -> None:
         """There is no replay."""
@@ -43,9 +45,7 @@ class MemoryWriter:
         """Write nothing."""
 
     def add(self, state: State, row: Row, evaluated: Arrays | None, found: Sequence[Mapping[str, Any]]) -> None:
-        """Count a finished generation."""
-        for name in self.counters:
-            self.counters[name] = row[f"{name}_total"] or 0
+        """Take note of a finished generation."""
         self._state = state
         self._on_row(row)
 
@@ -66,6 +66,10 @@ class MemoryWriter:
     def status(self, state: str, **more: object) -> None:
         """Remember why the run has ended."""
         self.reason = str(more.get("reason", ""))
+
+    def failed(self, report: Report) -> None:
+        """Say why a job failed."""
+        sys.stderr.write(report.line() + "\n")
 
     def close(self) -> None:
         """Nothing is held."""

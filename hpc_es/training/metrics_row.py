@@ -11,6 +11,10 @@ from hpc_es.core.interfaces import Problem
 from hpc_es.training.generation import TIMES, Evaluated
 
 Row = dict[str, float | int | None]
+Counters = dict[str, float | int]
+
+# What a run has used; `failed_generations` are those without a successful evaluation since the last one with one.
+NOTHING_USED: Counters = {"episodes": 0, "timesteps": 0, "seconds": 0.0, "failed_episodes": 0, "failed_generations": 0}
 
 
 def row(
@@ -65,6 +69,18 @@ def of_problem(problem: Problem, before: State, after: State) -> dict[str, float
         new = count - problem.metrics(carried.found_in(before))["observation_count"]
         measured["observations_this_generation"] = float(round(new))  # the count begins at 0.01
     return measured
+
+
+def used_after(before: Mapping[str, float | int], row: Row, rows: Rows) -> Counters:
+    """Return what the run has used after a generation, from its metrics and its training rows."""
+    failed = len(rows) > 0 and not np.isfinite(rows["return_"]).any()
+    return {
+        "episodes": int(row["episodes_total"] or 0),
+        "timesteps": int(row["timesteps_total"] or 0),
+        "seconds": float(row["seconds_total"] or 0),
+        "failed_episodes": int(before["failed_episodes"]) + int(row["failed_episodes"] or 0),
+        "failed_generations": int(before["failed_generations"]) + 1 if failed else 0,
+    }
 
 
 def _failed(*rows: Rows) -> int:

@@ -5,7 +5,6 @@ Only rank 0 imports what reads and writes the run directory (h5py among it).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -196,7 +195,7 @@ class Run:
         writer: RunWriter | None,
     ) -> None:
         self.world, self.config, self._request, self._parts, self._writer = world, config, request, made, writer
-        self.training = Training(config, world, made, lambda: signals.count, writer, state, self._log)
+        self.training = Training(config, world, made, lambda: signals.count, writer, state)
         signals.insist = self.training.insist
         self._is_open = True
 
@@ -236,13 +235,6 @@ class Run:
         with told_in_status(self.world, self._writer):
             summary = self._parts.algorithm.summary(self.state)
             return self._writer.result(self._parts.task.name, self._request.repetition, self.training.final, summary)
-
-    def _log(self, text: str) -> None:
-        line = f"[rank {self.world.rank}] {text}"
-        if self._writer is not None:
-            self._writer.progress.message(line)
-        else:
-            sys.stderr.write(line + "\n")
 
     def close(self) -> None:
         """Close the files, give the directory and the environments back; a second call does nothing."""

@@ -24,11 +24,13 @@ from hpc_es.report.loggers.loggers import Loggers
 from hpc_es.report.progress import Progress
 from hpc_es.storage import provenance, results
 from hpc_es.storage.checkpoint import Best, Since, Snapshot, is_whole
+from hpc_es.storage.failures_log import FailuresLog
 from hpc_es.storage.files import remove_leftovers, write_json, write_text
 from hpc_es.storage.status import STATUS, final_evaluation
+from hpc_es.training.failure_reports import Report
 from hpc_es.training.journal import Journal, Replay
 from hpc_es.training.limits import stop_reason
-from hpc_es.training.metrics_row import Row
+from hpc_es.training.metrics_row import NOTHING_USED, Counters, Row
 from hpc_es.training.misfits import needs
 from hpc_es.training.rank_table import table_lines
 from hpc_es.training.run_directory import CONFIG, Opened
@@ -37,8 +39,6 @@ from hpc_es.training.triggers import IntervalTrigger, TriggerList, Unit
 
 if TYPE_CHECKING:
     from hpc_es.report.saved_policy import Env
-
-Counters = dict[str, float | int]
 
 
 class RunWriter:
@@ -56,7 +56,7 @@ class RunWriter:
         self.config, self.directory, self._problem, self._world = config, opened.directory, problem, world
         old = opened.snapshot
         self._opened, self._provenance = opened, _provenance(config, world, problem, old)
-        self.counters: Counters = dict(old.counters) if old else {"episodes": 0, "timesteps": 0, "seconds": 0.0}
+        self.counters: Counters = {**NOTHING_USED, **(old.counters if old else {})}
         self.best: Best | None = old.best if old else None
         self.measured = final_evaluation(self.directory, old.generation if old else None)
         self._state: State | None = old.state if old else None
@@ -81,6 +81,8 @@ class RunWriter:
         self._logs = RunLogs(self.directory, config.report, problem, lengths, generation, self._loggers, self._warn)
         if self._loggers.run_ids != run_ids:
             self._saved_generation = -1  # the checkpoint is written again, with them
+        self._failures = FailuresLog(self.directory, keep=bool(old))
+        self.remedy = f"see {self._failures.path}, mend the cause, and the same command carries on"
         self._ended: Status = "interrupted"
         self._export_env: Env = "unwrapped"  # what policy.keras acts in
         for warning in (*opened.warnings, *warnings_of(config), *problem.notices):
@@ -140,6 +142,11 @@ class RunWriter:
         if self._saved_generation < 0:
             self.save()
 
+    def failed(self, report: Report) -> None:
+        """Log why a job failed, the first one of its kind; later ones are only counted."""
+        self.progress.message(f"{report.line()}; others like it are only counted")
+        self._failures.add(f"{report.line()} (on {report.host})", report.failure)
+
     def evaluated(self, state: State, results: Results, evaluation: Rows, units: Sequence[Arrays]) -> None:
         """Write down what a generation has evaluated and learned from, before it is booked."""
         self._journal.add(results, units)
@@ -150,11 +157,6 @@ class RunWriter:
 
         `found` are the correct programs of the generation.
         """
-        self.counters.update(
-            episodes=int(row["episodes_total"] or 0),
-            timesteps=int(row["timesteps_total"] or 0),
-            seconds=float(row["seconds_total"] or 0),
-        )
         self._state = state
         self._logs.add(row, evaluated is not None, found)
         self.progress.update(row)

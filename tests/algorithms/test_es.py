@@ -29,7 +29,6 @@ from hpc_es.core.data import (
     State,
     row_dtype,
 )
-from hpc_es.core.errors import RunError
 from hpc_es.core.keys import Keys
 from hpc_es.noise.counter import BLOCK, CounterNoise
 from hpc_es.noise.sums import weighted_sums
@@ -297,10 +296,18 @@ def test_without_mirroring_a_failed_job_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("returns", [[np.nan] * 4, [np.nan, 1, 2, np.nan]])
-def test_nothing_to_learn_from_raises(returns: list[float]) -> None:
-    es = strategy(noise=Given(UNITS), population_size=4)
-    with pytest.raises(RunError, match="every pair of generation 0 has a failed episode"):
-        told(es, rows(returns))
+@pytest.mark.parametrize("kind", ["adam", "sgd"])
+def test_without_a_whole_pair_neither_theta_nor_the_optimizer_moves(kind: Any, returns: list[float]) -> None:
+    """Nor does weight decay, or momentum."""
+    optimizer = optimizers.Options(kind=kind, learning_rate=0.1)
+    es = strategy(noise=Given(UNITS), population_size=4, optimizer=optimizer, weight_decay=0.1)
+    moving, _ = told(es, rows([1, 2, 4, 3]))
+    after, metrics = told(es, rows(returns), state=moving)
+    assert after.generation == 2 and after.theta.tobytes() == moving.theta.tobytes()
+    assert {name: array.tobytes() for name, array in after.master.items()} == {
+        name: array.tobytes() for name, array in moving.master.items()
+    }
+    assert metrics["skipped_update"] == 1 and metrics["gradient_norm"] == 0
 
 
 # Population, rounds, chunks.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hpc_es
-from hpc_es.core.errors import ConfigError
+from hpc_es.core.errors import ConfigError, RunFailedError
 from tests.algorithms.stepping import KINDS
 from tests.harness import mpiexec, script
 
@@ -89,6 +89,46 @@ def test_failed_evaluations_are_left_out(capfd: Any) -> None:
     found = hpc_es.minimize(sometimes, START, 0.1, mirrored_sampling=False, **SEARCH)
     assert found.x[0] <= 1 and found.f < 3
     assert "ZeroDivisionError: too far" in capfd.readouterr().err
+
+
+FAILING = r"""
+    import sys
+
+    import hpc_es
+    from hpc_es.core.errors import RunFailedError
+
+    def cost(x):
+        return 1 / (0 * float(x[0]))
+
+    try:
+        hpc_es.minimize(cost, [1.0, 2.0, 3.0], 0.3)
+    except RunFailedError as error:
+        sys.stdout.write("raised " + str(error) + "\n")
+"""
+
+
+def test_where_no_evaluation_succeeds_every_rank_raises_after_one_generation() -> None:
+    ended = mpiexec(3, script(FAILING))
+    assert ended.status == 0, str(ended)
+    said = ended.stdout.splitlines()
+    assert len(said) == 3 and len(set(said)) == 1
+    first = "the first by ZeroDivisionError: float division by zero (<string>:8 in cost)"
+    assert said[0] == f"raised all jobs of generation 0 failed, {first} (stop.failed_generations: 2)"
+    assert len(ended.stderr.splitlines()) == 1 and ": ZeroDivisionError" in ended.stderr
+
+
+def test_two_generations_in_a_row_without_a_value_end_it() -> None:
+    calls: list[int] = []
+
+    def breaks(x: Any) -> float:
+        calls.append(1)
+        if len(calls) > 14:
+            raise OSError("the disk is gone")
+        return shifted(x)
+
+    with pytest.raises(RunFailedError, match=r"all jobs of the last 2 generations failed.*the disk is gone"):
+        hpc_es.minimize(breaks, START, 0.1, algorithm="cma_es", max_evaluations=700)
+    assert len(calls) == 14 + 14  # generations of 4 + floor(3 ln 3) = 7
 
 
 def test_a_target_ends_it_and_the_callback_sees_each_generation() -> None:

@@ -85,7 +85,7 @@ def test_a_behaviour_of_another_size_fails_its_job_alone() -> None:
     size = task.behaviour.size
     outcome = played(task, [size - 1, size])
     assert np.isnan(outcome.rows["return_"]).tolist() == [False, True]
-    assert f"the behaviour has {size % 50 + 1} numbers, not {size} as in other episodes" in outcome.failures[0]
+    assert f"the behaviour has {size % 50 + 1} numbers, not {size} as in other episodes" in outcome.failures[0].text
 
 
 def test_without_a_behaviour_rows_are_as_ever() -> None:

@@ -277,8 +277,7 @@ def test_a_fault_fails_its_job_only(fault: str, at: int) -> None:
     seeds = [49, 7, 3, 20, 0]
     outcome = played(episodes("Faulty", env_kwargs={"fault": fault, "at": at}), seeds)
     assert failed(outcome) == [1]
-    assert len(outcome.failures) == 1
-    assert "job 1 of the chunk" in outcome.failures[0]
+    assert [failure.place for failure in outcome.failures] == [1]
     others = [0, 2, 3, 4]
     assert outcome.rows["return_"][others].tolist() == [50, 4, 21, 1]
     assert outcome.rows["length"][others].tolist() == [50, 4, 21, 1]
@@ -291,7 +290,7 @@ def test_a_fault_fails_its_job_only(fault: str, at: int) -> None:
 def test_a_fault_in_reset_fails_its_job_only(fault: str, reason: str) -> None:
     outcome = played(episodes("Faulty", env_kwargs={"fault": fault, "at": 0}), [3, 7, 5])
     assert failed(outcome) == [1]
-    assert reason in outcome.failures[0]
+    assert reason in outcome.failures[0].text
     assert lengths(outcome) == [4, 0, 6]
 
 
@@ -310,7 +309,10 @@ def test_an_exception_tells_where_it_was_raised() -> None:
     outcome = played(episodes("Faulty"), [7])
     source = Path(toys.__file__).read_text().splitlines()
     line = next(n for n, text in enumerate(source, start=1) if "the simulator diverged" in text)
-    assert outcome.failures == [f"job 0 of the chunk: ValueError: the simulator diverged ({toys.__file__}:{line})"]
+    (failure,) = outcome.failures
+    assert failure.text == f"ValueError: the simulator diverged (toys.py:{line} in fail)"
+    assert failure.kind == f"ValueError at toys.py:{line} in fail"
+    assert failure.details.startswith("Traceback") and f'{toys.__file__}", line {line}, in fail' in failure.details
 
 
 def test_a_fault_in_the_first_or_second_of_a_jobs_episodes_fails_the_job() -> None:
@@ -341,7 +343,7 @@ def test_a_hanging_environment_fails_its_job_only(fault: str, at: int) -> None:
     task = episodes("Faulty", env_kwargs={"fault": fault, "at": at}, episode_timeout_seconds=0.5)
     outcome = played(task, [20, 7, 3])
     assert failed(outcome) == [1]
-    assert "took longer than task.episode_timeout_seconds: 0.5" in outcome.failures[0]
+    assert "took longer than task.episode_timeout_seconds: 0.5" in outcome.failures[0].text
     assert outcome.rows["return_"][[0, 2]].tolist() == [21, 4]
     assert outcome.seconds["environment"] < 10
     assert returns(played(task, [5, 5])) == [6, 6]

@@ -92,7 +92,7 @@ def test_time_that_an_episode_took_adds_up_over_segments() -> None:
     segments = episodes("Slow", episode_timeout_seconds=0.5).segments()
     assert not segment(segments, [49], 8).failures
     failures = [failure for _ in range(4) for failure in segment(segments, [49], 8).failures]
-    assert len(failures) == 1 and "took longer than task.episode_timeout_seconds" in failures[0]
+    assert len(failures) == 1 and "took longer than task.episode_timeout_seconds" in failures[0].text
 
 
 def test_the_task_closes_the_environments() -> None:

@@ -65,7 +65,7 @@ def test_an_exception_fails_the_jobs_that_run_and_the_next_chunk_has_a_new_vecto
     alone = played(task, [5, 26], Still(2, 0.5, 2)).rows["return_"]
     found = played(task, [5, 7], Still(2, 0.5, 2))
     assert np.isnan(found.rows["return_"]).all()
-    assert "ValueError: the simulator diverged (" in found.failures[0]
+    assert "ValueError: the simulator diverged (" in found.failures[0].text
     assert played(task, [5, 26], Still(2, 0.5, 2)).rows["return_"].tobytes() == alone.tobytes()
 
 

@@ -17,6 +17,7 @@ from hpc_es.mpi.world import World
 from hpc_es.storage.metrics_log import read_metrics
 from hpc_es.training.alone import COMPARED, LONGEST_SECONDS, SPELL_SECONDS, TRIED_LESS, Alone
 from hpc_es.training.cutting import SHARED_SECONDS
+from hpc_es.training.failure_reports import FailureReports
 from hpc_es.training.generation import HEADER, Evaluated
 from tests import runs
 from tests.algorithms.stepping import KINDS
@@ -30,7 +31,7 @@ class Clocked:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         parts: Any = SimpleNamespace(algorithm=None, row=row_dtype(), unit=1)
-        self.alone = Alone(World("none"), parts, lambda: 0, lambda text: None)
+        self.alone = Alone(World("none"), parts, lambda: 0, FailureReports(World("none"), None))
         self.now = 100.0
         monkeypatch.setattr("hpc_es.training.alone.time", SimpleNamespace(perf_counter=lambda: self.now))
 
@@ -102,7 +103,7 @@ def test_it_is_for_functions_of_which_rank_0_may_evaluate_all(
     def is_there(size: int = 2, rank: int = 0, outlives: bool = False) -> bool:
         faults = SimpleNamespace(outlives=outlives)
         world: Any = SimpleNamespace(size=size, rank=rank, faults=faults, library="none")
-        return Alone.of(config, world, parts, lambda: 0, lambda text: None) is not None
+        return Alone.of(config, world, parts, lambda: 0, FailureReports(World("none"), None)) is not None
 
     found = [is_there(), is_there(size=1), is_there(rank=1), is_there(outlives=True)]
     assert found == [expected, False, False, False]

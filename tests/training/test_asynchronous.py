@@ -13,8 +13,10 @@ import sys, time
 from dataclasses import replace
 import numpy as np
 from hpc_es.training.asynchronous import Asynchronous
+from hpc_es.training.failure_reports import FailureReports
 from hpc_es.training.generation import Generation
 from hpc_es.core.data import ROW, Chunk, Outcome, State
+from hpc_es.core.failures import Failure
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import guarded
 from hpc_es.mpi.work import GiveUp, Work
@@ -29,7 +31,8 @@ class Toy:
             time.sleep(SLOW)
         rows = np.zeros(2, ROW)
         rows["return_"], rows["length"], rows["sign_return"] = state.generation, rank, again
-        return Outcome(rows, {"gradient": state.shared["theta"] - np.float32(3)}, {"environment": 0.5})
+        failures = [Failure(f"by rank {rank}", f"of rank {rank}", "", 1)] if state.generation > 8 else []
+        return Outcome(rows, {"gradient": state.shared["theta"] - np.float32(3)}, {"environment": 0.5}, failures)
 
 class Master:
     state = State(5, {"theta": np.zeros(4, np.float32)}, {"secret": np.zeros(1)})
@@ -40,7 +43,8 @@ class Master:
 def phase():
     global work
     work = work or Work(world, "on_demand", "auto", lambda: signals)
-    return Asynchronous(world, work, Generation(world, work, Toy(), ROW, lambda: signals, print, 2), ROW)
+    reports = FailureReports(world, lambda report: print(report.line(), flush=True))
+    return Asynchronous(world, work, Generation(world, work, Toy(), ROW, lambda: signals, reports, 2), ROW)
 
 SLOW, signals, again, work = 0.0, 0, 0, None
 """
@@ -85,6 +89,29 @@ def test_every_update_is_made_once_with_the_staleness_that_it_has(ranks: int) ->
         world.barrier()
         """,
     )
+
+
+def test_rank_0_writes_the_first_failure_of_each_worker() -> None:
+    for ranks in (1, 3):
+        done = run(
+            ranks,
+            """
+            steps = phase()
+            if rank:
+                steps.serve_worker(master.state)
+            else:
+                met = set()
+                for update in steps.updates(lambda: master.state, lambda: met != set(range(min(1, size - 1), size))):
+                    met |= {int(update.evaluated.results.rows["length"][0])} if master.state.generation > 20 else set()
+                    master.tell(update.evaluated.results.chunk_arrays[0]["gradient"])
+            world.barrier()
+            """,
+        )
+        lines = sorted(line for line in done.stdout.splitlines() if "by rank" in line)
+        workers = range(1, ranks) if ranks > 1 else range(1)
+        assert [line.split()[1] for line in lines] == [f"{rank}]" for rank in workers], lines
+        assert all(line.endswith(f"job 1: by rank {rank}") for rank, line in zip(workers, lines, strict=True)), lines
+        assert done.stderr == ""
 
 
 def test_nobody_waits_for_a_slow_worker() -> None:

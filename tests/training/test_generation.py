@@ -19,6 +19,7 @@ from hpc_es.core.data import Chunk, Field, Outcome, State, cut, row_dtype
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import guarded
 from hpc_es.mpi.work import Work
+from hpc_es.training.failure_reports import FailureReports
 from hpc_es.training.generation import Generation
 
 ROW = row_dtype((Field("own", "<f8", (2,)),))
@@ -53,7 +54,7 @@ def body():
     world = connect()
     work = Work(world, "on_demand", "auto")
     toy = Toy(None, None, None, None, 2)
-    generation = Generation(world, work, toy, ROW, lambda: 0, print, 2)
+    generation = Generation(world, work, toy, ROW, lambda: 0, FailureReports(world, None), 2)
     evaluated = generation.run(State(3, {}, {}), 4)
     told = world.allgather(np.frombuffer(json.dumps(asked).encode(), np.uint8))
     if world.rank == 0:

@@ -23,11 +23,12 @@ from hpc_es.training.last_words import last_words
 def test_a_last_theta_that_did_better_is_told(best: float | None, final: float | None, end: str) -> None:
     """Evaluations were so few that the best of them was that of the first theta."""
     writer: Any = SimpleNamespace(
-        counters={"episodes": 640, "timesteps": 220_242},
+        counters={"episodes": 640, "timesteps": 220_242, "failed_episodes": 7},
         best=None if best is None else SimpleNamespace(return_=best),
     )
     found = {} if final is None else {"final_return_mean": final}
     line = last_words(
         validate({"task": {"env_id": "CartPole-v1"}}), "finished", "stop.timesteps: 200000", 3, writer, found
     )
-    assert line == f"finished by stop.timesteps: 200000 after 3 generations, 220,242 timesteps  {end}"
+    work = "3 generations, 220,242 timesteps, 7 failed episodes"
+    assert line == f"finished by stop.timesteps: 200000 after {work}  {end}"

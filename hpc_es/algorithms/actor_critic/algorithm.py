@@ -45,7 +45,6 @@ from hpc_es.core.data import (
     unperturbed,
     with_fields,
 )
-from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import Needs, TrajectoryProblem
 from hpc_es.core.keys import Purpose
 from hpc_es.tasks.bandits.setting import Setting
@@ -238,10 +237,8 @@ class ActorCritic(Strategy):
         fine = ~np.isnan(results.rows["return_"])
         steps = int(results.rows["length"][fine].sum())
         counted = self._counted(int(state.shared.get(EPISODES, 0)) + len(of_episodes(results.rows)))
-        if not steps and counted:  # the ranks go on: `Worker` ends a run in which nothing else happens
-            return State(state.generation + 1, {**state.shared, **counted}, state.master), {}
         if not steps:
-            raise RunError(f"every episode of generation {state.generation} has failed: nothing to learn from")
+            return State(state.generation + 1, {**state.shared, **counted}, state.master), {}
         mean = [{gradient.GRADIENT: arrays[gradient.GRADIENT] / np.float32(steps)} for arrays in results.chunk_arrays]
         both = np.concatenate([state.theta, state.shared["value"]])
         descent = gradient.descend(self.options.optimizer, both, state.master, mean, self.options.gradient_clip)

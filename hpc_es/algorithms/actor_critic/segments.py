@@ -31,7 +31,7 @@ class Worker:
         self._failures = self._failures + 1 if failed.all() else 0
         if self._failures == FAILURES_IN_A_ROW:
             text = f"every environment of a rank has failed in {self._failures} updates in a row, the last time by"
-            raise RunError(f"{text} {outcome.failures[-1]}")
+            raise RunError(f"{text} {outcome.failures[-1].text}")
         if self.memory:
             goes_on = ~failed & (outcome.rows[EPISODE_LENGTH.name] == 0)
             self.memory = [np.where(goes_on[:, None, None], held, np.float32(0)) for held in actor.memory()]

@@ -57,6 +57,11 @@ WIDE = 1 << 23  # part of the result: sums of more numbers than that are sums of
 SLOTS = ("optimizer_steps", "adam_m", "adam_v", "rmsprop_square", "sgd_velocity", "clipup_velocity")  # of all kinds
 
 
+def slots_of(arrays: Arrays) -> Arrays:
+    """Return what the optimizer remembers, of the arrays of a state."""
+    return {name: array for name, array in arrays.items() if name in SLOTS}
+
+
 def initial_slots(options: Options, size: int, dtype: npt.DTypeLike = np.float32) -> Arrays:
     """Return what the optimizer remembers, before the first step."""
     steps = np.zeros((), np.int64)

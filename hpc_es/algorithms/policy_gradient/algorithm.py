@@ -150,6 +150,10 @@ class PolicyGradient(Strategy):
         chunks, rewards = results.chunk_arrays, results.rows["return_"].astype(np.float64)
         tokens = np.concatenate([arrays["tokens"] for arrays in chunks])
         so_far = best_programs.updated(state.master, results.rows, lambda job: self._texts(tokens[job : job + 1])[0])
+        fine = ~np.isnan(rewards)
+        if not fine.any():
+            return self._unmoved(state, so_far), best_programs.metrics(so_far)
+        tokens, rewards = tokens[fine], rewards[fine]
         gradients, losses = self.lessons.gradients(state.theta, chunks)
         descent = descend(
             self.options.optimizer.full(), state.theta, state.master, gradients, self.options.grad_clip_threshold
@@ -176,6 +180,12 @@ class PolicyGradient(Strategy):
         else:
             following = self._state(state.generation + 1, descent.theta, baseline, entropy, master)
         return following, {**descent.metrics, **losses, **measured, **best_programs.metrics(so_far)}
+
+    def _unmoved(self, state: State, so_far: Arrays) -> State:
+        """Return the state after a batch of which every program has failed."""
+        baseline = np.zeros(0) if self.options.learns_values else state.shared["baseline"]
+        entropy = {name: state.shared[name] for name in self.lessons.entropy.initial()}
+        return self._state(state.generation + 1, state.theta, baseline, entropy, {**state.master, **so_far})
 
     def _is_stuck(self, master: Arrays) -> bool:
         """Return whether it is to begin anew."""

@@ -94,7 +94,10 @@ class ProgramLoss:
         return slice(draws * place // chunks, draws * (place + 1) // chunks)
 
     def learned(self, shared: Arrays, writing: Writing, rewards: Float64, place: int, chunks: int) -> dict[str, Array]:
-        """Return the arrays of a chunk, number `place` of so many, that has written programs with these rewards."""
+        """Return the arrays of a chunk, number `place` of so many, that has written programs with these rewards.
+
+        Programs that failed, with the reward NaN, weigh nothing.
+        """
         given: dict[str, Array] = {"tokens": writing.tokens[: len(rewards)]}
         tokens, reached = given["tokens"], lengths(given["tokens"])
         if self.options.alpha:
@@ -115,14 +118,14 @@ class ProgramLoss:
 
     def _batch(self, shared: Arrays, tokens: Array, rewards: Float64, reached: Array) -> ProgramBatch:
         """Programs with the reward of the end at every step, minus the baseline where that is a mean of rewards."""
-        options, rows = self.options, len(tokens)
-        returns = np.repeat(rewards[:, np.newaxis], self.network.length, axis=1)
-        unit = np.full(rows, PAPER_BATCH / options.batch_size, np.float32)
+        options, failed = self.options, np.isnan(rewards)
+        returns = np.repeat(np.where(failed, 0.0, rewards)[:, np.newaxis], self.network.length, axis=1)
+        unit = np.where(failed, 0.0, PAPER_BATCH / options.batch_size).astype(np.float32)
         waits = options.alpha > 0 and not self.replays(shared)
         return ProgramBatch(
             lengths=reached,
             returns=(returns if options.learns_values else returns - shared["baseline"]).astype(np.float32),
-            judged=np.ones(rows, np.float32),
+            judged=np.ones(len(tokens), np.float32),
             policy=unit * np.float32(0 if waits else options.pi_loss_hparam),
             entropy=unit * np.float32(self.entropy.of(shared)),
             value=unit * np.float32(options.vf_loss_hparam if options.learns_values else 0),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import random
 import time
-import traceback
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -18,6 +17,7 @@ from hpc_es.config.sections import Reduction
 from hpc_es.core.acting import Actor, Batch
 from hpc_es.core.data import BEHAVIOUR, INFO, SIGN_RETURN, Array, Field, Outcome, Poll, Spaces, row_dtype
 from hpc_es.core.errors import RunError
+from hpc_es.core.failures import Failure, of_error
 from hpc_es.tasks.episodes.action_noise import ActionNoise
 from hpc_es.tasks.episodes.behaviour import Behaviour, End
 from hpc_es.tasks.episodes.infos import EpisodeNumbers
@@ -72,7 +72,7 @@ class Rollout:
         self._numbers = EpisodeNumbers(task.info, jobs) if task.info else None
         self._sums = Sums(batch, width)
         self._noise = ActionNoise(batch, task.spaces.actions)
-        self._failures: list[str] = []
+        self._failures: list[Failure] = []
         self._drawn_to: Any = None  # the state of the global generators after the last reset
         self._mixed = False
         self._seconds = {"environment": 0.0, "policy": 0.0}
@@ -190,11 +190,10 @@ class Rollout:
         job = self._jobs[row]
         if np.isnan(self._total_return[job]):  # told already, such as a NaN observation with a NaN reward
             return
-        where = traceback.extract_tb(error.__traceback__)
-        place = f" ({where[-1].filename}:{where[-1].lineno})" if where else ""
-        self._failures.append(f"job {job} of the chunk: {type(error).__name__}: {error}{place}")
+        failure = of_error(error, job)
+        self._failures.append(failure)
         if self._task.options.on_failed_episode == "abort":
-            text = f"an episode failed and task.on_failed_episode is abort: {self._failures[-1]}"
+            text = f"an episode failed and task.on_failed_episode is abort: job {job} of the chunk: {failure.text}"
             raise RunError(text) from error
         self._total_return[job] = np.nan
         self._total_length[job] += self._taken - self._began[row]

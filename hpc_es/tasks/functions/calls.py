@@ -6,13 +6,13 @@ import json
 import math
 import random
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from hpc_es.core.data import Float64, Poll
+from hpc_es.core.failures import Failure, of_error
 from hpc_es.core.places import RunPlace
 from hpc_es.tasks.functions.evaluator import Measured, measured, number, numbers
 from hpc_es.tasks.functions.resolve import Objective
@@ -58,7 +58,7 @@ class Calls:
 
     def _called(
         self, values: Float64, seed: Any, global_seed: int, read: Callable[[object], Any], call: Callable[..., Any]
-    ) -> tuple[Any, str | None, float]:
+    ) -> tuple[Any, Failure | None, float]:
         """Return what one call gave, or why it failed, and its seconds."""
         random.seed(global_seed)  # for functions that draw from the global generators
         np.random.seed(global_seed)
@@ -66,7 +66,7 @@ class Calls:
         try:
             result = read(call(values, seed))
         except (Exception, SystemExit, EpisodeTimeout) as error:  # around one evaluation of code that is not ours
-            return None, described(error), time.perf_counter() - since
+            return None, of_error(error), time.perf_counter() - since
         return result, None, time.perf_counter() - since
 
     def _call(self, values: Float64, seed: Any) -> Any:
@@ -77,10 +77,3 @@ class Calls:
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-def described(error: BaseException) -> str:
-    """Return the kind, the text and the place of an error in one line."""
-    where = traceback.extract_tb(error.__traceback__)
-    place = f" ({where[-1].filename}:{where[-1].lineno})" if where else ""
-    return f"{type(error).__name__}: {error}{place}"

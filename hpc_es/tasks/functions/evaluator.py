@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from hpc_es.core.data import Float64, Poll
+from hpc_es.core.failures import Failure, of_text
 from hpc_es.core.places import RunPlace
 
 
@@ -16,7 +17,7 @@ class Measured(NamedTuple):
     """What came of a vector: its value, or NaN and why."""
 
     value: float
-    failure: str | None = None
+    failure: Failure | None = None
     seconds: float = 0.0
 
 
@@ -42,7 +43,7 @@ def measured(value: float, seconds: float) -> Measured:
     """Return a value that came, which is a failure where it is not finite."""
     if math.isfinite(value):
         return Measured(value, None, seconds)
-    return Measured(math.nan, f"the value is {value}", seconds)
+    return Measured(math.nan, of_text(f"the value is {value}"), seconds)
 
 
 def number(result: object) -> float:

@@ -14,11 +14,12 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from hpc_es.core.data import Float64, Poll
+from hpc_es.core.failures import LONGEST_DETAILS, Failure, one_line
 from hpc_es.core.places import RunPlace
 from hpc_es.tasks.functions.environment import cleaned
 from hpc_es.tasks.functions.evaluator import Measured, measured
@@ -30,7 +31,7 @@ Format = Literal["json", "text"]
 SCRATCH = "scratch"  # in the run directory
 KEPT = 10
 LARGEST_RESULT_BYTES = 1_000_000
-LAST_LINES, LAST_BYTES = 5, 1000  # of stderr, in the log
+LAST_LINES, LAST_CHARACTERS = 5, 1000  # of stderr, in the log
 PARAMETERS, RESULT, SEED, CONFIG = "{parameters}", "{result}", "{seed}", "{config}"
 
 
@@ -99,13 +100,13 @@ class External:
             self._check(ended)
             found = measured(_read(result), time.monotonic() - since)
         except (OSError, ValueError) as error:
-            found = Measured(math.nan, str(error), time.monotonic() - since)
+            found = Measured(math.nan, Failure(str(error), one_line(str(error))), time.monotonic() - since)
         if found.failure is None:
             shutil.rmtree(scratch, ignore_errors=True)
             return found
-        said = _last_lines(scratch / STDERR)
-        where = self._kept(scratch)
-        return Measured(math.nan, "; ".join(filter(None, [found.failure, said, where])), found.seconds)
+        written = _end_of(scratch / STDERR)
+        text = "; ".join(filter(None, [found.failure.text, _last_lines(written), self._kept(scratch)]))
+        return Measured(math.nan, replace(found.failure, text=one_line(text), details=written), found.seconds)
 
     def _check(self, ended: Ended) -> None:
         """ValueError where the program did not end well."""
@@ -167,15 +168,20 @@ def _read(path: Path) -> float:
     raise ValueError(f'the result is {escaped(text[:60])!s}: expected a number, or JSON such as {{"value": 1.5}}')
 
 
-def _last_lines(path: Path) -> str:
-    """Return what a program said last, in one line; nothing where it said nothing."""
+def _end_of(path: Path) -> str:
+    """Return what a program wrote last; nothing where it wrote nothing."""
     try:
         with path.open("rb") as file:
-            file.seek(max(file.seek(0, os.SEEK_END) - LAST_BYTES, 0))
+            file.seek(max(file.seek(0, os.SEEK_END) - LONGEST_DETAILS, 0))
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return ""
-    said = [escaped(line.strip()) for line in lines if line.strip()][-LAST_LINES:]
+    return "".join(f"{escaped(line)}\n" for line in lines)
+
+
+def _last_lines(written: str) -> str:
+    """Return the last lines that a program wrote, in one line."""
+    said = [line.strip() for line in written[-LAST_CHARACTERS:].splitlines() if line.strip()][-LAST_LINES:]
     return f"stderr: {' | '.join(said)}" if said else ""
 
 

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, Literal
 
 from hpc_es.core.data import Float64
 from hpc_es.core.errors import RunError
+from hpc_es.core.failures import Failure, kind_of
 from hpc_es.tasks.functions.evaluator import Measured
 
 Mode = Literal["auto"] | bool
@@ -125,7 +126,9 @@ def _lines(folder: Path) -> list[str]:
 
 def _line(generation: int, key: str, measured: Measured) -> bytes:
     value = None if math.isnan(measured.value) else measured.value.hex()  # exact
-    told = {"generation": generation, "key": key, "value": value, "failure": measured.failure}
+    told = {"generation": generation, "key": key, "value": value, "failure": None}
+    if measured.failure is not None:
+        told |= {"failure": measured.failure.text, "kind": measured.failure.kind}
     return json.dumps(told).encode() + b"\n"
 
 
@@ -134,6 +137,8 @@ def _entry(line: str) -> tuple[Entry, Measured] | None:
     try:
         told: dict[str, Any] = json.loads(line)
         value = math.nan if told["value"] is None else float.fromhex(told["value"])
-        return (int(told["generation"]), str(told["key"])), Measured(value, told["failure"])
+        text: str | None = told["failure"]
+        failure = None if text is None else Failure(text, told.get("kind", kind_of(text)))
+        return (int(told["generation"]), str(told["key"])), Measured(value, failure)
     except (ValueError, KeyError, TypeError):
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -30,6 +31,7 @@ from hpc_es.core.data import (
     row_dtype,
 )
 from hpc_es.core.errors import RunError
+from hpc_es.core.failures import Failure
 from hpc_es.core.interfaces import Evaluation
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.places import RunPlace
@@ -157,13 +159,12 @@ class ObjectiveProblem(ProblemDefaults):
         block = PROBE_BLOCK if jobs.purpose == "probe" else 0
         return self._keys.seed31(purpose, jobs.generation, group, block)
 
-    def _failures(self, jobs: Jobs, found: Sequence[Measured]) -> list[str]:
-        told = [
-            f"job {number}: {each.failure}" for number, each in zip(jobs.numbers, found, strict=True) if each.failure
-        ]
-        if told and self._search.on_failed_evaluation == "abort":
-            raise RunError(f"an evaluation failed and task.on_failed_evaluation is abort: {told[0]}")
-        return told
+    def _failures(self, jobs: Jobs, found: Sequence[Measured]) -> list[Failure]:
+        failures = [replace(each.failure, place=place) for place, each in enumerate(found) if each.failure is not None]
+        if failures and self._search.on_failed_evaluation == "abort":
+            first = f"job {jobs.numbers[failures[0].place]}: {failures[0].text}"
+            raise RunError(f"an evaluation failed and task.on_failed_evaluation is abort: {first}")
+        return failures
 
     def _best(self, seen: Float64, rows: Rows, jobs: Jobs) -> list[list[Arrays]]:
         """Return the best of a chunk, the first of several, where one did not fail."""

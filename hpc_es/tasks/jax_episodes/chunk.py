@@ -9,6 +9,7 @@ import numpy as np
 
 from hpc_es.core.acting import Batch
 from hpc_es.core.data import BEHAVIOUR, SIGN_RETURN, Array, Float32, Normaliser, Rows, behaviour, row_dtype
+from hpc_es.core.failures import Failure, of_text
 from hpc_es.tasks.jax_episodes.form import NAN_OBSERVATION, Form
 from hpc_es.tasks.jax_episodes.lanes import Inputs, Results
 from hpc_es.tasks.jax_episodes.sums import Seen
@@ -58,7 +59,7 @@ class Collected:
         self._places = places  # of the observation, which are the behaviour; None: there is none
         fields = () if places is None else (behaviour(len(places)),)
         self.rows: Rows = np.zeros(len(batch.seeds), row_dtype((SIGN_RETURN, *fields)))
-        self.failures: list[str] = []
+        self.failures: list[Failure] = []
         self.sums = Sums(batch, width)
 
     def add(self, results: Results, jobs: range) -> None:
@@ -74,7 +75,7 @@ class Collected:
         for place in np.flatnonzero(failed.any(axis=1)).tolist():
             episode = int(np.flatnonzero(failed[place])[0])
             why = reason(int(failed[place, episode]), float(results.return_.value[place * shape[1] + episode]))
-            self.failures.append(f"job {jobs[place]} of the chunk: {why} at step {lengths[place, episode]}")
+            self.failures.append(of_text(f"{why} at step {lengths[place, episode]}", place=jobs[place]))
         if self._places is not None:
             self._behave(rows, results.observation[:plays].reshape(*shape, -1)[:, :, list(self._places)], jobs)
         if isinstance(results.seen, Seen):
@@ -86,7 +87,8 @@ class Collected:
         wrong = ~np.isfinite(last).all(axis=(1, 2)) & ~np.isnan(rows["return_"])
         rows["return_"][wrong] = np.nan
         for place in np.flatnonzero(wrong).tolist():
-            self.failures.append(f"job {jobs[place]} of the chunk: the behaviour is {rows[BEHAVIOUR][place].tolist()}")
+            text = f"the behaviour is {rows[BEHAVIOUR][place].tolist()}"
+            self.failures.append(of_text(text, place=jobs[place]))
 
     def _observe(self, seen: Seen, lengths: Array, jobs: range) -> None:
         """Add up the observations of each job's episodes in order, as differences from the first one or from 0."""

@@ -163,7 +163,8 @@ class JaxEpisodes:
             found.add(results, jobs)
             steps += taken
         if found.failures and self.options.on_failed_episode == "abort":
-            raise RunError(f"an episode failed and task.on_failed_episode is abort: {found.failures[0]}")
+            first = f"job {found.failures[0].place} of the chunk: {found.failures[0].text}"
+            raise RunError(f"an episode failed and task.on_failed_episode is abort: {first}")
         seconds = {"environment": time.perf_counter() - since, "policy": 0.0, "policy_calls": float(steps)}
         failed = np.isnan(found.rows["return_"])
         return Outcome(found.rows, {}, seconds, found.failures, found.sums.units(failed))

@@ -37,6 +37,12 @@ def run(tmp_path: Path) -> Iterator[Run]:
         each.close()
 
 
+def why(found: Measured) -> str:
+    """Why it failed."""
+    assert found.failure is not None
+    return found.failure.text
+
+
 def test_the_parameters_are_json_and_the_result_a_number(run: Run, tmp_path: Path) -> None:
     assert run(f'cp "$1" {tmp_path}/told; echo 3.5e-1 > "$2"').value == 0.35
     assert (tmp_path / "told").read_text() == "[0.1, -2e-300]\n"
@@ -87,18 +93,26 @@ def test_results(run: Run, text: str, value: float) -> None:
     ],
 )
 def test_failures(run: Run, text: str, failure: str) -> None:
-    assert failure in str(run(text, timeout_seconds=0.3).failure)
+    assert failure in why(run(text, timeout_seconds=0.3))
+
+
+def test_what_a_program_wrote_is_kept_and_the_kind_of_failure_is_how_it_ended(run: Run) -> None:
+    failures = [run(f"seq 12 >&2; exit {status}").failure for status in (1, 1, 3)]
+    assert failures[0] is not None and failures[0].details == "".join(f"{number}\n" for number in range(1, 13))
+    assert failures[0].text.startswith(f"{SH} ended with status 1; stderr: 8 | 9 | 10 | 11 | 12; kept in ")
+    kinds = [failure.kind for failure in failures if failure is not None]
+    assert kinds == [f"{SH} ended with status {status}" for status in (1, 1, 3)]
 
 
 def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:
     external = External(Command(("/no/such",), tmp_path))
     (found,) = external.evaluate(X, [7], lambda: None)
     external.close()
-    assert "/no/such could not be started" in str(found.failure)
+    assert "/no/such could not be started" in why(found)
 
 
 def test_ten_directories_of_failures_are_kept(run: Run, tmp_path: Path) -> None:
-    said = [str(run('cat "$1" > seen; exit 1').failure) for _ in range(12)]
+    said = [why(run('cat "$1" > seen; exit 1')) for _ in range(12)]
     kept = sorted(path.name for path in (tmp_path / "scratch").iterdir())
     assert kept == [f"failed_{number}" for number in range(10)]
     assert (tmp_path / "scratch" / "failed_9" / "seen").read_text() == "[0.1, -2e-300]\n"

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from hpc_es.core.errors import RunError
+from hpc_es.core.failures import Failure
 from hpc_es.tasks.functions.evaluator import Measured
 from hpc_es.tasks.functions.journal import FOLDER, Journal, Mode, remove_finished
 
 X = np.array([0.1, -0.0, 1 / 3])
-SLOW = [Measured(1 / 3, None, 2.0), Measured(math.nan, "late", 2.0)]
+SLOW = [Measured(1 / 3, None, 2.0), Measured(math.nan, Failure("late", "time"), 2.0)]
 
 
 def opened(run: Path, mode: Mode = True, identity: str = "") -> Journal:
@@ -32,7 +33,7 @@ def test_a_restart_knows_what_was_finished(tmp_path: Path) -> None:
     after = opened(tmp_path)
     (good, bad) = after.known(7, keys) or []
     assert good.value == 1 / 3 and good.failure is None
-    assert math.isnan(bad.value) and bad.failure == "late"
+    assert math.isnan(bad.value) and bad.failure == Failure("late", "time")
     assert after.known(8, keys) is None and after.known(7, [*keys, "another"]) is None
 
 

@@ -70,7 +70,8 @@ def test_jobs_of_a_group_share_their_seed_and_purposes_do_not() -> None:
 def test_a_failed_job_is_nan_and_told() -> None:
     outcome = evaluated(problem(lambda x: 1 / 0 if x[0] < 0 else 1.0))
     assert np.isnan(outcome.rows["return_"]).tolist() == [False, True]
-    assert len(outcome.failures) == 1 and outcome.failures[0].startswith("job 7: ZeroDivisionError")
+    assert [failure.place for failure in outcome.failures] == [1]
+    assert outcome.failures[0].text.startswith("ZeroDivisionError")
 
 
 def test_abort_ends_the_run() -> None:

@@ -1,0 +1,94 @@
+"""Why a job failed, in a line: where in the user's own code, whatever lies below it."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+
+import numpy as np
+import pytest
+
+from hpc_es.config.loading import validate
+from hpc_es.core.failures import LONGEST_DETAILS, Failure, of_error, of_text, shortened
+
+
+def in_frozen_modules() -> None:
+    os.environ["MISSING_LICENSE_FILE"]  # raises in <frozen os>
+
+
+def in_the_standard_library() -> None:
+    json.loads("{")
+
+
+def in_another_module() -> None:
+    statistics.mean([])
+
+
+def in_a_package() -> None:
+    np.stack([])
+
+
+def in_ours() -> None:
+    validate({})
+
+
+def several_lines() -> None:
+    raise ValueError("one\n  two")
+
+
+def failed(function: object) -> Failure:
+    assert callable(function)
+    try:
+        function()
+    except Exception as error:
+        return of_error(error, 3)
+    raise AssertionError("it did not fail")
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (in_frozen_modules, "KeyError"),
+        (in_the_standard_library, "JSONDecodeError"),
+        (in_another_module, "StatisticsError"),
+        (in_a_package, "ValueError"),
+        (in_ours, "ConfigError"),
+    ],
+)
+def test_the_location_is_the_deepest_frame_in_the_users_own_code(function: object, name: str) -> None:
+    code = function.__code__  # type: ignore[attr-defined]
+    failure = failed(function)
+    assert failure.kind == f"{name} at test_failures.py:{code.co_firstlineno + 1} in {code.co_name}"
+    assert failure.text.startswith(f"{name}: ") and failure.text.endswith(
+        f"(test_failures.py:{code.co_firstlineno + 1} in {code.co_name})"
+    )
+    assert failure.details.startswith("Traceback (most recent call last)") and failure.place == 3
+
+
+def test_without_a_frame_of_the_user_it_is_the_deepest_one() -> None:
+    try:
+        eval(compile("import json; json.loads('{')", "<string>", "exec"), {})
+    except ValueError as error:
+        error.__traceback__ = error.__traceback__.tb_next  # type: ignore[union-attr]  # without this file's frame
+        assert of_error(error).kind.startswith("JSONDecodeError at decoder.py:")
+
+
+def test_an_error_that_was_not_raised_has_no_location() -> None:
+    failure = of_error(ValueError("the observation is NaN at step 17"))
+    assert failure == Failure(
+        "ValueError: the observation is NaN at step 17", "ValueError: the observation is NaN at step #"
+    )
+
+
+def test_a_text_is_one_line_and_its_numbers_make_no_kind() -> None:
+    assert failed(several_lines).text.startswith("ValueError: one two (")
+    assert len({of_text(text).kind for text in ("the value is -1.5e+3", "the value is -20", "the value is -0.1")}) == 1
+    assert of_text("the value is nan").kind != of_text("the value is inf").kind
+    assert of_text("x" * 3000).text == "x" * 1000 + " ..."
+
+
+def test_of_long_details_the_ends_are_kept() -> None:
+    details = shortened("a" * 20_000 + "b" * 20_000)
+    half = LONGEST_DETAILS // 2
+    assert details == "a" * half + "\n  ... 24,000 characters left out ...\n" + "b" * half

@@ -1,0 +1,150 @@
+"""`stop.failed_generations`: when a run whose evaluations all fail ends as failed, and how it carries on."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpc_es
+from hpc_es.core.errors import RunFailedError
+from hpc_es.storage.checkpoint import load, save
+from hpc_es.storage.checkpoint_store import find
+from tests import runs
+from tests.harness import ROOT, mpiexec
+
+POPULATION = 6
+SILENT = {"report": {"plot_interval_seconds": 0}, "evaluation": {"interval": 0}, "noise": {"kind": "counter"}}
+FAILS_FROM = '''
+from pathlib import Path
+
+def cost(x, folder, first, last):
+    """Fail in the generations from `first` to before `last`, by the evaluations that were finished before."""
+    calls = Path(folder, "calls")
+    count = calls.stat().st_size if calls.exists() else 0
+    with calls.open("a") as file:
+        file.write(".")
+    if first <= count // 6 < last:
+        raise ValueError("no licence")
+    return float((x ** 2).sum())
+'''
+
+
+def config(place: Path, first: int, last: int = 99, **sections: Any) -> dict[str, Any]:
+    """A search for 3 numbers whose evaluations fail from one generation to before another."""
+    (place / "licensed.py").write_text(FAILS_FROM)
+    arguments = {"folder": str(place), "first": first, "last": last}
+    task = {"kind": "function", "function": "licensed:cost", "dimension": 3, "arguments": arguments, "journal": False}
+    algorithm = {"kind": "snes", "population_size": POPULATION}
+    return {"seed": 1, "directory": str(place), "task": task, "algorithm": algorithm, **SILENT, **sections}
+
+
+def train(place: Path, settings: dict[str, Any]) -> list[int]:
+    """The generations that were finished in this start."""
+    return [int(row["generation"] or 0) for row in hpc_es.train(settings, place / "run")]
+
+
+def failed_after(place: Path, settings: dict[str, Any]) -> tuple[int, str]:
+    """How many generations a run that fails has finished in all, and the reason."""
+    with pytest.raises(RunFailedError) as raised:
+        train(place, settings)
+    told = runs.status(place / "run")
+    assert (told["status"], told["exit_status"], told["reason"]) == ("failed", 1, str(raised.value))
+    assert runs.newest(place / "run").generation == told["generation"]  # nothing is lost
+    return told["generation"], told["reason"]
+
+
+@pytest.mark.parametrize(
+    ("first", "limit", "finished"),
+    [(0, 2, 1), (0, 5, 1), (3, 2, 5), (3, 1, 4), (1, 3, 4)],
+)
+def test_it_ends_after_so_many_in_a_row_or_after_the_first(
+    first: int, limit: int, finished: int, tmp_path: Path
+) -> None:
+    settings = config(tmp_path, first, stop={"generations": 9, "failed_generations": limit})
+    generations, reason = failed_after(tmp_path, settings)
+    assert generations == finished
+    which = f"the last {limit} generations" if first and limit > 1 else f"generation {finished - 1}"
+    cause = "the first by ValueError: no licence (licensed.py:11 in cost)"
+    assert reason.startswith(f"all jobs of {which} failed, {cause} (stop.failed_generations: {limit}); see ")
+    assert runs.status(tmp_path / "run")["failed_episodes"] == POPULATION * (finished - first)
+
+
+def test_a_generation_that_succeeds_begins_the_count_anew(tmp_path: Path) -> None:
+    assert train(tmp_path, config(tmp_path, 2, 3, stop={"generations": 6})) == list(range(6))
+    told = runs.status(tmp_path / "run")
+    assert (told["failed_episodes"], told["failed_generations"]) == (POPULATION, 0)
+    assert f"6 generations, 36 timesteps, {POPULATION} failed evaluations" in (tmp_path / "run" / "log.txt").read_text()
+
+
+def test_null_never_ends_it(tmp_path: Path) -> None:
+    stop = {"generations": 4, "failed_generations": None}
+    assert train(tmp_path, config(tmp_path, 0, stop=stop)) == list(range(4))
+    assert runs.status(tmp_path / "run")["status"] == "finished"
+
+
+@pytest.mark.parametrize("full_interval", [0, 100])
+def test_the_count_goes_on_over_a_restart(full_interval: int, tmp_path: Path) -> None:
+    """Also from a checkpoint between whole ones, whose generations are computed again."""
+    checkpoint = {"interval": 1, "full_interval": full_interval}
+    settings = config(tmp_path, 2, checkpoint=checkpoint, stop={"generations": 9, "failed_generations": 4})
+    assert train(tmp_path, {**settings, "stop": {"generations": 4, "failed_generations": 4}}) == [0, 1, 2, 3]
+    assert failed_after(tmp_path, settings)[0] == 6
+
+
+def test_what_was_mended_goes_on_and_what_was_not_fails_after_one_more_generation(tmp_path: Path) -> None:
+    settings = config(tmp_path, 3, 6, stop={"generations": 9})
+    assert failed_after(tmp_path, settings)[0] == 5
+    assert failed_after(tmp_path, settings)[0] == 6
+    assert train(tmp_path, settings) == [6, 7, 8]
+    assert runs.status(tmp_path / "run")["status"] == "finished"
+    assert (tmp_path / "run" / "failures.log").read_text().count("=== ") == 1
+
+
+def test_a_failed_run_whose_limit_is_reached_has_failed_at_the_next_start_too(tmp_path: Path) -> None:
+    settings = config(tmp_path, 0, stop={"generations": 1})
+    assert failed_after(tmp_path, settings)[0] == 1
+    assert failed_after(tmp_path, settings)[0] == 1
+
+
+def test_a_checkpoint_without_the_counts_goes_on(tmp_path: Path) -> None:
+    """As those of earlier versions."""
+    train(tmp_path, config(tmp_path, 99, stop={"generations": 2}))
+    path = find(tmp_path / "run")
+    snapshot = load(path)
+    before = {name: snapshot.counters[name] for name in ("episodes", "timesteps", "seconds")}
+    save(path, dataclasses.replace(snapshot, counters=before))
+    assert train(tmp_path, config(tmp_path, 99, stop={"generations": 3})) == [2]
+
+
+RANDOM = """
+task: {{kind: function, function: "tests.jobs.test_failed_generations:seldom", dimension: 3}}
+algorithm: {{kind: {kind}, population_size: 6}}
+noise: {{kind: counter}}
+evaluation: {{interval: 0}}
+checkpoint: {{interval: 1, keep_last: 1000}}
+report: {{plot_interval_seconds: 0}}
+stop: {{generations: 200}}
+"""
+
+
+def seldom(x: Any, seed: int) -> float:
+    """Nine of ten evaluations fail."""
+    if seed % 10:
+        raise ValueError("seldom")
+    return float((x**2).sum())
+
+
+@pytest.mark.parametrize("kind", ["es", "cma_es"])
+def test_any_number_of_ranks_ends_after_the_same_generation(kind: str, tmp_path: Path) -> None:
+    """Of `es`, pairs of which one half failed teach nothing, and yet are no failed generation."""
+    path = runs.tiny(tmp_path, RANDOM.format(kind=kind))
+    told: list[Any] = []
+    for ranks in (1, 3):
+        run = tmp_path / str(ranks)
+        done = mpiexec(ranks, ["-m", "hpc_es.main", str(path), "--output", str(run), "seed=4"], cwd=ROOT)
+        assert done.status == 1 and "all jobs of " in done.stderr, str(done)
+        told.append((runs.newest(run).generation, runs.digest(runs.newest(run)), runs.rows(run)))
+    assert told[0] == told[1] and told[0][0] > 1

@@ -1,0 +1,53 @@
+"""Failures on their way to rank 0: each kind once, in job order, and no message where there is nothing new."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpc_es.core.data import Chunk
+from hpc_es.core.failures import Failure
+from hpc_es.mpi.world import World
+from hpc_es.training.failure_reports import MOST_KINDS, FailureReports, Report
+
+
+@dataclass
+class Place:
+    """What reports ask of a world."""
+
+    rank: int
+    host: str
+
+
+def reports(rank: int, written: list[Report] | None = None) -> FailureReports:
+    write = None if written is None else written.append
+    return FailureReports(Place(rank, f"node{rank}"), write)  # type: ignore[arg-type]
+
+
+def test_each_rank_sends_each_kind_once_and_rank_0_writes_each_once_in_job_order() -> None:
+    written: list[Report] = []
+    first, second = reports(0, written), reports(1)
+    first.note(3, Chunk(1, 8, 4), [Failure("a", "A", "trace", 1), Failure("a again", "A", "", 2)])
+    second.note(3, Chunk(0, 0, 4), [Failure("a too", "A", "", 3), Failure("b", "B", "", 2)])
+    assert (len(first), len(second)) == (1, 2)
+    first.receive([first.taken(), second.taken()])
+    assert [(report.job, report.rank, report.failure.text) for report in written] == [(2, 1, "b"), (3, 1, "a too")]
+    assert written[0].line() == "[rank 1] generation 3: job 2: b" and written[0].host == "node1"
+    second.note(4, Chunk(0, 0, 4), [Failure("a", "A"), Failure("b", "B")])
+    assert len(second) == 0
+
+
+def test_there_is_a_limit_of_kinds() -> None:
+    one = reports(2)
+    one.note(0, Chunk(0, 0, 99), [Failure("x", f"kind {number}", "", number) for number in range(MOST_KINDS + 9)])
+    assert len(one) == MOST_KINDS
+
+
+def test_collecting_on_one_rank_writes_and_forgets() -> None:
+    written: list[Report] = []
+    one = reports(0, written)
+    one.note(0, Chunk(0, 5, 1, "evaluate"), [Failure("x", "X")])
+    one.collect(World("none"))
+    assert [report.line() for report in written] == ["[rank 0] generation 0: evaluation 5: x"]
+    assert not len(one) and one.first == "x" and np.array_equal(one.taken(), np.frombuffer(b"[]", np.uint8))
