@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import gymnasium
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 import hpc_es
 from hpc_es.config import import_paths
 from hpc_es.config.sources import sources
 from hpc_es.core.errors import UserError
+from hpc_es.storage import checkpoint
 from tests.harness import Finished, mpiexec, python
 from tests.runs import digest, newest
 
@@ -150,7 +155,7 @@ def test_where_the_directory_is_gone_the_current_one_is_told_to_be_the_way_out(h
     train(here)
     (here.parent / "configs").rename(here.parent / "moved")
     refused = cli("eval", "run", status=2).stderr
-    assert "expected the source of 'mynet:Net'" in refused and "start this command in its directory" in refused
+    assert "expected the source of 'mycar:Line-v0'" in refused and "start this command in its directory" in refused
     cli("eval", here / "run", "--episodes", "2", cwd=here.parent / "moved")
 
 
@@ -169,7 +174,7 @@ def test_a_library_call_finds_them_too(here: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_hash_is_in_config_yaml_and_the_checkpoint(here: Path) -> None:
     train(here)
-    expected = {"mynet:Net": sha256(here / "mynet.py")}
+    expected = {"mycar:Line-v0": sha256(here / "mycar.py"), "mynet:Net": sha256(here / "mynet.py")}
     assert newest(here / "run").provenance["sources"] == expected
     assert expected["mynet:Net"] in (here / "run" / "config.yaml").read_text()
 
@@ -184,7 +189,7 @@ def test_a_resume_with_a_changed_source_warns_and_keeps_both_hashes(here: Path) 
     assert f"WARNING: the source of mynet:Net has changed: SHA-256 {before} in the checkpoint, {after} now" in said
     train(here, "stop.generations=4")
     provenance = newest(here / "run").provenance
-    assert provenance["sources"] == {"mynet:Net": after}
+    assert provenance["sources"] == {"mycar:Line-v0": sha256(here / "mycar.py"), "mynet:Net": after}
     assert provenance["earlier_sources"] == {"mynet:Net": [before]}
 
 
@@ -209,6 +214,68 @@ def test_three_ranks_give_the_bits_of_one(here: Path) -> None:
     shutil.rmtree(here / "run")
     train(here)
     assert digest(newest(here / "run")) == three
+
+
+WRAPPED = """
+import gymnasium
+
+class Same(gymnasium.Wrapper):
+    pass
+"""
+
+
+def test_the_source_of_an_environment_and_of_wrappers_is_known_unless_they_are_installed(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry point in another module is known once the environment is registered."""
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    import_paths.use()
+    (here / "mywrap.py").write_text(WRAPPED)
+    wrappers = ["gymnasium.wrappers:TimeAwareObservation", {"mywrap:Same": {}}, "hpc_es.tasks.last_step:LastStep"]
+    task = {"kind": "episodes", "env_id": "mycar:Line-v0", "wrappers": wrappers}
+    known = {"mycar:Line-v0": sha256(here / "mycar.py"), "mywrap:Same": sha256(here / "mywrap.py")}
+    assert sources({"task": task}) == known
+    registry = {**gymnasium.registry}
+    monkeypatch.setattr(gymnasium, "registry", registry)
+    registry["Line-v0"] = EnvSpec(id="Line-v0", entry_point="mynet:Net")
+    assert sources({"task": task}) == {**known, "mynet:Net": sha256(here / "mynet.py")}
+    assert sources({"task": {**task, "env_id": "Line-v0", "wrappers": []}}) == {"mynet:Net": sha256(here / "mynet.py")}
+    for plain in ("CartPole-v1", "HalfCheetah-v5", "hpc_es/Bandit-v0", "gymnasium.envs.classic_control:Acrobot-v1"):
+        assert sources({"task": {"kind": "episodes", "env_id": plain}}) == {}
+
+
+@pytest.mark.long
+def test_a_changed_environment_is_told_at_a_resume_and_not_run_by_eval(here: Path, cli: Cli) -> None:
+    """The class lies in another module than the one that registers it, which only the training has imported."""
+    registration = 'gymnasium.register("Line-v0", Line, max_episode_steps=5)'
+    (here / "engine.py").write_text(CAR.replace(registration, ""))
+    (here / "mycar.py").write_text(f"import gymnasium\n{registration.replace('Line,', repr('engine:Line') + ',')}\n")
+    train(here)
+    before = sha256(here / "engine.py")
+    recorded = newest(here / "run").provenance["sources"]
+    assert recorded == {
+        **{"mycar:Line-v0": sha256(here / "mycar.py"), "engine:Line": before},
+        "mynet:Net": sha256(here / "mynet.py"),
+    }
+    cli("eval", "run", "--episodes", "2")
+    (here / "engine.py").write_text(CAR.replace(registration, "# changed"))
+    assert "would run 'engine:Line'" in cli("eval", "run", status=2).stderr
+    cli("eval", "run", "--episodes", "2", "--trust")
+    said = train(here, "stop.generations=3").stdout
+    assert f"WARNING: the source of engine:Line has changed: SHA-256 {before} in the checkpoint" in said
+    assert said.count("WARNING") == 1
+
+
+def test_a_run_that_knows_no_source_of_its_environment_goes_on_without_a_word(here: Path) -> None:
+    """As one of a version that recorded none."""
+    train(here)
+    for path in (here / "run" / "checkpoints").glob("*.h5"):
+        old = checkpoint.load(path)
+        known = {"mynet:Net": old.provenance["sources"]["mynet:Net"]}
+        checkpoint.save(path, dataclasses.replace(old, provenance={**old.provenance, "sources": known}))
+    assert "WARNING" not in train(here, "stop.generations=3").stdout
+    assert set(newest(here / "run").provenance["sources"]) == {"mycar:Line-v0", "mynet:Net"}
 
 
 # Trust.
@@ -243,7 +310,7 @@ def test_a_module_in_the_run_directory_is_not_found(here: Path, cli: Cli) -> Non
         (here / name).rename(here / "run" / name)
     (here / "imported").unlink()
     refused = cli("eval", ".", status=2, cwd=here / "run").stderr
-    assert "expected the source of 'mynet:Net'" in refused
+    assert "expected the source of 'mycar:Line-v0'" in refused
     assert not (here / "run" / "imported").exists()
 
 
@@ -287,4 +354,3 @@ def test_functions_and_commands_are_known_by_their_hash_too(here: Path, monkeypa
     }
     assert sources(function) == {"mycar:cost": sha256(here / "mycar.py")}
     assert sources(command) == {"./simulate.py": sha256(here / "simulate.py")}
-    assert sources({"task": {"kind": "episodes", "env_id": "mycar:Line-v0"}}) == {}

@@ -12,6 +12,7 @@ import hashlib
 import importlib
 import re
 import sys
+import sysconfig
 import traceback
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -22,6 +23,7 @@ from hpc_es.core.errors import ConfigError
 
 REQUIRED = {"algorithms": ("Options", "build", "NEEDS"), "tasks": ("Options", "build", "OFFERS")}
 ALWAYS = ("Options", "build")
+INSTALLED = {"site-packages", "dist-packages"}  # folders of what is installed
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*)?", re.ASCII)
 
 
@@ -67,20 +69,34 @@ def files(kind: str) -> dict[str, Path]:
 
     Nothing of it is imported.
     """
+    spec = _origin(kind)
+    if spec is None or spec.origin is None:
+        return {}
+    origin = Path(spec.origin)
+    if spec.submodule_search_locations is None:
+        return {origin.name: origin}
+    return {path.relative_to(origin.parent).as_posix(): path for path in origin.parent.rglob("*.py")}
+
+
+def is_installed(kind: str) -> bool:
+    """Return whether a module is Python's own or one of an installed distribution; it is not imported."""
+    spec = _origin(kind)
+    if spec is None or spec.origin is None:
+        return kind.partition(":")[0] in sys.builtin_module_names
+    origin = Path(spec.origin)
+    return bool(INSTALLED & set(origin.parts)) or origin.is_relative_to(sysconfig.get_path("stdlib"))
+
+
+def _origin(kind: str) -> ModuleSpec | None:
+    """Return where the first part of a module's name lies that is no mere folder; None where there is none."""
     locations = None
     parts = kind.partition(":")[0].split(".")
     for count in range(1, len(parts) + 1):
         spec = _spec(".".join(parts[:count]), locations)
-        if spec is None:
-            return {}
-        if spec.origin is None or not spec.has_location:  # a folder without __init__.py
-            locations = list(spec.submodule_search_locations or [])
-            continue
-        origin = Path(spec.origin)
-        if spec.submodule_search_locations is None:
-            return {origin.name: origin}
-        return {path.relative_to(origin.parent).as_posix(): path for path in origin.parent.rglob("*.py")}
-    return {}
+        if spec is None or (spec.origin is not None and spec.has_location):
+            return spec
+        locations = list(spec.submodule_search_locations or [])  # a folder without __init__.py
+    return None
 
 
 def _spec(name: str, locations: list[str] | None) -> ModuleSpec | None:

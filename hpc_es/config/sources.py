@@ -53,13 +53,20 @@ def check_trust(data: Mapping[str, Any], recorded: Mapping[str, str], trusted: b
 
     `recorded` are the hashes in the checkpoint `where`.
     """
-    for name, now in sources(data).items():
+    found = sources(data)
+    # The module of an entry point, which is not known before the environment is imported.
+    found |= {name: source_hash(name) for name in recorded if name not in found and ":" in name}
+    for name, now in found.items():
         before = recorded.get(name, "")
         if not now:
             text = f"expected the source of {name!r}, which {where} needs, found none in {import_paths.described()}"
             raise UserError(f"{text}: start this command in its directory")
         if now != before and not trusted:
-            place = "".join(f" {path}" for path in sorted(files(name).values())[:1]) if is_foreign(name) else ""
+            place = (
+                "".join(f" {path}" for path in sorted(files(name).values())[:1])
+                if ":" in name or is_foreign(name)
+                else ""
+            )
             was = f"it was trained with {before[:12]}" if before else "it names none"
             text = f"{where} would run {name!r}, whose source{place} has SHA-256 {now[:12]}, but {was}"
             raise UserError(f"{text}: read what it does, and give --trust (trust=True) to run it")

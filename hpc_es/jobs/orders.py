@@ -32,7 +32,7 @@ def carried_out(world: World, told: Mapping[str, Any]) -> Config:
         f"({host_of(world, 0)}), {_shown(other[name])} on rank {rank} ({host_of(world, rank)})"
         for rank, other in enumerate(hashes)
         for name in hashes[0]
-        if other[name] != hashes[0][name]
+        if other.get(name, hashes[0][name]) != hashes[0][name]
     ]
     if problems:
         raise Ended(ExitReason(2, "\n".join(problems)))

@@ -218,6 +218,15 @@ def _inside(bounds: Array, inwards: float) -> Float32:
     return np.where(is_outside, np.nextafter(nearest_ones, np.float32(inwards)), nearest_ones)
 
 
+def entry_point(env_id: str) -> str:
+    """Return "module:Class" of an environment that is registered, else ""; nothing is imported."""
+    spec = gymnasium.registry.get(env_id.rpartition(":")[2])
+    made_by = spec and (spec.entry_point or spec.vector_entry_point)
+    if not made_by:
+        return ""
+    return made_by if isinstance(made_by, str) else f"{made_by.__module__}:{getattr(made_by, '__qualname__', '')}"
+
+
 def vector(env_id: str, env_kwargs: Mapping[str, Any], count: int, max_episode_steps: int | None = None) -> Vector:
     """Return so many environments in one, by the vector entry point of this id; ConfigError where it has none."""
     keywords = dict(env_kwargs)

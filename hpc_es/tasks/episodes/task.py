@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from hpc_es.config.foreign import source_hash
+from hpc_es.config.foreign import is_installed, source_hash
 from hpc_es.config.options import Count, Positive, option, options
 from hpc_es.config.sections import Reduction
 from hpc_es.core.acting import Actor, Batch, Policy
@@ -198,9 +198,19 @@ def _infos(make: Callable[[], environments.Environment]) -> Iterator[Mapping[str
 
 
 def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
-    """Return the SHA-256 of the module of a behaviour's function; it is not imported."""
+    """Return the SHA-256 of the modules of the user's own: environment, wrappers, a behaviour's function.
+
+    None of them is imported. The module of an entry point is known only where the environment is registered.
+    """
+    env_id = str(section.get("env_id", ""))
+    names = [env_id] if ":" in env_id else []
+    names += [name for item in section.get("wrappers", ()) for name in ([item] if isinstance(item, str) else item)]
+    entry_point = environments.entry_point(env_id)
+    if entry_point.partition(":")[0] not in {name.partition(":")[0] for name in ("", *names)}:
+        names.append(entry_point)
+    own = [name for name in names if not name.startswith("hpc_es.") and not is_installed(name)]
     function = (section.get("behaviour") or {}).get("function")
-    return {function: source_hash(function)} if function else {}
+    return {name: source_hash(name) for name in (*own, *([function] if function else []))}
 
 
 def build(options: Options, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS) -> Episodes:
