@@ -19,10 +19,13 @@ class LastStep(gymnasium.Wrapper[Array, Any, Array, Any]):  # type: ignore[misc]
     """Observations are float32[observations + 1 + actions + 1]: as before, then reward, action one-hot, time.
 
     In the first step of an episode reward, action and time are 0. time is the number of steps so far, divided by
-    `time_scale`. ValueError unless observations are flat and actions Discrete.
+    `time_scale`. The reward is shown clipped to [-reward_clip, reward_clip], unless that is None; the environment's own
+    is as ever. ValueError unless observations are flat and actions Discrete.
     """
 
-    def __init__(self, env: gymnasium.Env[Array, Any], time_scale: float = 100.0) -> None:
+    def __init__(
+        self, env: gymnasium.Env[Array, Any], time_scale: float = 100.0, reward_clip: float | None = None
+    ) -> None:
         super().__init__(env)
         seen, done = env.observation_space, env.action_space
         if not isinstance(seen, gymnasium.spaces.Box) or len(seen.shape) != 1:
@@ -31,6 +34,9 @@ class LastStep(gymnasium.Wrapper[Array, Any, Array, Any]):  # type: ignore[misc]
             raise ValueError(f"expected Discrete actions, found {done}")
         if not time_scale > 0:
             raise ValueError(f"time_scale is {time_scale}: expected a number greater than 0")
+        if reward_clip is not None and not reward_clip > 0:
+            raise ValueError(f"reward_clip is {reward_clip}: expected a number greater than 0, or null")
+        self._reward_clip = np.inf if reward_clip is None else reward_clip
         self._actions, self._first, self._time_scale = int(done.n), int(done.start), time_scale
         width = seen.shape[0] + 1 + self._actions + 1
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (width,), np.float32)
@@ -50,7 +56,8 @@ class LastStep(gymnasium.Wrapper[Array, Any, Array, Any]):  # type: ignore[misc]
 
     def _shown(self, observation: Array, reward: float, action: int | None) -> Float32:
         last = np.zeros(1 + self._actions + 1, np.float32)
-        last[0], last[-1] = reward, self._steps / self._time_scale
+        last[0] = min(max(reward, -self._reward_clip), self._reward_clip)
+        last[-1] = self._steps / self._time_scale
         if action is not None:
             last[1 + action - self._first] = 1.0
         return np.concatenate([np.asarray(observation, np.float32), last])

@@ -15,7 +15,7 @@ from hpc_es.algorithms.parts.gradient import GRADIENT
 from hpc_es.config.loading import load, validate
 from hpc_es.config.sections import Config
 from hpc_es.config.yaml_text import override
-from hpc_es.core.data import ROW, Chunk, Results, State
+from hpc_es.core.data import EPISODE_LENGTH, ROW, SIGN_RETURN, Chunk, Results, State, row_dtype
 from hpc_es.core.errors import CheckpointError, ConfigError
 from hpc_es.mpi.world import World
 from hpc_es.storage.checkpoint import load as load_checkpoint
@@ -95,6 +95,19 @@ def test_the_weight_of_the_entropy_follows_the_episodes() -> None:
     states = [State(generation, {}, {}) for generation in (0, 5, 10, 99, 10**9)]
     assert [algorithm.beta(state) for state in states[:4]] == pytest.approx([0.4, 0.25, 0.1, 0.1])
     assert built("algorithm.entropy={start: 0.4}").beta(states[4]) == 0.4
+
+
+def test_the_weight_of_the_entropy_follows_the_timesteps() -> None:
+    """Updates of 6, 3 (with that of a job that failed) and 9 steps, of 12 in all."""
+    algorithm = built("algorithm.entropy={start: 0.6, end: 0.0, timesteps: 12}")
+    state, weights = algorithm.initial(), []
+    chunk = {GRADIENT: np.zeros(len(state.theta) + len(state.shared["value"]), np.float32), SUMS: np.zeros(3)}
+    for returns, steps in (((1.0, 1.0), (4, 2)), ((1.0, np.nan), (2, 1)), ((1.0, 1.0), (4, 5)), ((1.0, 1.0), (1, 1))):
+        rows = np.zeros(2, row_dtype((SIGN_RETURN, EPISODE_LENGTH)))
+        rows["return_"], rows["length"], rows["episode_length"] = returns, steps, steps
+        state, metrics = algorithm.tell(state, Results(rows, [chunk]))
+        weights.append(metrics["entropy_weight"])
+    assert weights == pytest.approx([0.6, 0.3, 0.15, 0.0])
 
 
 @pytest.mark.long
@@ -213,6 +226,11 @@ MISTAKES = {
         "sees observations as",
     ),
     "rate": (["algorithm.optimizer.learning_rate=0"], "algorithm.optimizer.learning_rate", "greater than 0"),
+    "two schedules": (
+        ["algorithm.entropy={episodes: 6, timesteps: 60}"],
+        "algorithm.entropy.timesteps",
+        "is 60, and episodes 6: expected one of them",
+    ),
     "discount": (["algorithm.discount=1.5"], "algorithm.discount", "1.5"),
 }
 

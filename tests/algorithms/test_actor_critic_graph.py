@@ -247,7 +247,16 @@ def test_episodes_of_bandits_are_those_of_numpy(name: str) -> None:
     assert len(np.unique(actions)) > 1
 
 
-@pytest.mark.parametrize("inputs", [Inputs(3, 4), Inputs(3, 4, "one_hot", time="number"), Inputs(3, 4, "none", False)])
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        Inputs(3, 4),
+        Inputs(3, 4, "one_hot", time="number"),
+        Inputs(3, 4, "none", False),
+        Inputs(3, 4, reward_clip=0.5),
+        Inputs(3, 4, "one_hot", reward_clip=0.5),
+    ],
+)
 def test_inputs_are_those_of_the_step_before(inputs: Inputs) -> None:
     """T6: for the rewards [1, 0, 1] the policy sees [none yet, 1, 0]."""
     actions, rewards = np.array([[2], [0], [1]], np.int32), np.array([[1.0], [0.0], [1.0]], np.float32)

@@ -30,6 +30,7 @@ VARIANTS = {
     "CartPole": [
         *("task={kind: episodes, env_id: CartPole-v1, max_episode_steps: 20}", "policy={kind: mlp, hidden_dims: [5]}"),
         *("algorithm.evaluation_actions=greedy", "algorithm.gae_lambda=0.9", "mpi.chunk_size=5"),
+        "algorithm.entropy={start: 0.2, timesteps: 600}",
     ],
 }
 ASYNCHRONOUS = {"asynchronous": ["algorithm.updates=asynchronous", "stop.generations=12"]}

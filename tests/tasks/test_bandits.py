@@ -181,6 +181,23 @@ def test_inputs() -> None:  # T6
     assert Inputs(11, 5, reward="one_hot").width == 25
 
 
+def test_the_last_reward_may_be_seen_clipped() -> None:
+    """2 and -3 as 1 and -1; in slots 2 is that of 1. What the pull pays stays as it is."""
+    pulls, rewards = np.array([1, 0]), np.array([2.0, -3.0], np.float32)
+    assert Inputs(2, 4, reward_clip=1.0).after(0, pulls, rewards)[:, 0].tolist() == [1, -1]
+    assert Inputs(2, 4, reward="one_hot", reward_clip=1.0).after(0, pulls, rewards)[0].argmax() == 10
+    gym = gymnasium.make("hpc_es.tasks.bandits:hpc_es/Bandit-v0", distribution="eleven", num_trials=5, reward_clip=0.5)
+    gym.reset(seed=1)
+    seen, reward, *_ = gym.step(0)
+    assert seen[0] == 0.5 and reward >= 1
+    task = {"kind": "bandits", "distribution": "eleven", "num_trials": 5, "reward_clip": 0.5}
+    assert validate({"task": task}).task.reward_clip == 0.5
+    made = bandits.setting_of(validate({"task": task}).task)
+    assert made.inputs.reward_clip == 0.5
+    with pytest.raises(ConfigError, match="reward_clip: expected a number greater than 0, or null, found -1"):
+        setting("easy", reward_clip=-1)
+
+
 # The same episode in each form.
 
 

@@ -24,6 +24,14 @@ def test_the_last_step_is_shown() -> None:
     assert environment.observation_space.shape == (8,)
 
 
+def test_the_reward_may_be_shown_clipped() -> None:
+    """Actions 6 and 7 pay as much."""
+    environment = LastStep(gymnasium.make("tests.toys:Shifted-v0"), reward_clip=6.5)
+    environment.reset(seed=2)
+    steps = [environment.step(action)[:2] for action in (6, 7)]
+    assert [(seen[3], reward) for seen, reward in steps] == [(6, 6), (6.5, 7)]
+
+
 def test_a_task_takes_it() -> None:
     assert episodes("CartPole-v1", wrappers=(WRAPPER,)).spaces.observations == 4 + 1 + 2 + 1
 
@@ -33,6 +41,7 @@ def test_a_task_takes_it() -> None:
     [
         ("Reach", WRAPPER, "expected Discrete actions"),
         ("Survival", {WRAPPER: {"time_scale": 0}}, "expected a number greater than 0"),
+        ("Survival", {WRAPPER: {"reward_clip": 0}}, "reward_clip is 0: expected a number greater than 0, or null"),
     ],
 )
 def test_what_it_does_not_fit(name: str, wrapper: object, text: str) -> None:

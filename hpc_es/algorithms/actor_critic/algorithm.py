@@ -60,6 +60,7 @@ NEEDS = Needs(
 
 GROUP = 16  # jobs that share a generator, which costs more to make than to use
 EPISODES = "episodes"  # of all updates so far, among the shared arrays where updates do not take whole episodes
+TIMESTEPS = "timesteps"  # the same, where the weight of the entropy follows them
 SUMS = "sums"  # of policy loss, value loss and entropy, float64[3], among a chunk's arrays
 
 
@@ -87,11 +88,15 @@ class ActorCritic(Strategy):
         column = normalised_columns(rng, (self._network().features, 1), 1.0)[:, 0]
         value = np.append(column, np.float32(0))
         slots = optimizers.initial_slots(self.options.optimizer, len(theta) + len(value))
-        return State(0, {"theta": theta, "value": value, **self._counted(0)}, slots)
+        return State(0, {"theta": theta, "value": value, **self._counted(0, 0)}, slots)
 
-    def _counted(self, episodes: int) -> Arrays:
-        is_counted = self.options.update_every is not None
-        return {EPISODES: np.asarray(episodes, np.int64)} if is_counted else {}
+    def _counted(self, episodes: int, timesteps: int) -> Arrays:
+        counts = {}
+        if self.options.update_every is not None:
+            counts[EPISODES] = np.asarray(episodes, np.int64)
+        if self.options.entropy.timesteps is not None:
+            counts[TIMESTEPS] = np.asarray(timesteps, np.int64)
+        return counts
 
     def _network(self) -> Any:
         from hpc_es.policies.differentiable import Network
@@ -186,6 +191,8 @@ class ActorCritic(Strategy):
     def beta(self, state: State) -> float:
         """Return the weight of the entropy in an update."""
         entropy = self.options.entropy
+        if entropy.timesteps is not None:
+            return annealed(entropy.start, entropy.end, int(state.shared[TIMESTEPS]), entropy.timesteps)
         if entropy.episodes is None:
             return entropy.start
         done = int(state.shared.get(EPISODES, state.generation * self.options.batch_size))
@@ -236,7 +243,10 @@ class ActorCritic(Strategy):
         """Follow the mean gradient of the steps of all episodes that did not fail."""
         fine = ~np.isnan(results.rows["return_"])
         steps = int(results.rows["length"][fine].sum())
-        counted = self._counted(int(state.shared.get(EPISODES, 0)) + len(of_episodes(results.rows)))
+        counted = self._counted(
+            int(state.shared.get(EPISODES, 0)) + len(of_episodes(results.rows)),
+            int(state.shared.get(TIMESTEPS, 0)) + int(results.rows["length"].sum()),
+        )
         if not steps:
             return State(state.generation + 1, {**state.shared, **counted}, state.master), {}
         mean = [{gradient.GRADIENT: arrays[gradient.GRADIENT] / np.float32(steps)} for arrays in results.chunk_arrays]

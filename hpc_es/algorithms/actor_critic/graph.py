@@ -164,6 +164,8 @@ def seen_by(tf: Any, inputs: Inputs, actions: Any, rewards: Any) -> Any:
 def after(tf: Any, inputs: Inputs, trial: Any, actions: Any, rewards: Any) -> Any:
     """`bandit_setting.Inputs.after` of tensors [...]: [..., width]; `trial` is the number of trials so far."""
     dtype, parts = rewards.dtype, []
+    if inputs.reward_clip is not None:
+        rewards = tf.clip_by_value(rewards, -inputs.reward_clip, inputs.reward_clip)
     if inputs.reward == "value":
         parts.append(rewards[..., tf.newaxis])
     elif inputs.reward == "one_hot":

@@ -20,11 +20,17 @@ class Entropy:
     start: NonNegative = option("the weight of the entropy in the first update", 0.1)
     end: NonNegative = option("what it falls to in a straight line", 0.0)
     episodes: Count | None = option("training episodes until then; null: it stays at its start", None)
+    timesteps: Count | None = option("steps of training episodes until then, in place of `episodes`", None)
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Mistakes that no single option shows: (key, text)."""
+        if self.episodes is not None and self.timesteps is not None:
+            yield "timesteps", f"is {self.timesteps}, and episodes {self.episodes}: expected one of them"
 
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield what has no effect: (key, text)."""
-        if self.episodes is None:
-            yield from unused(self, ("end",), "episodes is null, so the weight stays at its start")
+        if self.episodes is None and self.timesteps is None:
+            yield from unused(self, ("end",), "episodes and timesteps are null, so the weight stays at its start")
 
 
 @options
@@ -46,7 +52,11 @@ class Options:
     value_weight: NonNegative = option("of the squared error of the value", 0.25)
     entropy: Entropy = option("what keeps the policy trying", default_factory=Entropy)
     unroll: Count | None = option("steps that gradients pass through a memory; null: the whole episode", None)
-    reward_clip: Positive | None = option("rewards to learn from are clipped to [-clip, clip]; null: not", None)
+    reward_clip: Positive | None = option(
+        "rewards to learn from are clipped to [-clip, clip]; null: not. The last reward that a policy sees is clipped "
+        "by task.reward_clip of bandits, or by reward_clip of the wrapper LastStep",
+        None,
+    )
     gradient_clip: Positive | None = option("longest gradient; null: any", 1.0)
     evaluation_actions: Literal["sampled", "greedy"] = option(
         "of evaluation episodes in training: drawn as in training, or the most probable", "sampled", may_change=True

@@ -33,10 +33,12 @@ class Bandit(gymnasium.Env[Array, int]):  # type: ignore[misc]
         reward: RewardInput = "value",
         action: bool = True,
         time: TimeInput = "fraction",
+        reward_clip: float | None = None,
         render_mode: str | None = None,
         **family_options: Any,
     ) -> None:
-        self.setting = setting(distribution, num_trials, meta, arms_seed, reward, action, time, family_options)
+        inputs = (reward, action, time)
+        self.setting = setting(distribution, num_trials, meta, arms_seed, *inputs, family_options, reward_clip)
         self.render_mode = render_mode
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (self.setting.inputs.width,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(self.setting.family.arms)

@@ -39,6 +39,7 @@ class Inputs:
     reward: RewardInput = "value"
     action: bool = True
     time: TimeInput = "fraction"
+    reward_clip: float | None = None  # the reward is seen clipped to [-reward_clip, reward_clip]
 
     @property
     def reward_width(self) -> int:
@@ -61,6 +62,8 @@ class Inputs:
         """After a trial (from 0) with these arms, int64[episodes], and rewards: float32[episodes, width]."""
         seen = np.zeros((len(pulls), self.width), np.float32)
         rows, width = np.arange(len(pulls)), self.reward_width
+        if self.reward_clip is not None:
+            rewards = np.clip(rewards, -self.reward_clip, self.reward_clip)
         if self.reward == "value":
             seen[:, 0] = rewards
         elif self.reward == "one_hot":
@@ -171,6 +174,7 @@ def setting(
     action: bool = True,
     time: TimeInput = "fraction",
     family_options: Mapping[str, Any] | None = None,
+    reward_clip: float | None = None,
 ) -> Setting:
     """Return the problem; ConfigError names the keys that are wrong.
 
@@ -188,7 +192,9 @@ def setting(
     if "num_trials" in inspect.signature(FAMILIES.get(distribution, family)).parameters:
         options["num_trials"] = num_trials
     found = family(distribution, **options)
-    inputs = Inputs(found.arms, num_trials, reward, action, time)
+    if reward_clip is not None and not reward_clip > 0:
+        raise ConfigError([("reward_clip", f"expected a number greater than 0, or null, found {reward_clip!r}")])
+    inputs = Inputs(found.arms, num_trials, reward, action, time, reward_clip)
     if not inputs.width:
         text = "is 'none', and so are action and time: the agent would see nothing (try time: fraction)"
         raise ConfigError([("reward", text)])

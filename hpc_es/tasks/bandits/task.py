@@ -15,8 +15,9 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 
-from hpc_es.config.options import Count, Natural, option, options
+from hpc_es.config.options import Count, Natural, Positive, option, options
 from hpc_es.config.sections import Reduction
+from hpc_es.config.warnings import unused
 from hpc_es.config.words import nearest
 from hpc_es.core.acting import Actor, Batch, Policy
 from hpc_es.core.data import INFO, SIGN_RETURN, Discrete, Float64, Outcome, Poll, Spaces, info_numbers, row_dtype
@@ -57,6 +58,9 @@ class Options:
     reward: RewardInput = option("how the policy sees the last reward; none: not at all", "value")
     action: bool = option("whether the policy sees its last action, one-hot", True)
     time: TimeInput = option("how it sees the time: trial / num_trials, the trial, or not at all", "fraction")
+    reward_clip: Positive | None = option(
+        "the last reward is seen clipped to [-clip, clip]; null: as it is. It changes no return", None
+    )
     training_return: Literal["reward", "negative_regret"] = option(
         "what training maximises: the rewards, or minus the expected regret, which has less noise; evaluation: rewards",
         "reward",
@@ -73,10 +77,16 @@ class Options:
         except ConfigError as error:
             yield from error.problems
 
+    def warnings(self) -> Iterator[tuple[str, str]]:
+        """Yield what has no effect: (key, text)."""
+        if self.reward == "none":
+            yield from unused(self, ("reward_clip",), "reward is none, so no reward is seen")
+
 
 def setting_of(o: Options) -> Setting:
     """Return the problem that the options describe; ConfigError."""
-    return setting(o.distribution, o.num_trials, o.meta, o.arms_seed, o.reward, o.action, o.time, o.family)
+    inputs = (o.reward, o.action, o.time)
+    return setting(o.distribution, o.num_trials, o.meta, o.arms_seed, *inputs, o.family, o.reward_clip)
 
 
 NO_NUMBERS: Mapping[str, Reduction] = {}
