@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hpc_es.storage.checkpoint_store import Store
@@ -73,3 +75,16 @@ def test_its_options_are_listed_and_hinted(section: str, installed: Mapping[str,
     assert f"| `{section}.{own}` |" in listed.stdout
     checked = python(["-m", "hpc_es", "check", example, f"{section}.{own}x=1"], env=installed, cwd=tmp_path)
     assert checked.status == 2 and f"did you mean '{own}'?" in checked.stderr, str(checked)
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_losses_are_watched(ranks: int, installed: Mapping[str, str], tmp_path: Path) -> None:
+    program = [str(ROOT / "examples/losses/watch.py"), "watched"]
+    done = well(
+        mpiexec(ranks, program, env=installed, cwd=tmp_path) if ranks else python(program, env=installed, cwd=tmp_path)
+    )
+    assert len(re.findall(r"^loss +-?[\d.]+  best reward", done.stdout, re.MULTILINE)) == 20, str(done)
+    assert done.stdout.count("the next batch, before it is learned from: {'policy_loss'") == 1
+    kept = sorted((tmp_path / "watched").glob("theta_*.npy"))
+    assert [each.name for each in kept] == ["theta_000010.npy", "theta_000020.npy"]
+    assert (np.load(kept[1]) == newest(tmp_path / "watched").state.theta).all()

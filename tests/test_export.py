@@ -17,6 +17,7 @@ from hpc_es.policies.mlp import keras_model as mlp_keras
 from hpc_es.policies.mlp.policy import MLP, Options
 from hpc_es.report.saved_policy import load_policy
 from hpc_es.storage import checkpoint
+from tests import runs
 from tests.harness import python, script
 from tests.trained import HEADS, NORMALISED, NORMALISER, WIDTH, outputs, run
 
@@ -233,3 +234,17 @@ def test_a_policy_without_a_keras_twin_cannot_be_exported(tmp_path: Path, monkey
         cli.main(["export", str(run()), str(tmp_path / "policy.keras")])
     assert left.value.code == 2
     assert "a policy of kind 'mlp' cannot be exported" in capsys.readouterr().err
+
+
+def test_exports_may_be_kept_by_their_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    options = ["report.export_interval=2", "report.export_numbered=true", "stop.generations=3"]
+    runs.here(runs.tiny(tmp_path), path, options)
+    names = ["policy.keras", "policy_000002.keras", "policy_000003.keras"]
+    assert sorted(each.name for each in path.glob("*.keras")) == names
+    assert (path / "policy.keras").read_bytes() == (path / "policy_000003.keras").read_bytes()
+    seen = np.random.default_rng(2).normal(size=(9, 4)).astype(np.float32)
+    second = load_policy(path / "checkpoints" / "checkpoint_0000000002.h5", "last")(seen)
+    np.testing.assert_allclose(
+        np.asarray(keras.models.load_model(path / "policy_000002.keras")(seen)), second, atol=1e-5
+    )

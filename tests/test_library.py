@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import hpc_es
+from hpc_es.core.errors import ConfigError
 from tests import runs
 from tests.harness import ROOT, Finished, mpiexec, python, script
 
@@ -161,3 +163,81 @@ def test_a_signal_ends_the_loop_and_the_program_goes_on(reference: Path, tmp_pat
     assert done.status == 0, str(done)
     assert runs.status(tmp_path / "run")["status"] == "interrupted"
     runs.assert_same(tmp_path / "run", reference)
+
+
+# Looking in.
+
+LEARNER = """
+seed: 1
+task: {kind: programs, name: reverse, max_code_length: 6}
+algorithm: {kind: policy_gradient, batch_size: 8, policy_lstm_sizes: [5], topk: 0}
+mpi: {chunk_size: 2}
+stop: {generations: 4}
+report: {plot_interval_seconds: 0}
+"""
+
+
+@pytest.mark.parametrize("ranks", [0, 3])
+def test_losses_and_samples_are_seen_and_change_nothing(ranks: int, tmp_path: Path) -> None:
+    (tmp_path / "learner.yaml").write_text(LEARNER)
+    done = program(
+        ranks,
+        tmp_path,
+        """
+        path = directory / "learner.yaml"
+        list(hpc_es.train(path, directory / "plain"))
+        seen = []
+        def hook(sample, loss):
+            seen.append((sample, loss, run.theta))
+        with hpc_es.train(path, directory / "run", after_train_step=hook) as run:
+            theta, expected = run.theta.copy(), run.loss()
+            assert (expected is None) == (rank != 0)
+            for row in run:
+                sample, loss, after = seen[-1]
+                assert loss == expected and loss["policy_loss"] == row["policy_loss"], (loss, expected, row)
+                assert sample["tokens"].shape == (8, 6) and sample["rewards"].mean() == row["return_mean"]
+                assert (after == run.theta).all() and not (after == theta).all()
+                of_sample, theta, expected = run.loss(sample), run.theta.copy(), run.loss()
+                assert of_sample["loss"] != loss["loss"] and (run.theta == theta).all()
+        assert len(seen) == (0 if rank else 4)
+        if rank == 0:
+            for arguments in ((), ({"tokens": sample["tokens"]},)):
+                try:
+                    run.loss(*arguments)
+                except UserError as error:
+                    print(error)
+        """,
+    )
+    assert done.status == 0, str(done)
+    assert runs.digests(tmp_path / "run") == runs.digests(tmp_path / "plain")
+    assert runs.rows(tmp_path / "run") == runs.rows(tmp_path / "plain")
+    assert "the run is over, and its environments are closed: give loss() a sample" in done.stdout
+    assert "the sample has no 'rewards': expected one as after_train_step gets it" in done.stdout
+
+
+def test_only_a_gradient_has_a_loss(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"algorithm.kind: is 'es', which has no loss: after_train_step is for 'actor"
+    ):
+        hpc_es.train(runs.tiny(tmp_path), tmp_path / "run", after_train_step=lambda sample, loss: None)
+    with (
+        hpc_es.train(runs.tiny(tmp_path), tmp_path / "run") as run,
+        pytest.raises(ConfigError, match=r"which has no loss: loss\(\) is for"),
+    ):
+        run.loss()
+
+
+def test_a_trigger_with_two_arguments_gets_the_generation_and_the_run(tmp_path: Path) -> None:
+    calls: list[tuple[object, ...]] = []
+
+    def both(generation: int, run: hpc_es.jobs.library.TrainingRun) -> None:
+        calls.append(("both", generation, run.state.generation, run.directory))
+
+    def none(ignored: int = 0, other: int = 0) -> None:
+        calls.append(("none", ignored))
+
+    triggers = [(both, 2), (none, 3), hpc_es.IntervalTrigger(lambda n, run: calls.append(("mine", n)), 4, name="mine")]
+    for _ in hpc_es.train(runs.tiny(tmp_path), tmp_path / "run", triggers=triggers):
+        pass
+    two, four, six = (("both", n, n, tmp_path / "run") for n in (2, 4, 6))
+    assert calls == [two, ("none", 0), four, ("mine", 4), six, ("none", 0), ("mine", 6)]

@@ -147,6 +147,7 @@ class Report:
         "of training, between drawings of curve.png; also at the end; 0: off", 600.0
     )
     export_interval: Natural = option("generations between exports of policy.keras; also at the end; 0 is off", 0)
+    export_numbered: bool = option("keep each export as policy_000100.keras too, by finished generations", False)
 
     def reductions(self) -> Mapping[str, Reduction]:
         """Return how the numbers of `info` are made of an episode's steps."""
@@ -158,6 +159,8 @@ class Report:
 
     def warnings(self) -> Iterator[Problem]:
         """Yield what has no effect: (key, text)."""
+        if not self.export_interval:
+            yield from unused(self, ("export_numbered",), "export_interval is 0, so nothing is exported")
         for name, section in (("mlflow", self.mlflow), ("wandb", self.wandb)):
             if name not in self.loggers:
                 options = unused(section, vars(section), f"{name} is not in report.loggers")

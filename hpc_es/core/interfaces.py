@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -297,6 +297,27 @@ class Algorithm(Protocol):
 
     def summary(self, state: State) -> Mapping[str, Any]:
         """Return what result.json and `hpc-es inspect` tell of the state besides theta: plain numbers and text."""
+        ...
+
+
+@runtime_checkable
+class GradientAlgorithm(Algorithm, Protocol):
+    """An algorithm that follows the gradient of a loss, and shows both: `run.loss()` and `after_train_step`."""
+
+    def keeping_samples(self) -> GradientAlgorithm:
+        """Return the same algorithm, whose chunks have what they learn from among their arrays."""
+        ...
+
+    def sample(self, results: Results) -> Arrays:
+        """Return what all chunks of a generation have learned from, joined; of one that keeps samples, on rank 0."""
+        ...
+
+    def losses(self, state: State, results: Results) -> Mapping[str, float]:
+        """Return the parts of the loss of a generation's batch, and "loss", their weighted sum; on rank 0."""
+        ...
+
+    def losses_of(self, state: State, sample: Arrays) -> Mapping[str, float]:
+        """Return the same of a sample, under the parameters of this state; on rank 0."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,46 +12,63 @@ from typing import Any
 from hpc_es.config import import_paths
 from hpc_es.config.loading import read
 from hpc_es.config.sections import Config
-from hpc_es.core.data import Array, State
+from hpc_es.core.data import Array, Arrays, State
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.jobs.orders import carried_out, orders
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, stand_by
 from hpc_es.mpi.world import World
 from hpc_es.training.build import valid_config
+from hpc_es.training.loop import AfterTrainStep
 from hpc_es.training.metrics_row import Row
+from hpc_es.training.misfits import require_gradient
 from hpc_es.training.on_rank_0 import Ended, ExitReason, on_rank_0
 from hpc_es.training.run import Run, RunRequest, start
 from hpc_es.training.triggers import IntervalTrigger
 
 Source = Config | str | Path | Mapping[str, Any]
-Trigger = IntervalTrigger | tuple[Callable[[], object], float]
+Trigger = IntervalTrigger | tuple[Callable[..., object], float]
 
 
-def train(config: Source, output: str | Path | None = None, triggers: Sequence[Trigger] = ()) -> TrainingRun:
+def train(
+    config: Source,
+    output: str | Path | None = None,
+    triggers: Sequence[Trigger] = (),
+    after_train_step: AfterTrainStep | None = None,
+) -> TrainingRun:
     """Train as a library: iterate over the result for the metrics of each generation.
 
-        with hpc_es.train("config.yaml", triggers=[(lambda: print(run.theta[:3]), 10)]) as run:
+        def show(generation, run):
+            print(generation, run.theta[:3])
+
+        with hpc_es.train("config.yaml", triggers=[(show, 10)]) as run:
             for row in run:
                 if row["return_mean"] > 400:
                     run.stop()
 
     `config` is a YAML file's path, a config string, a mapping as in such a file, or a Config; `output` the run
-    directory, where a checkpoint is carried on from. A trigger is a callable without arguments and its interval in
-    generations, or an `hpc_es.IntervalTrigger`, which may count timesteps or seconds; triggers are called on rank 0 and
-    their counts are checkpointed by name. Under MPI every rank calls this; the body of the loop is entered on rank 0
-    only. Raises UserError (on rank 0; the others raise SystemExit) for what a user can mend.
+    directory, where a checkpoint is carried on from. A trigger is a function and its interval in generations, or an
+    `hpc_es.IntervalTrigger`, which may count timesteps or seconds; triggers are called on rank 0 and their counts are
+    checkpointed by name. A function of two arguments gets the number of finished generations and the run, any other
+    one nothing. `after_train_step(sample, loss)` is called on rank 0 after each update of an algorithm with a gradient
+    (actor_critic, policy_gradient): with the arrays of the batch that it has learned from, and with the parts of the
+    loss that it has followed, "loss" being their sum. Batches travel to rank 0 for that, and no bit changes. Under MPI
+    every rank calls this; the body of the loop is entered on rank 0 only. Raises UserError (on rank 0; the others
+    raise SystemExit) for what a user can mend.
     """
     world = connect()
     stand_by()
     try:
-        request, told = on_rank_0(world, partial(_request, config, output, triggers), _told)
+        request, told = on_rank_0(world, partial(_request, config, output, triggers, after_train_step), _told)
     except Ended as ended:
         raise (ended.__cause__ or SystemExit(ended.reason.status)) from None
-    mine = request[0] if request else RunRequest(Path(told["directory"]))
+    mine = request[0] if request else RunRequest(Path(told["directory"]), keeps_samples=told["keeps_samples"])
     signals = Signals()
     try:
-        return TrainingRun(start(world, signals, carried_out(world, told), mine), signals)
+        run = TrainingRun(start(world, signals, carried_out(world, told), mine), signals)
+        for trigger in mine.triggers:
+            trigger.run = weakref.ref(run)  # not more, as a run that nobody holds is closed
+        return run
     except Ended as ended:
         signals.restore()
         raise (ended.__cause__ or _told_or_silent(world, ended.reason)) from None
@@ -69,12 +87,19 @@ def _told(request: tuple[RunRequest, Mapping[str, Any]] | None) -> Mapping[str, 
 
 
 def _request(
-    source: Source, output: str | Path | None, triggers: Sequence[Trigger]
+    source: Source,
+    output: str | Path | None,
+    triggers: Sequence[Trigger],
+    after_train_step: AfterTrainStep | None,
 ) -> tuple[RunRequest, Mapping[str, Any]]:
     config = _config(source, output)
     directory = Path(output or config.output or f"runs/{config.name or 'unnamed'}")
     made = [_trigger(trigger, number) for number, trigger in enumerate(triggers)]
-    return RunRequest(directory, triggers=made), {**orders(config), "directory": str(directory)}
+    keeps = after_train_step is not None
+    if keeps:
+        require_gradient(config, "after_train_step")
+    request = RunRequest(directory, triggers=made, after_train_step=after_train_step, keeps_samples=keeps)
+    return request, {**orders(config), "directory": str(directory), "keeps_samples": keeps}
 
 
 def _trigger(trigger: Trigger, number: int) -> IntervalTrigger:
@@ -119,6 +144,17 @@ class TrainingRun:
     def directory(self) -> Path:
         """The run directory."""
         return self._run.directory
+
+    def loss(self, sample: Arrays | None = None) -> Mapping[str, float] | None:
+        """Return the loss of the newest parameters, in its parts, without a step; of algorithms with a gradient.
+
+        "loss" is the sum of the parts, each with its weight. Without a `sample` it is that of the batch that the next
+        update learns from; with one, as `after_train_step` gets it, that of this batch. Rank 0 computes it while the
+        others wait; None on these. Nothing changes: neither parameters, counters nor random numbers. UserError of
+        algorithms without a gradient, of a run that is over, and, without a sample, of updates in the middle of an
+        episode (`algorithm.update_every`).
+        """
+        return self._run.loss(sample)
 
     def checkpoint(self) -> Path | None:
         """Put the last finished generation on disk now; return the file, None on ranks other than 0. RunError."""

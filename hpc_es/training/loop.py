@@ -13,6 +13,7 @@ import numpy as np
 from hpc_es.config.sections import Config
 from hpc_es.core.data import Arrays, Results, State
 from hpc_es.core.errors import RunError, RunFailedError
+from hpc_es.core.interfaces import GradientAlgorithm
 from hpc_es.mpi.work import GiveUp, Work
 from hpc_es.mpi.world import World
 from hpc_es.training.alone import Alone
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from hpc_es.training.memory_writer import MemoryWriter
     from hpc_es.training.run_writer import RunWriter
 
+AfterTrainStep = Callable[[Arrays, Mapping[str, float]], object]  # (sample, loss)
 RUN, EVALUATE, STOP, FAIL, REPLAY = 0, 1, 2, 3, 4  # what rank 0 tells the others to do
 
 
@@ -50,6 +52,7 @@ class Training:
     writer: RunWriter | MemoryWriter | None
     state: State
     exit_status: int = 0
+    after_train_step: AfterTrainStep | None = None  # of the caller; on rank 0
 
     def __post_init__(self) -> None:
         self._work = self._shared_work()
@@ -163,6 +166,14 @@ class Training:
     def stop(self) -> None:
         """Rank 0: end after the generation in progress."""
         self._is_stopped = True
+
+    def next_batch(self) -> Results:
+        """Rank 0: evaluate the next generation here and now, for a look at it; nothing goes on from that."""
+        mine = World(self.world.library)  # of one rank
+        work = Work(mine, "static", True, self.signals)
+        parts = self.parts
+        generation = Generation(mine, work, parts.algorithm, parts.row, self.signals, self._reports, parts.unit)
+        return generation.run(self.state, 0).results
 
     def _reached(self) -> str | None:
         """Rank 0: why the run is over, or None."""
@@ -293,6 +304,8 @@ class Training:
         units = self._units(evaluated)
         after, self.state, learned = updated(algorithm, problem, before, evaluated.results, units)
         self.writer.evaluated(before, evaluated.results, evaluated.evaluation, units)
+        if self.after_train_step is not None and isinstance(algorithm, GradientAlgorithm):
+            self.after_train_step(algorithm.sample(evaluated.results), algorithm.losses(before, evaluated.results))
         by.clock.timed("update", learning)
         measured = row(
             before.generation,

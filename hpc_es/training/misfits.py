@@ -9,6 +9,7 @@ from hpc_es.config.sections import Config
 from hpc_es.config.yaml_text import Problem as Misfit
 from hpc_es.core.acting import Policy
 from hpc_es.core.data import Discrete
+from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Needs, Offers, Problem, Task
 from hpc_es.report.export import is_exportable, is_installed
 
@@ -17,6 +18,14 @@ def needs(config: Config) -> Needs:
     """Return what the algorithm needs."""
     found: Needs = module("algorithms", config.algorithm.kind).NEEDS
     return found
+
+
+def require_gradient(config: Config, name: str) -> None:
+    """Raise ConfigError where the algorithm follows no gradient of a loss, for what has this name."""
+    if not needs(config).gradients:
+        others = [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.gradients]
+        text = f"is {config.algorithm.kind!r}, which has no loss: {name} is for {_either(others)}"
+        raise ConfigError([("algorithm.kind", text)])
 
 
 def offers(config: Config) -> Offers:

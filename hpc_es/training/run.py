@@ -5,7 +5,7 @@ Only rank 0 imports what reads and writes the run directory (h5py among it).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_es.config.sections import Config
 from hpc_es.core.acting import Policy
-from hpc_es.core.data import Array, State
-from hpc_es.core.errors import Problems, RunFailedError
-from hpc_es.core.interfaces import Task
+from hpc_es.core.data import Array, Arrays, State
+from hpc_es.core.errors import Problems, RunFailedError, UserError
+from hpc_es.core.interfaces import Algorithm, GradientAlgorithm, Task
 from hpc_es.core.places import RunPlace
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.mpi.guard import Signals
@@ -25,8 +25,9 @@ from hpc_es.tasks.native_differences import differences
 from hpc_es.training import recovery
 from hpc_es.training.build import Parts, begin, parts, task_and_policy, uses_tensorflow
 from hpc_es.training.failing import told_in_status
-from hpc_es.training.loop import Training
+from hpc_es.training.loop import AfterTrainStep, Training
 from hpc_es.training.metrics_row import Row
+from hpc_es.training.misfits import require_gradient
 from hpc_es.training.on_rank_0 import Ended, ExitReason, on_rank_0
 from hpc_es.training.triggers import IntervalTrigger
 
@@ -49,6 +50,8 @@ class RunRequest:
     on_row: OnRow | None = None  # called on rank 0 with each generation's metrics; False ends the run early
     show_progress: bool = True  # whether rank 0 shows its progress on the console
     triggers: Sequence[IntervalTrigger] = ()  # of the caller; on rank 0
+    after_train_step: AfterTrainStep | None = None  # of the caller; on rank 0
+    keeps_samples: bool = False  # whether there is one, on every rank
 
 
 def run_once(world: World, signals: Signals, config: Config, request: RunRequest) -> tuple[ExitReason, Result | None]:
@@ -77,6 +80,8 @@ def start(world: World, signals: Signals, config: Config, request: RunRequest) -
     differences.update(told["differences"])
     try:
         made = build(world, config, request, prepared)
+        if request.keeps_samples:
+            made = replace(made, algorithm=gradient_algorithm(made.algorithm).keeping_samples())
         made.problem.open(place(world, prepared))
         state, warnings = restored(made, prepared, config)
         writer = writer_of(world, config, request, prepared, made, state, warnings)
@@ -181,6 +186,14 @@ def writer_of(
     return writer
 
 
+def gradient_algorithm(algorithm: Algorithm) -> GradientAlgorithm:
+    """Return the algorithm, one that shows its loss; UserError of one that does not, such as a kind of one's own."""
+    if not isinstance(algorithm, GradientAlgorithm):
+        text = "has a gradient, but does not show its loss: it lacks methods of core.interfaces.GradientAlgorithm"
+        raise UserError(f"{type(algorithm).__name__} {text}")
+    return algorithm
+
+
 class Run:
     """A run on one rank. On ranks other than 0 it has the same theta, and writes nothing."""
 
@@ -196,6 +209,7 @@ class Run:
     ) -> None:
         self.world, self.config, self._request, self._parts, self._writer = world, config, request, made, writer
         self.training = Training(config, world, made, lambda: signals.count, writer, state)
+        self.training.after_train_step = request.after_train_step
         signals.insist = self.training.insist
         self._is_open = True
 
@@ -223,6 +237,20 @@ class Run:
     def stop(self) -> None:
         """End the run after the generation in progress, as finished by the caller; on rank 0."""
         self.training.stop()
+
+    def loss(self, sample: Arrays | None) -> Mapping[str, float] | None:
+        """Return the loss of a sample, or of the next batch, which rank 0 evaluates alone; None on the others."""
+        if self.world.rank:
+            return None
+        require_gradient(self.config, "loss()")
+        algorithm = gradient_algorithm(self._parts.algorithm)
+        if sample is not None:
+            return algorithm.losses_of(self.state, sample)
+        if not self._is_open:
+            raise UserError("the run is over, and its environments are closed: give loss() a sample")
+        if getattr(self.config.algorithm, "update_every", None) is not None:
+            raise UserError("with algorithm.update_every the next batch goes on from the last: give loss() a sample")
+        return algorithm.losses(self.state, self.training.next_batch())
 
     def checkpoint(self) -> Path | None:
         """Put the last finished generation on disk now; return the file, None on ranks other than 0. RunError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
@@ -25,7 +26,7 @@ from hpc_es.report.progress import Progress
 from hpc_es.storage import provenance, results
 from hpc_es.storage.checkpoint import Best, Since, Snapshot, is_whole
 from hpc_es.storage.failures_log import FailuresLog
-from hpc_es.storage.files import remove_leftovers, write_json, write_text
+from hpc_es.storage.files import remove_leftovers, write_json, write_text, written
 from hpc_es.storage.status import STATUS, final_evaluation
 from hpc_es.training.failure_reports import Report
 from hpc_es.training.journal import Journal, Replay
@@ -222,7 +223,7 @@ class RunWriter:
         gc.collect()  # a Figure is a ring of references: those of many drawings would pile up until Python looks
 
     def export(self) -> None:
-        """Refresh policy.keras from the newest checkpoint, made now."""
+        """Refresh policy.keras from the newest checkpoint, made now; keep it by its number where that is asked for."""
         from hpc_es.report.export import ExportOptions, export
 
         self.save()
@@ -235,6 +236,10 @@ class RunWriter:
             self._warn(f"policy.keras is for the environment with its wrappers: {error}")
             self._export_env = "wrapped"
             export(self.directory, file, dataclasses.replace(options, env="wrapped"))
+        if self.config.report.export_numbered:
+            assert self._state
+            with written(self.directory / f"policy_{self._state.generation:06d}.keras") as temporary:
+                shutil.copyfile(file, temporary)
 
     def finish_triggers(self, whole: bool) -> None:
         """Write the last row and force all triggers, at the end and on a signal; then the checkpoint may be small."""

@@ -7,12 +7,16 @@ the values 7, 14, 21, 28 fire at 14 and 28, though 21 has passed a second multip
 from __future__ import annotations
 
 import enum
+import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
+
+from hpc_es.core.data import State
 
 Trigger = Callable[[float, bool], Any]  # called with (value, force) after every generation
 
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _log = logging.getLogger(__name__)
 
 
@@ -24,15 +28,27 @@ class Unit(str, enum.Enum):
     SECONDS = "seconds"
 
 
+class RunInProgress(Protocol):
+    """What a trigger's function gets to see; `hpc_es.train` has more."""
+
+    @property
+    def state(self) -> State:
+        """The state after the last finished generation."""
+        ...
+
+
 class IntervalTrigger:
     """Calls `function` whenever the value has grown by `interval` since the last call.
 
-    An interval of 0 or less is off, also when forced.
+    One of two arguments is called with the number of finished generations and the run, `hpc_es.train`'s; one that can
+    do without, with none. An interval of 0 or less is off, also when forced.
     """
+
+    run: Callable[[], RunInProgress | None] = staticmethod(lambda: None)  # set by whoever has the run
 
     def __init__(
         self,
-        function: Callable[[], Any],
+        function: Callable[..., Any],
         interval: float,
         *,
         unit: Unit = Unit.GENERATION,
@@ -41,7 +57,7 @@ class IntervalTrigger:
     ) -> None:
         self.name = name if name is not None else _name(function)
         self.unit = unit
-        self._function = function
+        self._function, self.takes_run = function, _takes_run(function)
         self._interval = interval
         self._start = start
         self._last = start
@@ -62,7 +78,12 @@ class IntervalTrigger:
             return
         if (force and value != self._last) or value >= self._last + self._interval:
             self._last = value
-            self._function()
+            if self.takes_run:
+                run = self.run()
+                assert run is not None
+                self._function(run.state.generation, run)
+            else:
+                self._function()
 
     def set_start(self, value: float) -> None:
         """Count from `value`, as after a restore."""
@@ -108,6 +129,15 @@ class TriggerList:
 
     def _intervals(self) -> list[IntervalTrigger]:
         return [trigger for trigger in self._triggers if isinstance(trigger, IntervalTrigger)]
+
+
+def _takes_run(function: Callable[..., Any]) -> bool:
+    """Return whether a function has two arguments and none of them a default."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # of some functions in C
+        return False
+    return [each.default for each in parameters if each.kind in _POSITIONAL] == [inspect.Parameter.empty] * 2
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -16,7 +16,7 @@ from hpc_es.config.loading import load, validate
 from hpc_es.config.sections import Config
 from hpc_es.config.yaml_text import override
 from hpc_es.core.data import EPISODE_LENGTH, ROW, SIGN_RETURN, Chunk, Results, State, row_dtype
-from hpc_es.core.errors import CheckpointError, ConfigError
+from hpc_es.core.errors import CheckpointError, ConfigError, UserError
 from hpc_es.mpi.world import World
 from hpc_es.storage.checkpoint import load as load_checkpoint
 from hpc_es.storage.checkpoint_store import Store
@@ -168,6 +168,56 @@ def test_an_update_follows_the_mean_over_steps() -> None:
     assert after.shared["value"].tolist() == state.shared["value"].tolist()
     assert [metrics[name] for name in ("policy_loss", "value_loss", "entropy")] == [2.0, 4.0, 1.0]
     assert metrics["gradient_norm"] == pytest.approx(3.0)
+
+
+SAMPLED = {
+    "bandits": (),
+    "episodes": ("task={kind: episodes, env_id: CartPole-v1, max_episode_steps: 20}", "policy={kind: mlp}"),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_a_sample_has_the_loss_of_its_batch(name: str) -> None:
+    """Parts as in the metrics; their sum with the weights 0.5 and beta, the first of its schedule."""
+    overrides = (*SAMPLED[name], "algorithm.value_weight=0.5", "algorithm.entropy={start: 0.2, episodes: 60}")
+    plain = built(*overrides)
+    algorithm, state = plain.keeping_samples(), plain.initial()
+    chunks = plain.ask(state, 0, np.zeros(0, ROW))
+    outcomes, expected = ([each.evaluate(state, chunk, nothing) for chunk in chunks] for each in (algorithm, plain))
+    results = Results(np.concatenate([one.rows for one in outcomes]), [one.arrays for one in outcomes])
+    assert all(
+        (one.arrays[GRADIENT] == other.arrays[GRADIENT]).all() for one, other in zip(outcomes, expected, strict=True)
+    )
+    assert all(set(one.arrays) == {GRADIENT, SUMS} for one in expected)
+    sample, losses = algorithm.sample(results), algorithm.losses(state, results)
+    assert sample["lives"].sum(axis=0).tolist() == results.rows["length"].tolist()
+    assert sample["rewards"].sum(axis=0) == pytest.approx(results.rows["return_"])
+    metrics = algorithm.tell(state, results)[1]
+    parts = {name: metrics[name] for name in ("policy_loss", "value_loss", "entropy")}
+    total = parts["policy_loss"] + 0.5 * parts["value_loss"] - 0.2 * parts["entropy"]
+    assert losses == {**parts, "loss": pytest.approx(total, abs=1e-12)}
+    assert algorithm.losses_of(state, sample) == pytest.approx(dict(losses), rel=1e-4)
+    with pytest.raises(UserError, match="the sample has no 'lives'"):
+        algorithm.losses_of(state, {name: array for name, array in sample.items() if name != "lives"})
+
+
+def test_a_sample_of_segments_has_what_was_remembered(tmp_path: Path) -> None:
+    overrides = ("task={kind: episodes, env_id: CartPole-v1}", "stop.generations=3")
+    asynchronous = ("algorithm.updates=asynchronous", "algorithm.update_every=5", "evaluation.interval=0")
+    seen: list[Any] = []
+    with hpc_es.train(
+        config(*overrides, *asynchronous), tmp_path, after_train_step=lambda *all: seen.append(all)
+    ) as run:
+        before = run.state
+        for _ in run:
+            sample, loss = seen[-1]
+            algorithm = run._run._parts.algorithm
+            assert algorithm.losses_of(before, sample) == pytest.approx(dict(loss), rel=1e-4)
+            before = run.state
+            with pytest.raises(UserError, match=r"with algorithm.update_every the next batch goes on from the last"):
+                run.loss()
+    assert sample["memory/0"].shape == (6, 2, 4) and np.abs(sample["memory/0"]).max() > 0
+    assert sample["inputs"].shape == (6, 6, 4)
 
 
 def test_the_mean_gradient_is_clipped() -> None:

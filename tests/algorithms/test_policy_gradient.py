@@ -500,3 +500,33 @@ def test_rewards_rise_and_a_correct_program_ends_the_search(options: dict[str, A
 def programs_options(**options: Any) -> Any:
     made: Any = programs.Options
     return made(name="print", **options)
+
+
+# The loss by itself.
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"entropy_beta": 0.1, "regularizer": 0.01},
+        {"entropy_beta": 0.1, "pi_loss_hparam": 0.0, "vf_loss_hparam": 0.5, "ema_baseline_decay": 0.0},
+    ],
+)
+def test_the_sum_of_the_losses_is_what_the_gradient_is_of(options: dict[str, Any]) -> None:
+    """A random direction, in float64, against the gradient; the policy's term has learned values as constants."""
+    algorithm = made(**options)
+    state = algorithm.initial()
+    _, results = generation(algorithm, state)
+    sample = algorithm.sample(results)
+    assert sample["tokens"].shape == (8, 4) and sample["rewards"].tolist() == results.rows["return_"].tolist()
+    losses, again = algorithm.losses(state, results), algorithm.losses_of(state, sample)
+    assert again == pytest.approx(dict(losses), rel=1e-5)
+    assert losses["policy_loss"] == algorithm.tell(state, results)[1]["policy_loss"]
+    direction = np.random.default_rng(3).standard_normal(len(state.theta))
+
+    def total(step: float) -> float:
+        theta = state.theta.astype(np.float64) + step * direction
+        return algorithm.losses_of(State(0, {**state.shared, "theta": theta}, {}), sample)["loss"]
+
+    slope = (total(1e-4) - total(-1e-4)) / 2e-4
+    assert slope == pytest.approx(float(whole(algorithm, state) @ direction), rel=1e-3)

@@ -27,7 +27,7 @@ NOTHING: list[tuple[Any, str, Any, str]] = [
     ),
     (ES, "task.observation_normalization", {"enabled": True, "probability": 0.0}, "probability: is 0: nothing is"),
     (ES, "task.observation_normalization.clip", 3.0, "is 3.0, but does nothing: enabled is false"),
-    (AC, "algorithm.entropy.end", 0.5, "is 0.5, but does nothing: episodes is null"),
+    (AC, "algorithm.entropy.end", 0.5, "is 0.5, but does nothing: episodes and timesteps are null"),
     (ES, "checkpoint", {"interval": 0, "interval_seconds": 0}, ".interval: is 0, and interval_seconds too"),
     (AC, "noise.kind", "counter", "is 'counter', but does nothing: the algorithm actor_critic perturbs no parameters"),
     (AC, "noise.table_size", 1000, "is 1000, but does nothing: the algorithm actor_critic perturbs no parameters"),

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.algorithms.actor_critic.episodes import Recorder, Sampled, payouts
+from hpc_es.algorithms.actor_critic.episodes import MEMORY, Recorder, Sampled, Trajectories, joined, of_bandits, payouts
 from hpc_es.algorithms.actor_critic.options import Options
 from hpc_es.algorithms.actor_critic.segments import Worker
 from hpc_es.algorithms.parts import gradient, optimizers
@@ -45,6 +45,7 @@ from hpc_es.core.data import (
     unperturbed,
     with_fields,
 )
+from hpc_es.core.errors import UserError
 from hpc_es.core.interfaces import Needs, TrajectoryProblem
 from hpc_es.core.keys import Purpose
 from hpc_es.tasks.bandits.setting import Setting
@@ -61,6 +62,8 @@ NEEDS = Needs(
 GROUP = 16  # jobs that share a generator, which costs more to make than to use
 EPISODES = "episodes"  # of all updates so far, among the shared arrays where updates do not take whole episodes
 TIMESTEPS = "timesteps"  # the same, where the weight of the entropy follows them
+SAMPLE = "sample/"  # before the names of TRAJECTORIES, among a chunk's arrays where samples are kept
+TRAJECTORIES = ("inputs", "actions", "rewards", "lives", "cuts")  # as `episodes.Trajectories` has them
 SUMS = "sums"  # of policy loss, value loss and entropy, float64[3], among a chunk's arrays
 
 
@@ -73,6 +76,11 @@ class ActorCritic(Strategy):
 
     options: Options
     problem: TrajectoryProblem
+    keeps_samples: bool = False  # whether chunks have the trajectories that they learn from among their arrays
+
+    def keeping_samples(self) -> ActorCritic:
+        """Return the same algorithm, whose chunks have them."""
+        return replace(self, keeps_samples=True)
 
     @property
     def policy(self) -> Policy:
@@ -146,7 +154,10 @@ class ActorCritic(Strategy):
             rows[INFO] = setting.numbers(drawn.arms, actions.numpy().T.astype(np.int64))
         policy = time.perf_counter() - since - environment
         seconds = {"environment": environment, "policy": policy, "policy_calls": float(trials)}
-        return Outcome(rows, self._arrays(slope, sums), seconds)
+        arrays = self._arrays(slope, sums)
+        if self.keeps_samples:
+            arrays |= self._sample(of_bandits(setting.inputs, actions.numpy(), rewards.numpy()))
+        return Outcome(rows, arrays, seconds)
 
     def _episodes(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         from hpc_es.algorithms.actor_critic.graph import episodes_graph
@@ -158,7 +169,8 @@ class ActorCritic(Strategy):
             return replace(outcome, arrays=self._no_arrays(state))
         recorded = recorder.trajectories(np.isnan(outcome.rows["return_"]))
         slope, sums = episodes_graph(self._network(), self._loss())(*self._parameters(state), *recorded.arrays())
-        return Outcome(outcome.rows, self._arrays(slope, sums), outcome.seconds, outcome.failures)
+        arrays = self._arrays(slope, sums) | self._sample(recorded)
+        return Outcome(outcome.rows, arrays, outcome.seconds, outcome.failures)
 
     def _segments(self, steps: int, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         from hpc_es.algorithms.actor_critic.graph import segments_graph
@@ -172,7 +184,7 @@ class ActorCritic(Strategy):
         recorded = recorder.trajectories(np.isnan(outcome.rows["return_"]), steps)
         graph = segments_graph(self._network(), self._loss())
         slope, sums = graph(*self._parameters(state), memory, *recorded.arrays())
-        return replace(outcome, arrays=self._arrays(slope, sums))
+        return replace(outcome, arrays=self._arrays(slope, sums) | self._sample(recorded, memory))
 
     @cached_property
     def _worker(self) -> Worker:
@@ -204,7 +216,14 @@ class ActorCritic(Strategy):
         o = self.options
         return Loss(o.discount, o.gae_lambda, o.value_weight, o.reward_clip, o.unroll)
 
-    def _arrays(self, slope: Any, sums: Any) -> Mapping[str, Array]:
+    def _sample(self, recorded: Trajectories, memory: Sequence[Float32] = ()) -> dict[str, Array]:
+        """Return what a chunk has learned from, where samples are kept."""
+        if not self.keeps_samples:
+            return {}
+        arrays = {SAMPLE + name: array for name, array in zip(TRAJECTORIES, recorded.arrays(), strict=True)}
+        return arrays | {f"{SAMPLE}{MEMORY}{layer}": held for layer, held in enumerate(memory)}
+
+    def _arrays(self, slope: Any, sums: Any) -> dict[str, Array]:
         return {gradient.GRADIENT: slope.numpy(), SUMS: sums.numpy().astype(np.float64)}
 
     def _no_arrays(self, state: State) -> Mapping[str, Array]:
@@ -253,18 +272,50 @@ class ActorCritic(Strategy):
         both = np.concatenate([state.theta, state.shared["value"]])
         descent = gradient.descend(self.options.optimizer, both, state.master, mean, self.options.gradient_clip)
         theta, value = np.split(descent.theta, [self.policy.size])
-        sums = np.zeros(3)
-        for arrays in results.chunk_arrays:
-            sums += arrays[SUMS]
-        policy_loss, value_loss, entropy = (sums / steps).tolist()
         metrics = {
             **descent.metrics,
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-            "entropy": entropy,
+            **self._mean_losses(results.chunk_arrays, steps),
             "entropy_weight": self.beta(state),
         }
         return State(state.generation + 1, {"theta": theta, "value": value, **counted}, descent.slots), metrics
+
+    def _mean_losses(self, chunks: Sequence[Arrays], steps: int) -> dict[str, float]:
+        sums = np.zeros(3)
+        for arrays in chunks:
+            sums += arrays[SUMS]
+        return dict(zip(("policy_loss", "value_loss", "entropy"), (sums / steps).tolist(), strict=True))
+
+    def sample(self, results: Results) -> Arrays:
+        """Return TRAJECTORIES of all jobs, [steps, jobs, ...], and of segments what was remembered: memory/0 ..."""
+        chunks = [
+            {name.removeprefix(SAMPLE): array for name, array in arrays.items() if name.startswith(SAMPLE)}
+            for arrays in results.chunk_arrays
+        ]
+        return joined([chunk for chunk in chunks if chunk])
+
+    def losses(self, state: State, results: Results) -> Mapping[str, float]:
+        """Return policy_loss, value_loss and entropy, means over steps, and loss; nothing where every job failed."""
+        steps = int(results.rows["length"][~np.isnan(results.rows["return_"])].sum())
+        return self._with_total(state, self._mean_losses(results.chunk_arrays, steps)) if steps else {}
+
+    def _with_total(self, state: State, losses: dict[str, float]) -> dict[str, float]:
+        total = losses["policy_loss"] + self.options.value_weight * losses["value_loss"]
+        return {**losses, "loss": total - self.beta(state) * losses["entropy"]}
+
+    def losses_of(self, state: State, sample: Arrays) -> Mapping[str, float]:
+        """Return the same of trajectories."""
+        from hpc_es.algorithms.actor_critic.graph import episodes_graph, segments_graph
+
+        if missing := [name for name in TRAJECTORIES if name not in sample]:
+            raise UserError(f"the sample has no {missing[0]!r}: expected one as after_train_step gets it")
+        recorded = [sample[name] for name in TRAJECTORIES]
+        memory = [sample[name] for name in sample if name.startswith(MEMORY)]
+        if memory:
+            graph = segments_graph(self._network(), self._loss())
+            slope, sums = graph(*self._parameters(state), memory, *recorded)
+        else:
+            slope, sums = episodes_graph(self._network(), self._loss())(*self._parameters(state), *recorded)
+        return self._with_total(state, self._mean_losses([self._arrays(slope, sums)], int(sample["lives"].sum())))
 
     def finished(self, state: State) -> str | None:
         """Never: a return can always be better."""

@@ -5,7 +5,7 @@ Which action a job takes in its n-th step depends on its own generator and on th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,11 @@ import numpy.typing as npt
 
 from hpc_es.core.acting import Actor, Policy
 from hpc_es.core.data import Array, Discrete, Float32, Float64, unperturbed
-from hpc_es.tasks.bandits.setting import Draws
+from hpc_es.tasks.bandits.setting import Draws, Inputs
 
 Memory = list[Float32]  # of a recurrent policy: h and c of each layer, float32[rows, 2, units]
+
+MEMORY = "memory/"  # before the number of a layer, among the arrays of a sample
 
 DRAWN_AT_ONCE = 64  # steps for which random numbers are drawn at a time
 SHORTEST = 16  # steps of a trajectory: lengths are powers of two from here, as each length is compiled anew
@@ -94,8 +96,29 @@ class Trajectories:
     cuts: Float32  # float32[steps, jobs], 1 a step after the last where the time limit ended the episode
 
     def arrays(self) -> tuple[Array, ...]:
-        """As `actor_critic_graph.episodes_graph` takes them."""
+        """As `graph.episodes_graph` takes them."""
         return self.inputs, self.actions, self.rewards, self.lives, self.cuts
+
+
+def of_bandits(inputs: Inputs, actions: Array, rewards: Float32) -> Trajectories:
+    """Return whole episodes of bandits with these actions and rewards, [trials, episodes]."""
+    seen = [inputs.first(actions.shape[1])]
+    seen += [inputs.after(t, actions[t].astype(np.int64), rewards[t]) for t in range(len(actions) - 1)]
+    return Trajectories(np.stack(seen), actions, rewards, np.ones_like(rewards), np.zeros_like(rewards))
+
+
+def joined(samples: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Return the trajectories of several chunks, by name, as those of one; what is remembered has jobs first."""
+    steps = max((len(sample["inputs"]) for sample in samples), default=0)
+    whole: dict[str, Array] = {}
+    for name in samples[0] if samples else ():
+        if name.startswith(MEMORY):
+            whole[name] = np.concatenate([sample[name] for sample in samples])
+            continue
+        ends = [[(0, steps - len(sample[name])), *[(0, 0)] * (sample[name].ndim - 1)] for sample in samples]
+        padded = [np.pad(sample[name], end) for sample, end in zip(samples, ends, strict=True)]
+        whole[name] = np.concatenate(padded, axis=1)
+    return whole
 
 
 class Recorder:

@@ -35,6 +35,7 @@ from hpc_es.algorithms.policy_gradient.queue import imitated, queue_after, queue
 from hpc_es.algorithms.policy_gradient.token_lstm import TokenLSTM, lengths
 from hpc_es.algorithms.policy_gradient.writing import Writing, write
 from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Results, Rows, State, cut
+from hpc_es.core.errors import UserError
 from hpc_es.core.interfaces import Needs, ProgramProblem
 from hpc_es.core.keys import Purpose
 
@@ -186,6 +187,32 @@ class PolicyGradient(Strategy):
         baseline = np.zeros(0) if self.options.learns_values else state.shared["baseline"]
         entropy = {name: state.shared[name] for name in self.lessons.entropy.initial()}
         return self._state(state.generation + 1, state.theta, baseline, entropy, {**state.master, **so_far})
+
+    def keeping_samples(self) -> PolicyGradient:
+        """Return the algorithm: its chunks have their programs in any case."""
+        return self
+
+    def sample(self, results: Results) -> Arrays:
+        """Return the programs of the batch, tokens uint8[programs, length], and their rewards, float64[programs]."""
+        tokens = np.concatenate([arrays["tokens"] for arrays in results.chunk_arrays])
+        return {"tokens": tokens, "rewards": results.rows["return_"].astype(np.float64)}
+
+    def losses(self, state: State, results: Results) -> Mapping[str, float]:
+        """Return the terms of the loss as the metrics have them, and loss, with what is replayed and imitated.
+
+        Nothing where every program failed.
+        """
+        if np.isnan(results.rows["return_"]).all():
+            return {}
+        _, losses = self.lessons.gradients(state.theta, results.chunk_arrays)
+        return self.lessons.with_total(state.theta, state.shared, losses)
+
+    def losses_of(self, state: State, sample: Arrays) -> Mapping[str, float]:
+        """Return the same of programs; nothing is replayed or imitated."""
+        if missing := [name for name in ("tokens", "rewards") if name not in sample]:
+            raise UserError(f"the sample has no {missing[0]!r}: expected one as after_train_step gets it")
+        losses = self.lessons.of_programs(state.theta, state.shared, sample["tokens"], sample["rewards"])
+        return self.lessons.with_total(state.theta, state.shared, losses)
 
     def _is_stuck(self, master: Arrays) -> bool:
         """Return whether it is to begin anew."""

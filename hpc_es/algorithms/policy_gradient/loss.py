@@ -19,7 +19,7 @@ from hpc_es.algorithms.policy_gradient.entropy import EntropyFactor
 from hpc_es.algorithms.policy_gradient.options import Options
 from hpc_es.algorithms.policy_gradient.program_gradient import ProgramBatch, Terms, differentiate
 from hpc_es.algorithms.policy_gradient.token_lstm import TokenLSTM, lengths
-from hpc_es.algorithms.policy_gradient.writing import Writing
+from hpc_es.algorithms.policy_gradient.writing import Writing, write
 from hpc_es.core.data import Array, Arrays, Float32, Float64
 
 PAPER_BATCH = 64  # the paper sums the loss over its batch
@@ -107,7 +107,7 @@ class ProgramLoss:
             tokens = np.concatenate([tokens, shared["replayed_tokens"][share]])
             rewards = np.concatenate([rewards, given["replayed_rewards"]])
             reached = np.concatenate([reached, given["replayed_lengths"]])
-        batch = self._batch(shared, tokens, rewards, reached)
+        batch = self._batch(shared, tokens, rewards, reached, self.options.batch_size)
         if self.options.imitates and place == 0:
             batch = self._with_imitated(batch, shared)
         terms = differentiate(writing, batch, self.share, self.apart)
@@ -116,11 +116,14 @@ class ProgramLoss:
             given[JUDGED] = terms.gradients[0]
         return {**given, "sums": _sums(batch, terms)}
 
-    def _batch(self, shared: Arrays, tokens: Array, rewards: Float64, reached: Array) -> ProgramBatch:
-        """Programs with the reward of the end at every step, minus the baseline where that is a mean of rewards."""
+    def _batch(self, shared: Arrays, tokens: Array, rewards: Float64, reached: Array, whole: int) -> ProgramBatch:
+        """Programs with the reward of the end at every step, minus the baseline where that is a mean of rewards.
+
+        They are some of a batch of `whole` programs.
+        """
         options, failed = self.options, np.isnan(rewards)
         returns = np.repeat(np.where(failed, 0.0, rewards)[:, np.newaxis], self.network.length, axis=1)
-        unit = np.where(failed, 0.0, PAPER_BATCH / options.batch_size).astype(np.float32)
+        unit = np.where(failed, 0.0, PAPER_BATCH / whole).astype(np.float32)
         waits = options.alpha > 0 and not self.replays(shared)
         return ProgramBatch(
             lengths=reached,
@@ -158,8 +161,8 @@ class ProgramLoss:
 
     def gradients(self, theta: Float32, chunks: Sequence[Arrays]) -> tuple[list[Arrays], dict[str, float]]:
         """Return what is to be summed, in order, and the terms of the loss; on rank 0."""
-        sums = dict(zip(SUMS, np.sum([arrays["sums"] for arrays in chunks], axis=0).tolist(), strict=True))
-        scale = self.options.batch_size / sums["weights"] if self.apart else 1.0
+        sums = np.sum([arrays["sums"] for arrays in chunks], axis=0)
+        scale, losses = self._losses(sums, self.options.batch_size)
         gradients: list[Arrays] = [{GRADIENT: arrays[GRADIENT]} for arrays in chunks]
         if self.apart:
             gradients += [{GRADIENT: np.float32(scale) * arrays[JUDGED]} for arrays in chunks]
@@ -167,11 +170,31 @@ class ProgramLoss:
             decay = np.float32(self.options.regularizer) * theta
             decay[: self.network.embedded] = 0
             gradients.append({GRADIENT: decay})
+        return gradients, losses
+
+    def _losses(self, of_batch: Float64, programs: int) -> tuple[float, dict[str, float]]:
+        """Return what importance weights scale the policy's term by, and the terms, of float64[SUMS] of a batch."""
+        sums = dict(zip(SUMS, of_batch.tolist(), strict=True))
+        scale = programs / sums["weights"] if self.apart else 1.0
         losses = {name: sums[name] for name in ("policy_loss", "value_loss", "imitation_loss")}
         losses["policy_loss"] *= scale
         losses["token_entropy"] = sums["entropy"] / sums["tokens"]
-        losses["program_entropy"] = sums["entropy"] / self.options.batch_size
-        return gradients, losses
+        losses["program_entropy"] = sums["entropy"] / programs
+        return scale, losses
+
+    def with_total(self, theta: Float32, shared: Arrays, losses: dict[str, float]) -> dict[str, float]:
+        """Return the terms with "loss", their sum, in which the entropy has its weight and the regularizer its part."""
+        total = losses["policy_loss"] + losses["value_loss"] + losses["imitation_loss"]
+        total -= PAPER_BATCH * self.entropy.of(shared) * losses["program_entropy"]
+        weights = theta[self.network.embedded :].astype(np.float64)
+        return {**losses, "loss": total + self.options.regularizer * float(weights @ weights) / 2}
+
+    def of_programs(self, theta: Float32, shared: Arrays, tokens: Array, rewards: Float64) -> dict[str, float]:
+        """Return the terms of the loss of programs, uint8[programs, length], that are read and not written."""
+        writing = write(self.network, theta, np.zeros((0, self.network.length)), given=tokens)
+        batch = self._batch(shared, tokens, rewards, lengths(tokens), len(tokens))
+        terms = differentiate(writing, batch, self.share, self.apart)
+        return self._losses(_sums(batch, terms), len(tokens))[1]
 
 
 def _sums(batch: ProgramBatch, terms: Terms) -> Float64:

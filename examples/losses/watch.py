@@ -1,0 +1,37 @@
+"""Watch the losses of a policy gradient and the programs that it learns from; keep the parameters now and then."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+import hpc_es
+from hpc_es.jobs.library import TrainingRun
+
+directory = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/watched")
+config = {
+    "seed": 1,
+    "task": {"kind": "programs", "name": "reverse", "max_code_length": 20},
+    "algorithm": {"kind": "policy_gradient", "batch_size": 64},
+    "stop": {"generations": 20},
+}
+
+
+def after_step(sample: Mapping[str, np.ndarray], loss: Mapping[str, float]) -> None:
+    """Say what the last update has learned from; rank 0 calls this."""
+    best = sample["rewards"].argmax()
+    print(f"loss {loss['loss']:8.3f}  best reward {sample['rewards'][best]:.3f}  tokens {sample['tokens'][best][:8]}")
+
+
+def keep(generation: int, run: TrainingRun) -> None:
+    """Write the parameters of a tenth generation; rank 0 calls this too."""
+    np.save(run.directory / f"theta_{generation:06d}.npy", run.theta)
+
+
+with hpc_es.train(config, directory, triggers=[(keep, 10)], after_train_step=after_step) as run:
+    for row in run:
+        if row["generation"] == 0:
+            print("the next batch, before it is learned from:", run.loss())
