@@ -143,7 +143,7 @@ STRING = 'env=c(task="add"),agent=c(algorithm="ga"),timestep_limit=20'
 
 def test_a_config_string_is_a_config_too(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    script = written(capsys, STRING, "repetitions=3", "--array")
+    script = written(capsys, STRING, "repetitions=3", "--array", "--forever")
     assert asked(script)["--job-name"] == "ga_add" and asked(script)["--array"] == "0-2"
     (line,) = [line for line in script.splitlines() if " set -- " in line]
     assert shlex.split(line.partition("set -- ")[2]) == [STRING, f"{tmp_path}/runs/ga_add", "repetitions=3"]
@@ -151,7 +151,7 @@ def test_a_config_string_is_a_config_too(tmp_path: Path, capsys: Any, monkeypatc
     (tmp_path / "bin" / "sbatch").write_text("#!/bin/sh\necho 42\n")
     (tmp_path / "bin" / "sbatch").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    assert cli.run(["sbatch", STRING]) == 0 and untouched((tmp_path / "ga_add.sbatch").read_text())
+    assert cli.run(["sbatch", STRING, "--forever"]) == 0 and untouched((tmp_path / "ga_add.sbatch").read_text())
     assert "env.tsk" in refused(capsys, 'env=c(tsk="add"),agent=c(algorithm="ga")', "--dry-run")
 
 
@@ -211,3 +211,9 @@ def test_a_script_changed_by_hand_is_not_replaced(toy: Path, tmp_path: Path) -> 
     done = python([*submit, "30"], env=env)
     assert done.status == 2 and "was changed by hand" in done.stderr
     assert "--time=20" in script.read_text()
+
+
+def test_a_config_without_a_limit_is_refused_unless_forever_is_said(capsys: Any, toy: Path) -> None:
+    said = refused(capsys, toy, "stop.generations=null", "--dry-run")
+    assert "stop: has no limit" in said and "--forever" in said and "stop.generations" in said
+    assert "#SBATCH --requeue" in written(capsys, toy, "stop.generations=null", "--forever")

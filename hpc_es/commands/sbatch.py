@@ -48,6 +48,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     text = "copy the virtual environment onto each node's disk first; of use to hundreds of ranks (see docs/cluster)"
     parser.add_argument("--node-copy", action="store_true", help=text)
     parser.add_argument("--output", type=Path, metavar="DIR", help="the run directory (default: runs/<name>)")
+    text = (
+        "submit a config without a limit in stop: the job is requeued until it is cancelled, or its algorithm ends it"
+    )
+    parser.add_argument("--forever", action="store_true", help=text)
     parser.add_argument("--dry-run", action="store_true", help="print the script; write and submit nothing")
 
 
@@ -98,11 +102,15 @@ class Described:
 
 def _experiment(arguments: argparse.Namespace) -> Described:
     from hpc_es.config.loading import read
+    from hpc_es.config.sections import LIMITS
     from hpc_es.training.build import valid_config
     from hpc_es.training.check import check
 
     config = valid_config(read(arguments.config, arguments.overrides), arguments.output)
     check(config, _ranks(arguments), arguments.output, call=False)
+    if not config.stop.has_limit and not arguments.forever:
+        text = "has no limit, and the job would go back into the queue at each time limit until it is cancelled"
+        raise ConfigError([("stop", f"{text}: {LIMITS}, or say --forever")])
     if config.repetition_groups > _ranks(arguments):
         text = f"is {config.repetition_groups}, but the job has {_ranks(arguments)} ranks: a group needs one"
         raise ConfigError([("repetition_groups", text)])

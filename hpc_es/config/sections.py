@@ -20,6 +20,7 @@ from hpc_es.config.warnings import unused
 from hpc_es.config.yaml_text import Problem
 
 Text = Annotated[str, MinLen(1)]
+LIMITS = "set stop.generations, timesteps, episodes, seconds, target_return or target_value"
 USUAL_CHUNK = 16  # jobs, where bits depend on it and no number is given
 Reduction = Literal["final", "mean", "sum"]
 LoggerName = Literal["tensorboard", "mlflow", "wandb"]
@@ -102,6 +103,12 @@ class Stop:
         "1; a run in which nothing has succeeded yet ends after the first; null: never",
         2,
     )
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether something ends the run, apart from failures and the algorithm itself."""
+        names = ("generations", "timesteps", "episodes", "seconds", "target_return", "target_value")
+        return any(getattr(self, name) is not None for name in names)
 
 
 @options
@@ -224,7 +231,9 @@ class Config:
             yield "algorithm.updates", "is asynchronous: with mpi.fault_tolerance expected synchronous"
 
     def warnings(self) -> Iterator[Problem]:
-        """Options that do nothing beside others: (key, text)."""
+        """Options that do nothing beside others, and a run without an end: (key, text)."""
+        if not self.stop.has_limit:
+            yield "stop", f"has no limit, so the run goes on until it is stopped, or the algorithm ends it ({LIMITS})"
         if self.repetitions == 1:
             yield from unused(self, ("repetition_groups",), "repetitions is 1")
         if module("tasks", self.task.kind).OFFERS.compiled:

@@ -12,9 +12,9 @@ from hpc_es.config.warnings import warnings_of
 from tests import runs
 from tests.harness import ROOT
 
-ES = {"task": {"env_id": "CartPole-v1"}}
+ES = {"task": {"env_id": "CartPole-v1"}, "stop": {"generations": 9}}
 AC = {**ES, "algorithm": {"kind": "actor_critic"}}
-PG = {"task": {"kind": "programs", "name": "add"}, "algorithm": {"kind": "policy_gradient"}}
+PG = {"task": {"kind": "programs", "name": "add"}, "algorithm": {"kind": "policy_gradient"}, "stop": {"episodes": 9}}
 NOTHING: list[tuple[Any, str, Any, str]] = [
     (ES, "algorithm.optimizer.momentum", 0.5, "is 0.5, but does nothing: it is for kind sgd or clipup, and this is ad"),
     (ES, "algorithm.optimizer", {"kind": "sgd", "max_speed": 0.5}, "max_speed: is 0.5, but does nothing: it is for k"),
@@ -67,3 +67,14 @@ def test_check_and_the_start_tell_of_them_and_go_on(tmp_path: Path) -> None:
     for more in (["--check"], ["stop.generations=1"]):
         done = runs.finished(0, tmp_path / "run", "algorithm.optimizer.momentum=0.5", *more)
         assert done.stdout.count(said) == 1
+
+
+@pytest.mark.parametrize("limit", ["generations", "timesteps", "episodes", "seconds", "target_return", "target_value"])
+def test_a_run_without_a_limit_is_warned_of(limit: str) -> None:
+    """failed_generations is none."""
+    stop = {"failed_generations": 3}
+    objective = {"task": {"kind": "function", "function": "tests.toys:ellipsoid", "dimension": 3}}
+    data = objective if limit == "target_value" else ES
+    (warning,) = warnings_of(validate({**data, "stop": stop}))
+    assert warning.startswith("stop: has no limit") and limit in warning
+    assert warnings_of(validate({**data, "stop": {**stop, limit: 5}})) == []
