@@ -23,6 +23,7 @@ Text = Annotated[str, MinLen(1)]
 LIMITS = "set stop.generations, timesteps, episodes, seconds, target_return or target_value"
 USUAL_CHUNK = 16  # jobs, where bits depend on it and no number is given
 Reduction = Literal["final", "mean", "sum"]
+NO_NUMBERS: Mapping[str, Reduction] = {}  # of infos
 LoggerName = Literal["tensorboard", "mlflow", "wandb"]
 
 

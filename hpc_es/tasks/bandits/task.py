@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 
 from hpc_es.config.options import Count, Natural, Positive, option, options
-from hpc_es.config.sections import Reduction
+from hpc_es.config.sections import NO_NUMBERS, Reduction
 from hpc_es.config.warnings import unused
 from hpc_es.config.words import nearest
 from hpc_es.core.acting import Actor, Batch, Policy
@@ -87,9 +87,6 @@ def setting_of(o: Options) -> Setting:
     """Return the problem that the options describe; ConfigError."""
     inputs = (o.reward, o.action, o.time)
     return setting(o.distribution, o.num_trials, o.meta, o.arms_seed, *inputs, o.family, o.reward_clip)
-
-
-NO_NUMBERS: Mapping[str, Reduction] = {}
 
 
 class Bandits:

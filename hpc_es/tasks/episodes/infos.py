@@ -32,8 +32,8 @@ class EpisodeNumbers:
 
     def __init__(self, wanted: Mapping[str, Reduction], jobs: int) -> None:
         reductions = list(wanted.values())
-        self._is_final = np.array([each == "final" for each in reductions])
-        self._is_mean = np.array([each == "mean" for each in reductions])
+        self._is_final = np.array([reduction == "final" for reduction in reductions])
+        self._is_mean = np.array([reduction == "mean" for reduction in reductions])
         shape = (jobs, len(reductions))
         self._last, self._sums, self._counts = np.zeros(shape), np.zeros(shape), np.zeros(shape, np.int64)
         self._totals, self._episodes = np.zeros(shape), np.zeros(shape, np.int64)  # of all episodes of a job
@@ -44,19 +44,19 @@ class EpisodeNumbers:
 
     def add(self, jobs: Sequence[int], numbers: Float64) -> None:
         """Take in a step of these jobs, float64[len(jobs), keys]."""
-        there = ~np.isnan(numbers)
+        present = ~np.isnan(numbers)
         self._last[jobs] = numbers
-        self._sums[jobs] += np.where(there, numbers, 0.0)
-        self._counts[jobs] += there
+        self._sums[jobs] += np.where(present, numbers, 0.0)
+        self._counts[jobs] += present
 
     def end(self, job: int) -> None:
         """The episode of this job is over; a key that it has no number of counts in the job's other episodes only."""
         counts = self._counts[job]
         sums = np.where(self._is_mean, self._sums[job] / np.maximum(counts, 1), self._sums[job])
         values = np.where(self._is_final, self._last[job], np.where(counts > 0, sums, np.nan))
-        there = ~np.isnan(values)
-        self._totals[job] += np.where(there, values, 0.0)
-        self._episodes[job] += there
+        present = ~np.isnan(values)
+        self._totals[job] += np.where(present, values, 0.0)
+        self._episodes[job] += present
 
     def pause(self, job: int) -> tuple[Float64, Array]:
         """Return what an episode that goes on in another chunk has so far, for `resume`."""
@@ -107,13 +107,13 @@ def never_given(wanted: Iterable[str], name: str, infos: Callable[[], Iterator[M
     `infos` plays one and yields the infos of its steps. Return what is to be told where the episode was too long to
     be played to its end, as a number might still come there.
     """
-    found: dict[str, Any] = {}
+    observed: dict[str, Any] = {}
     steps, missing = 0, list(wanted)
     try:
         with contextlib.closing(infos()) as episode:  # type: ignore[type-var]
             for info in episode:
                 steps += 1
-                found.update(info)
+                observed.update(info)
                 missing = [key for key in missing if np.isnan(number(info.get(key)))]
                 if not missing:
                     return None
@@ -122,15 +122,16 @@ def never_given(wanted: Iterable[str], name: str, infos: Callable[[], Iterator[M
     except Exception as error:  # around an episode of a foreign environment
         text = f"{name} fails under random actions: {type(error).__name__}: {error}"
         raise ConfigError([(KEY, text)]) from error
-    told = _missing(missing[0], found, name)
+    message = _missing(missing[0], observed, name)
     if steps < LONGEST:
-        raise ConfigError([(KEY, told)])
-    return f"{KEY}: {told}, in {LONGEST} steps with random actions"
+        raise ConfigError([(KEY, message)])
+    return f"{KEY}: {message}, in {LONGEST} steps with random actions"
 
 
-def _missing(key: str, found: Mapping[str, Any], name: str) -> str:
-    known = sorted(str(each) for each, value in found.items() if not np.isnan(number(value)))
-    if key in found:
-        return f"expected numbers, but {key!r} in the infos of {name} is {type(found[key]).__name__} {found[key]!r:.60}"
+def _missing(key: str, observed: Mapping[str, Any], environment: str) -> str:
+    known = sorted(str(name) for name, value in observed.items() if not np.isnan(number(value)))
+    if key in observed:
+        value = f"{type(observed[key]).__name__} {observed[key]!r:.60}"
+        return f"expected numbers, but {key!r} in the infos of {environment} is {value}"
     has = f"numbers: {', '.join(known)}" if known else "no numbers"
-    return f"no info of a step of {name} has {key!r} (there are {has}){nearest(key, known)}"
+    return f"no info of a step of {environment} has {key!r} (there are {has}){nearest(key, known)}"

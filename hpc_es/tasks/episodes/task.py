@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from hpc_es.config.foreign import is_installed, source_hash
 from hpc_es.config.options import Count, Positive, option, options
-from hpc_es.config.sections import Reduction
+from hpc_es.config.sections import NO_NUMBERS, Reduction
 from hpc_es.core.acting import Actor, Batch, Policy
 from hpc_es.core.data import Field, Outcome, Poll, behaviour, info_numbers
 from hpc_es.core.errors import ConfigError
@@ -71,9 +71,6 @@ class Options:
     )
 
 
-NO_NUMBERS: Mapping[str, Reduction] = {}
-
-
 class Episodes:
     """The task: it keeps its environments from chunk to chunk. `info` are the numbers of `report.info`."""
 
@@ -95,8 +92,8 @@ class Episodes:
             self._native = self._without_gymnasium(self._first)
         trial = self._vectors.single if self._vectors else self.environment
         self.behaviour = behaviours.behaviour_of(options.behaviour, self.spaces.observations, trial)
-        if info and (told := never_given(info, self.name, lambda: _infos(trial))):
-            self.notices += (told,)
+        if info and (notice := never_given(info, self.name, lambda: _infos(trial))):
+            self.notices += (notice,)
         self._stepping = self._new_stepping(self._first)
 
     def _without_gymnasium(self, first: environments.Environment) -> Callable[[], Stepping] | None:

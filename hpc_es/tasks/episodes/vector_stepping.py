@@ -128,15 +128,15 @@ def info_of(infos: Mapping[str, Any], job: int, is_over: bool) -> dict[str, Any]
     """
     if is_over and _is_given(infos, "final_info", job) and isinstance(infos["final_info"], Mapping):
         infos = infos["final_info"]
-    found: dict[str, Any] = {}
+    info: dict[str, Any] = {}
     for key, values in infos.items():
         if (key.startswith("_") and key[1:] in infos) or not _is_given(infos, key, job):
             continue
         if isinstance(values, Mapping):
-            found[key] = info_of(values, job, is_over=False)
+            info[key] = info_of(values, job, is_over=False)
         elif np.ndim(values):
-            found[key] = values[job]
-    return found
+            info[key] = values[job]
+    return info
 
 
 def numbers_of(infos: Mapping[str, Any], jobs: Sequence[int], over: Array, keys: Sequence[str]) -> Float64:
@@ -146,11 +146,10 @@ def numbers_of(infos: Mapping[str, Any], jobs: Sequence[int], over: Array, keys:
         values = np.asarray(infos.get(key))
         if values.ndim != 1:
             continue
-        there = infos.get(f"_{key}")
-        of_jobs = values[jobs].tolist()
-        numbers[:, column] = [number(value) for value in of_jobs]
-        if there is not None:
-            numbers[~np.asarray(there)[jobs], column] = np.nan
+        mask = infos.get(f"_{key}")
+        numbers[:, column] = [number(value) for value in values[jobs].tolist()]
+        if mask is not None:
+            numbers[~np.asarray(mask)[jobs], column] = np.nan
     if "final_info" in infos:
         for place in np.flatnonzero(over).tolist():
             info = info_of(infos, jobs[place], is_over=True)
@@ -159,8 +158,8 @@ def numbers_of(infos: Mapping[str, Any], jobs: Sequence[int], over: Array, keys:
 
 
 def _is_given(infos: Mapping[str, Any], key: str, job: int) -> bool:
-    there = infos.get(f"_{key}")
-    return key in infos and (there is None or bool(there[job]))
+    mask = infos.get(f"_{key}")
+    return key in infos and (mask is None or bool(mask[job]))
 
 
 class Single:
@@ -179,8 +178,8 @@ class Single:
         """Take a step."""
         actions = idle_actions(self._vector)
         actions[0] = action
-        found, paid, terminated, truncated, infos = self._vector.step(actions)
+        observations, rewards, terminated, truncated, infos = self._vector.step(actions)
         self._taken += 1
         is_over, is_cut = bool(terminated[0]), bool(truncated[0])
         info = info_of(infos, 0, is_over or is_cut)
-        return found[0], float(paid[0]), is_over, is_cut or self._taken == self._limit, info
+        return observations[0], float(rewards[0]), is_over, is_cut or self._taken == self._limit, info
