@@ -20,7 +20,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 
 from hpc_es import __version__, commands  # noqa: E402
-from hpc_es.core.errors import UserError  # noqa: E402
+from hpc_es.core.errors import DeniedError, UserError  # noqa: E402
 from hpc_es.mpi.launch import task_rank  # noqa: E402
 
 INTERRUPTED = 130  # as shells have it for Ctrl-C
@@ -92,9 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         status = run(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
-    except UserError as error:
-        sys.stderr.write(f"hpc-es: {error}\n")
-        status = error.status
+    except (UserError, PermissionError) as error:
+        told = DeniedError(error) if isinstance(error, PermissionError) else error
+        sys.stderr.write(f"hpc-es: {told}\n")
+        status = told.status
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         status = INTERRUPTED

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes.util
+import errno
 import hashlib
 import importlib.util
+import io
 import os
 import shutil
 import struct
@@ -16,7 +18,9 @@ import imageio.v3 as iio
 import numpy as np
 import pytest
 
+import hpc_es
 from hpc_es import __version__, cli
+from hpc_es.core.errors import DeniedError
 from hpc_es.jobs.evaluation import seeds
 from hpc_es.report import video
 from hpc_es.report.saved_policy import load_policy
@@ -24,7 +28,7 @@ from hpc_es.storage.checkpoint_store import find
 from tests import runs
 from tests.harness import python
 from tests.toys import lifetime
-from tests.trained import lengths_by_hand, run, snapshot, strict_json
+from tests.trained import CONFIG, lengths_by_hand, run, snapshot, strict_json
 
 KEYS = {
     *("return_mean", "return_std", "return_min", "return_max", "length_mean"),
@@ -257,6 +261,41 @@ def test_mujoco_draws_without_a_display(display: str, expected: str | None, monk
     monkeypatch.setattr(ctypes.util, "find_library", lambda name: "lib" if name == "EGL" else None)
     video.prepare(tmp_path / "film.gif")
     assert os.environ.get("MUJOCO_GL") == expected
+
+
+@pytest.fixture
+def denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of somebody else, whose directory may be neither searched nor read: for root, chmod would not do."""
+    path = tmp_path / "theirs"
+    shutil.copytree(run(), path)
+
+    def refusing(real: Any) -> Any:
+        def call(place: Any = ".", *arguments: Any, **keywords: Any) -> Any:
+            if not isinstance(place, int) and os.fsdecode(place).startswith(f"{path}/"):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fsdecode(place))
+            return real(place, *arguments, **keywords)
+
+        return call
+
+    for module, name in ((os, "stat"), (os, "listdir"), (os, "scandir"), (os, "open"), (os, "mkdir"), (io, "open")):
+        monkeypatch.setattr(module, name, refusing(getattr(module, name)))
+    return path
+
+
+@pytest.mark.parametrize(
+    "arguments", [["eval"], ["inspect"], ["plot", "-o", "curve.png"], ["results"], ["export", "policy.keras"]]
+)
+def test_a_run_that_may_not_be_read_is_one_line(arguments: list[str], denied: Path, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main([arguments[0], str(denied), *arguments[1:]])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert left.value.code == 2
+    assert line.startswith(f"hpc-es: {denied}/") and "Permission denied: ask its owner" in line
+
+
+def test_a_run_that_may_not_be_read_is_not_taken_for_a_new_one(denied: Path) -> None:
+    with pytest.raises(DeniedError, match="Permission denied: ask its owner"):
+        next(iter(hpc_es.train(CONFIG, denied)))
 
 
 RUN, GIF, TMP = "<run>", "<gif>", "<tmp>"

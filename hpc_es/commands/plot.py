@@ -13,7 +13,7 @@ from pathlib import Path
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Runs and the picture."""
-    parser.add_argument("runs", nargs="+", metavar="RUN", type=Path, help="a run directory")
+    parser.add_argument("runs", nargs="+", metavar="RUN", type=Path, help="a run directory, or one of repetitions")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", type=Path, help="a .png, .pdf or .svg")
     parser.add_argument(
         "--x",

@@ -1,4 +1,4 @@
-"""Show what the repetitions of an experiment have reached, complete or not.
+"""Show what the repetitions of an experiment have reached, complete or not; of several experiments, side by side.
 
 DIR is a run directory, or one of several repetitions; it may be in use.
 """
@@ -16,28 +16,42 @@ from typing import Any
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """A directory and the form."""
-    parser.add_argument("directory", metavar="DIR", type=Path, help="what was --output of the training")
+    parser.add_argument(
+        "directories",
+        metavar="DIR",
+        nargs="+",
+        type=Path,
+        help="what was --output of the training; several are compared",
+    )
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="one JSON object: summary and rows")
-    form.add_argument("--csv", action="store_true", help="one line a repetition")
+    form.add_argument("--json", action="store_true", help="a JSON object: summary and rows; of several, by directory")
+    form.add_argument("--csv", action="store_true", help="a line for each repetition; of several, with its directory")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table and the summary; UserError where nothing was ever run."""
-    from hpc_es.core.errors import UserError
     from hpc_es.storage import results
 
-    rows, total = results.read_results(arguments.directory), results.repetitions(arguments.directory)
-    if total is None and not rows:
-        raise UserError(f"{arguments.directory}: expected a run, or repetitions of one: there is neither")
-    summary = results.summary(rows, total)
+    directories = list(dict.fromkeys(arguments.directories))
+    found = {str(directory): read(directory) for directory in directories}
+    several = len(found) > 1
     if arguments.json:
-        sys.stdout.write(json.dumps({**summary, "rows": rows}, indent=2) + "\n")
+        objects = {name: {**summary, "rows": rows} for name, (rows, summary) in found.items()}
+        sys.stdout.write(json.dumps(objects if several else next(iter(objects.values())), indent=2) + "\n")
     elif arguments.csv:
-        table = csv.DictWriter(sys.stdout, list(flat(rows[0])) if rows else ["repetition"], lineterminator="\n")
+        lines = [
+            {**({"directory": name} if several else {}), **flat(row)}
+            for name, (rows, _) in found.items()
+            for row in rows
+        ]
+        columns = dict.fromkeys(column for line in lines for column in line)
+        table = csv.DictWriter(sys.stdout, list(columns) or ["repetition"], lineterminator="\n")
         table.writeheader()
-        table.writerows(flat(row) for row in rows)
+        table.writerows(lines)
+    elif several:
+        sys.stdout.write(comparison({name: summary for name, (_, summary) in found.items()}))
     else:
+        rows, summary = next(iter(found.values()))
         for row in rows:
             sys.stdout.write(
                 "  ".join(f"{name} {shown(row[name])}" for name in SHOWN if row.get(name) is not None) + "\n"
@@ -46,6 +60,40 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def read(directory: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the rows of a directory and their summary; UserError where nothing was ever run."""
+    from hpc_es.core.errors import UserError
+    from hpc_es.storage import results
+
+    rows, total = results.read_results(directory), results.repetitions(directory)
+    if total is None and not rows:
+        raise UserError(f"{directory}: expected a run, or repetitions of one: there is neither")
+    return rows, results.summary(rows, total)
+
+
+def comparison(summaries: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a table with a line for each directory: means, with the quartiles of several repetitions."""
+    table = [["directory", "finished", *(name.replace("_", " ") for name in COMPARED)]]
+    for name, summary in summaries.items():
+        cells = [_cell(summary[column]) for column in COMPARED]
+        table.append([name, f"{summary['finished']} of {summary['repetitions']}", *cells])
+    kept = [index for index in range(len(table[0])) if any(line[index] != "-" for line in table[1:])]
+    widths = [max(len(line[index]) for line in table) for index in kept]
+    lines = ["  ".join(line[index].ljust(width) for index, width in zip(kept, widths, strict=True)) for line in table]
+    return "".join(line.rstrip() + "\n" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    """Return a number, or the mean and the quartiles of several."""
+    if value is None:
+        return "-"
+    if not isinstance(value, Mapping):
+        return shown(value)
+    is_one = value["min"] == value["max"]
+    return shown(value["mean"]) + ("" if is_one else f" ({shown(value['quartile_1'])} to {shown(value['quartile_3'])})")
+
+
+COMPARED = ("success_rate", "final_return", "best_return", "npe", "timesteps", "timesteps_to_target")
 SHOWN = (
     *("repetition", "task", "success", "npe", "best_reward", "final_return", "best_return", "generations"),
     *("timesteps", "seconds", "theta_sha256"),

@@ -71,6 +71,13 @@ class CheckpointError(UserError):
     """A checkpoint that is damaged, foreign, too new, or of another experiment."""
 
 
+class DeniedError(UserError):
+    """A file or directory that this user may not read or write."""
+
+    def __init__(self, error: PermissionError) -> None:
+        super().__init__(f"{error.filename}: {error.strerror}: ask its owner, or name another one")
+
+
 class RunError(UserError):
     """The run cannot go on: all episodes failed, the disk is full, the directory is not writable."""
 

@@ -73,6 +73,10 @@ class Run:
         return str(self.config.get("name") or self.path.name)
 
     @property
+    def repetition(self) -> int:
+        return repetition_number(self.path)
+
+    @property
     def measure(self) -> Measure:
         """Return what is drawn of it: searches for programs alone write a best reward, objectives a best value."""
         return next((each for each in (REWARDS, VALUES) if np.isfinite(self.columns[each.y]).any()), RETURNS)
@@ -149,13 +153,18 @@ def _columns(path: Path) -> dict[str, Float64]:
     return {name: np.frombuffer(column) for name, column in columns.items()}
 
 
+def repetition_number(path: Path) -> int:
+    """Return the number that a run directory has as a repetition; 0 of a single run."""
+    number = re.fullmatch(r"repetition_(\d+)", path.name)
+    return int(number[1]) if number else 0
+
+
 def _with_own_task(config: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     """Return the config of a repetition with the task that is its own, where repetitions have a cycle of tasks."""
     task = config.get("task")
     if not isinstance(task, dict) or not task.get("cycle"):
         return config
-    number = re.fullmatch(r"repetition_(\d+)", path.name)
-    name = task["cycle"][int(number[1] if number else 0) % len(task["cycle"])]
+    name = task["cycle"][repetition_number(path) % len(task["cycle"])]
     return {**config, "task": {**task, "name": name, "cycle": None}}
 
 

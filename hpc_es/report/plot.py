@@ -26,6 +26,7 @@ from hpc_es.report.curves import RETURNS, VALUES, Curve, Group, Measure, X, eval
 from hpc_es.report.distribution_plot import distribution_key, draw_distribution, has_distribution
 from hpc_es.report.value_plot import best_values, draw_values, scale_values, value_key
 from hpc_es.storage.files import run_error, written
+from hpc_es.storage.metrics_log import JSONL
 
 SUFFIXES = (".png", ".pdf", ".svg")
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito 2008
@@ -61,6 +62,7 @@ AXES: dict[X, tuple[str, tuple[tuple[float, str], ...]]] = {  # name, units from
 def plot(runs: Sequence[Path], output: Path, x: X | None = None, title: str | None = None) -> None:
     """Draw the curves of run directories into a PNG, PDF or SVG, as the suffix says; without `x`, both panels.
 
+    A directory of repetitions stands for those of them that have metrics.
     Raises UserError for what is not a run directory, has no metrics yet, for runs that do not go into one picture, and
     for another suffix; RunError where the output
     cannot be written. The output is replaced as a whole or not at all.
@@ -69,12 +71,19 @@ def plot(runs: Sequence[Path], output: Path, x: X | None = None, title: str | No
         raise UserError(f"{output}: the suffix is {output.suffix!r}, expected one of {', '.join(SUFFIXES)}")
     if not runs:
         raise UserError("no run directory to plot; give at least one")
-    groups = grouped([load(path) for path in dict.fromkeys(path.resolve() for path in runs)])
+    single = [run for path in runs for run in (_repetitions(path) or [path])]
+    groups = grouped([load(path) for path in dict.fromkeys(path.resolve() for path in single)])
     panels = _panels(groups, x)
     with mpl.rc_context():
         mpl.rcdefaults()  # a user's matplotlibrc does not change the picture
         mpl.rcParams.update(STYLE)
         _save(figure(groups, panels, title), output)
+
+
+def _repetitions(path: Path) -> list[Path]:
+    """Return the repetitions in a directory that have metrics; none of a single run."""
+    files = [run / JSONL for run in sorted(path.glob("repetition_*/"))]
+    return [file.parent for file in files if file.exists() and file.stat().st_size]
 
 
 def _panels(groups: Sequence[Group], x: X | None) -> Sequence[X]:
@@ -119,10 +128,11 @@ def figure(groups: Sequence[Group], panels: Sequence[X], title: str | None) -> F
     letters = max(len(str(line.get_label())) for line in lines) + 8  # the sample of the line
     columns = min(max(LEGEND_LETTERS // letters, 1), len(lines))
     heading = title or _subject(groups)
+    key = [*(value_key(groups) if values else _key(groups)), *distribution_key(groups)]
     result.legend(
-        handles=[*(value_key(groups) if values else _key(groups)), *distribution_key(groups)],
+        handles=key,
         loc="outside upper center",
-        ncols=4 if lower else 3,
+        ncols=4 if lower or len(key) == 4 else 3,
         fontsize=8,
         title=heading,
         title_fontsize=11,
@@ -177,28 +187,30 @@ def _key(groups: Sequence[Group]) -> list[Line2D | Patch]:
     if groups[0].measure is not RETURNS:
         line = Line2D([], [], color=GREY, lw=2.0, label="best so far" + ", mean over runs" * any(several))
         return [line, *([Patch(color=GREY, alpha=0.2, lw=0, label="± std over runs")] if any(several) else [])]
-    spread = "± std over runs" if all(several) else "± std of the population"
+    spread = "± its std over runs" if all(several) else "± std of the population"
     if any(several) and not all(several):
-        spread = "± std over runs (of a single run: of its population)"
-    key: list[Line2D | Patch] = [
-        Line2D([], [], color=GREY, lw=0.8, label="population mean"),
-        Patch(color=GREY, alpha=0.2, lw=0, label=spread),
-    ]
+        spread = "± its std over runs (of a single run: ± std of the population)"
+    key: list[Line2D | Patch] = []
     if any(evaluation(members, "timesteps") for members in groups):
-        key.insert(0, Line2D([], [], color=GREY, lw=2.0, marker="o", ms=4, mec="white", label="evaluation of theta"))
+        key.append(Line2D([], [], color=GREY, lw=2.0, marker="o", ms=4, mec="white", label="evaluation of theta"))
+        if any(several):
+            key.append(Patch(color=GREY, alpha=0.35, lw=0, label="± its std over runs"))
+    key.append(Line2D([], [], color=GREY, lw=0.8, label="population mean"))
+    key.append(Patch(color=GREY, alpha=0.15, lw=0, label=spread))
     return key
 
 
 def _legend_label(group: Group) -> str:
     if len(group.runs) == 1:
         return _short(group.label)
-    notes = [f"n = {len(group.runs)}"]
-    seeds = len({run.config.get("seed") for run in group.runs})
+    # Repetitions of one seed have random numbers of their own.
+    seeds = len({(run.config.get("seed"), run.repetition) for run in group.runs})
+    notes = [f"{seeds} seed{'s' if seeds > 1 else ''}"]
     if seeds < len(group.runs):
-        notes.append(f"{seeds} seed{'s' if seeds > 1 else ''}")
+        notes.insert(0, f"{len(group.runs)} runs")
     curve = evaluation(group, "timesteps")
     if curve is not None and curve.runs < len(group.runs):
-        notes.append(f"evaluation n = {curve.runs}")
+        notes.append(f"{curve.runs} with evaluations")
     return f"{_short(group.label)} ({', '.join(notes)})"
 
 

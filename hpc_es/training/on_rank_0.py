@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from hpc_es.core.errors import InUseError, UserError
+from hpc_es.core.errors import DeniedError, InUseError, UserError
 from hpc_es.mpi.world import World
 
 INTERRUPTED = 75  # exit status: the same command carries on (EX_TEMPFAIL)
@@ -40,12 +40,12 @@ def on_rank_0(
 ) -> tuple[T | None, Mapping[str, Any]]:
     """Run `work` on rank 0; return its value there (None on the others), and what every rank is told of it.
 
-    `told` makes JSON-able data of the value. Where `work` gives an ExitReason, or raises a UserError, every rank
-    raises Ended.
+    `told` makes JSON-able data of the value. Where `work` gives an ExitReason, or raises a UserError or a
+    PermissionError, every rank raises Ended.
     """
     value: T | None = None
     message: Mapping[str, Any] = {}
-    cause: BaseException | None = None
+    cause: UserError | SystemExit | None = None
     if world.rank == 0:
         try:
             found = work()
@@ -53,8 +53,9 @@ def on_rank_0(
                 message = {"ended": asdict(found)}
             else:
                 value, message = found, {"told": dict(told(found))}
-        except (UserError, SystemExit) as error:
-            cause, message = error, {"ended": asdict(_reason(error))}
+        except (UserError, PermissionError, SystemExit) as error:
+            cause = DeniedError(error) if isinstance(error, PermissionError) else error
+            message = {"ended": asdict(_reason(cause))}
     message = json.loads(world.broadcast_text(json.dumps(message)))
     if "ended" in message:
         raise Ended(ExitReason(**message["ended"])) from cause

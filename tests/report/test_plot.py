@@ -15,7 +15,7 @@ import yaml
 
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.report.curves import average, evaluation, grouped, load, population
-from hpc_es.report.plot import figure, plot
+from hpc_es.report.plot import _repetitions, figure, plot
 from hpc_es.storage.metrics_log import MetricsLog, Number
 
 
@@ -107,12 +107,23 @@ def test_single_run_is_drawn_as_measured(tmp_path: Path) -> None:
     assert (theta.x.tolist(), theta.mean.tolist()) == ([3], [6])
 
 
-def test_legend_tells_n(tmp_path: Path) -> None:
+def test_the_legend_tells_how_many_seeds_and_what_each_band_is(tmp_path: Path) -> None:
     runs = [make(tmp_path / str(seed), [1, 2], seed=seed, evaluate_every=2 * (seed != 3)) for seed in (1, 2, 3)]
-    assert "demo (n = 3, evaluation n = 2)" in legend(runs)
-    assert "± std over runs" in legend(runs)
+    key = ["evaluation of theta", "± its std over runs", "population mean", "± its std over runs"]
+    assert legend(runs) == [*key, "demo (3 seeds, 2 with evaluations)"]
     copy = make(tmp_path / "copy", [1, 2], seed=1)
-    assert "demo (n = 2, 1 seed)" in legend([tmp_path / "1", copy])[-1].replace(", evaluation n = 1", "")
+    assert legend([tmp_path / "1", copy])[-1] == "demo (2 runs, 1 seed, 1 with evaluations)"
+
+
+def test_a_directory_of_repetitions_is_those_that_have_metrics(tmp_path: Path) -> None:
+    """Repetitions have random numbers of their own, though their config has one seed."""
+    for number in range(3):
+        make(tmp_path / "reps" / f"repetition_{number:04d}", [1, 2] if number < 2 else [], repetitions=3)
+    found = _repetitions(tmp_path / "reps")
+    assert [run.name for run in found] == ["repetition_0000", "repetition_0001"]
+    assert legend(found)[-1] == "demo (2 seeds)"
+    plot([tmp_path / "reps"], tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").stat().st_size > 0
 
 
 def legend(runs: list[Path]) -> list[str]:

@@ -68,7 +68,7 @@ def test_of_several_runs_those_that_succeeded_keep_their_best_reward(tmp_path: P
     curve = population(group, "programs")
     assert (curve.x.tolist(), curve.mean.tolist(), curve.runs) == ([50, 100, 150, 200], [0, 0.5, 0.75, 0.75], 2)
     texts = [text.get_text() for legend in figure([group], ("programs",), None).legends for text in legend.get_texts()]
-    assert texts == ["best so far, mean over runs", "± std over runs", "demo (n = 2)"]
+    assert texts == ["best so far, mean over runs", "± std over runs", "demo (2 seeds)"]
 
 
 def test_a_run_that_may_still_get_better_is_not_prolonged(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpc_es import cli
 from hpc_es.core.errors import UserError
 from hpc_es.storage import results
 from hpc_es.storage.shard import Shard
@@ -23,6 +25,26 @@ def test_shards_are_read_in_the_order_of_repetitions(tmp_path: Path) -> None:
     results.append(tmp_path, Shard(0, 2), row(1))
     assert [found["repetition"] for found in results.read_results(tmp_path)] == [0, 1, 3]
     assert results.summary(results.read_results(tmp_path))["missing"] == [2, 4]
+
+
+def test_several_directories_are_compared_in_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 1, 2 and 4 the mean is 2.33333, and the quartiles are halfway between neighbours."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    for number, final in enumerate([1.0, 2.0, 4.0]):
+        results.append(a, Shard(0, 1), {**row(number, final), "budget": {}})
+    results.append(b, Shard(0, 1), {**row(0, 5.0), "budget": {}})
+    assert cli.run(["results", str(a), str(b)]) == 0
+    width = len(str(a))
+    assert capsys.readouterr().out.splitlines() == [
+        f"{'directory':{width}}  finished  final return        best return         timesteps",
+        f"{a}  3 of 5    2.33333 (1.5 to 3)  2.33333 (1.5 to 3)  10",
+        f"{b}  1 of 5    5                   5                   10",
+    ]
+    cli.run(["results", str(a), str(b), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert list(found) == [str(a), str(b)] and found[str(b)]["rows"][0]["final_return"] == 5.0
+    cli.run(["results", str(a), str(b), "--csv"])
+    assert [line.partition(",")[0] for line in capsys.readouterr().out.split()] == ["directory", *[str(a)] * 3, str(b)]
 
 
 def test_a_half_written_line_counts_as_missing_and_is_replaced(tmp_path: Path) -> None:
