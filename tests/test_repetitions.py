@@ -195,7 +195,7 @@ def test_inspect_and_eval_list_the_repetitions(tmp_path: Path, capsys: Any) -> N
     lines = (
         f"{tmp_path} holds repetitions, 2 begun:\n"
         "  repetition_0000  finished  generations 6  best return 7.25\n"
-        "  repetition_0002  running  generations 3\n"
+        "  repetition_0002  killed  generations 3\n"
     )
     assert cli.run(["inspect", str(tmp_path)]) == 0 and capsys.readouterr().out == lines
     assert cli.run(["inspect", str(tmp_path), "--json"]) == 0

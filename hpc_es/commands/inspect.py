@@ -1,6 +1,7 @@
 """Show what a checkpoint holds.
 
-A run directory means its newest valid checkpoint; of a directory of repetitions, which are there is listed.
+A run directory means its newest valid checkpoint, and `run` says how the run stands: running, killed (its process is
+gone, and has not said why), finished, interrupted or failed; of a directory of repetitions, which are there is listed.
 Between whole checkpoints `since` says which the last whole one is, and from how many bytes how many generations have
 learned since.
 `theta_sha256` is the SHA-256 of theta's float32 bytes, little endian: equal for two runs that have the same parameters
@@ -30,6 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     from hpc_es.storage import repetition_list
     from hpc_es.storage.checkpoint import load
     from hpc_es.storage.checkpoint_store import find
+    from hpc_es.storage.status import STATUS, run_state, state_text
 
     if repetition_list.holds_repetitions(arguments.path):
         there = repetition_list.listed(arguments.path)
@@ -38,6 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     path = find(arguments.path, whole=False)
     content = described(path, load(path))
+    if (arguments.path / STATUS).exists():
+        state = run_state(arguments.path)
+        content = {"run": state if arguments.json else state_text(state), **content}
     sys.stdout.write(json.dumps(content, indent=2) + "\n" if arguments.json else inspect_text(content))
     return 0
 

@@ -60,8 +60,10 @@ class Work:
         schedule: Literal["on_demand", "static"],
         master_evaluates: Literal["auto"] | bool,
         signals: Callable[[], int] = lambda: 0,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         self._world, self._static, self._signals = world, schedule == "static", signals
+        self._beat = beat  # called at each look, on rank 0
         self.evaluators = list(evaluators(world.size, master_evaluates))
         self._waiting: dict[int, bool] = {}  # ranks that asked ahead and have no answer yet: whether they are free
         self._left: deque[int] | None = None  # chunks to hand out; None outside of a round
@@ -171,7 +173,10 @@ class Work:
     def _look(self) -> None:
         if self._signals() >= 2:
             raise GiveUp("a second signal came")
-        if self._world.rank != 0 or self._looking:
+        if self._world.rank != 0:
+            return
+        self._beat()
+        if self._looking:
             return
         self._looking = True  # a message that is waited for lets others be looked at, but none may overtake it
         try:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hpc_es.core.errors import CheckpointError
 from hpc_es.storage import results
+from hpc_es.storage.status import run_state
 
 SHOWN = ("status", "generation", "best_return")
 
@@ -44,7 +45,7 @@ def _entry(run: Path) -> dict[str, Any]:
         told = json.loads((run / "status.json").read_text())
     except (OSError, ValueError):
         told = {}
-    told = told if isinstance(told, dict) else {}
+    told = {**told, "status": run_state(run)["state"]} if isinstance(told, dict) and "status" in told else {}
     return {"path": str(run), **{name: told.get(name) for name in SHOWN}}
 
 

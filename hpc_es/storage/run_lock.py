@@ -19,6 +19,8 @@ import json
 import logging
 import os
 import socket
+import struct
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -29,6 +31,7 @@ from typing import Any
 from hpc_es.core.errors import InUseError, RunError
 
 _NAME = "lock"
+_FLOCK = "hhqqi"  # struct flock of Linux: type, whence, start, length, process
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _SETTLE_SECONDS = 0.2  # long enough for a rival that read the empty file before us to have written itself into it
 _log = logging.getLogger(__name__)
@@ -63,7 +66,30 @@ class Owner:
         """Whether it could still be running; a process of our own number that is not we has left us its number."""
         if (self.host, self.pid) in _dead:
             return False
-        return self.host != socket.gethostname() or (self.pid != os.getpid() and _alive(self.pid))
+        return self.host != socket.gethostname() or (self.pid != os.getpid() and is_alive(self.pid))
+
+
+def is_held(directory: Path) -> bool | None:
+    """Return whether a process holds the lock of a run directory, without taking it; None where that is not known."""
+    path = directory.resolve() / _NAME
+    if _held.get(path) == os.getpid():  # closing a descriptor would release it
+        return True
+    if sys.platform != "linux":
+        return None
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    try:
+        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind: int = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))[0]
+        return kind != fcntl.F_UNLCK
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
 
 
 def died(host: str, pid: int) -> None:
@@ -163,7 +189,8 @@ def _write_owner(descriptor: int, owner: Owner) -> None:
     os.fsync(descriptor)
 
 
-def _alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Return whether there is a process of this number on this host."""
     if pid <= 0:  # kill would take it for a process group
         return False
     try:

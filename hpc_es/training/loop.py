@@ -81,7 +81,8 @@ class Training:
 
     def _shared_work(self) -> Work:
         mpi = self.config.mpi
-        return Work(self.world, mpi.schedule, mpi.master_evaluates, self.signals)
+        beat = [self.writer.beat] if self.writer else []
+        return Work(self.world, mpi.schedule, mpi.master_evaluates, self.signals, *beat)
 
     def insist(self) -> None:
         """Give the generation up where a chunk hangs; called after a second signal, amid anything."""

@@ -67,6 +67,9 @@ class MemoryWriter:
         """Remember why the run has ended."""
         self.reason = str(more.get("reason", ""))
 
+    def beat(self) -> None:
+        """There is no status.json."""
+
     def failed(self, report: Report) -> None:
         """Say why a job failed."""
         sys.stderr.write(report.line() + "\n")

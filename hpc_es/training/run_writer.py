@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import os
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
@@ -16,7 +18,7 @@ from hpc_es.config.sections import Config
 from hpc_es.config.sources import sources, with_history
 from hpc_es.config.warnings import warnings_of
 from hpc_es.core.data import Arrays, Results, Rows, State
-from hpc_es.core.errors import UserError
+from hpc_es.core.errors import RunError, UserError
 from hpc_es.core.interfaces import Problem
 from hpc_es.core.slurm import this_run
 from hpc_es.mpi.world import World
@@ -27,7 +29,7 @@ from hpc_es.storage import provenance, results
 from hpc_es.storage.checkpoint import Best, Since, Snapshot, is_whole
 from hpc_es.storage.failures_log import FailuresLog
 from hpc_es.storage.files import remove_leftovers, write_json, write_text, written
-from hpc_es.storage.status import STATUS, final_evaluation
+from hpc_es.storage.status import HEARTBEAT_SECONDS, RUNNING, STATUS, final_evaluation, now, this_process
 from hpc_es.training.failure_reports import Report
 from hpc_es.training.journal import Journal, Replay
 from hpc_es.training.limits import stop_reason
@@ -84,6 +86,7 @@ class RunWriter:
             self._saved_generation = -1  # the checkpoint is written again, with them
         self._failures = FailuresLog(self.directory, keep=bool(old))
         self.remedy = f"see {self._failures.path}, mend the cause, and the same command carries on"
+        self._process, self._status, self._beaten = this_process(), dict[str, object](), time.monotonic()
         self._ended: Status = "interrupted"
         self._export_env: Env = "unwrapped"  # what policy.keras acts in
         for warning in (*opened.warnings, *warnings_of(config), *problem.notices):
@@ -167,6 +170,7 @@ class RunWriter:
             self.best = Best(float(mean), generation, {name: array.copy() for name, array in evaluated.items()})
             self._opened.store.save_best(self._snapshot())
         self._triggers(self._values())
+        self.beat()
 
     def _values(self) -> dict[Unit, float]:
         assert self._state
@@ -268,7 +272,19 @@ class RunWriter:
         values |= this_run(os.environ)
         if self.best is not None:
             values["best_return"] = self.best.return_
-        write_json(self.directory / STATUS, values)
+        self._status = values
+        self._write_status()
+
+    def _write_status(self) -> None:
+        self._beaten = time.monotonic()
+        write_json(self.directory / STATUS, {**self._status, **self._process, "heartbeat": now()})
+
+    def beat(self) -> None:
+        """Renew the time in status.json where that is due; called often, also between the steps of an evaluation."""
+        if time.monotonic() - self._beaten < HEARTBEAT_SECONDS or self._status.get("status") != RUNNING:
+            return
+        with contextlib.suppress(RunError):  # it may be an environment that is interrupted here; a checkpoint will tell
+            self._write_status()
 
     def result(
         self, task: str, repetition: int, final: Mapping[str, float], summary: Mapping[str, Any]
