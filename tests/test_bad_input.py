@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import shutil
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+import hpc_es
 from hpc_es import cli
 from hpc_es.config.loading import validate
 from hpc_es.core.errors import ConfigError
@@ -469,6 +471,19 @@ def test_an_output_that_cannot_be_made_or_written(tmp_path: Path) -> None:
     below = ["--output", str(tmp_path / "file" / "run")]
     refused(runs.train(2, tmp_path / "run", *below), "cannot be made: Not a directory; choose another --output")
     refused(runs.train(0, tmp_path / "run", "--output", "/proc/self"), "output /proc/self cannot be used")
+
+
+def test_an_output_that_is_no_directory_to_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    data = {"task": {"env_id": "CartPole-v1"}, "output": str(tmp_path / "file")}
+    (line,) = lines_of_check(data, tmp_path)
+    assert line.startswith(f"output: expected a directory to write to, found {tmp_path / 'file'}")
+    (tmp_path / "theirs").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "theirs")
+    (line,) = lines_of_check({**data, "output": str(tmp_path / "theirs")}, tmp_path)
+    assert line.startswith("output: expected a directory to write to")
+    with pytest.raises(ConfigError, match="expected a directory to write to"):
+        next(iter(hpc_es.train({"task": {"env_id": "CartPole-v1"}}, tmp_path / "file")))
 
 
 def test_check_prints_sizes_and_trains_nothing(tmp_path: Path) -> None:

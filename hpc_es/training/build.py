@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -53,8 +54,7 @@ def valid_config(data: Mapping[str, Any], output: Path | None = None) -> Config:
     """
     config, problems = draft(data)
     if problems:
-        with problems.collect():
-            begin(config, output or Path(config.output or "."), problems)
+        begin(config, output or Path(config.output or "."), problems)
         problems.raise_any()
     return config
 
@@ -84,10 +84,13 @@ def begin(
 
 
 def _check_output(directory: Path) -> None:
-    """Raise ConfigError where the run directory cannot be made; nothing is left of the attempt."""
+    """Raise ConfigError where the run directory cannot be made or written to; nothing is left of the attempt."""
     place = directory.absolute()
     if place.exists():
-        return  # who locks it says whether it can be used
+        if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+            text = f"expected a directory to write to, found {directory}, which is none; choose another --output"
+            raise ConfigError([("output", text)])
+        return
     while not place.exists():
         place = place.parent
     try:
