@@ -470,7 +470,10 @@ def test_an_output_that_cannot_be_made_or_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     below = ["--output", str(tmp_path / "file" / "run")]
     refused(runs.train(2, tmp_path / "run", *below), "cannot be made: Not a directory; choose another --output")
-    refused(runs.train(0, tmp_path / "run", "--output", "/proc/self"), "output /proc/self cannot be used")
+    refused(
+        runs.train(0, tmp_path / "run", "--output", "/proc/self"),
+        "output: expected a directory to write to, found /proc/self",
+    )
 
 
 def test_an_output_that_is_no_directory_to_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
