@@ -12,10 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hpc_es
-from tests import runs
+from hpc_es import cli
+from hpc_es.config.loading import load as load_config
+from hpc_es.report.best_vector import described_best
+from hpc_es.storage.checkpoint import load
+from hpc_es.storage.checkpoint_store import Store
+from tests import runs, toys
 from tests.harness import ROOT, Job, mpiexec, start
 
 EVERY = ("checkpoint.interval=1", "checkpoint.keep_last=1000", "report.plot_interval_seconds=0")
@@ -212,3 +218,77 @@ def test_the_sphere_is_optimised(seed: int, tmp_path: Path) -> None:
     rows = list(hpc_es.train(config, tmp_path / "run"))
     assert rows[0]["evaluation_return_mean"] == -10.0
     assert rows[-1]["best_value"] < 0.1  # type: ignore[operator]
+
+
+# The centre.
+
+CENTRE = """
+seed: 1
+task: {kind: function, function: "tests.toys:ellipsoid", dimension: 6}
+algorithm: {kind: es, population_size: 4, sigma: 30.0, optimizer: {kind: adam, learning_rate: 0.2}}
+noise: {kind: counter}
+evaluation: {interval: 3}
+stop: {generations: 5}
+report: {plot_interval_seconds: 0}
+"""
+
+
+def best(run: Path) -> dict[str, Any]:
+    """As result.json has it; the checkpoint has the same."""
+    found: dict[str, Any] = json.loads((run / "result.json").read_text())["best"]
+    described = described_best(runs.newest(run).outcome, {})["best_vector"]
+    assert described == found
+    return found
+
+
+def centred(place: Path, name: str, *overrides: str) -> Path:
+    """The run directory, after a run in this process."""
+    training = hpc_es.train(load_config(runs.tiny(place, CENTRE), [*EVERY, *overrides]), place / name)
+    for _ in training:
+        pass
+    training._run.result()  # as the command does, which hpc_es.train leaves to the caller
+    return place / name
+
+
+def test_the_best_vector_may_be_that_of_the_final_evaluation(tmp_path: Path) -> None:
+    """Samples are some 70 from the centre, which moves to the optimum at (1, 1)."""
+    run = centred(tmp_path, "run")
+    found, snapshot = best(run), runs.newest(run)
+    assert found["value"] == toys.ellipsoid(snapshot.state.theta) == -runs.status(run)["final_return_mean"]
+    assert (found["generation"], found["job"], found["x"]) == (5, -1, snapshot.state.theta.tolist())
+    assert found["value"] < float(snapshot.state.master["best_value"])
+    assert cli.run(["export", str(run), str(tmp_path / "x.npy")]) == 0
+    assert np.load(tmp_path / "x.npy").tolist() == found["x"]
+
+
+def test_a_second_start_of_a_finished_run_still_has_it(tmp_path: Path) -> None:
+    before = best(centred(tmp_path, "run"))
+    assert best(centred(tmp_path, "run")) == before
+    (tmp_path / "run" / "status.json").unlink()  # then it is evaluated again
+    assert best(centred(tmp_path, "run")) == before
+
+
+def test_a_run_that_is_extended_goes_on_without_the_final_evaluation(tmp_path: Path) -> None:
+    """To the bits of a run that was never stopped."""
+    centred(tmp_path, "twice")
+    twice, once = centred(tmp_path, "twice", "stop.generations=8"), centred(tmp_path, "once", "stop.generations=8")
+    assert runs.digests(twice).items() == runs.digests(once).items() and best(twice) == best(once)
+    assert [len(load(Store(twice / "checkpoints").path(generation)).final) for generation in (5, 6, 8)] == [3, 0, 3]
+    assert (twice / "evaluations.csv").read_bytes() == (once / "evaluations.csv").read_bytes()
+
+
+def test_the_target_sees_the_final_evaluation(tmp_path: Path) -> None:
+    value = best(centred(tmp_path, "free"))["value"]
+    run = centred(tmp_path, "run", f"stop.target_value={value}")
+    assert json.loads((run / "result.json").read_text())["success"] is True
+    assert runs.newest(run).generation == 5
+    run = centred(tmp_path, "other", f"stop.target_value={value * 0.99}")
+    assert json.loads((run / "result.json").read_text())["success"] is False
+
+
+def test_evaluations_of_the_centre_count(tmp_path: Path) -> None:
+    """Of generations of 4 and, in 0, 3 and 6, the centre: 5, 9, 13, 18, 22, 26, 31."""
+    run = centred(tmp_path, "run", "stop={episodes: 30}")
+    assert [row["episodes_total"] for row in runs.rows(run)] == [5, 9, 13, 18, 22, 26, 31]
+    assert len((run / "evaluations.csv").read_text().splitlines()) == 1 + 31
+    assert runs.status(run)["episodes"] == runs.status(run)["timesteps"] == 31

@@ -73,7 +73,7 @@ def described(path: Path, snapshot: Snapshot) -> dict[str, Any]:
         "state_sha256": since.state_sha256 if since else digest({**state.shared, **state.master}),
         "best": {"return": best.return_, "generation": best.generation} if best else None,
         **({"found": programs} if programs else {}),
-        **described_best(state.master, config),
+        **described_best(snapshot.outcome, config),
         "arrays": [
             {"name": name, "shape": list(array.shape), "dtype": str(array.dtype), "bytes": int(array.nbytes)}
             for name, array in named.items()

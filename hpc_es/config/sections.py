@@ -95,10 +95,14 @@ class Stop:
 
     generations: Natural | None = option("finished generations", None)
     timesteps: Count | None = option("environment steps of training episodes", None)
-    episodes: Count | None = option("training episodes, or programs executed", None)
+    episodes: Count | None = option(
+        "training episodes, programs executed, or evaluations of an objective, those of the centre too", None
+    )
     seconds: Positive | None = option("of training, over all restarts (by the clock, so not reproducible)", None)
     target_return: float | None = option("mean return of an evaluation", None)
-    target_value: float | None = option("value of an objective, of the best vector so far", None)
+    target_value: float | None = option(
+        "value of an objective, of the best vector so far, evaluations of the centre included", None
+    )
     failed_generations: Count | None = option(
         "consecutive generations without a successful evaluation, after which the run ends as failed, with exit status "
         "1; a run in which nothing has succeeded yet ends after the first; null: never",

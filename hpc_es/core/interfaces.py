@@ -89,6 +89,7 @@ class Problem(Protocol):
     """What is common to the three kinds of problem."""
 
     fields: tuple[Field, ...]  # of a row, besides `return_` and `length`
+    is_objective: bool  # whether it is a function of the user's, of whose values the best is wanted
     episodes_per_job: int
     chunk_size: int | None  # jobs of a unit, in which the algorithm asks, where that is not the user's choice
     cutting: Cutting
@@ -152,7 +153,6 @@ class VectorProblem(Problem, Protocol):
     size: int
     dtype: np.dtype[Any]  # of candidates, sums and state: float32 of policies, float64 of functions
     layout: Mapping[str, tuple[int, ...]]  # the named parts of the vector, in their order
-    is_objective: bool  # whether it is a function of the user's, and not the return of a policy
     spread: Array  # [size]: standard deviations to begin with, of strategies to which the config gives none
 
     def initial(self, rng: np.random.Generator) -> Array:

@@ -32,11 +32,11 @@ def export_best(path: Path, output: Path) -> None:
     from hpc_es.storage.checkpoint_store import find
 
     snapshot = load(find(path))
-    if not has_best(snapshot.state.master):
+    if not has_best(snapshot.outcome):
         raise UserError(f"{path}: expected a run of an objective, with a best vector; a policy is exported as .keras")
     if output.suffix == ".json":
         config = yaml.safe_load(snapshot.config_text)
-        write_json(output, described_best(snapshot.state.master, config)["best_vector"])
+        write_json(output, described_best(snapshot.outcome, config)["best_vector"])
         return
     with written(output) as temporary:
-        np.save(temporary, BestVector.of(snapshot.state.master).x)
+        np.save(temporary, BestVector.of(snapshot.outcome).x)

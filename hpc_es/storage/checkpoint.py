@@ -14,6 +14,7 @@ The file is a header of 512 bytes of text, which HDF5 skips as its user block, a
     /shared/NAME, /master/NAME         the arrays of State, dtype and shape as they are; NAME is percent-encoded
     /best/return_, /best/generation    float64, int64; no /best if there was no evaluation yet
     /best/shared/NAME                  the arrays of State.shared at the best evaluation
+    /final/NAME                        arrays of State.master as the final evaluation of a finished run has left them
     /order                             JSON: {"shared": [name, ...], "master": [...], "best/shared": [...]}
     /config_text, /config_hash         text (UTF-8)
     /counters, /triggers, /identity, /file_lengths, /provenance    JSON (UTF-8)
@@ -38,10 +39,10 @@ import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import h5py
 import numpy as np
@@ -58,7 +59,7 @@ _HEADER_BYTES = 512  # the smallest user block HDF5 allows
 _SEALED_BYTES = 447
 _PIECE_BYTES = 1 << 20
 _SINCE = ("base", "base_sha256", "theta_sha256", "state_sha256")
-_LEARNED_FROM = "learned_from"
+_LEARNED_FROM, _FINAL = "learned_from", "final"
 _JSON = ("counters", "triggers", "identity", "file_lengths", "provenance")
 
 
@@ -103,6 +104,14 @@ class Snapshot:
     file_lengths: Mapping[str, int]  # bytes of metrics.jsonl, log.csv at that instant
     provenance: Mapping[str, Any]  # versions, host, rank count, noise scheme, seed
     since: Since | None = None
+    final: Arrays = field(
+        default_factory=dict
+    )  # of `state.master` as the final evaluation has left them; see `outcome`
+
+    @property
+    def outcome(self) -> Arrays:
+        """The arrays of `state.master` with what the final evaluation has found, which training does not go on from."""
+        return {**self.state.master, **self.final}
 
     @property
     def generation(self) -> int:
@@ -240,6 +249,8 @@ def _put_states(file: h5py.File, snapshot: Snapshot) -> None:
     for group, arrays in groups.items():
         _put_arrays(file, group, arrays)
     _put_text(file, "order", json_text({group: list(arrays) for group, arrays in groups.items()}))
+    if snapshot.final:
+        _put_arrays(file, _FINAL, snapshot.final)
 
 
 def _put_since(file: h5py.File, since: Since) -> None:
@@ -250,6 +261,7 @@ def _put_since(file: h5py.File, since: Since) -> None:
 
 def _snapshot(file: h5py.File) -> Snapshot:
     generation = int(file["generation"][()])
+    final = _arrays(file, _FINAL, [unquote(name) for name in file[_FINAL]]) if _FINAL in file else {}
     state, since, order = State(generation, {}, {}), None, {}
     if "since" in file:
         told = json.loads(_text(file, "since"))
@@ -267,6 +279,7 @@ def _snapshot(file: h5py.File) -> Snapshot:
         state=state,
         since=since,
         best=best,
+        final=final,
         config_text=_text(file, "config_text"),
         config_hash=_text(file, "config_hash"),
         **{name: json.loads(_text(file, name)) for name in _JSON},

@@ -89,7 +89,6 @@ class PolicyProblem(ProblemDefaults):
     """A policy's parameters, evaluated by episodes; what it learns is the observations' mean and deviation."""
 
     dtype = np.dtype(np.float32)
-    is_objective = False
 
     def __init__(
         self,

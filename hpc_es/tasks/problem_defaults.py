@@ -14,6 +14,7 @@ class ProblemDefaults:
     """A problem that learns nothing, with the chunks and evaluations of the config."""
 
     fields: tuple[Field, ...] = ()
+    is_objective = False
     episodes_per_job = 1
     chunk_size: int | None = None
     cutting: Cutting = "fixed"

@@ -317,6 +317,7 @@ class Training:
             time.perf_counter() - since,
             self.writer.counters,
             self.config.report.reductions(),
+            problem.is_objective,
         )
         self.writer.counters.update(used_after(self.writer.counters, measured, evaluated.results.rows))
         found = algorithm.discoveries(before, evaluated.results)
@@ -327,13 +328,15 @@ class Training:
         return measured
 
     def _finish(self) -> None:
-        """Checkpoint, then measure the last theta; neither the best theta nor a later run depends on this."""
+        """Checkpoint, then measure the last theta; a later run does not depend on this, nor does the best theta."""
         if self.writer is not None:
             self.writer.finish_triggers(whole=not self._interrupted)
         self.exit_status = INTERRUPTED if self._interrupted else 0
         if self._announce(EVALUATE if self._to_measure() else STOP) == EVALUATE:
             evaluated = self._generation.run(self.state, self._evaluations.jobs, train=False)
             self.final = final_returns(evaluated.evaluation)
+            if self.writer is not None and not self._interrupted:
+                self.writer.measured_at_end(self.parts.problem.measured(self.state, evaluated.evaluation))
         if self.writer is not None:
             self._say_end(self.final)
 

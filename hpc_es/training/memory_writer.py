@@ -67,6 +67,9 @@ class MemoryWriter:
         """Remember why the run has ended."""
         self.reason = str(more.get("reason", ""))
 
+    def measured_at_end(self, units: Sequence[Arrays]) -> None:
+        """There is no final evaluation of what is only in memory."""
+
     def beat(self) -> None:
         """There is no status.json."""
 

@@ -26,17 +26,20 @@ def row(
     seconds: float,
     before: Mapping[str, float | int],
     info: Iterable[str] = (),
+    is_objective: bool = False,
 ) -> Row:
     """Return all metrics of a generation.
 
     `ranks` are all and those that evaluate, `before` the totals so far (episodes, timesteps, seconds), `info` the keys
     of `report.info`. Returns, lengths and numbers of infos are None where no episode ended. Probes count as episodes
-    and timesteps, since an update depends on them.
+    and timesteps, since an update depends on them; of an objective evaluations of the centre too, since each has its
+    cost, and may be the best.
     """
     rows, probes = evaluated.results.rows, evaluated.results.probes
     episode_rows = of_episodes(rows)
-    timesteps = int(rows["length"].sum() + probes["length"].sum())
-    episodes = (len(episode_rows) + len(probes)) * episodes_per_job
+    more = [probes, evaluated.evaluation] if is_objective else [probes]
+    timesteps = int(rows["length"].sum() + sum(each["length"].sum() for each in more))
+    episodes = (len(episode_rows) + sum(map(len, more))) * episodes_per_job
     return {
         "generation": generation,
         **_statistics("", episode_rows),
@@ -48,7 +51,7 @@ def row(
         "episodes_total": int(before["episodes"]) + episodes,
         "timesteps_this_generation": timesteps,
         "timesteps_total": int(before["timesteps"]) + timesteps,
-        "failed_episodes": _failed(rows, probes) * episodes_per_job,  # with one, a job's are all dropped
+        "failed_episodes": _failed(rows, *more) * episodes_per_job,  # with one, a job's are all dropped
         "ranks": ranks[0],
         "evaluating_ranks": ranks[1],
         "busy_ranks": int((evaluated.headers["chunks"] > 0).sum()),  # that have evaluated something

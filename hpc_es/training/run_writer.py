@@ -17,7 +17,7 @@ from hpc_es.config.resolved import config_hash, dump, resolved
 from hpc_es.config.sections import Config
 from hpc_es.config.sources import sources, with_history
 from hpc_es.config.warnings import warnings_of
-from hpc_es.core.data import Arrays, Results, Rows, State
+from hpc_es.core.data import Arrays, Carried, Results, Rows, State
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.core.interfaces import Problem
 from hpc_es.core.slurm import this_run
@@ -63,6 +63,7 @@ class RunWriter:
         self.best: Best | None = old.best if old else None
         self.measured = final_evaluation(self.directory, old.generation if old else None)
         self._state: State | None = old.state if old else None
+        self._final: Arrays = old.final if old else {}
         self._saved_generation = old.generation if old else -1
         self._journal = Journal(config.checkpoint.full_interval if needs(config).searches == "vectors" else 0)
         self.replay: Replay | None = None
@@ -161,7 +162,7 @@ class RunWriter:
 
         `found` are the correct programs of the generation.
         """
-        self._state = state
+        self._state, self._final = state, {}
         self._logs.add(row, evaluated is not None, found)
         self.progress.update(row)
         mean = row["evaluation_return_mean"]
@@ -192,6 +193,7 @@ class RunWriter:
             config_hash=self._hash,
             identity=self._opened.identity,
             file_lengths=self._logs.lengths(),
+            final=self._final,
             provenance=self._provenance | ({"loggers": self._loggers.run_ids} if self._loggers.run_ids else {}),
         )
 
@@ -261,7 +263,23 @@ class RunWriter:
     def is_reached(self, target: float) -> bool:
         """Return whether the best value is as good as this."""
         assert self._state
-        return self._problem.is_reached(self._problem.carried().found_in(self._state), target)
+        return self._problem.is_reached(self._carried(), target)
+
+    def measured_at_end(self, units: Sequence[Arrays]) -> None:
+        """Save what the final evaluation of a finished run has taught, beside the state, which goes on without it."""
+        before = self._carried().master
+        after = self._problem.merge(self._carried(), units).master
+        changed = {name: array for name, array in after.items() if array.tobytes() != before[name].tobytes()}
+        if changed:
+            self._final = {**self._final, **changed}
+            self._saved_generation = -1
+            self.save()
+
+    def _carried(self) -> Carried:
+        """Return what the problem has learned, from the final evaluation too."""
+        assert self._state
+        carried = self._problem.carried().found_in(self._state)
+        return Carried(carried.shared, {**carried.master, **self._final})
 
     def status(self, state: str, **more: object) -> None:
         """Replace status.json, which scripts read: running, finished, interrupted or failed."""
@@ -291,7 +309,7 @@ class RunWriter:
     ) -> dict[str, Any]:
         """Return what is to be known of the finished run, and write it to result.json."""
         assert self._state
-        target, carried = self.config.stop.target_value, self._problem.carried().found_in(self._state)
+        target, carried = self.config.stop.target_value, self._carried()
         success = {} if target is None else {"success": self.is_reached(target)}
         found = results.result(
             self.config,

@@ -99,7 +99,7 @@ def test_the_axis_is_logarithmic_where_that_helps(function: str, scale: str, mad
     assert (left.get_xlabel(), left.get_ylabel()) == ("evaluations", "best value")
     (line,) = left.get_lines()
     values = [min(row[2] for row in rows(run) if row[0] <= generation) for generation in range(6)]
-    assert list(line.get_xdata()) == [8, 16, 24, 32, 40, 48] and list(line.get_ydata()) == values
+    assert list(line.get_xdata()) == [9, 18, 27, 36, 45, 54] and list(line.get_ydata()) == values
 
 
 def test_several_runs_are_one_line_with_their_spread(made: Made) -> None:
