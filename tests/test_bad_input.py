@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import os
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -482,9 +484,14 @@ def test_an_output_that_is_no_directory_to_write_to(tmp_path: Path, monkeypatch:
     (line,) = lines_of_check(data, tmp_path)
     assert line.startswith(f"output: expected a directory to write to, found {tmp_path / 'file'}")
     (tmp_path / "theirs").mkdir()
+
+    def refuse(prefix: str, dir: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "theirs")
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", refuse)
     (line,) = lines_of_check({**data, "output": str(tmp_path / "theirs")}, tmp_path)
-    assert line.startswith("output: expected a directory to write to")
+    assert line.startswith("output: expected a directory to write to") and "Read-only file system" in line
     with pytest.raises(ConfigError, match="expected a directory to write to"):
         next(iter(hpc_es.train({"task": {"env_id": "CartPole-v1"}}, tmp_path / "file")))
 

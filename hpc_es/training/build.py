@@ -86,18 +86,16 @@ def begin(
 def _check_output(directory: Path) -> None:
     """Raise ConfigError where the run directory cannot be made or written to; nothing is left of the attempt."""
     place = directory.absolute()
-    if place.exists():
-        if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-            text = f"expected a directory to write to, found {directory}, which is none; choose another --output"
-            raise ConfigError([("output", text)])
+    is_there = place.exists()
+    if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
         return
     while not place.exists():
         place = place.parent
     try:
         tempfile.TemporaryDirectory(prefix=".hpc_es_", dir=place).cleanup()
     except OSError as error:
-        text = f"{directory} cannot be made: {error.strerror}; choose another --output"
-        raise ConfigError([("output", text)]) from error
+        text = f"expected a directory to write to, found {directory}" if is_there else f"{directory} cannot be made"
+        raise ConfigError([("output", f"{text}: {error.strerror}; choose another --output")]) from error
 
 
 def task_and_policy(

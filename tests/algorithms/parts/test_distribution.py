@@ -133,7 +133,8 @@ def test_the_first_samples_spread_as_the_problem_says(kind: str) -> None:
 def test_options_of_restarts_without_restarts_are_told_of() -> None:
     task = {"kind": "function", "function": "tests.toys:noisy_bowl", "dimension": 3}
     given = {"kind": "cma_es", "max_restarts": 3, "population_factor": 3.0}
-    said = warnings_of(validate({"task": task, "policy": None, "algorithm": given}))
+    others = {"task": task, "policy": None, "stop": {"generations": 1}}
+    said = warnings_of(validate({**others, "algorithm": given}))
     assert [line.partition(":")[0] for line in said] == ["algorithm.max_restarts", "algorithm.population_factor"]
     assert all("does nothing: restarts is none" in line for line in said)
-    assert not warnings_of(validate({"task": task, "policy": None, "algorithm": {**given, "restarts": "ipop"}}))
+    assert not warnings_of(validate({**others, "algorithm": {**given, "restarts": "ipop"}}))
