@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 
 from hpc_es.algorithms.es import EvolutionStrategy, Options
-from hpc_es.core.data import ROW, Box, Results, Spaces
+from hpc_es.core.data import ROW, Box, Results, Spaces, flat_observations
 from hpc_es.core.keys import Keys
 from hpc_es.noise.counter import CounterNoise
 from hpc_es.noise.table import TableNoise, fill
@@ -27,19 +27,23 @@ class OnlySpaces:
     """A task of which only the shape is needed: 28 observations, 8 actions of 5 bins, as the Ant of the notebook."""
 
     name = "only spaces"
-    spaces = Spaces(28, Box(-np.ones(8, np.float32), np.ones(8, np.float32)))
+    spaces = Spaces(flat_observations(28), Box(-np.ones(8, np.float32), np.ones(8, np.float32)))
     episodes_per_job = 1
 
 
 def run() -> list[dict[str, Any]]:
     """One row for each kind of noise."""
     policy = mlp.MLP(mlp.Options(hidden_dims=(256, 256), action_bins=5), OnlySpaces.spaces)
-    assert policy.size == 83_496
+    size = policy.layout.size
+    assert size == 83_496
     keys, table = Keys(1), np.empty(25_000_000, np.float32)
     fill(table, keys, 0, 1)
     generation_seconds = EPISODES * STEPS * seconds_per_step()
     rows = []
-    for name, noise in (("table", TableNoise(table, keys, policy.size)), ("counter", CounterNoise(keys, policy.size))):
+    for name, noise in (
+        ("table", TableNoise(table, keys, size)),
+        ("counter", CounterNoise(keys, size)),
+    ):
         options: Any = Options(population_size=EPISODES)
         problem: Any = PolicyProblem(OnlySpaces(), policy, keys, ObservationNormalization(), 16)  # type: ignore[arg-type]
         algorithm = EvolutionStrategy(options, problem, noise, keys, 16)

@@ -10,9 +10,11 @@ import numpy as np
 
 from hpc_es.algorithms.parts.strategy import Strategy
 from hpc_es.config.options import Count, option, options
-from hpc_es.core.data import Candidates, Chunk, Results, Rows, State, Vectors, cut
+from hpc_es.core.data import Chunk, Results, Rows, State, cut
 from hpc_es.core.interfaces import Needs
 from hpc_es.core.keys import Purpose
+from hpc_es.core.population import Population
+from tests.populations import explicit
 
 
 @options
@@ -39,8 +41,8 @@ class Walker(Strategy):
         rngs = [self.keys.generator(Purpose.PERTURBATION, state.generation, job) for job in jobs]
         return np.stack([mean + 0.1 * rng.standard_normal(len(mean)).astype(mean.dtype) for rng in rngs])
 
-    def candidates(self, state: State, chunk: Chunk) -> Candidates:
-        return Vectors(self._steps(state, chunk.job_numbers))
+    def candidates(self, state: State, chunk: Chunk) -> Population:
+        return explicit(self._steps(state, chunk.job_numbers))
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
         best = int(np.nanargmax(results.rows["return_"]))

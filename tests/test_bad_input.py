@@ -44,7 +44,7 @@ MISTAKES = {
         ["task.wrappers=['gymnasium.wrappers:FlattenObservations']"],
         "task.wrappers[0]: expected 'module:Class', found 'gymnasium.wrappers:FlattenObservations'",
     ),
-    "images": ([f"task.env_id={TOY}", "task.env_kwargs.observations=image"], "expected flat observations"),
+    "images": ([f"task.env_id={TOY}", "task.env_kwargs.observations=image"], "takes flat observations"),
     "dicts": ([f"task.env_id={TOY}", "task.env_kwargs.observations=dict"], "FlattenObservation' to task.wrappers"),
     "keywords": (
         ["task.env_kwargs.colour=red"],
@@ -318,6 +318,7 @@ def test_a_start_tells_the_same_as_check(arguments: list[str], tmp_path: Path) -
 
 LINEAR = """
 from hpc_es.config.options import option, options
+from hpc_es.core.population import Layout
 
 @options
 class Options:
@@ -328,11 +329,11 @@ class Linear:
     action_noise_std, rows_are_independent = 0.0, True
 
     def __init__(self, options, spaces):
-        self.size, self.action = spaces.observations, options.action
+        self.layout, self.action = Layout({"weights": spaces.observations.shape}), options.action
 
     def initial(self, rng):
         import numpy as np
-        return np.zeros(self.size, np.float32)
+        return np.zeros(self.layout.size, np.float32)
 
     def bind(self, parameters, normaliser):
         return self

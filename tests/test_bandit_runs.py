@@ -44,12 +44,12 @@ def test_a_resumed_run_gives_the_same_bits(alone: Path, tmp_path: Path) -> None:
 
 def test_a_loaded_policy_remembers_until_it_is_restarted(alone: Path) -> None:
     policy = load_policy(alone)
-    assert policy.spaces.observations == 4
+    assert policy.spaces.observations.size == 4
     seen = [[0, 0, 0, 0], [1, 1, 0, 0.125], [0, 0, 1, 0.25]]
     first = [policy(observation) for observation in seen]
     policy.restart()
     assert [policy(observation) for observation in seen] == first
-    assert policy.policy.size == 4 * 6 * (4 + 6 + 1) + 4 * 5 * (6 + 5 + 1) + 2 * (5 + 1)
+    assert policy.policy.layout.size == 4 * 6 * (4 + 6 + 1) + 4 * 5 * (6 + 5 + 1) + 2 * (5 + 1)
 
 
 @pytest.mark.tensorflow

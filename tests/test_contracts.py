@@ -28,18 +28,18 @@ from hpc_es.core.data import (
     Field,
     Jobs,
     Outcome,
-    Perturbed,
     Results,
     Rows,
     Spaces,
     State,
+    flat_observations,
     numbered,
     row_dtype,
-    unperturbed,
 )
-from hpc_es.core.interfaces import Needs, Noise, Offers
+from hpc_es.core.interfaces import Needs, Offers
 from hpc_es.core.keys import Keys
 from hpc_es.core.places import RunPlace
+from hpc_es.core.population import Noise
 from hpc_es.mpi.work import Work
 from hpc_es.mpi.world import World
 from hpc_es.noise.counter import CounterNoise
@@ -48,6 +48,7 @@ from hpc_es.training.build import Parts, parts, task_and_policy
 from hpc_es.training.failure_reports import FailureReports
 from hpc_es.training.generation import Generation
 from hpc_es.training.replay import LearnedFrom, updated
+from tests.populations import centre, population
 from tests.toys import batch, nothing
 
 PROGRAMS = {"task": {"kind": "programs", "name": "reverse", "max_code_length": 30}, "policy": None}
@@ -504,7 +505,7 @@ def evaluated(made: Parts, word: str, numbers: range, polls: list[int] | None = 
         return played
     directions = np.random.default_rng(1).standard_normal((8, found.size)).astype(np.float32)
     theta = found.initial(np.random.default_rng(0))
-    candidates = Perturbed(theta, directions, np.array(numbers), np.full(len(numbers), 0.5, theta.dtype))
+    candidates = population(theta, directions, np.array(numbers), np.full(len(numbers), 0.5, theta.dtype))
     of_vectors: Outcome = found.evaluate(candidates, jobs, found.carried(), poll)
     return of_vectors
 
@@ -566,7 +567,7 @@ def test_a_vector_problem_begins_with_a_vector_of_its_size(kind: str) -> None:
     first, second = (found.initial(np.random.default_rng(1)) for _ in range(2))
     assert (first.dtype, first.shape) == (found.dtype, (found.size,))
     assert same(first, second) and not same(first, found.initial(np.random.default_rng(2)))
-    assert sum(int(np.prod(shape)) for shape in found.layout.values()) == found.size
+    assert found.layout.size == found.size
 
 
 @pytest.mark.parametrize("kind", [kind for kind, word in PROBLEMS if word == "vectors"])
@@ -575,7 +576,7 @@ def test_purposes_have_episodes_of_their_own(kind: str) -> None:
     found: Any = problem(kind, "vectors").problem
     theta = found.initial(np.random.default_rng(0))
     returns = [
-        found.evaluate(unperturbed(theta, 8), Jobs(2, range(8), range(8), purpose), found.carried(), nothing).rows
+        found.evaluate(centre(theta, 8), Jobs(2, range(8), range(8), purpose), found.carried(), nothing).rows
         for purpose in ("train", "probe", "evaluate")
     ]
     assert len({rows["return_"].tobytes() for rows in returns}) == 3
@@ -612,7 +613,7 @@ def noise_of(kind: str, size: int) -> Noise:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_weighted_sums_are_plain_sums(kind: str, dtype: type[np.floating]) -> None:
     made, weights = noise_of(kind, 6), np.array([[1.5, -2, 0], [0, 3, 0.25], [-1, 1, 1]])
-    found = made.weighted_sums(7, weights, (1, 2, 1), 0, 6, np.dtype(dtype))
+    found = made.weighted_sums(7, weights, (1, 2, 1), 0, np.dtype(dtype))
     assert (found.shape, found.dtype) == ((3, 6), dtype)
     np.testing.assert_allclose(found, Plain(made, 6).sums(7, weights, (1, 2, 1)), rtol=1e-5, atol=1e-6)
 
@@ -620,7 +621,7 @@ def test_weighted_sums_are_plain_sums(kind: str, dtype: type[np.floating]) -> No
 # Policies.
 
 BOX = Box(np.array([-1, -2], np.float32), np.array([1, 2], np.float32))
-SPACES = (Spaces(3, BOX), Spaces(3, Discrete(4, start=2)))
+SPACES = (Spaces(flat_observations(3), BOX), Spaces(flat_observations(3), Discrete(4, start=2)))
 
 
 def policy_of(kind: str, spaces: Spaces) -> Policy:
@@ -632,9 +633,9 @@ def policy_of(kind: str, spaces: Spaces) -> Policy:
 def bound(policy: Policy, jobs: int, rows: Sequence[int] | None = None) -> Any:
     """An actor for jobs with parameters of their own, or some of them."""
     rng = np.random.default_rng(0)
-    theta, directions = policy.initial(rng), rng.standard_normal((jobs, policy.size)).astype(np.float32)
+    theta, directions = policy.initial(rng), rng.standard_normal((jobs, policy.layout.size)).astype(np.float32)
     chosen = np.array(range(jobs) if rows is None else rows, np.intp)
-    return policy.bind(Perturbed(theta, directions, chosen, np.full(len(chosen), 0.5, np.float32)), None)
+    return policy.bind(population(theta, directions, chosen, np.full(len(chosen), 0.5, np.float32)), None)
 
 
 def acted(actor: Any, observations: Any) -> list[Any]:
@@ -650,7 +651,7 @@ OBSERVATIONS = np.random.default_rng(1).standard_normal((4, 5, 3)).astype(np.flo
 def test_initial_parameters(kind: str, spaces: Spaces) -> None:
     policy = policy_of(kind, spaces)
     first, second = (policy.initial(np.random.default_rng(1)) for _ in range(2))
-    assert (first.dtype, first.shape) == (np.float32, (policy.size,))
+    assert (first.dtype, first.shape) == (np.float32, (policy.layout.size,))
     assert same(first, second)
     assert not same(first, policy.initial(np.random.default_rng(2)))
 

@@ -89,7 +89,7 @@ def drawn(rows: int, seed: int | None) -> list[int]:
     """What a loaded policy pulls of two arms that it finds alike, in 300 steps."""
     rng = None if seed is None else np.random.default_rng(seed)
     policy = LoadedPolicy(*indifferent(), rng=rng)
-    pulls = [np.ravel(policy(np.zeros((rows, policy.spaces.observations)))) for _ in range(300)]
+    pulls = [np.ravel(policy(np.zeros((rows, policy.spaces.observations.size)))) for _ in range(300)]
     return [int(pull) for step in pulls for pull in step]
 
 

@@ -12,13 +12,14 @@ import pytest
 
 from hpc_es import cli
 from hpc_es.config.kinds import module
-from hpc_es.core.data import Box, Float32, Normaliser, Perturbed, Spaces
+from hpc_es.core.data import Box, Float32, Normaliser, Spaces, flat_observations
 from hpc_es.policies.mlp import keras_model as mlp_keras
 from hpc_es.policies.mlp.policy import MLP, Options
 from hpc_es.report.saved_policy import load_policy
 from hpc_es.storage import checkpoint
 from tests import runs
 from tests.harness import python, script
+from tests.populations import population
 from tests.trained import HEADS, NORMALISED, NORMALISER, WIDTH, outputs, run
 
 keras: Any = None
@@ -39,13 +40,13 @@ def _imported_late() -> None:
 def policy(head: str, activation: str) -> MLP:
     space, bins = (HALF, None) if head == INFINITE else HEADS[head]
     options: Any = {"hidden_dims": (8, 6), "activation": activation, "action_bins": bins}
-    return MLP(Options(**options), Spaces(WIDTH, space))
+    return MLP(Options(**options), Spaces(flat_observations(WIDTH), space))
 
 
 def expected(network: MLP, theta: Float32, normaliser: Normaliser | None) -> Any:
-    none = np.empty((0, network.size), np.float32)
+    none = np.empty((0, network.layout.size), np.float32)
     rows = len(SEEN)
-    alone = Perturbed(theta, none, np.zeros(rows, np.intp), np.zeros(rows, np.float32))
+    alone = population(theta, none, np.zeros(rows, np.intp), np.zeros(rows, np.float32))
     return network.bind(alone, normaliser).act(SEEN)
 
 
@@ -54,7 +55,7 @@ def expected(network: MLP, theta: Float32, normaliser: Normaliser | None) -> Any
 @pytest.mark.parametrize("activation", ["tanh", "relu", "leaky_relu", "elu"])
 def test_equal_to_numpy_after_saving(activation: str, head: str, normaliser: Normaliser | None, tmp_path: Path) -> None:
     network = policy(head, activation)
-    theta = np.random.default_rng(4).standard_normal(network.size).astype(np.float32)
+    theta = np.random.default_rng(4).standard_normal(network.layout.size).astype(np.float32)
     mlp_keras.model(network, theta, normaliser).save(tmp_path / "policy.keras")
     found = np.asarray(keras.models.load_model(tmp_path / "policy.keras")(SEEN))
     wanted = expected(network, theta, normaliser)
@@ -68,8 +69,11 @@ def test_equal_to_numpy_after_saving(activation: str, head: str, normaliser: Nor
 
 def test_an_exported_linear_policy_ignores_what_never_varied(tmp_path: Path) -> None:
     """As in training: such an input is 0 wherever it moves to, and nothing is clipped."""
-    network = MLP(Options(hidden_dims=(), bias=False), Spaces(WIDTH, Box(np.full(2, -9e3, np.float32), 9e3 * ONES)))
-    theta = np.random.default_rng(4).standard_normal(network.size).astype(np.float32)
+    network = MLP(
+        Options(hidden_dims=(), bias=False),
+        Spaces(flat_observations(WIDTH), Box(np.full(2, -9e3, np.float32), 9e3 * ONES)),
+    )
+    theta = np.random.default_rng(4).standard_normal(network.layout.size).astype(np.float32)
     normaliser = (NORMALISER[0], np.array([1, np.inf, 0.01, 1, 1], np.float32), np.inf)
     mlp_keras.model(network, theta, normaliser).save(tmp_path / "policy.keras")
     found = np.asarray(keras.models.load_model(tmp_path / "policy.keras")(SEEN))
@@ -179,9 +183,9 @@ def test_every_checkpoint_of_a_run_is_exported(tmp_path: Path) -> None:
 def test_the_value_is_the_last_output(kind: str) -> None:
     """It is linear in what the output layer sees: tanh of the hidden layer, or the LSTM's h."""
     network: Any = module("policies", kind)
-    made = network.build(network.Options(hidden_dims=(4,)), Spaces(WIDTH, HEADS["discrete"][0]))
+    made = network.build(network.Options(hidden_dims=(4,)), Spaces(flat_observations(WIDTH), HEADS["discrete"][0]))
     rng = np.random.default_rng(3)
-    theta, value = (rng.standard_normal(n).astype(np.float32) for n in (made.size, 5))
+    theta, value = (rng.standard_normal(n).astype(np.float32) for n in (made.layout.size, 5))
     build = importlib.import_module(f"hpc_es.policies.{kind}.keras_model").model
     model = build(made, theta, None, value=value)
     if kind == "mlp":

@@ -98,7 +98,7 @@ def test_actions_are_ready_for_the_environment() -> None:
 def test_attributes() -> None:
     policy = load_policy(run(env("Reach")), "last")
     assert (policy.generation, policy.which, policy.params) == (2, "last", 3 * 4 + 4 + 4 * 2 + 2)
-    assert policy.spaces.observations == 3
+    assert policy.spaces.observations.size == 3
     assert policy.config.task.env_id == "tests.toys:Reach-v0"
 
 

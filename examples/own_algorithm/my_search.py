@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpc_es.algorithms.parts.pairs import Pairs
 from hpc_es.algorithms.parts.strategy import Strategy
 from hpc_es.config.options import Count, Positive, option, options
-from hpc_es.core.data import Arrays, Candidates, Chunk, Results, Rows, State, cut
-from hpc_es.core.interfaces import Needs, Noise, VectorProblem
+from hpc_es.core.data import Array, Arrays, Chunk, Results, Rows, State, cut
+from hpc_es.core.interfaces import Needs, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
+from hpc_es.core.population import Noise, Population
 
 
 @options
@@ -29,7 +29,6 @@ class Hill(Strategy):
     """The strategy; all of its methods are pure functions of their arguments, the options and the keys."""
 
     Options, NEEDS = HillOptions, Needs(searches="vectors", noise=True)  # with `build`, what makes this class a kind
-    pairs = Pairs(mirrored=False)
 
     @staticmethod
     def build(options: HillOptions, problem: VectorProblem, noise: Noise, keys: Keys, chunk_size: int) -> Hill:
@@ -45,23 +44,22 @@ class Hill(Strategy):
         """Return one round of jobs."""
         return [] if round else cut(self.options.population_size, self.chunk_size)
 
-    def candidates(self, state: State, chunk: Chunk) -> Candidates:
+    def candidates(self, state: State, chunk: Chunk) -> Population:
         """Return theta + sigma * eps of a chunk's jobs."""
-        sigma = self.options.sigma
-        return self.pairs.perturbed(state.theta, self.noise, state.generation, chunk.job_numbers, sigma)
+        return self.perturbed(state, chunk, self.options.sigma)
 
-    def prepare(self, state: State, rows: Rows) -> int:
-        """Return the job with the greatest return; failed ones have NaN."""
-        return int(np.argmax(np.nan_to_num(rows["return_"], nan=-np.inf)))
+    def prepare(self, state: State, rows: Rows) -> Array:
+        """Return the weights of the jobs, [1, jobs]: 1 for the one with the greatest return; failed ones have NaN."""
+        best = np.argmax(np.nan_to_num(rows["return_"], nan=-np.inf))
+        return (np.arange(len(rows)) == best)[np.newaxis].astype(np.float64)
 
-    def contribute(self, state: State, prepared: int, block: int) -> Arrays:
+    def contribute(self, state: State, prepared: Array, block: int) -> Arrays:
         """Return the direction of that job in one block of parameters."""
-        start, stop = block * self.noise.block, min((block + 1) * self.noise.block, self.problem.size)
-        return {"direction": self.noise.direction(state.generation, prepared, start, stop)}
+        return {"direction": self.weighted_sums(state, prepared, (1,), block)[0]}
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
         """Go there, where it is better than anything before."""
-        found, best = float(results.rows["return_"][results.prepared]), float(state.master["best"])
+        found, best = float(results.rows["return_"][results.prepared.argmax()]), float(state.master["best"])
         theta = state.theta
         if found > best:
             direction = np.concatenate([block["direction"] for block in results.blocks])

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.config.options import Count, Positive, option, options
-from hpc_es.core.data import Array, Candidates, Float32, Normaliser, Spaces
+from hpc_es.core.data import Array, Float32, Normaliser, Spaces
+from hpc_es.core.population import Layout, Population
 from hpc_es.policies.networks.heads import Head
 from hpc_es.policies.networks.inputs import normalise
 
@@ -34,24 +35,23 @@ class Waves:
     def __init__(self, options: Any, spaces: Spaces) -> None:
         self.head = Head.of(spaces.actions, None)
         self.factors = options.lowest * np.arange(1, options.frequencies + 1, dtype=np.float32)
-        self.inputs = options.frequencies * spaces.observations + 1
-        self.size = self.inputs * self.head.outputs
+        inputs = options.frequencies * spaces.observations + 1
+        self.layout = Layout({"weights": (inputs, self.head.outputs)})
 
     def initial(self, rng: np.random.Generator) -> Float32:
-        """Return initial parameters, float32[size]."""
-        return np.zeros(self.size, np.float32)
+        """Return initial parameters, float32[layout.size]."""
+        return np.zeros(self.layout.size, np.float32)
 
-    def bind(self, parameters: Candidates, normaliser: Normaliser | None) -> Actor:
+    def bind(self, parameters: Population, normaliser: Normaliser | None) -> Actor:
         """Return an actor for the jobs of a chunk."""
-        return Actor(self, parameters.stacked(), normaliser)
+        return Actor(self, parameters.part("weights"), normaliser)
 
 
 class Actor:
     """One row a job, each with weights of its own."""
 
-    def __init__(self, policy: Waves, stack: Float32, normaliser: Normaliser | None) -> None:
-        self._policy, self._normaliser = policy, normaliser
-        self._weights = stack.reshape(len(stack), policy.inputs, policy.head.outputs)
+    def __init__(self, policy: Waves, weights: Float32, normaliser: Normaliser | None) -> None:
+        self._policy, self._weights, self._normaliser = policy, weights, normaliser
 
     def act(self, observations: Float32) -> Array:
         """Return the actions of all rows from float32[rows, observations]; a row's do not depend on the others."""

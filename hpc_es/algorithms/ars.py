@@ -24,8 +24,9 @@ from hpc_es.algorithms.parts.optimizers import learning_rate
 from hpc_es.algorithms.parts.paired import PairedStrategy, Weights
 from hpc_es.algorithms.parts.samples import first_deviations
 from hpc_es.config.options import Count, Positive, option, options
-from hpc_es.core.data import Array, Candidates, Chunk, Float64, Results, Rows, State
+from hpc_es.core.data import Array, Chunk, Float64, Results, Rows, State
 from hpc_es.core.interfaces import Needs
+from hpc_es.core.population import Population
 
 NEEDS = Needs(
     searches="vectors",
@@ -89,10 +90,10 @@ class AugmentedRandomSearch(PairedStrategy):
         """Return theta from the problem; no updates were made."""
         return State(0, {"theta": self.first_theta()}, {"updates": np.array(0)})
 
-    def candidates(self, state: State, chunk: Chunk) -> Candidates:
+    def candidates(self, state: State, chunk: Chunk) -> Population:
         """Return theta +- nu delta."""
         sigma, ratios = self._deviations
-        return self.pairs.perturbed(state.theta, self.noise, state.generation, chunk.job_numbers, sigma, ratios)
+        return self.perturbed(state, chunk, sigma, ratios)
 
     def whole(self, rows: Rows) -> Array:
         """Return bool[directions], those both of whose returns are finite: sigma_R is not, with another one."""

@@ -22,8 +22,9 @@ from hpc_es.algorithms.parts.gradient import norm
 from hpc_es.algorithms.parts.recombination import of_samples
 from hpc_es.algorithms.parts.transformed import Transformed
 from hpc_es.config.options import option, options
-from hpc_es.core.data import Arrays, Candidates, Chunk, Float64, Rows, State, Vectors
+from hpc_es.core.data import Arrays, Chunk, Float64, Rows, State
 from hpc_es.core.interfaces import Needs, VectorProblem
+from hpc_es.core.population import Explicit, Population
 
 NEEDS = Needs(searches="vectors", noise=True, growing=True, presets={"noise.kind": "counter"})
 
@@ -58,11 +59,11 @@ class CMAES(DistributionStrategy):
     def _samples(self) -> Transformed:
         return Transformed(self.noise, self.problem.size)
 
-    def candidates(self, state: State, chunk: Chunk) -> Candidates:
+    def candidates(self, state: State, chunk: Chunk) -> Population:
         """Return m + sigma C^(1/2) z."""
         jobs, theta, root = chunk.job_numbers, state.theta, state.shared["root"]
         steps = self._samples.steps(state.generation, self.population(state), jobs, root)
-        return Vectors((theta + state.shared["sigma"] * steps).astype(theta.dtype, copy=False))
+        return Explicit(self.problem.layout, (theta + state.shared["sigma"] * steps).astype(theta.dtype, copy=False))
 
     def weights(self, state: State, rows: Rows) -> Float64:
         """Return the weights of the samples, float64[samples]."""

@@ -20,7 +20,7 @@ import numpy as np
 from hpc_es.algorithms.parts import distribution, stopping
 from hpc_es.algorithms.parts.by_distance import Weights, by_distance, by_rank, far_factor
 from hpc_es.algorithms.parts.covariance import expected_length
-from hpc_es.algorithms.parts.distribution import DistributionStrategy, Population, Ranked
+from hpc_es.algorithms.parts.distribution import DistributionStrategy, PopulationSize, Ranked
 from hpc_es.algorithms.parts.gradient import norm
 from hpc_es.algorithms.parts.pairs import Pairs
 from hpc_es.algorithms.parts.rank_one import RankOne, dot
@@ -32,7 +32,6 @@ from hpc_es.core.data import (
     Field,
     Float64,
     Outcome,
-    Perturbed,
     Poll,
     Results,
     Rows,
@@ -41,6 +40,7 @@ from hpc_es.core.data import (
 )
 from hpc_es.core.interfaces import Needs
 from hpc_es.core.keys import Purpose
+from hpc_es.core.population import Perturbed
 
 ALONG = Field("along", "<f8")  # of a sample's z, its part along v
 LENGTH = Field("norm", "<f8")  # and its length
@@ -56,7 +56,7 @@ class Options(distribution.Options):
     """`algorithm:` with `kind: cr_fm_nes`."""
 
     kind: Literal["cr_fm_nes"] = option("the algorithm's module in hpc_es/algorithms", "cr_fm_nes")
-    population_size: Population | None = option(
+    population_size: PopulationSize | None = option(
         "jobs of a generation, two a mirrored pair; null: 4 + 3 ln(parameters), made even", None
     )
 
@@ -117,7 +117,7 @@ def constants(size: int, population: int) -> Constants:
     return Constants(size, population, mueff, c_s, c_c, expected_length(size), far_factor(size))
 
 
-Drawn = tuple[Perturbed, Float64, Float64]  # samples, and of each z its part along v and its length
+Sampled = tuple[Perturbed, Float64, Float64]  # samples, and of each z its part along v and its length
 
 
 @dataclass(frozen=True)
@@ -166,18 +166,18 @@ class CRFMNES(DistributionStrategy):
     def _last(self) -> dict[str, Any]:
         return {"state": None}
 
-    def _drawn(self, state: State, chunk: Chunk) -> Drawn:
+    def _drawn(self, state: State, chunk: Chunk) -> Sampled:
         """Return a chunk's samples; the last ones are kept, as `ask` and `tell` want the same."""
         last = self._last
         if last["state"] is not state or last["chunk"] != chunk:
             drawn = self._made(state, chunk)
-            if drawn[0].directions.size > KEPT:
+            if len(drawn[0].directions) * self.problem.size > KEPT:
                 return drawn
             last.update(state=state, chunk=chunk, drawn=drawn)
-        found: Drawn = last["drawn"]
+        found: Sampled = last["drawn"]
         return found
 
-    def _made(self, state: State, chunk: Chunk) -> Drawn:
+    def _made(self, state: State, chunk: Chunk) -> Sampled:
         """Return a chunk's samples, and of each z its part along v and its length, from one draw of the noise."""
         jobs, size, dtype = chunk.job_numbers, self.problem.size, self.problem.dtype
         numbers, shape = self.pairs.among(jobs), RankOne(state.shared["v"])
@@ -187,7 +187,7 @@ class CRFMNES(DistributionStrategy):
             z = self.noise.direction(state.generation, pair, 0, size)
             along[place], lengths[place] = dot(shape.axis, z), norm(z)
             np.multiply(shape.sample(z, along[place]), scales, out=directions[place])
-        candidates = self.pairs.along(state.theta, directions, jobs)
+        candidates = self.pairs.along(self.problem.layout, state.theta, directions, jobs)
         return candidates, self.pairs.signs(jobs) * along[candidates.rows], lengths[candidates.rows]
 
     # The update.

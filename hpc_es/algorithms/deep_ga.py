@@ -24,8 +24,9 @@ from hpc_es.algorithms.parts.recombination import nothing_to_learn, ranking
 from hpc_es.algorithms.parts.strategy import Strategy
 from hpc_es.config.options import Count, Natural, Positive, option, options
 from hpc_es.config.warnings import unused
-from hpc_es.core.data import Array, Candidates, Chunk, Float64, Jobs, Results, Rows, State, Vectors, cut
-from hpc_es.core.interfaces import Needs, Noise, VectorProblem
+from hpc_es.core.data import Array, Chunk, Float64, Jobs, Results, Rows, State, cut
+from hpc_es.core.interfaces import Needs, VectorProblem
+from hpc_es.core.population import Explicit, Noise, Population
 
 NEEDS = Needs(searches="vectors", noise=True, growing=True, presets={"noise.kind": "counter"})
 
@@ -113,9 +114,10 @@ class DeepGA(Strategy):
         """Return who is validated: the elite, which so stays where it is as good as the best, then children."""
         return [] if selected.reason else [ELITE, *selected.order[: self.options.validate_top - 1]]
 
-    def candidates(self, state: State, chunk: Chunk) -> Candidates:
+    def candidates(self, state: State, chunk: Chunk) -> Population:
         """Return children."""
-        return Vectors(np.stack([self.genomes.vector(state, job) for job in chunk.job_numbers]))
+        vectors = np.stack([self.genomes.vector(state, job) for job in chunk.job_numbers])
+        return Explicit(self.problem.layout, vectors)
 
     def centre(self, state: State, parent: int) -> Array:
         """Return the elite, or a child that is validated."""

@@ -22,9 +22,10 @@ from hpc_es.algorithms.parts.pairs import Pairs
 from hpc_es.algorithms.parts.ranking import BY_SIGNS, Shaping, shaped
 from hpc_es.algorithms.parts.rounds import round_of_jobs
 from hpc_es.config.options import Count, Natural, NonNegative, Positive, option, options
-from hpc_es.core.data import SIGN_RETURN, Candidates, Chunk, Float64, Results, Rows, State
+from hpc_es.core.data import SIGN_RETURN, Chunk, Float64, Results, Rows, State
 from hpc_es.core.interfaces import Needs, VectorProblem
 from hpc_es.core.keys import Purpose
+from hpc_es.core.population import Population
 
 NEEDS = Needs(searches="vectors", noise=True)
 
@@ -76,9 +77,9 @@ class EvolutionStrategy(PairedStrategy):
             round, rows, given.population_size, given.min_timesteps_per_generation, chunk_size=self.chunk_size
         )
 
-    def candidates(self, state: State, chunk: Chunk) -> Candidates:
+    def candidates(self, state: State, chunk: Chunk) -> Population:
         """Return perturbed thetas."""
-        return self.pairs.perturbed(state.theta, self.noise, state.generation, chunk.job_numbers, self.options.sigma)
+        return self.perturbed(state, chunk, self.options.sigma)
 
     def weights(self, state: State, returns: Float64, rows: Rows) -> Weights:
         """Return w_i of the pairs."""

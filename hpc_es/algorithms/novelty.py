@@ -34,7 +34,6 @@ from hpc_es.config.warnings import unused
 from hpc_es.core.data import (
     BEHAVIOUR,
     Array,
-    Candidates,
     Chunk,
     Field,
     Float64,
@@ -48,6 +47,7 @@ from hpc_es.core.data import (
 )
 from hpc_es.core.interfaces import Needs, VectorProblem
 from hpc_es.core.keys import Purpose
+from hpc_es.core.population import Population
 
 NOVELTY = Field("novelty", "<f8")
 NEEDS = Needs(
@@ -171,10 +171,9 @@ class NoveltySearch(PairedStrategy):
             shared |= progress.arrays()
         return replace(state, shared=shared)
 
-    def candidates(self, state: State, chunk: Chunk) -> Candidates:
+    def candidates(self, state: State, chunk: Chunk) -> Population:
         """Return perturbations of the parent."""
-        theta = self.centre(state, chunk.parent)
-        return self.pairs.perturbed(theta, self.noise, state.generation, chunk.job_numbers, self.options.sigma)
+        return self.perturbed(state, chunk, self.options.sigma, centre=self.centre(state, chunk.parent))
 
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         """Evaluate a chunk; the rank that does so also finds the novelty of its jobs."""

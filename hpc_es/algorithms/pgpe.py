@@ -30,8 +30,9 @@ from hpc_es.algorithms.parts.rounds import round_of_jobs
 from hpc_es.algorithms.parts.samples import first_deviations
 from hpc_es.config.options import Count, Fraction, Natural, NonNegative, Positive, option, options
 from hpc_es.config.warnings import unused
-from hpc_es.core.data import Array, Candidates, Chunk, Float64, Results, Rows, State
+from hpc_es.core.data import Array, Chunk, Float64, Results, Rows, State
 from hpc_es.core.interfaces import Needs
+from hpc_es.core.population import Population
 
 NEEDS = Needs(searches="vectors", noise=True, presets={"noise.kind": "counter"})
 SPEEDS = 15  # of ClipUp that the first radius is, as its authors have it for Walker2d and LunarLander
@@ -136,10 +137,9 @@ class PGPE(PairedStrategy):
         least, most = self.options.min_timesteps_per_generation, self.options.max_population_size
         return round_of_jobs(round, rows, self.population(state), least, most, chunk_size=self.chunk_size)
 
-    def candidates(self, state: State, chunk: Chunk) -> Candidates:
+    def candidates(self, state: State, chunk: Chunk) -> Population:
         """Return mu + s z and mu - s z."""
-        jobs, deviations = chunk.job_numbers, state.shared["deviations"]
-        return self.pairs.perturbed(state.theta, self.noise, state.generation, jobs, 1.0, deviations)
+        return self.perturbed(state, chunk, 1.0, state.shared["deviations"])
 
     def weights(self, state: State, returns: Float64, rows: Rows) -> Weights:
         """Return the weights of z and of its square."""

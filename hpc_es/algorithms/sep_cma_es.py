@@ -19,10 +19,10 @@ from hpc_es.algorithms.parts.covariance import expected_length
 from hpc_es.algorithms.parts.distribution import DistributionStrategy, Ranked
 from hpc_es.algorithms.parts.gradient import norm
 from hpc_es.algorithms.parts.recombination import of_samples
-from hpc_es.algorithms.parts.samples import directions
 from hpc_es.config.options import option, options
-from hpc_es.core.data import Array, Arrays, Candidates, Chunk, Float64, Rows, State, Vectors
+from hpc_es.core.data import Array, Arrays, Chunk, Float64, Rows, State
 from hpc_es.core.interfaces import Needs
+from hpc_es.core.population import Population
 
 NEEDS = Needs(searches="vectors", noise=True, growing=True, presets={"noise.kind": "counter"})
 
@@ -77,11 +77,10 @@ class SepCMAES(DistributionStrategy):
         shared = {"sigma": np.array(step), "deviations": ratios.astype(self.problem.dtype)}
         return shared, {"sigma_path": zeros, "covariance_path": zeros}
 
-    def candidates(self, state: State, chunk: Chunk) -> Candidates:
+    def candidates(self, state: State, chunk: Chunk) -> Population:
         """Return m + sigma d z."""
-        drawn = directions(self.noise, state.generation, chunk.job_numbers, self.problem.size)
-        scales = state.shared["deviations"] * self.problem.dtype.type(state.shared["sigma"])
-        return Vectors(state.theta + scales * drawn)
+        deviations = state.shared["deviations"] * self.problem.dtype.type(state.shared["sigma"])
+        return self.perturbed(state, chunk, 1.0, deviations)
 
     def weights(self, state: State, rows: Rows) -> Array:
         """Return the weights of z and of its square, float64[2, samples]."""

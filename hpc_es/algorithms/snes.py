@@ -21,10 +21,10 @@ import numpy as np
 from hpc_es.algorithms.parts import distribution, stopping
 from hpc_es.algorithms.parts.distribution import DistributionStrategy, Ranked
 from hpc_es.algorithms.parts.recombination import of_samples, utilities
-from hpc_es.algorithms.parts.samples import directions
 from hpc_es.config.options import Positive, option, options
-from hpc_es.core.data import Array, Arrays, Candidates, Chunk, Float64, Rows, State, Vectors
+from hpc_es.core.data import Array, Arrays, Chunk, Float64, Rows, State
 from hpc_es.core.interfaces import Needs
+from hpc_es.core.population import Population
 
 NEEDS = Needs(searches="vectors", noise=True, growing=True, presets={"noise.kind": "counter"})
 
@@ -48,10 +48,9 @@ class SNES(DistributionStrategy):
         """Return these deviations."""
         return {"deviations": (step * ratios).astype(self.problem.dtype)}, {}
 
-    def candidates(self, state: State, chunk: Chunk) -> Candidates:
+    def candidates(self, state: State, chunk: Chunk) -> Population:
         """Return m + sigma z."""
-        drawn = directions(self.noise, state.generation, chunk.job_numbers, self.problem.size)
-        return Vectors(state.theta + state.shared["deviations"] * drawn)
+        return self.perturbed(state, chunk, 1.0, state.shared["deviations"])
 
     def weights(self, state: State, rows: Rows) -> Array:
         """Return the utilities, for z and for its square, float64[2, samples]."""

@@ -26,8 +26,9 @@ from hpc_es.algorithms.parts.distribution import DistributionStrategy, Ranked
 from hpc_es.algorithms.parts.recombination import of_samples, utilities
 from hpc_es.algorithms.parts.transformed import Transformed
 from hpc_es.config.options import Positive, option, options
-from hpc_es.core.data import Arrays, Candidates, Chunk, Float64, Rows, State, Vectors
+from hpc_es.core.data import Arrays, Chunk, Float64, Rows, State
 from hpc_es.core.interfaces import Needs, VectorProblem
+from hpc_es.core.population import Explicit, Population
 
 NEEDS = Needs(searches="vectors", noise=True, growing=True, presets={"noise.kind": "counter"})
 
@@ -56,11 +57,11 @@ class XNES(DistributionStrategy):
     def _samples(self) -> Transformed:
         return Transformed(self.noise, self.problem.size)
 
-    def candidates(self, state: State, chunk: Chunk) -> Candidates:
+    def candidates(self, state: State, chunk: Chunk) -> Population:
         """Return m + sigma B z."""
         jobs, theta, shape = chunk.job_numbers, state.theta, state.shared["shape"]
         steps = self._samples.steps(state.generation, self.population(state), jobs, shape)
-        return Vectors((theta + state.shared["sigma"] * steps).astype(theta.dtype, copy=False))
+        return Explicit(self.problem.layout, (theta + state.shared["sigma"] * steps).astype(theta.dtype, copy=False))
 
     def weights(self, state: State, rows: Rows) -> Float64:
         """Return the utilities, float64[samples]."""

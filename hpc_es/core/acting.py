@@ -13,16 +13,17 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Array, Candidates, Float32, Float64, Normaliser, Outcome, Poll
+from hpc_es.core.data import Array, Float32, Float64, Normaliser, Outcome, Poll
+from hpc_es.core.population import Layout, Population
 
 
 class Actor(Protocol):
     """A policy with the parameters of some jobs: it acts for all of them at once."""
 
-    def act(self, observations: Float32) -> Array:
-        """Return the actions of all rows, from float32[rows, observations].
+    def act(self, observations: Array) -> Array:
+        """Return the actions of all rows, from [rows, *shape] in the dtype of the task's ObservationSpec.
 
-        float32[rows, actions], or int64[rows] if the actions are Discrete.
+        float32[rows, actions] of a Box, int64[rows] of Discrete, int64[rows, choices] of MultiDiscrete actions.
         """
         ...
 
@@ -36,20 +37,20 @@ class Actor(Protocol):
 
 
 class Policy(Protocol):
-    """A function from observations to actions with `size` parameters in one flat float32 vector.
+    """A function from observations to actions, with a flat float32 vector of parameters.
 
     One that has `rows_are_independent`, and it is true, gives a row the same bits whatever other rows there are: then
     jobs may be evaluated in chunks of any size.
     """
 
-    size: int
+    layout: Layout  # of the parameters
     action_noise_std: float  # of training episodes
 
     def initial(self, rng: np.random.Generator) -> Float32:
-        """Return initial parameters, float32[size]."""
+        """Return initial parameters, float32[layout.size]."""
         ...
 
-    def bind(self, parameters: Candidates, normaliser: Normaliser | None) -> Actor:
+    def bind(self, parameters: Population, normaliser: Normaliser | None) -> Actor:
         """Return an actor for a chunk; `normaliser` is (mean, standard deviation, clip) of the observations.
 
         A deviation may be infinite, of an input that is to become 0; and so may the clip, where there is none.
@@ -81,11 +82,11 @@ class OnStep(Protocol):
     """What is called after every step of a chunk's episodes, by tasks that can, to learn from it."""
 
     def __call__(
-        self, jobs: Sequence[int], live: Sequence[int], observations: Float32, rewards: Float64, cut: Sequence[int]
+        self, jobs: Sequence[int], live: Sequence[int], observations: Array, rewards: Float64, cut: Sequence[int]
     ) -> None:
         """Take in a step of the rows `live`: what came of it, and the rows whose episode its time limit cut off.
 
-        `jobs` names the job (its place in the batch) of each row, observations are float32[rows, observations] and
+        `jobs` names the job (its place in the batch) of each row, observations are [rows, *shape] and
         rewards float64[rows]. The arrays are those that the task goes on with: copy what is to be kept.
         """
         ...

@@ -1,11 +1,12 @@
-"""What travels through a generation: chunks of jobs, their parameters, their rows, and the state."""
+"""What travels through a generation: chunks of jobs, their rows, and the state; candidates are in `population`."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -158,61 +159,6 @@ class Jobs:
         return len(self.numbers)
 
 
-# Parameters.
-
-
-class Candidates(Protocol):
-    """The parameters of a chunk's jobs; a problem that can share work between them looks for the form it knows."""
-
-    def __len__(self) -> int: ...
-
-    def stacked(self) -> Array:
-        """Return all parameters, [jobs, size], in the problem's dtype."""
-        ...
-
-
-@dataclass(frozen=True)
-class Perturbed:
-    """A centre and directions, theta + scale * direction, kept apart so that a policy may share the work on theta."""
-
-    theta: Array  # [params], in the problem's dtype
-    directions: Array  # [directions, params], float32 or the problem's dtype
-    rows: npt.NDArray[np.intp]  # intp[jobs], the direction of each job
-    scales: Array  # [jobs], in the problem's dtype, such as +sigma and -sigma; 0 is theta itself
-
-    def __len__(self) -> int:
-        return len(self.scales)
-
-    def stacked(self) -> Array:
-        """Return the parameters of all jobs, [jobs, params]."""
-        if not len(self.directions):
-            return np.repeat(self.theta[np.newaxis], len(self.scales), axis=0)
-        stack = self.directions[self.rows].astype(self.theta.dtype, copy=False)
-        stack *= self.scales[:, np.newaxis]
-        stack += self.theta
-        return stack
-
-
-def unperturbed(theta: Array, jobs: int) -> Perturbed:
-    """Return theta itself for so many jobs."""
-    none = np.empty((0, len(theta)), np.float32)
-    return Perturbed(theta, none, np.zeros(jobs, np.intp), np.zeros(jobs, theta.dtype))
-
-
-@dataclass(frozen=True)
-class Vectors:
-    """Ready-made parameters."""
-
-    values: Array  # [jobs, params]
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def stacked(self) -> Array:
-        """Return the parameters of all jobs, [jobs, params]."""
-        return self.values
-
-
 # Results.
 
 
@@ -298,10 +244,61 @@ class Discrete:
     n: int
     start: int = 0
 
+    def __str__(self) -> str:
+        return f"Discrete({self.n})"
+
+
+@dataclass(frozen=True)
+class MultiDiscrete:
+    """Several choices at once: element i is one of 0 .. counts[i] - 1."""
+
+    counts: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"MultiDiscrete({list(self.counts)})"
+
+
+Actions = Box | Discrete | MultiDiscrete
+
+
+@dataclass(frozen=True)
+class ObservationSpec:
+    """The shape and dtype of an observation as a policy gets it.
+
+    Images and other arrays of whole numbers keep the environment's dtype; all others, and every flat observation, are
+    float32.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether it is a vector."""
+        return len(self.shape) == 1
+
+    @property
+    def statistics(self) -> int:
+        """Number of means that normalisation has: one for each element, or of an image for each channel."""
+        return self.size if self.is_flat else self.shape[-1]
+
+    def __str__(self) -> str:
+        return str(self.size) if self.is_flat else f"{self.dtype}{list(self.shape)}"
+
+
+def flat_observations(width: int) -> ObservationSpec:
+    """Return the spec of vectors, float32[width]."""
+    return ObservationSpec((width,))
+
 
 @dataclass(frozen=True)
 class Spaces:
     """What a policy sees and does."""
 
-    observations: int  # width of the flat observation
-    actions: Box | Discrete
+    observations: ObservationSpec
+    actions: Actions

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hpc_es.core.data import Spaces
+    pass
 
 
 class UserError(Exception):
@@ -25,14 +25,6 @@ class ConfigError(UserError):
     def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(_line(key, text) for key, text in self.problems))
-
-
-class NotFlatError(ConfigError):
-    """Observations that no policy takes; `flattened` is what one would see and do after they are flattened."""
-
-    def __init__(self, problems: Sequence[tuple[str, str]], flattened: Spaces | None = None) -> None:
-        super().__init__(problems)
-        self.flattened = flattened
 
 
 class Problems(list[tuple[str, str]]):

@@ -31,11 +31,9 @@ from hpc_es.core.acting import Actor, Batch, Policy, Segments
 from hpc_es.core.data import (
     Array,
     Arrays,
-    Candidates,
     Carried,
     Chunk,
     Field,
-    Float32,
     Jobs,
     Outcome,
     Poll,
@@ -46,6 +44,7 @@ from hpc_es.core.data import (
 )
 from hpc_es.core.keys import Keys
 from hpc_es.core.places import RunPlace
+from hpc_es.core.population import Layout, Population
 
 Searched = Literal["vectors", "programs", "trajectories"]
 
@@ -150,16 +149,16 @@ class Problem(Protocol):
 class VectorProblem(Problem, Protocol):
     """A function of a vector: a policy's parameters, or coordinates of one's own."""
 
+    layout: Layout  # of the vector; `size` is layout.size
     size: int
     dtype: np.dtype[Any]  # of candidates, sums and state: float32 of policies, float64 of functions
-    layout: Mapping[str, tuple[int, ...]]  # the named parts of the vector, in their order
     spread: Array  # [size]: standard deviations to begin with, of strategies to which the config gives none
 
     def initial(self, rng: np.random.Generator) -> Array:
         """Return the vector to begin with, [size]."""
         ...
 
-    def evaluate(self, candidates: Candidates, jobs: Jobs, carried: Carried, poll: Poll) -> Outcome:
+    def evaluate(self, population: Population, jobs: Jobs, carried: Carried, poll: Poll) -> Outcome:
         """Evaluate a chunk; `poll` is called between steps, so that rank 0 can answer other ranks.
 
         Of `carried` only the shared arrays are those of this generation.
@@ -208,25 +207,6 @@ class Task(Protocol):
 
     def close(self) -> None:
         """Give back what it holds, such as environments."""
-        ...
-
-
-class Noise(Protocol):
-    """Standard normal perturbations, computed from (generation, pair) on any rank."""
-
-    block: int  # parameters that are summed as one
-
-    def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:
-        """Return the elements start .. stop - 1 of a pair's direction, float32; `start` is a block's edge."""
-        ...
-
-    def weighted_sums(
-        self, generation: int, weights: Array, powers: Sequence[int], start: int, stop: int, dtype: np.dtype[Any]
-    ) -> Array:
-        """Return sum_i weights[k, i] * direction_i ** powers[k] of one block, [k, stop - start], in this dtype.
-
-        weights are [k, pairs]; pairs are added in their order, those that weigh 0 left out. Powers are 1 or 2.
-        """
         ...
 
 

@@ -32,10 +32,10 @@ from hpc_es.core.data import (
     Rows,
     State,
     numbered,
-    unperturbed,
 )
 from hpc_es.core.errors import CheckpointError
 from hpc_es.core.places import RunPlace
+from hpc_es.core.population import unperturbed
 from hpc_es.core.version import __version__
 from hpc_es.jobs.vectors import ALGORITHM, OUTSIDE, Region, algorithm_options, parts_of, vector_options
 from hpc_es.tasks.function import VectorTask, first_vector
@@ -206,7 +206,7 @@ class Strategy:
     def _candidates(self, chunk: Chunk) -> Any:
         if chunk.purpose == "train":
             return self._algorithm.candidates(self._probed, chunk)
-        return unperturbed(self._algorithm.centre(self._probed, chunk.parent), chunk.jobs)
+        return unperturbed(self._problem.layout, self._algorithm.centre(self._probed, chunk.parent), chunk.jobs)
 
     def _carried(self) -> Carried:
         return self._learned(self._told)

@@ -33,7 +33,7 @@ def parts_of(config: Config, task: Any, chunk_size: int) -> Parts:
         raise ConfigError(problems)
     noise = None
     if wanted.noise:
-        noise = module("noise", config.noise.kind).build(config.noise, keys, problem.size, None)
+        noise = module("noise", config.noise.kind).build(config.noise, keys, problem.layout, None)
     build = module("algorithms", config.algorithm.kind).build
     algorithm = build(config.algorithm, problem, noise, keys, chunk_size)
     row = row_dtype((*problem.fields, *wanted.fields))

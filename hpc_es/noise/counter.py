@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from hpc_es.config.options import option, options
-from hpc_es.core.data import Array, Float32
+from hpc_es.core.data import Float32
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.noise.sums import weighted_sums
+from hpc_es.core.population import Layout
+from hpc_es.noise.blocks import BlockNoise
 
 KEPT = 1 << 23  # numbers, 32 MB a rank
 BLOCK = 8192  # parameters a block; part of the result: every block has its own generator
@@ -23,16 +23,15 @@ class Options:
     kind: Literal["counter"] = option("the noise's module in hpc_es/noise", "counter")
 
 
-class CounterNoise:
+class CounterNoise(BlockNoise):
     """Standard normal directions, each block of a direction from its own Philox counter.
 
     A direction that was drawn whole is kept for the generation's update, up to KEPT numbers: no bit depends on it.
     """
 
-    block = BLOCK
-
     def __init__(self, keys: Keys, size: int) -> None:
-        self._keys, self._size = keys, size
+        super().__init__(size, BLOCK)
+        self._keys = keys
         self._generator = keys.generator(Purpose.PERTURBATION)
         self._generation, self._kept, self._room = -1, dict[int, Float32](), KEPT
 
@@ -45,10 +44,10 @@ class CounterNoise:
         if known is not None:
             return known[start:stop]
         drawn = self._drawn(generation, pair, start, stop)
-        if len(drawn) == self._size <= self._room:
+        if len(drawn) == self.size <= self._room:
             drawn.flags.writeable = False
             self._kept[pair] = drawn
-            self._room -= self._size
+            self._room -= self.size
         return drawn
 
     def _drawn(self, generation: int, pair: int, start: int, stop: int) -> Float32:
@@ -59,13 +58,7 @@ class CounterNoise:
             self._generator.standard_normal(out=out[first - start : first - start + BLOCK], dtype=np.float32)
         return out
 
-    def weighted_sums(
-        self, generation: int, weights: Array, powers: Sequence[int], start: int, stop: int, dtype: np.dtype[Any]
-    ) -> Array:
-        """Return the weighted sums of one block, [k, stop - start]."""
-        return weighted_sums(self, generation, weights, powers, start, stop, dtype)
 
-
-def build(options: Options, keys: Keys, size: int, shared: None) -> CounterNoise:
+def build(options: Options, keys: Keys, layout: Layout, shared: None) -> CounterNoise:
     """Return the noise of `noise: {kind: counter}`."""
-    return CounterNoise(keys, size)
+    return CounterNoise(keys, layout.size)

@@ -6,18 +6,18 @@ size, each from its own Philox counter, so its values do not depend on how many 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from hpc_es.config.options import Count, option, options
-from hpc_es.core.data import Array, Float32
+from hpc_es.core.data import Float32
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys, Purpose
+from hpc_es.core.population import Layout
 from hpc_es.mpi.world import World
+from hpc_es.noise.blocks import BlockNoise
 from hpc_es.noise.counter import BLOCK
-from hpc_es.noise.sums import weighted_sums
 
 FILL_BLOCK = 1 << 20  # numbers; part of the result
 
@@ -45,14 +45,13 @@ def check_size(table_size: int, size: int) -> None:
         raise ConfigError([("noise.table_size", text)])
 
 
-class TableNoise:
+class TableNoise(BlockNoise):
     """Directions as slices of a shared table, at offsets computed from their key."""
-
-    block = BLOCK
 
     def __init__(self, table: Float32, keys: Keys, size: int) -> None:
         check_size(len(table), size)
-        self._table, self._keys, self._size = table, keys, size
+        super().__init__(size, BLOCK)
+        self._table, self._keys = table, keys
         self._generation, self._offsets = -1, dict[int, int]()  # of one generation: others are not asked for again
 
     def offset(self, generation: int, pair: int) -> int:
@@ -65,23 +64,17 @@ class TableNoise:
 
     def _offset(self, generation: int, pair: int) -> int:
         generator = self._keys.borrowed(Purpose.PERTURBATION, generation, pair)
-        return int(generator.integers(len(self._table) - self._size + 1))
+        return int(generator.integers(len(self._table) - self.size + 1))
 
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:
         """float32[stop - start], a view of the table."""
         begin = self.offset(generation, pair)
         return self._table[begin + start : begin + stop]
 
-    def weighted_sums(
-        self, generation: int, weights: Array, powers: Sequence[int], start: int, stop: int, dtype: np.dtype[Any]
-    ) -> Array:
-        """Return the weighted sums of one block, [k, stop - start]."""
-        return weighted_sums(self, generation, weights, powers, start, stop, dtype)
 
-
-def check(options: Options, size: int) -> None:
-    """ConfigError if the table is too small for `size` parameters."""
-    check_size(options.table_size, size)
+def check(options: Options, layout: Layout) -> None:
+    """ConfigError if the table is too small for the parameters."""
+    check_size(options.table_size, layout.size)
 
 
 def share(options: Options, keys: Keys, world: World) -> Float32:
@@ -95,6 +88,6 @@ def share(options: Options, keys: Keys, world: World) -> Float32:
     return frozen
 
 
-def build(options: Options, keys: Keys, size: int, shared: Float32) -> TableNoise:
+def build(options: Options, keys: Keys, layout: Layout, shared: Float32) -> TableNoise:
     """Return the noise of `noise: {kind: table}` in this table."""
-    return TableNoise(shared, keys, size)
+    return TableNoise(shared, keys, layout.size)

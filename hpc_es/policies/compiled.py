@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpc_es.core.acting import PurePolicy
-from hpc_es.core.data import Candidates, Float32, Normaliser
+from hpc_es.core.data import Float32, Normaliser
+from hpc_es.core.population import Layout, Population
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class Bound:
     """A policy with the parameters of some jobs, in place of an actor."""
 
     policy: PurePolicy
-    parameters: Candidates
+    parameters: Population
     normaliser: Normaliser | None
 
 
@@ -26,9 +27,9 @@ class CompiledPolicy:
     policy: PurePolicy
 
     @property
-    def size(self) -> int:
-        """How many parameters there are."""
-        return self.policy.size
+    def layout(self) -> Layout:
+        """The parameters of the policy."""
+        return self.policy.layout
 
     @property
     def action_noise_std(self) -> float:
@@ -36,9 +37,9 @@ class CompiledPolicy:
         return self.policy.action_noise_std
 
     def initial(self, rng: np.random.Generator) -> Float32:
-        """Return initial parameters, float32[size]."""
+        """Return initial parameters, float32[layout.size]."""
         return self.policy.initial(rng)
 
-    def bind(self, parameters: Candidates, normaliser: Normaliser | None) -> Bound:
+    def bind(self, parameters: Population, normaliser: Normaliser | None) -> Bound:
         """Return what a compiled call is given."""
         return Bound(self.policy, parameters, normaliser)

@@ -12,7 +12,7 @@ from typing import Any
 from hpc_es.core.acting import Policy
 from hpc_es.policies.lstm.network import layout
 from hpc_es.policies.lstm.policy import LSTM
-from hpc_es.policies.mlp.network import Layout
+from hpc_es.policies.mlp.network import Layers
 from hpc_es.policies.mlp.policy import MLP
 from hpc_es.policies.networks.activations import in_tensorflow
 from hpc_es.policies.networks.dense import dense
@@ -33,7 +33,7 @@ class Network:
         if isinstance(policy, LSTM):
             return Network((policy.observations, *policy.hidden_dims, policy.head.outputs), None)
         if isinstance(policy, MLP):
-            return Network(policy.layout.widths, policy.options.activation, policy.layout.bias)
+            return Network(policy.layers.widths, policy.options.activation, policy.layers.bias)
         return None
 
     @property
@@ -89,7 +89,7 @@ class Network:
             matrix = tf.reshape(theta[start : start + rows * m], (rows, m))
             found.append((matrix[:n], matrix[n] if self.bias else tf.zeros(m, matrix.dtype)))
             start += rows * m
-        assert start == Layout(self.widths, self.bias).size
+        assert start == Layers(self.widths, self.bias).layout.size
         return found
 
     def arrays(self, tf: Any, theta: Any) -> dict[str, Any]:

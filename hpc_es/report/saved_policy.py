@@ -18,8 +18,9 @@ from hpc_es.config.resolved import completed, parse_resolved, plain_data
 from hpc_es.config.sections import Config
 from hpc_es.config.sources import check_trust, foreign_kinds
 from hpc_es.core.acting import Actor, Policy
-from hpc_es.core.data import Array, Arrays, Discrete, Float32, Perturbed, Spaces
+from hpc_es.core.data import Array, Arrays, Discrete, Float32, Spaces
 from hpc_es.core.errors import CheckpointError, ConfigError, UserError
+from hpc_es.core.population import unperturbed
 from hpc_es.storage.checkpoint import Snapshot, load
 from hpc_es.storage.checkpoint_store import BEST, find
 from hpc_es.storage.repetition_list import require_run
@@ -64,16 +65,14 @@ class Stored:
         """The policy of the config, with such options changed as it has; CheckpointError if theta does not fit it."""
         options = with_changes(self.config.policy, **changes)
         policy: Policy = module("policies", options.kind).build(options, spaces)
-        if policy.size != self.theta.size:
-            text = f"{self.path}: holds {self.theta.size} parameters, but its config makes a policy of {policy.size}"
-            raise CheckpointError(f"{text}: has the environment changed since?")
+        if policy.layout.size != self.theta.size:
+            sizes = f"holds {self.theta.size} parameters, but its config makes a policy of {policy.layout.size}"
+            raise CheckpointError(f"{self.path}: {sizes}: has the environment changed since?")
         return policy
 
     def bind(self, policy: Policy, rows: int) -> Actor:
         """Return an actor of `rows` times this theta, unperturbed."""
-        nothing = np.empty((0, policy.size), np.float32)
-        unperturbed = Perturbed(self.theta, nothing, np.zeros(rows, np.intp), np.zeros(rows, np.float32))
-        return policy.bind(unperturbed, self.normaliser)
+        return policy.bind(unperturbed(policy.layout, self.theta, rows), self.normaliser)
 
 
 def with_changes(options: Any, **changes: Any) -> Any:
@@ -165,20 +164,21 @@ class LoadedPolicy:
         self.config = source.config
         self.generation = source.generation
         self.which = source.which
-        self.params = self.policy.size
+        self.params = self.policy.layout.size
 
     def __call__(self, observation: Any) -> int | Array:
         """Return the action for one observation of `make_env()`, or the actions for n of them in one array.
 
-        Of an environment with flat observations and no wrappers: of float[observations] an int if the actions are
-        Discrete, else float32[actions]; of float[n, observations] int64[n] or float32[n, actions]. Raises ValueError
-        for another shape.
+        Of an environment without wrappers: of [*shape] an int if the actions are Discrete, else float32[actions] or
+        int64[choices]; of [n, *shape] int64[n], float32[n, actions] or int64[n, choices]. Raises ValueError for
+        another shape.
         """
         if self.wrappers is None:
             return self._wrapped(observation)
         rows, is_one = self.wrappers.rows(observation)
-        seen = np.asarray([self.wrappers.observation(row) for row in rows], np.float32)
-        chosen = self._act(seen.reshape(len(rows), self.spaces.observations))
+        spec = self.spaces.observations
+        seen = np.asarray([self.wrappers.observation(row) for row in rows], spec.dtype)
+        chosen = self._act(seen.reshape(len(rows), *spec.shape))
         listed = chosen.tolist() if isinstance(self.spaces.actions, Discrete) else list(chosen)
         actions = [self.wrappers.action(action) for action in listed]
         space = self.wrappers.action_space
@@ -189,12 +189,13 @@ class LoadedPolicy:
 
     def _wrapped(self, observation: npt.ArrayLike) -> int | Array:
         """Return the network's own actions."""
-        seen = np.asarray(observation, np.float32)
-        width = self.spaces.observations
-        if seen.ndim not in {1, 2} or seen.shape[-1] != width:
-            raise ValueError(f"expected an observation of shape ({width},), or (n, {width}), found {seen.shape}")
-        actions = self._act(np.atleast_2d(seen))
-        if seen.ndim == 2:
+        spec = self.spaces.observations
+        seen = np.asarray(observation, spec.dtype)
+        if spec.shape not in (seen.shape, seen.shape[1:]):
+            shapes = f"{spec.shape}, or (n, {', '.join(map(str, spec.shape))})"
+            raise ValueError(f"expected an observation of shape {shapes}, found {seen.shape}")
+        actions = self._act(seen.reshape(-1, *spec.shape))
+        if seen.shape != spec.shape:
             return actions
         one: Array = actions[0]
         return int(one) if isinstance(self.spaces.actions, Discrete) else one
@@ -215,7 +216,7 @@ class LoadedPolicy:
             return self._task.environment(render_mode)
         return self._task.environment(render_mode, wrapped=False)
 
-    def _act(self, observations: Float32) -> Array:
+    def _act(self, observations: Array) -> Array:
         if len(observations) != self._rows or not self._actors:
             self._rows = len(observations)
             self._actors = [self._actor(len(part)) for part in _parts(observations)]
@@ -229,7 +230,7 @@ class LoadedPolicy:
         return Sampled(self.policy, self.source.theta, self._rng.spawn(rows))
 
 
-def _parts(observations: Float32) -> Sequence[Float32]:
+def _parts(observations: Array) -> Sequence[Array]:
     """Runs of ROWS rows, the last perhaps shorter; an empty batch is one part."""
     return [observations[start : start + ROWS] for start in range(0, max(len(observations), 1), ROWS)]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hpc_es.core.acting import Batch
-from hpc_es.core.data import Array, Arrays
+from hpc_es.core.data import Array, Arrays, ObservationSpec
 from hpc_es.tasks.observation_deviations import Deviations
 from hpc_es.tasks.observation_moments import Moments
 
@@ -15,10 +15,13 @@ from hpc_es.tasks.observation_moments import Moments
 class Sums:
     """Sums and squares of the observations a policy saw, for each job to observe: float64[jobs observed, width].
 
+    There is one for each element of a flat observation, and for each channel, the last axis, of an image.
     For sample deviations they are of the differences from the job's first observation.
     """
 
-    def __init__(self, batch: Batch, width: int) -> None:
+    def __init__(self, batch: Batch, spec: ObservationSpec) -> None:
+        width = spec.statistics
+        self._per_step = spec.size // width  # numbers of an observation that share a mean: the pixels of a channel
         self._place = {int(job): place for place, job in enumerate(np.flatnonzero(batch.observe))}
         self._jobs, self._unit, self._centred = np.flatnonzero(batch.observe), batch.unit, batch.centred
         self._offset = batch.offset
@@ -34,14 +37,17 @@ class Sums:
         rows = [row for row in live if jobs[row] in self._place]
         places = [self._place[jobs[row]] for row in rows]
         seen = observations[rows].astype(np.float64)
+        if self._per_step > 1:
+            seen = seen.reshape(len(rows), self._per_step, -1)
         if self._centred:
             first = self._count[places] == 0
             if first.any():
-                self._origin[np.array(places)[first]] = seen[first]
-            seen -= self._origin[places]
-        self._total[places] += seen
-        self._squares[places] += np.square(seen)
-        self._count[places] += 1
+                self._origin[np.array(places)[first]] = seen[first] if seen.ndim == 2 else seen[first, 0]
+            seen -= self._origin[places] if seen.ndim == 2 else self._origin[places][:, np.newaxis]
+        squares = np.square(seen)
+        self._total[places] += seen if seen.ndim == 2 else seen.sum(axis=1)
+        self._squares[places] += squares if seen.ndim == 2 else squares.sum(axis=1)
+        self._count[places] += self._per_step
 
     def put(self, job: int, total: Array, squares: Array, count: float, origin: Array) -> None:
         """Set the sums of a job that were made elsewhere, float64[width]; of differences from `origin`."""

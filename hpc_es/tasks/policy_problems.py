@@ -15,7 +15,6 @@ from hpc_es.core.acting import Actor, Batch, Policy, Segments
 from hpc_es.core.data import (
     SIGN_RETURN,
     Arrays,
-    Candidates,
     Carried,
     Field,
     Float32,
@@ -28,6 +27,7 @@ from hpc_es.core.data import (
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Cutting
 from hpc_es.core.keys import Keys, Purpose
+from hpc_es.core.population import Population
 from hpc_es.tasks.observation_deviations import Deviations
 from hpc_es.tasks.observation_moments import Moments
 from hpc_es.tasks.problem_defaults import ProblemDefaults
@@ -106,17 +106,16 @@ class PolicyProblem(ProblemDefaults):
         self._task, self._policy, self._keys, self._normalization = task, policy, keys, normalization
         self._statistics: Any = Deviations if normalization.deviation == "sample" else Moments
         self.episodes_per_job = task.episodes_per_job
-        self.size = policy.size
-        self.spread = np.broadcast_to(np.float32(SPREAD), (policy.size,))
-        self.layout = getattr(policy, "shapes", {"theta": (policy.size,)})
+        self.layout, self.size = policy.layout, policy.layout.size
+        self.spread = np.broadcast_to(np.float32(SPREAD), (self.size,))
 
     def initial(self, rng: np.random.Generator) -> Float32:
         """Return the policy's initial parameters, float32[size]."""
         return self._policy.initial(rng)
 
-    def evaluate(self, candidates: Candidates, jobs: Jobs, carried: Carried, poll: Poll) -> Outcome:
+    def evaluate(self, population: Population, jobs: Jobs, carried: Carried, poll: Poll) -> Outcome:
         """Play every job's episodes with its own parameters."""
-        actor = self._policy.bind(candidates, self._normaliser(carried))
+        actor = self._policy.bind(population, self._normaliser(carried))
         return self._task.evaluate(actor, self._batch(jobs), poll)
 
     def _normaliser(self, carried: Carried) -> Normaliser | None:
@@ -160,7 +159,7 @@ class PolicyProblem(ProblemDefaults):
         return carried_statistics(self._nothing_seen()) if self._normalization.enabled else Carried()
 
     def _nothing_seen(self) -> Any:
-        return self._statistics.initial(self._task.spaces.observations)
+        return self._statistics.initial(self._task.spaces.observations.statistics)
 
     def unit(self, parts: Sequence[Arrays]) -> Arrays:
         """Return the statistics of a unit of jobs: those of its parts, added in their order."""

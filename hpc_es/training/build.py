@@ -17,10 +17,11 @@ from hpc_es.config.sections import Config
 from hpc_es.config.validation import without
 from hpc_es.core.acting import Policy
 from hpc_es.core.data import State, row_dtype
-from hpc_es.core.errors import ConfigError, NotFlatError, Problems
-from hpc_es.core.interfaces import Algorithm, Cutting, Noise, Problem, Task
+from hpc_es.core.errors import ConfigError, Problems
+from hpc_es.core.interfaces import Algorithm, Cutting, Problem, Task
 from hpc_es.core.keys import Keys
 from hpc_es.core.places import set_config_directory
+from hpc_es.core.population import Noise
 from hpc_es.mpi.world import World
 from hpc_es.training import lacking, misfits
 from hpc_es.training.cutting import USUAL
@@ -138,10 +139,7 @@ def task_and_policy(
 def _task_and_policy(config: Config, repetition: int) -> tuple[Task, Policy | None]:
     wanted = config.report.reductions() if offers(config).info else {}
     info = {"info": wanted} if wanted else {}
-    try:
-        task: Task = module("tasks", config.task.kind).build(config.task, repetition, **info)
-    except NotFlatError as error:
-        raise _with_parameters(error, config) from error
+    task: Task = module("tasks", config.task.kind).build(config.task, repetition, **info)
     try:
         policy: Policy | None = None
         if task.spaces is not None and config.policy is not None:
@@ -151,18 +149,6 @@ def _task_and_policy(config: Config, repetition: int) -> tuple[Task, Policy | No
         task.close()
         raise
     return task, policy
-
-
-def _with_parameters(error: NotFlatError, config: Config) -> ConfigError:
-    """Return the error with the number of parameters that a policy of flattened observations has."""
-    try:
-        if error.flattened is None or config.policy is None:
-            return error
-        policy: Policy = module("policies", config.policy.kind).build(config.policy, error.flattened)
-    except ConfigError:  # of the policy, whose size is not known then
-        return error
-    key, text = error.problems[0]
-    return ConfigError([(key, f"{text} and a policy of {policy.size:,} parameters")])
 
 
 def _check_fit(config: Config, task: Task, policy: Policy | None) -> None:
@@ -176,7 +162,7 @@ def _check_fit(config: Config, task: Task, policy: Policy | None) -> None:
             problems.extend(misfits.of_problem(config, problem))
             noise = module("noise", config.noise.kind)
             if needs(config).noise and hasattr(noise, "check"):
-                noise.check(config.noise, problem.size)
+                noise.check(config.noise, problem.layout)
     problems.raise_any()
 
 
@@ -214,7 +200,7 @@ def parts(
     noise: Noise | None = None
     if needs(config).noise:
         shared = shared_noise(config, world) if shared is None else shared
-        noise = module("noise", config.noise.kind).build(config.noise, keys, problem.size, shared)
+        noise = module("noise", config.noise.kind).build(config.noise, keys, problem.layout, shared)
     build = module("algorithms", config.algorithm.kind).build
     wanted, unit = needs(config), problem.chunk_size or unit_of(config)
     algorithm: Algorithm = build(config.algorithm, problem, noise, keys, unit)

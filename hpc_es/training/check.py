@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hpc_es.config.foreign import is_foreign
 from hpc_es.config.kinds import module
 from hpc_es.config.sections import Config
 from hpc_es.config.warnings import warnings_of
 from hpc_es.core.acting import Policy
-from hpc_es.core.data import Box, Discrete, Float32, Jobs, Spaces, State, unperturbed
+from hpc_es.core.data import Actions, Array, Box, Discrete, Jobs, MultiDiscrete, ObservationSpec, State
 from hpc_es.core.errors import ConfigError, Problems, RunError
 from hpc_es.core.failures import of_error
 from hpc_es.core.interfaces import Algorithm, Problem, Task, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
+from hpc_es.core.population import unperturbed
 from hpc_es.tasks.episodes.probe import differences
 from hpc_es.tasks.episodes.task import Episodes
 from hpc_es.training.build import begin, cutting_of, problem_of, unit_of
@@ -64,8 +66,8 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
     lines = [f"config is valid: {config.name}"]
     if task.spaces is not None:
         actions = task.spaces.actions
-        kind = f"Box of {len(actions.low)}" if isinstance(actions, Box) else f"Discrete({actions.n})"
-        size = f", parameters {policy.size:,}" if policy else ""
+        kind = f"Box of {len(actions.low)}" if isinstance(actions, Box) else str(actions)
+        size = f", parameters {policy.layout.size:,}" if policy else ""
         lines.append(f"  observations {task.spaces.observations}, actions {kind}{size}")
     elif offers(config).values:
         lines.append(f"  objective {task.name}, of {problem.size:,} numbers")
@@ -117,8 +119,8 @@ def _check_act(config: Config, task: Task, policy: Policy) -> None:
     assert spaces is not None
     try:
         theta = policy.initial(Keys(config.seed).generator(Purpose.INITIAL_PARAMETERS))
-        actor = policy.bind(unperturbed(theta, ROWS), None)
-        actions = actor.act(np.stack([_observation(task, spaces)] * ROWS))
+        actor = policy.bind(unperturbed(policy.layout, theta, ROWS), None)
+        actions = actor.act(np.stack([_observation(task, spaces.observations)] * ROWS))
     except Exception as error:  # of code that is not ours
         text = f"{kind} fails when it acts on an observation of {task.name}: {of_error(error).text}"
         raise ConfigError([("policy", text)]) from error
@@ -127,14 +129,20 @@ def _check_act(config: Config, task: Task, policy: Policy) -> None:
         raise ConfigError([("policy", text)])
 
 
-def _wrong_actions(actions: Any, space: Box | Discrete) -> tuple[str, str] | None:
+def _wrong_actions(actions: Any, space: Actions) -> tuple[str, str] | None:
     """Return what is expected of the actions of ROWS observations, and what came; None where they are right."""
-    if isinstance(space, Box):
-        shape: tuple[int, ...] = (ROWS, len(space.low))
-        kinds, low, high, expected = "f", -np.inf, np.inf, f"finite actions float32[{ROWS}, {len(space.low)}]"
-    else:
-        kinds, shape, low, high = "iu", (ROWS,), space.start, space.start + space.n - 1
-        expected = f"actions int64[{ROWS}] from {low} to {high}"
+    low: npt.ArrayLike
+    high: npt.ArrayLike
+    match space:
+        case Box():
+            shape: tuple[int, ...] = (ROWS, len(space.low))
+            kinds, low, high, expected = "f", -np.inf, np.inf, f"finite actions float32[{ROWS}, {len(space.low)}]"
+        case Discrete():
+            kinds, shape, low, high = "iu", (ROWS,), space.start, space.start + space.n - 1
+            expected = f"actions int64[{ROWS}] from {low} to {high}"
+        case MultiDiscrete():
+            kinds, shape, low, high = "iu", (ROWS, len(space.counts)), 0, np.array(space.counts) - 1
+            expected = f"actions int64[{ROWS}, {len(space.counts)}] from 0 to {list(high)}"
     if not isinstance(actions, np.ndarray):
         return expected, type(actions).__name__
     if actions.shape != shape or actions.dtype.kind not in kinds:
@@ -143,12 +151,12 @@ def _wrong_actions(actions: Any, space: Box | Discrete) -> tuple[str, str] | Non
     return None if is_right else (expected, str(actions.tolist()))
 
 
-def _observation(task: Task, spaces: Spaces) -> Float32:
+def _observation(task: Task, spec: ObservationSpec) -> Array:
     """Return the first observation of an episode, or zeros where there is no single environment."""
     if isinstance(task, Episodes) and task.options.stepping != "vector":
         with contextlib.closing(task.environment()) as environment:
-            return np.asarray(environment.reset(seed=0)[0], np.float32)
-    return np.zeros(spaces.observations, np.float32)
+            return np.asarray(environment.reset(seed=0)[0], spec.dtype)
+    return np.zeros(spec.shape, spec.dtype)
 
 
 def _check_call(config: Config, problem: VectorProblem) -> None:
@@ -158,7 +166,7 @@ def _check_call(config: Config, problem: VectorProblem) -> None:
     first = problem.initial(Keys(config.seed).generator(Purpose.INITIAL_PARAMETERS))
     try:
         outcome = problem.evaluate(
-            unperturbed(first, 1), Jobs(0, range(1), (0,), "evaluate"), problem.carried(), lambda: None
+            unperturbed(problem.layout, first, 1), Jobs(0, range(1), (0,), "evaluate"), problem.carried(), lambda: None
         )
         failed = [failure.text for failure in outcome.failures]
     except RunError as error:  # task.on_failed_evaluation: abort

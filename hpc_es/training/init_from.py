@@ -39,9 +39,9 @@ def source_of(options: Options, policy: Policy | None) -> State:
     assert options.init_from is not None
     source = _read("policy.init_from", options.init_from, policy, options.kind)
     theta = source.shared.get("theta")
-    if policy is not None and (theta is None or theta.shape != (policy.size,)):
+    if policy is not None and (theta is None or theta.shape != (policy.layout.size,)):
         found = "none" if theta is None else str(theta.size)
-        text = f"expected {policy.size} parameters, found {found} in {options.init_from}: the networks differ"
+        text = f"expected {policy.layout.size} parameters, found {found} in {options.init_from}: the networks differ"
         raise ConfigError([("policy.init_from", text)])
     observations, optimizer = options.init_observations, options.init_optimizer
     if observations is not True:

@@ -8,7 +8,7 @@ from hpc_es.config.kinds import kinds, module
 from hpc_es.config.sections import Config
 from hpc_es.config.yaml_text import Problem as Misfit
 from hpc_es.core.acting import Policy
-from hpc_es.core.data import Discrete
+from hpc_es.core.data import Box
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Needs, Offers, Problem, Task
 from hpc_es.report.export import is_exportable, is_installed
@@ -98,8 +98,8 @@ def of_acting(config: Config, task: Task, policy: Policy | None) -> Iterator[Mis
 def _action_noise(policy: Policy | None, task: Task) -> Iterator[Misfit]:
     if policy is None or task.spaces is None or not policy.action_noise_std:
         return
-    if isinstance(task.spaces.actions, Discrete):
-        text = f"is {policy.action_noise_std:g}, but the actions are Discrete({task.spaces.actions.n})"
+    if not isinstance(task.spaces.actions, Box):
+        text = f"is {policy.action_noise_std:g}, but the actions are {task.spaces.actions}"
         yield "policy.action_noise_std", f"{text}, to which no noise can be added: leave it out"
 
 

@@ -16,49 +16,43 @@ from hpc_es.config import kinds
 from hpc_es.config.loading import validate
 from hpc_es.core.data import Array, Carried, Field, Outcome, Results, State, behaviour, numbered, row_dtype
 from hpc_es.core.keys import Keys
+from hpc_es.core.population import Layout
+from hpc_es.noise.blocks import BlockNoise
 from hpc_es.noise.counter import BLOCK, CounterNoise
-from hpc_es.noise.sums import weighted_sums
 from hpc_es.tasks.problem_defaults import ProblemDefaults
 from tests.toys import nothing
 
 KINDS = [kind for kind in kinds.kinds("algorithms") if kinds.module("algorithms", kind).NEEDS.searches == "vectors"]
 
 
-class Waves:
+class Waves(BlockNoise):
     """The noise of the test vectors: sqrt(2) sin(1 + q^2), q = (generation * samples + sample) * size + coordinate."""
 
-    block = BLOCK
-
     def __init__(self, samples: int, size: int) -> None:
+        super().__init__(size, BLOCK)
         self._samples, self._size = samples, size
 
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Any:
         q = (generation * self._samples + pair) * self._size + np.arange(start, stop, dtype=np.float64)
         return np.sqrt(2) * np.sin(1 + q * q)
 
-    def weighted_sums(self, *which: Any) -> Array:
-        return weighted_sums(self, *which)
 
-
-class Rows:
+class Rows(BlockNoise):
     """Directions from a table, float64[pairs, size]."""
-
-    block = BLOCK
 
     def __init__(self, directions: Sequence[Sequence[float]]) -> None:
         self._directions = np.array(directions, np.float64)
+        super().__init__(self._directions.shape[1], BLOCK)
 
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Any:
         return self._directions[pair, start:stop]
-
-    def weighted_sums(self, *which: Any) -> Array:
-        return weighted_sums(self, *which)
 
 
 class Rotated(Rows):
     """The directions of CounterNoise, float64, turned by a rotation."""
 
     def __init__(self, turn: Array) -> None:
+        BlockNoise.__init__(self, len(turn), BLOCK)
         self._turn, self._plain = turn, CounterNoise(Keys(1), len(turn))
 
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Any:
@@ -82,7 +76,7 @@ class Cost(ProblemDefaults):
 
     def __init__(self, cost: Callable[[Array], float] | Sequence[float], theta: Array) -> None:
         self.size, self.dtype, self._theta, self._cost = len(theta), theta.dtype, theta, cost
-        self.layout = {"x": (self.size,)}
+        self.layout = Layout({"x": (self.size,)})
         self.spread = np.full(self.size, 0.3)
         self.evaluated: list[Array] = []
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpc_es.algorithms.actor_critic.episodes import DRAWN_AT_ONCE, SHORTEST, Recorder, Sampled, Trajectories, payouts
-from hpc_es.core.data import Discrete, Spaces
+from hpc_es.core.data import Discrete, Spaces, flat_observations
 from hpc_es.policies.lstm.policy import LSTM
 from hpc_es.policies.lstm.policy import Options as LSTMOptions
 from hpc_es.policies.mlp.policy import MLP, Options
@@ -25,8 +25,8 @@ def generators(count: int, first: int = 0) -> list[np.random.Generator]:
 
 def biased(probabilities: Sequence[float], start: int = 0) -> tuple[MLP, np.ndarray]:
     """A policy, and a theta by which it acts with these probabilities whatever it sees."""
-    policy = MLP(Options(hidden_dims=()), Spaces(2, Discrete(len(probabilities), start)))
-    theta = np.zeros(policy.size, np.float32)
+    policy = MLP(Options(hidden_dims=()), Spaces(flat_observations(2), Discrete(len(probabilities), start)))
+    theta = np.zeros(policy.layout.size, np.float32)
     theta[-len(probabilities) :] = np.log(probabilities) + 50.0  # the softmax does not see what all have in common
     return policy, theta
 
@@ -52,7 +52,7 @@ def test_sampling_leaves_the_policy_as_it_was() -> None:
 @pytest.mark.parametrize("moment", [0, 3, DRAWN_AT_ONCE, DRAWN_AT_ONCE + 1])
 def test_a_job_acts_the_same_whoever_else_is_there(moment: int) -> None:
     """Also after others have left the stack, at any moment between two draws."""
-    policy = LSTM(LSTMOptions(hidden_dims=(4,)), Spaces(2, Discrete(3)))
+    policy = LSTM(LSTMOptions(hidden_dims=(4,)), Spaces(flat_observations(2), Discrete(3)))
     theta = 3 * policy.initial(np.random.default_rng(1))
     observations = np.random.default_rng(2).standard_normal((2 * DRAWN_AT_ONCE + 5, 5, 2)).astype(np.float32)
     together, leaving = (Sampled(policy, theta, generators(5)) for _ in range(2))

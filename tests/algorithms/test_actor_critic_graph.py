@@ -18,7 +18,7 @@ from hpc_es.algorithms.actor_critic.graph import (
     seen_by,
     terms,
 )
-from hpc_es.core.data import Box, Discrete, Spaces, unperturbed
+from hpc_es.core.data import Box, Discrete, Spaces, flat_observations
 from hpc_es.policies.differentiable import Network
 from hpc_es.policies.lstm.policy import LSTM
 from hpc_es.policies.lstm.policy import Options as LSTMOptions
@@ -28,6 +28,7 @@ from hpc_es.policies.networks import lstm
 from hpc_es.policies.networks.lstm_tensorflow import sequence
 from hpc_es.policies.networks.tensorflow_setup import tensorflow
 from hpc_es.tasks.bandits.setting import Inputs, Lockstep, setting
+from tests.populations import centre
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
 RNG = np.random.default_rng(0)
@@ -58,9 +59,11 @@ def gradient(network: Network, loss: Loss, theta: Any, value: Any, *episodes: An
 def size(network: Network) -> int:
     policies: Any = {None: LSTM, "tanh": MLP}[network.activation]
     options: Any = {None: LSTMOptions, "tanh": MLPOptions}[network.activation]
-    made = policies(options(hidden_dims=network.widths[1:-1]), Spaces(network.inputs, Discrete(network.outputs)))
+    made = policies(
+        options(hidden_dims=network.widths[1:-1]), Spaces(flat_observations(network.inputs), Discrete(network.outputs))
+    )
     assert Network.of(made) == network
-    return int(made.size)
+    return int(made.layout.size)
 
 
 def episodes(steps: int = 7, rows: int = 3) -> list[Any]:
@@ -90,7 +93,11 @@ def test_a_fresh_policy_is_nearly_uniform() -> None:
     """T9: the entropy of a step is ln 2 of two arms, ln 11 of eleven."""
     for arms, expected in ((2, 0.693147), (11, 2.397895)):
         network = Network((4, 48, arms), None)
-        theta = LSTM(LSTMOptions(), Spaces(4, Discrete(arms))).initial(np.random.default_rng(1)).astype(np.float64)
+        theta = (
+            LSTM(LSTMOptions(), Spaces(flat_observations(4), Discrete(arms)))
+            .initial(np.random.default_rng(1))
+            .astype(np.float64)
+        )
         steps = np.ones((5, 1))
         given = (normal(5, 1, 4), np.zeros((5, 1), np.int64), steps, steps, 0 * steps)
         entropy = terms(tf, network, PLAIN, theta, np.zeros(49), *given)[2]
@@ -294,9 +301,12 @@ def test_the_gradient_of_bandits_is_that_of_their_episodes() -> None:
 
 def test_a_network_without_biases_computes_what_the_policy_does() -> None:
     wide = np.full(2, 100, np.float32)
-    policy, rng = MLP(MLPOptions(hidden_dims=(4,), bias=False), Spaces(3, Box(-wide, wide))), np.random.default_rng(1)
+    policy, rng = (
+        MLP(MLPOptions(hidden_dims=(4,), bias=False), Spaces(flat_observations(3), Box(-wide, wide))),
+        np.random.default_rng(1),
+    )
     network, theta = Network.of(policy), rng.standard_normal(20).astype(np.float32)
     seen = rng.standard_normal((1, 6, 3)).astype(np.float32)
-    assert network is not None and policy.size == 20
+    assert network is not None and policy.layout.size == 20
     outputs, _ = network(tf, tf.constant(theta), tf.constant(seen))
-    np.testing.assert_allclose(outputs[0], policy.bind(unperturbed(theta, 6), None).act(seen[0]), atol=1e-6)
+    np.testing.assert_allclose(outputs[0], policy.bind(centre(theta, 6), None).act(seen[0]), atol=1e-6)

@@ -19,13 +19,14 @@ from hpc_es.algorithms.parts.gradient import GRADIENT
 from hpc_es.config.loading import validate
 from hpc_es.config.sections import Config
 from hpc_es.config.yaml_text import override
-from hpc_es.core.data import Chunk, Outcome, Results, State, unperturbed
+from hpc_es.core.data import Chunk, Outcome, Results, State
 from hpc_es.core.errors import ConfigError, RunError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.mpi.world import World
 from hpc_es.policies.differentiable import Network
 from hpc_es.training.build import parts, task_and_policy
 from tests import runs
+from tests.populations import centre
 from tests.toys import lifetime, nothing
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
@@ -116,7 +117,7 @@ def test_the_value_of_a_state_that_is_reached_is_that_of_the_whole_past() -> Non
     tf = tensorflow()
     policy = built("policy.hidden_dims=[5, 4]").policy
     theta, x = 3 * policy.initial(rng), rng.standard_normal((10, 2, 3)).astype(np.float32)
-    actor = policy.bind(unperturbed(theta, 2), None)
+    actor = policy.bind(centre(theta, 2), None)
     for step in x[:4]:
         actor.act(step)
     whole = network(tf, theta, x)
@@ -135,7 +136,7 @@ def test_the_gradient_stops_where_a_segment_begins() -> None:
     given = [x, rng.integers(2, size=(12, 2)).astype(np.int32), rewards, np.ones_like(rewards), 0 * rewards]
     fixed, beta = (theta, value), np.float32(0.1)
     expected = episodes_graph(network, Loss(0.0, 1.0, 0.3, None, 4))(*fixed, beta, *given)
-    actor, total = policy.bind(unperturbed(theta, 2), None), np.zeros(len(theta) + len(value))
+    actor, total = policy.bind(centre(theta, 2), None), np.zeros(len(theta) + len(value))
     for start in (0, 4, 8):
         memory, part = actor.memory(), [array[start : start + 4] for array in given]
         total += segments_graph(network, Loss(0.0, 1.0, 0.3, None, None))(*fixed, beta, memory, *part)[0].numpy()
@@ -156,7 +157,7 @@ def test_memory_goes_on_as_if_there_had_been_no_update(seeds: list[list[int]], b
     lengths = [update(algorithm, later(state, n)).rows["length"].tolist() for n in range(3)]
     assert lengths == [[3, 3], [3, 2], [3, 3]]
     for row, (life, steps) in enumerate([(41, 9), (31, 3)]):
-        actor = algorithm.policy.bind(unperturbed(state.theta, 1), None)
+        actor = algorithm.policy.bind(centre(state.theta, 1), None)
         for step in range(steps):
             actor.act(np.array([[step, life, 1]], np.float32))
         for whole, kept in zip(actor.memory(), algorithm._worker.memory, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +17,6 @@ from hpc_es.core.data import (
     Array,
     Arrays,
     Box,
-    Candidates,
     Carried,
     Chunk,
     Float32,
@@ -27,34 +26,33 @@ from hpc_es.core.data import (
     Rows,
     Spaces,
     State,
+    flat_observations,
     row_dtype,
 )
 from hpc_es.core.keys import Keys
+from hpc_es.core.population import Population
+from hpc_es.noise.blocks import BlockNoise
 from hpc_es.noise.counter import BLOCK, CounterNoise
-from hpc_es.noise.sums import weighted_sums
 from hpc_es.policies.mlp import policy as mlp
 from hpc_es.tasks.observation_moments import INITIAL_COUNT
 from hpc_es.tasks.policy_problems import ObservationNormalization, PolicyProblem
 from hpc_es.tasks.problem_defaults import ProblemDefaults
+from tests.populations import flat
 from tests.toys import episodes, lifetime, nothing
 
 PLAIN = optimizers.Options(kind="none", learning_rate=1.0)
 THETA = np.array([1, -2], np.float32)
 
 
-class Given:
+class Given(BlockNoise):
     """Directions from a table [pairs, params]."""
-
-    block = BLOCK
 
     def __init__(self, directions: Sequence[Sequence[float]]) -> None:
         self.directions = np.array(directions, np.float32)
+        super().__init__(self.directions.shape[1], BLOCK)
 
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:
         return self.directions[pair, start:stop]
-
-    def weighted_sums(self, *which: Any) -> Array:
-        return weighted_sums(self, *which)
 
 
 class Plain:
@@ -63,12 +61,12 @@ class Plain:
     action_noise_std = 0.25
 
     def __init__(self, theta: Float32) -> None:
-        self.size, self._theta = len(theta), theta
+        self.layout, self._theta = flat(len(theta)), theta
 
     def initial(self, rng: np.random.Generator) -> Float32:
         return self._theta.copy()
 
-    def bind(self, parameters: Candidates, normaliser: Any) -> Any:
+    def bind(self, parameters: Population, normaliser: Any) -> Any:
         return SimpleNamespace(stack=parameters.stacked(), normaliser=normaliser)
 
 
@@ -78,7 +76,7 @@ class Function:
     name = "function"
 
     def __init__(self, function: Callable[[Array], float], length: int = 1, episodes_per_job: int = 1) -> None:
-        self.spaces = Spaces(3, Box(np.zeros(1, np.float32), np.ones(1, np.float32)))
+        self.spaces = Spaces(flat_observations(3), Box(np.zeros(1, np.float32), np.ones(1, np.float32)))
         self.episodes_per_job = episodes_per_job
         self._function, self._length = function, length
         self.actors: list[Any] = []
@@ -483,7 +481,7 @@ def test_a_generation_with_episodes_counts_what_its_policies_saw() -> None:
     task.evaluate = noted  # type: ignore[method-assign]
     normalization = ObservationNormalization(enabled=True, probability=1.0)
     problem = PolicyProblem(task, policy, Keys(1), normalization, unit=2)
-    es = EvolutionStrategy(Options(population_size=8), problem, CounterNoise(Keys(1), policy.size), Keys(1), 4)
+    es = EvolutionStrategy(Options(population_size=8), problem, CounterNoise(Keys(1), policy.layout.size), Keys(1), 4)
     state = start(es)
     outcomes = [es.evaluate(state, chunk, nothing) for chunk in asked(es)]
     everything = np.concatenate([outcome.rows for outcome in outcomes])
@@ -541,7 +539,7 @@ class Coordinates(ProblemDefaults):
     """-|x - 1|^2 of two float64 coordinates; a difference of 1e-9 is lost in float32."""
 
     size, dtype = 2, np.dtype(np.float64)
-    layout: Mapping[str, tuple[int, ...]] = {"x": (2,)}
+    layout = flat(2)
 
     def __init__(self) -> None:
         self.seen: list[Array] = []
@@ -549,7 +547,7 @@ class Coordinates(ProblemDefaults):
     def initial(self, rng: np.random.Generator) -> Array:
         return np.array([1 + 1e-9, 3.0])
 
-    def evaluate(self, candidates: Candidates, jobs: Jobs, carried: Carried, poll: Any) -> Outcome:
+    def evaluate(self, candidates: Population, jobs: Jobs, carried: Carried, poll: Any) -> Outcome:
         stack = candidates.stacked()
         self.seen.append(stack)
         made = np.zeros(len(jobs), row_dtype())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from hpc_es.core.data import (
     CORRECT,
@@ -14,13 +13,10 @@ from hpc_es.core.data import (
     Chunk,
     Field,
     Jobs,
-    Perturbed,
     State,
-    Vectors,
     cut,
     numbered,
     row_dtype,
-    unperturbed,
     with_fields,
 )
 
@@ -59,31 +55,6 @@ def test_chunks_get_the_places_of_the_generation() -> None:
 
 def test_jobs_are_as_many_as_their_numbers() -> None:
     assert len(Jobs(3, range(4, 9), [2, 2, 3, 3, 4])) == 5
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_candidates_are_the_centre_and_scaled_directions(dtype: type[np.floating]) -> None:
-    """(1, 2) + 0.5 * (3, -1), - 0.5 * (3, -1), + 2 * (0, 4) and itself, in the centre's dtype."""
-    directions = np.array([[3, -1], [0, 4]], np.float32)
-    scales = np.array([0.5, -0.5, 2, 0], dtype)
-    made = Perturbed(np.array([1, 2], dtype), directions, np.array([0, 0, 1, 1]), scales)
-    assert (len(made), made.stacked().dtype) == (4, dtype)
-    assert made.stacked().tolist() == [[2.5, 1.5], [-0.5, 2.5], [1, 10], [1, 2]]
-    assert directions.tolist() == [[3, -1], [0, 4]]
-
-
-def test_candidates_of_float64_keep_what_float32_would_lose() -> None:
-    centre = np.array([1.0 + 2.0**-40])
-    made = Perturbed(centre, np.ones((1, 1), np.float32), np.zeros(1, np.intp), np.array([2.0**-45]))
-    assert made.stacked()[0, 0] == 1 + 2.0**-40 + 2.0**-45
-    assert unperturbed(centre, 2).stacked().tolist() == [[1 + 2.0**-40]] * 2
-
-
-def test_the_centre_itself_and_ready_made_vectors() -> None:
-    alone = unperturbed(np.array([1, 2], np.float32), 3)
-    assert (len(alone), alone.stacked().tolist(), alone.stacked().dtype) == (3, [[1, 2]] * 3, np.float32)
-    values = np.arange(6.0).reshape(3, 2)
-    assert len(Vectors(values)) == 3 and Vectors(values).stacked() is values
 
 
 def test_what_a_problem_carries_comes_last_in_the_state_and_is_found_by_its_names() -> None:

@@ -7,10 +7,10 @@ import pytest
 
 from hpc_es.core.data import Float32
 from hpc_es.core.errors import ConfigError
-from hpc_es.core.interfaces import Noise
 from hpc_es.core.keys import Keys
+from hpc_es.core.population import Noise
+from hpc_es.noise.blocks import BlockNoise
 from hpc_es.noise.counter import BLOCK, CounterNoise
-from hpc_es.noise.sums import weighted_sums
 from hpc_es.noise.table import FILL_BLOCK, TableNoise, check_size, fill
 
 
@@ -120,8 +120,11 @@ def test_a_table_too_small_says_how_large_it_must_be() -> None:
 # Weighted sums.
 
 
-class Given:
+class Given(BlockNoise):
     """Directions (1, -2), (3, 0.5) and (NaN, NaN)."""
+
+    def __init__(self, width: int = 2) -> None:
+        super().__init__(2, width)
 
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:
         return np.array([[1, -2], [3, 0.5], [np.nan, np.nan]], np.float32)[pair, start:stop]
@@ -131,14 +134,14 @@ class Given:
 def test_weighted_sums_and_those_of_squares_by_hand(dtype: type[np.floating]) -> None:
     """2 (1, -2) - (3, .5) and, of squares, 4 (1, 4) + 10 (9, .25); a pair that weighs 0 is not drawn."""
     weights = np.array([[2.0, -1, 0], [4, 10, 0]])
-    found = weighted_sums(Given(), 0, weights, (1, 2), 0, 2, np.dtype(dtype))
+    found = Given().weighted_sums(0, weights, (1, 2), 0, np.dtype(dtype))
     assert (found.tolist(), found.dtype) == ([[-1, -4.5], [94, 18.5]], dtype)
-    part = weighted_sums(Given(), 0, weights, (1, 2), 1, 2, np.dtype(dtype))
+    part = Given(width=1).weighted_sums(0, weights, (1, 2), 1, np.dtype(dtype))
     assert part.tolist() == [[-4.5], [18.5]]
 
 
 def test_a_pair_may_weigh_in_one_of_several_sums() -> None:
-    found = weighted_sums(Given(), 0, np.array([[0.0, 2, 0], [3, 0, 0]]), (1, 1), 0, 2, np.dtype(np.float64))
+    found = Given().weighted_sums(0, np.array([[0.0, 2, 0], [3, 0, 0]]), (1, 1), 0, np.dtype(np.float64))
     assert found.tolist() == [[6, 1], [3, -6]]
 
 
@@ -146,7 +149,7 @@ def test_sums_of_float64_keep_what_float32_would_lose() -> None:
     """1 + 3 * 2^-40, whose second part is less than half of float32's last place."""
     weights = np.array([[1.0, 2.0**-40, 0]])
     for dtype, expected in ((np.float64, 1 + 3 * 2.0**-40), (np.float32, 1.0)):
-        assert weighted_sums(Given(), 0, weights, (1,), 0, 1, np.dtype(dtype)).tolist() == [[expected]]
+        assert Given(width=1).weighted_sums(0, weights, (1,), 0, np.dtype(dtype)).tolist() == [[expected]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -154,13 +157,13 @@ def test_the_sums_of_a_noise_are_those_of_its_directions(kind: str) -> None:
     """Of one block and another generation, against a plain sum in float64."""
     size = BLOCK + 5
     source, weights = noise(kind, size), np.random.default_rng(0).standard_normal((2, 4))
-    for start, stop in ((0, BLOCK), (BLOCK, size)):
+    for block, (start, stop) in enumerate(((0, BLOCK), (BLOCK, size))):
         drawn = np.stack([source.direction(3, pair, start, stop) for pair in range(4)]).astype(np.float64)
-        found = source.weighted_sums(3, weights, (1, 2), start, stop, np.dtype(np.float64))
+        found = source.weighted_sums(3, weights, (1, 2), block, np.dtype(np.float64))
         # squares are taken in float32, the noise's own precision
         np.testing.assert_allclose(found, [weights[0] @ drawn, weights[1] @ np.square(drawn)], rtol=1e-6, atol=1e-5)
 
 
 def test_only_first_and_second_powers_are_known() -> None:
     with pytest.raises(AssertionError):
-        weighted_sums(Given(), 0, np.ones((1, 1)), (3,), 0, 2, np.dtype(np.float64))
+        Given().weighted_sums(0, np.ones((1, 1)), (3,), 0, np.dtype(np.float64))

@@ -10,19 +10,21 @@ import numpy as np
 import pytest
 
 from hpc_es.config.loading import validate
-from hpc_es.core.data import Array, Box, Discrete, Float32, Normaliser, Perturbed, Spaces
+from hpc_es.core.data import Array, Box, Discrete, Float32, Normaliser, Spaces, flat_observations
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.population import Perturbed
 from hpc_es.policies.lstm import policy as lstm
 from hpc_es.policies.lstm.numpy_actor import NumpyActor
 from hpc_es.policies.lstm.policy import LSTM, Options
 from hpc_es.policies.networks.lstm import InPlace, NumPyOps, gates
+from tests.populations import population
 from tests.trained import HEADS, NORMALISER, WIDTH
 
 ROWS, STEPS = 6, 5
 
 
 def policy(actions: Box | Discrete, hidden: tuple[int, ...] = (8,), observations: int = WIDTH, **options: Any) -> LSTM:
-    return LSTM(Options(hidden_dims=hidden, **options), Spaces(observations, actions))
+    return LSTM(Options(hidden_dims=hidden, **options), Spaces(flat_observations(observations), actions))
 
 
 def headed(head: str, hidden: tuple[int, ...], backend: Any = "numpy") -> LSTM:
@@ -33,11 +35,11 @@ def headed(head: str, hidden: tuple[int, ...], backend: Any = "numpy") -> LSTM:
 def perturbed(size: int, rows: int = ROWS) -> Perturbed:
     rng = np.random.default_rng(size)
     directions = rng.standard_normal((rows, size)).astype(np.float32)
-    return Perturbed(directions[0] / 2, directions, np.arange(rows), np.linspace(-0.5, 0.5, rows).astype(np.float32))
+    return population(directions[0] / 2, directions, np.arange(rows), np.linspace(-0.5, 0.5, rows).astype(np.float32))
 
 
 def alone(theta: Float32, rows: int = 1) -> Perturbed:
-    return Perturbed(theta, np.empty((0, len(theta)), np.float32), np.zeros(rows, np.intp), np.zeros(rows, np.float32))
+    return population(theta, np.empty((0, len(theta)), np.float32), np.zeros(rows, np.intp), np.zeros(rows, np.float32))
 
 
 def observations(rows: int = ROWS, steps: int = STEPS) -> Float32:
@@ -77,8 +79,8 @@ def by_the_formula(network: LSTM, flat: Float32, seen: Float32, normaliser: Norm
 def test_parameter_counts() -> None:  # T11, without the value's 49
     two = policy(Discrete(2), (48,), observations=4)
     assert two.layout.shapes["lstm_0_kernel"] == (52, 192)
-    assert two.size == 10_176 + 98
-    assert policy(Discrete(11), (48,), observations=25).size + 49 == 14_796
+    assert two.layout.size == 10_176 + 98
+    assert policy(Discrete(11), (48,), observations=25).layout.size + 49 == 14_796
 
 
 @pytest.mark.parametrize("normaliser", [None, NORMALISER], ids=["raw", "normalised"])
@@ -86,7 +88,7 @@ def test_parameter_counts() -> None:  # T11, without the value's 49
 @pytest.mark.parametrize("head", HEADS)
 def test_each_job_acts_by_the_formula(head: str, hidden: tuple[int, ...], normaliser: Normaliser | None) -> None:
     network = headed(head, hidden)
-    jobs, seen = perturbed(network.size), observations()
+    jobs, seen = perturbed(network.layout.size), observations()
     actions = acted(network.bind(jobs, normaliser), seen)
     for row, flat in enumerate(jobs.stacked()):
         outputs = by_the_formula(network, flat, seen[:, row], normaliser).astype(np.float32)
@@ -126,16 +128,16 @@ def test_initial_parameters() -> None:  # T11, T9
 def test_episodes_at_once_are_those_one_after_the_other(normaliser: Normaliser | None) -> None:
     """Row job * 3 + episode has the job's parameters and a memory of its own."""
     network, seen = headed("box", (8, 4)), observations(3 * ROWS)
-    actor = network.bind(perturbed(network.size), normaliser)
+    actor = network.bind(perturbed(network.layout.size), normaliser)
     together = acted(actor.with_episodes(3), seen)  # type: ignore[attr-defined]
     for episode in range(3):
-        apart = acted(network.bind(perturbed(network.size), normaliser), seen[:, episode::3])
+        apart = acted(network.bind(perturbed(network.layout.size), normaliser), seen[:, episode::3])
         np.testing.assert_allclose(together[:, episode::3], apart, atol=1e-6)
 
 
 def test_with_episodes_begins_anew_and_restarts_one_row() -> None:
     network, seen = headed("box", (8,)), observations(3 * ROWS)
-    actor = network.bind(perturbed(network.size), None)
+    actor = network.bind(perturbed(network.layout.size), None)
     acted(actor, observations())
     wide = actor.with_episodes(3)  # type: ignore[attr-defined]
     first = acted(wide, seen)
@@ -147,9 +149,9 @@ def test_with_episodes_begins_anew_and_restarts_one_row() -> None:
 
 def test_a_job_with_episodes_does_not_depend_on_the_stack() -> None:
     network, seen = headed("box", (17,)), observations(4 * ROWS)
-    whole = perturbed(network.size)
+    whole = perturbed(network.layout.size)
     together = acted(network.bind(whole, None).with_episodes(4), seen)  # type: ignore[attr-defined]
-    part = Perturbed(whole.theta, whole.directions, whole.rows[2:3], whole.scales[2:3])
+    part = population(whole.centres[0], whole.directions, whole.rows[2:3], whole.scales[2:3])
     single = acted(network.bind(part, None).with_episodes(4), seen[:, 8:12])  # type: ignore[attr-defined]
     assert single.tobytes() == together[:, 8:12].tobytes()
     kept = network.bind(whole, None).with_episodes(4)  # type: ignore[attr-defined]
@@ -162,7 +164,7 @@ def test_a_job_with_episodes_does_not_depend_on_the_stack() -> None:
 def test_observations_are_left_as_they_are() -> None:
     network, seen = headed("box", (8,)), observations()
     before = seen.copy()
-    acted(network.bind(perturbed(network.size), NORMALISER), seen)
+    acted(network.bind(perturbed(network.layout.size), NORMALISER), seen)
     assert np.array_equal(seen, before)
 
 
@@ -172,7 +174,7 @@ def test_observations_are_left_as_they_are() -> None:
 @pytest.mark.parametrize("head", HEADS)
 def test_tensorflow_equals_numpy(head: str, hidden: tuple[int, ...], normaliser: Normaliser | None) -> None:
     ours, theirs = headed(head, hidden, "tensorflow"), headed(head, hidden)
-    actor, expected = (each.bind(perturbed(each.size), normaliser) for each in (ours, theirs))
+    actor, expected = (each.bind(perturbed(each.layout.size), normaliser) for each in (ours, theirs))
     assert not isinstance(actor, NumpyActor)
     seen = observations(steps=6)
     np.testing.assert_allclose(acted(actor, seen[:2]), acted(expected, seen[:2]), atol=1e-5)
@@ -185,7 +187,7 @@ def test_tensorflow_equals_numpy(head: str, hidden: tuple[int, ...], normaliser:
 @pytest.mark.tensorflow
 def test_a_restarted_row_of_tensorflow_forgets_what_was_not_a_number() -> None:
     network = headed("box", (4,), "tensorflow")
-    actor, seen = network.bind(perturbed(network.size), None), observations()
+    actor, seen = network.bind(perturbed(network.layout.size), None), observations()
     first = acted(actor, seen)
     bad = seen[0].copy()
     bad[2] = np.nan
@@ -204,7 +206,7 @@ def test_the_exported_model_equals_numpy(head: str, normaliser: Normaliser | Non
     from hpc_es.policies.lstm import keras_model as lstm_keras
 
     network, seen = headed(head, (7, 3)), observations(steps=STEPS + 1)
-    theta = np.random.default_rng(7).standard_normal(network.size).astype(np.float32)
+    theta = np.random.default_rng(7).standard_normal(network.layout.size).astype(np.float32)
     lstm_keras.model(network, theta, normaliser).save(tmp_path / "policy.keras")
     model = keras.models.load_model(tmp_path / "policy.keras")
     memory = [np.zeros((ROWS, units), np.float32) for units in (7, 7, 3, 3)]

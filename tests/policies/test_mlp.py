@@ -9,29 +9,31 @@ import pytest
 
 from hpc_es.config.loading import validate
 from hpc_es.config.warnings import warnings_of
-from hpc_es.core.data import Box, Discrete, Float32, Perturbed, Spaces
-from hpc_es.policies.mlp.network import Layout
+from hpc_es.core.data import Box, Discrete, Float32, Spaces, flat_observations
+from hpc_es.core.population import Perturbed
+from hpc_es.policies.mlp.network import Layers
 from hpc_es.policies.mlp.policy import MLP, Options
 from hpc_es.policies.networks.activations import ACTIVATIONS
 from hpc_es.policies.networks.dense import dense
 from hpc_es.policies.networks.inputs import normalise
+from tests.populations import population
 
 
 def policy(observations: int, actions: int, hidden: tuple[int, ...] = (), **options: Any) -> MLP:
     box = Box(np.full(actions, -1, np.float32), np.full(actions, 1, np.float32))
-    return MLP(Options(hidden_dims=hidden, **options), Spaces(observations, box))
+    return MLP(Options(hidden_dims=hidden, **options), Spaces(flat_observations(observations), box))
 
 
 def perturbed(theta: Float32, jobs: int, seed: int = 0) -> Perturbed:
     """Mirrored pairs around theta."""
     directions = np.random.default_rng(seed).standard_normal((-(-jobs // 2), len(theta))).astype(np.float32)
     scales = np.where(np.arange(jobs) % 2 == 0, 0.3, -0.3).astype(np.float32)
-    return Perturbed(theta, directions, np.arange(jobs) // 2, scales)
+    return population(theta, directions, np.arange(jobs) // 2, scales)
 
 
 def alone(theta: Float32) -> Perturbed:
     none = np.zeros((0, len(theta)), np.float32)
-    return Perturbed(theta, none, np.zeros(1, np.intp), np.zeros(1, np.float32))
+    return population(theta, none, np.zeros(1, np.intp), np.zeros(1, np.float32))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +46,7 @@ def alone(theta: Float32) -> Perturbed:
     ],
 )
 def test_parameter_counts(widths: tuple[int, ...], bins: int | None, size: int) -> None:  # T47
-    assert policy(widths[0], widths[-1], widths[1:-1], action_bins=bins).size == size
+    assert policy(widths[0], widths[-1], widths[1:-1], action_bins=bins).layout.size == size
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ def test_activations(name: str, x: float, y: float) -> None:
 
 
 def test_parameters_lie_layer_by_layer() -> None:
-    (w1, b1), (w2, b2) = Layout((2, 3, 1)).layers(np.arange(13, dtype=np.float32))
+    (w1, b1), (w2, b2) = Layers((2, 3, 1)).layers(np.arange(13, dtype=np.float32))
     assert w1.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert b1.tolist() == [[6, 7, 8]]
     assert w2.tolist() == [[9], [10], [11]]
@@ -92,8 +94,8 @@ def test_no_hidden_layer_and_no_bias_is_a_matrix() -> None:
     """.5 * 1 - .25 * 2 + 0 and .125 * 1 + .25 * 2; a row that is dropped leaves the others."""
     network = policy(2, 2, bias=False)
     theta = np.array([0.5, 0.125, -0.25, 0.25], np.float32)
-    assert (network.size, network.initial(np.random.default_rng(0)).shape) == (4, (4,))
-    jobs = Perturbed(theta, np.ones((1, 4), np.float32), np.zeros(2, np.intp), np.array([0, 0.25], np.float32))
+    assert (network.layout.size, network.initial(np.random.default_rng(0)).shape) == (4, (4,))
+    jobs = population(theta, np.ones((1, 4), np.float32), np.zeros(2, np.intp), np.array([0, 0.25], np.float32))
     actor, seen = network.bind(jobs, None), np.array([[1, 2], [1, 2]], np.float32)
     assert actor.act(seen).tolist() == [[0, 0.625], [0.75, 1]]
     actor.keep(np.array([1]))
@@ -162,7 +164,7 @@ def test_initial_columns_are_normalised() -> None:
     mlp = policy(28, 8, (256, 256))
     theta = mlp.initial(np.random.default_rng(0))
     assert theta.dtype == np.float32
-    layers = list(mlp.layout.layers(theta))
+    layers = list(mlp.layers.layers(theta))
     for (weights, biases), length in zip(layers, (1, 1, 0.01), strict=True):
         np.testing.assert_allclose(np.linalg.norm(weights, axis=0), length, rtol=1e-5)
         assert not biases.any()
@@ -173,7 +175,7 @@ def test_initial_columns_are_normalised() -> None:
 def test_random_normal_weights_have_their_deviation_in_every_layer() -> None:
     """n numbers have the deviation 0.3 but for 0.3 / sqrt(2 n): 4 of these."""
     network = policy(40, 50, (60,), initial="random_normal", initial_std=0.3)
-    for weights, biases in network.layout.layers(network.initial(np.random.default_rng(0))):
+    for weights, biases in network.layers.layers(network.initial(np.random.default_rng(0))):
         assert abs(weights.std() - 0.3) < 4 * 0.3 / np.sqrt(2 * weights.size)
         assert abs(weights.mean()) < 4 * 0.3 / np.sqrt(weights.size)
         assert not biases.any()
@@ -200,7 +202,7 @@ def test_a_jobs_numbers_do_not_depend_on_the_stack(activation: Any, jobs: int) -
     whole = perturbed(theta, 16)
     observations = rng.standard_normal((16, 11)).astype(np.float32)
     expected = mlp.bind(whole, None).act(observations)
-    part = Perturbed(theta, whole.directions, whole.rows[:jobs], whole.scales[:jobs])
+    part = population(theta, whole.directions, whole.rows[:jobs], whole.scales[:jobs])
     assert np.array_equal(mlp.bind(part, None).act(observations[:jobs]), expected[:jobs])
     kept = np.sort(rng.permutation(16)[:jobs])
     actor = mlp.bind(whole, None)
@@ -211,17 +213,17 @@ def test_a_jobs_numbers_do_not_depend_on_the_stack(activation: Any, jobs: int) -
 def test_acting_changes_neither_observations_nor_parameters() -> None:
     mlp = policy(3, 2, (4,), activation="elu")
     jobs = perturbed(mlp.initial(np.random.default_rng(1)), 4)
-    copies = jobs.theta.copy(), jobs.directions.copy(), jobs.scales.copy()
+    copies = jobs.centres.copy(), jobs.directions.copy(), jobs.scales.copy()
     observations = np.ones((4, 3), np.float32)
     actor = mlp.bind(jobs, (np.ones(3, np.float32), np.ones(3, np.float32), 5.0))
     first, second = actor.act(observations).copy(), actor.act(observations)
     assert np.array_equal(first, second)
     assert (observations == 1).all()
-    assert all(np.array_equal(a, b) for a, b in zip((jobs.theta, jobs.directions, jobs.scales), copies, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip((jobs.centres, jobs.directions, jobs.scales), copies, strict=True))
 
 
 def test_mirrored_jobs_lie_on_both_sides_of_theta() -> None:
-    jobs = Perturbed(
+    jobs = population(
         np.array([1, 2], np.float32),
         np.array([[10, 20], [1, 0]], np.float32),
         np.array([0, 0, 1]),
@@ -231,7 +233,7 @@ def test_mirrored_jobs_lie_on_both_sides_of_theta() -> None:
 
 
 def test_a_discrete_policy_takes_the_highest_output() -> None:
-    spaces = Spaces(2, Discrete(2, start=3))
+    spaces = Spaces(flat_observations(2), Discrete(2, start=3))
     actor = MLP(Options(hidden_dims=()), spaces).bind(alone(np.array([1, 0, 0, 1, 0, 0], np.float32)), None)
     assert [actor.act(np.array([o], np.float32))[0] for o in ([2, 1], [1, 2])] == [3, 4]
 
@@ -243,7 +245,7 @@ def test_the_actor_computes_what_the_layers_say(activation: str, bias: bool) -> 
     network = policy(7, 3, (16, 16), activation=activation, bias=bias)
     parameters = perturbed(network.initial(np.random.default_rng(0)) * 3, 6)
     seen = np.random.default_rng(1).standard_normal((6, 7)).astype(np.float32)
-    layers = list(network.layout.layers(parameters.stacked()))
+    layers = list(network.layers.layers(parameters.stacked()))
     outputs, features = dense(np.matmul, ACTIVATIONS[activation], layers, seen[:, np.newaxis])
     assert (outputs.shape, features.shape) == ((6, 1, 3), (6, 1, 16))
     np.testing.assert_allclose(network.bind(parameters, None).act(seen), np.clip(outputs[:, 0], -1, 1), atol=1e-6)

@@ -10,11 +10,13 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from hpc_es.core.data import Float32, Normaliser, Perturbed, Spaces
+from hpc_es.core.data import Float32, Normaliser, Spaces, flat_observations
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.population import Perturbed
 from hpc_es.policies.mlp import tensorflow_actor as mlp_tensorflow
 from hpc_es.policies.mlp.policy import MLP, Options
 from tests.harness import python, script
+from tests.populations import population
 from tests.trained import HEADS, NORMALISER, WIDTH
 
 pytestmark = pytest.mark.tensorflow
@@ -27,13 +29,13 @@ OWN = {"TF_NUM_INTRAOP_THREADS": "3", "TF_NUM_INTEROP_THREADS": "2", "TF_DETERMI
 def policy(backend: str, head: str, activation: str = "tanh", hidden: tuple[int, ...] = (8, 6)) -> MLP:
     space, bins = HEADS[head]
     options: Any = {"backend": backend, "activation": activation, "hidden_dims": hidden, "action_bins": bins}
-    return MLP(Options(**options), Spaces(WIDTH, space))
+    return MLP(Options(**options), Spaces(flat_observations(WIDTH), space))
 
 
 def perturbed(size: int, rows: int = ROWS) -> Perturbed:
     rng = np.random.default_rng(size)
     directions = rng.standard_normal((rows, size)).astype(np.float32)
-    return Perturbed(directions[0], directions, np.arange(rows), np.linspace(-0.5, 0.5, rows).astype(np.float32))
+    return population(directions[0], directions, np.arange(rows), np.linspace(-0.5, 0.5, rows).astype(np.float32))
 
 
 def observations(rows: int = ROWS) -> Float32:
@@ -45,41 +47,45 @@ def observations(rows: int = ROWS) -> Float32:
 @pytest.mark.parametrize("activation", ["tanh", "relu", "leaky_relu", "elu"])
 def test_equal_to_numpy(activation: str, head: str, normaliser: Normaliser | None) -> None:
     ours, theirs = (policy(backend, head, activation) for backend in ("tensorflow", "numpy"))
-    assert ours.size == theirs.size
-    actor = ours.bind(perturbed(ours.size), normaliser)
+    assert ours.layout.size == theirs.layout.size
+    actor = ours.bind(perturbed(ours.layout.size), normaliser)
     assert type(actor) is mlp_tensorflow.TensorFlowActor
     actions = actor.act(observations())
-    expected = theirs.bind(perturbed(ours.size), normaliser).act(observations())
+    expected = theirs.bind(perturbed(ours.layout.size), normaliser).act(observations())
     assert (actions.shape, actions.dtype) == (expected.shape, expected.dtype)
     assert len(np.unique(expected)) > 1
     np.testing.assert_allclose(actions, expected, atol=1e-5)
 
 
 def test_without_biases_and_with_an_input_that_never_varies() -> None:
-    spaces = Spaces(WIDTH, HEADS["box"][0])
+    spaces = Spaces(flat_observations(WIDTH), HEADS["box"][0])
     ours, theirs = (MLP(Options(backend=each, hidden_dims=(3,), bias=False), spaces) for each in BACKENDS)
     deviation = np.array([1, np.inf, 2, 1, 1], np.float32)
     normaliser = (np.ones(WIDTH, np.float32), deviation, np.inf)
-    actions, expected = (each.bind(perturbed(ours.size), normaliser).act(observations()) for each in (ours, theirs))
+    actions, expected = (
+        each.bind(perturbed(ours.layout.size), normaliser).act(observations()) for each in (ours, theirs)
+    )
     np.testing.assert_allclose(actions, expected, atol=1e-5)
     assert len(np.unique(expected)) > 1
 
 
 def test_a_linear_policy_by_hand() -> None:
     linear = policy("tensorflow", "box", hidden=())
-    theta = np.zeros(linear.size, np.float32)
+    theta = np.zeros(linear.layout.size, np.float32)
     theta[[0, 3, 10, 11]] = 0.1, 0.2, 0.01, -0.4  # weights [5, 2] in row order, then two biases
-    alone = Perturbed(theta, np.empty((0, linear.size), np.float32), np.zeros(1, np.intp), np.zeros(1, np.float32))
+    alone = population(
+        theta, np.empty((0, linear.layout.size), np.float32), np.zeros(1, np.intp), np.zeros(1, np.float32)
+    )
     actions = linear.bind(alone, None).act(np.array([[3, 1, 0, 0, 0]], np.float32))
     np.testing.assert_allclose(actions, [[0.31, -0.2]], rtol=1e-6)
 
 
 def test_rows_kept_act_as_before_to_the_last_bit() -> None:
     network = policy("tensorflow", "box", hidden=(64, 64))
-    whole = network.bind(perturbed(network.size, 16), NORMALISER)
+    whole = network.bind(perturbed(network.layout.size, 16), NORMALISER)
     before = whole.act(observations(16))
     for kept in ([15], [0, 3], list(range(1, 16))):
-        actor = network.bind(perturbed(network.size, 16), NORMALISER)
+        actor = network.bind(perturbed(network.layout.size, 16), NORMALISER)
         actor.keep(np.array(kept, np.intp))
         actor.restart(0)
         assert actor.act(observations(16)[kept]).tobytes() == before[kept].tobytes()
@@ -87,9 +93,9 @@ def test_rows_kept_act_as_before_to_the_last_bit() -> None:
 
 def test_one_trace_serves_all_stacks() -> None:
     network = policy("tensorflow", "box", hidden=(3,))
-    compiled = mlp_tensorflow.compiled("tanh", network.layout.widths, False)
+    compiled = mlp_tensorflow.compiled("tanh", network.layers.widths, False)
     for rows in (2, 5, 1):
-        network.bind(perturbed(network.size, rows), None).act(observations(rows))
+        network.bind(perturbed(network.layout.size, rows), None).act(observations(rows))
     assert compiled.experimental_get_tracing_count() == 1  # type: ignore[attr-defined]
 
 
@@ -130,12 +136,12 @@ def test_the_numpy_path_imports_no_tensorflow() -> None:
         script("""
         import sys, numpy as np
         from hpc_es.config import kinds
-        from hpc_es.core.data import Discrete, Perturbed, Spaces
+        from hpc_es.core.data import Discrete, Spaces, flat_observations
+        from hpc_es.core.population import unperturbed
         from hpc_es.policies import mlp
         kinds.kinds("policies")  # imports every file of the folder
-        p = mlp.build(mlp.Options(), Spaces(2, Discrete(2)))
-        empty = np.empty((0, p.size), np.float32)
-        actor = p.bind(Perturbed(np.zeros(p.size, np.float32), empty, np.zeros(1, int), np.zeros(1, np.float32)), None)
+        p = mlp.build(mlp.Options(), Spaces(flat_observations(2), Discrete(2)))
+        actor = p.bind(unperturbed(p.layout, np.zeros(p.layout.size, np.float32), 1), None)
         actor.act(np.zeros((1, 2), np.float32))
         assert not {"tensorflow", "keras"} & set(sys.modules)
     """)
@@ -147,5 +153,5 @@ def test_without_tensorflow_the_key_and_the_extra_are_named(monkeypatch: Any) ->
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     mlp_tensorflow.tensorflow.cache_clear()
     with pytest.raises(ConfigError, match=r"policy\.backend.*pip install 'hpc_es\[tensorflow\]'"):
-        policy("tensorflow", "box").bind(perturbed(policy("numpy", "box").size), None)
+        policy("tensorflow", "box").bind(perturbed(policy("numpy", "box").layout.size), None)
     assert "tensorflow" in sys.modules  # it is there: only hidden

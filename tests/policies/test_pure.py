@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from hpc_es.core.acting import PurePolicy
-from hpc_es.core.data import Box, Discrete, Spaces, Vectors
+from hpc_es.core.data import Box, Discrete, Spaces, flat_observations
 from hpc_es.policies import lstm, mlp
 from hpc_es.policies.networks.inputs import normalise, normalised
+from tests.populations import explicit
 
 BOX = Box(np.array([-1, -0.5], np.float32), np.array([1, 0.25], np.float32))
 POLICIES: dict[str, tuple[Any, dict[str, Any], Any]] = {
@@ -40,12 +41,12 @@ def jax_namespace() -> Any:
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_pure_form_acts_as_the_actor(name: str, namespace: Any) -> None:
     module, options, actions = POLICIES[name]
-    policy = module.build(module.Options(**options), Spaces(WIDTH, actions))
+    policy = module.build(module.Options(**options), Spaces(flat_observations(WIDTH), actions))
     assert isinstance(policy, PurePolicy)
     rng = np.random.default_rng(2)
-    theta = rng.standard_normal((ROWS, policy.size)).astype(np.float32)
+    theta = rng.standard_normal((ROWS, policy.layout.size)).astype(np.float32)
     seen = rng.standard_normal((STEPS, ROWS, WIDTH)).astype(np.float32)
-    actor = policy.bind(Vectors(theta), None)
+    actor = policy.bind(explicit(theta), None)
     pure = policy.pure(namespace())
     memories, parameters = [pure.memory] * ROWS, [pure.parameters(row) for row in theta]
     for observations in seen:
@@ -56,8 +57,8 @@ def test_the_pure_form_acts_as_the_actor(name: str, namespace: Any) -> None:
 
 
 def test_a_policy_that_remembers_does() -> None:
-    policy = lstm.build(lstm.Options(hidden_dims=(4,)), Spaces(WIDTH, BOX))
-    theta = 0.1 * np.random.default_rng(0).standard_normal(policy.size).astype(np.float32)
+    policy = lstm.build(lstm.Options(hidden_dims=(4,)), Spaces(flat_observations(WIDTH), BOX))
+    theta = 0.1 * np.random.default_rng(0).standard_normal(policy.layout.size).astype(np.float32)
     pure = policy.pure(np)
     parameters = pure.parameters(theta)
     memory, one = pure.apply(parameters, pure.memory, np.ones(WIDTH, np.float32))

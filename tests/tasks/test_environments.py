@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpc_es.config.loading import validate
-from hpc_es.core.data import Box, Discrete
+from hpc_es.core.data import Box, Discrete, flat_observations
 from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.episodes import environments
 from hpc_es.training.build import task_and_policy
@@ -114,16 +114,22 @@ def test_a_wrapper_that_cannot_be_applied_is_told_with_its_place(wrapper: Any, t
 # Spaces.
 
 
-@pytest.mark.parametrize("observations", ["image", "dict", "discrete"])
-def test_observations_that_are_not_flat_name_the_remedy_and_it_works(observations: str) -> None:
+@pytest.mark.parametrize("observations", ["dict", "discrete"])
+def test_observations_that_are_no_array_name_the_remedy_and_it_works(observations: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"task\.env_id: expected flat observations.*found (Box|Dict|Discrete)"
+        ConfigError, match=r"task\.env_id: expected observations that are one array.*found (Dict|Discrete)"
     ) as caught:
         environments.spaces(made("Strange", observations=observations))
     remedy = "gymnasium.wrappers:FlattenObservation"
     assert remedy in str(caught.value)
-    width = {"image": 8 * 8 * 3, "dict": 3 + 3, "discrete": 4}[observations]
-    assert environments.spaces(made("Strange", (remedy,), observations=observations)).observations == width
+    width = {"dict": 3 + 3, "discrete": 4}[observations]
+    spec = environments.spaces(made("Strange", (remedy,), observations=observations)).observations
+    assert spec == flat_observations(width)
+
+
+def test_images_keep_their_shape_and_dtype() -> None:
+    spec = environments.spaces(made("Strange", observations="image")).observations
+    assert (spec.shape, spec.dtype, spec.is_flat, spec.statistics) == ((8, 8, 3), np.uint8, False, 3)
 
 
 def test_the_remedy_says_how_many_observations_and_parameters_it_makes() -> None:
@@ -176,10 +182,11 @@ def test_atari_needs_no_module_before_its_id() -> None:
     assert done.status == 0 and "ALE/Pong-v5" in done.stdout, str(done)
 
 
-@pytest.mark.parametrize("actions", ["multi discrete", "matrix", "integers"])
+@pytest.mark.parametrize("actions", ["matrix", "integers"])
 def test_other_actions_are_refused(actions: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"task\.env_id: expected Discrete actions or a Box of floats in one dimension"
+        ConfigError,
+        match=r"task\.env_id: expected Discrete or MultiDiscrete actions, or a Box of floats in one dimension",
     ):
         environments.spaces(made("Strange", actions=actions))
 
@@ -187,7 +194,7 @@ def test_other_actions_are_refused(actions: str) -> None:
 def test_spaces_of_a_discrete_environment() -> None:
     spaces = environments.spaces(made("Shifted"))
     assert spaces.actions == Discrete(3, start=5)
-    assert spaces.observations == 3
+    assert spaces.observations.size == 3
 
 
 @pytest.mark.parametrize("bound", [0.1, 0.3, 1.0, 1e300, np.inf])

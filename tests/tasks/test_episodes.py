@@ -9,12 +9,13 @@ import gymnasium
 import numpy as np
 import pytest
 
-from hpc_es.core.data import Box, Outcome, Perturbed, Spaces
+from hpc_es.core.data import Box, Outcome, Spaces
 from hpc_es.core.errors import ConfigError, RunError
 from hpc_es.policies.mlp import policy as mlp
 from hpc_es.tasks.episodes.action_noise import NOISE_STEPS
 from hpc_es.tasks.episodes.task import Episodes, Options, build
 from tests import toys
+from tests.populations import centre, population
 from tests.toys import Faulty, Still, batch, episodes, lifetime, nothing, played
 
 SEEDS = [49, 3, 0, 20, 99, 7, 31, 12]  # lifetimes 50, 4, 1, 21, 50, 8, 32, 13
@@ -118,7 +119,7 @@ def test_discrete_actions_are_legal_ints_from_start() -> None:
     policy = mlp.build(mlp.Options(hidden_dims=()), spaces)
     theta = np.zeros((3, 12), np.float32)
     theta[[0, 1, 2], [9, 10, 11]] = 1  # biases: each job has its favourite
-    jobs = Perturbed(np.zeros(12, np.float32), theta, np.arange(3), np.ones(3, np.float32))
+    jobs = population(np.zeros(12, np.float32), theta, np.arange(3), np.ones(3, np.float32))
     assert returns(played(episodes("Shifted"), [3, 3, 3], policy.bind(jobs, None))) == [20, 24, 28]
 
 
@@ -142,11 +143,11 @@ def test_a_jobs_result_does_not_depend_on_its_chunk(env: str, limit: int | None,
     policy = mlp.build(mlp.Options(hidden_dims=(17, 16)), task.spaces)
     rng = np.random.default_rng(0)
     theta = policy.initial(rng)
-    directions = rng.standard_normal((16, policy.size)).astype(np.float32)
+    directions = rng.standard_normal((16, policy.layout.size)).astype(np.float32)
 
     def run(first: int, count: int) -> list[tuple[bytes, tuple[bytes, ...]]]:
         rows = np.arange(first, first + count)
-        jobs = Perturbed(theta, directions, rows, np.full(count, 0.5, np.float32))
+        jobs = population(theta, directions, rows, np.full(count, 0.5, np.float32))
         actor = Recorder(policy.bind(jobs, (np.zeros_like(mean), mean, 5.0)), count)
         outcome = task.evaluate(
             actor,
@@ -156,7 +157,7 @@ def test_a_jobs_result_does_not_depend_on_its_chunk(env: str, limit: int | None,
         ran = zip(outcome.rows, actor.actions, strict=True)
         return [(row.tobytes(), tuple(actions[: int(row["length"])])) for row, actions in ran]
 
-    mean = np.ones(task.spaces.observations, np.float32)
+    mean = np.ones(task.spaces.observations.size, np.float32)
     whole = run(0, 16)
     assert len({row for row, _ in whole}) > 5  # the jobs differ
     assert [result for first in (15, 10, 5, 0) for result in run(first, min(5, 16 - first))] == (
@@ -254,8 +255,8 @@ def test_actions_are_inside_the_bounds_of_a_float64_box(bound: float) -> None:
     """The nearest float32 of 0.1 is above 0.1; Reach asserts that the actions are legal."""
     task = episodes("Reach", env_kwargs={"low": -bound, "high": bound, "dtype": "float64"})
     policy = mlp.build(mlp.Options(hidden_dims=()), task.spaces)
-    large = Perturbed(np.full(policy.size, 9, np.float32), np.zeros((0, policy.size), np.float32), *_two())
-    small = Perturbed(-large.theta, *(large.directions, large.rows, large.scales))
+    large = centre(np.full(policy.layout.size, 9, np.float32), 2)
+    small = centre(np.full(policy.layout.size, -9, np.float32), 2)
     for jobs, sign in ((large, 1), (small, -1)):
         outcome = played(task, [9, 9], policy.bind(jobs, None))
         assert not outcome.failures
@@ -423,7 +424,7 @@ def test_build_finds_the_spaces() -> None:
     task = build(episodes("Reach").options)
     assert isinstance(task, Episodes)
     assert isinstance(task.spaces, Spaces)
-    assert task.spaces.observations == 3
+    assert task.spaces.observations.size == 3
     assert isinstance(task.spaces.actions, Box)
     assert task.spaces.actions.low.tolist() == [-1, -1]
 

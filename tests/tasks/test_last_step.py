@@ -33,7 +33,7 @@ def test_the_reward_may_be_shown_clipped() -> None:
 
 
 def test_a_task_takes_it() -> None:
-    assert episodes("CartPole-v1", wrappers=(WRAPPER,)).spaces.observations == 4 + 1 + 2 + 1
+    assert episodes("CartPole-v1", wrappers=(WRAPPER,)).spaces.observations.size == 4 + 1 + 2 + 1
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 import hpc_es
 from hpc_es.config.loading import load
-from hpc_es.core.data import Outcome, Perturbed
+from hpc_es.core.data import Outcome
 from hpc_es.core.errors import ConfigError
 from hpc_es.policies.mlp import policy as mlp
 from hpc_es.tasks.episodes.gymnasium_stepping import GymnasiumStepping
@@ -23,6 +23,7 @@ from hpc_es.tasks.episodes.mujoco.stepping import MujocoStepping
 from hpc_es.tasks.episodes.task import Episodes
 from tests import runs
 from tests.harness import ROOT
+from tests.populations import population
 from tests.toys import batch, episodes, nothing
 
 pytest.importorskip("mujoco")
@@ -136,8 +137,8 @@ def outcomes(task: Episodes, chunks: list[Any], **keywords: Any) -> list[Outcome
     theta = policy.initial(rng)
     found = []
     for seeds in chunks:
-        directions = rng.standard_normal((len(seeds), policy.size)).astype(np.float32)
-        jobs = Perturbed(theta, directions, np.arange(len(seeds)), np.full(len(seeds), 1.0, np.float32))
+        directions = rng.standard_normal((len(seeds), policy.layout.size)).astype(np.float32)
+        jobs = population(theta, directions, np.arange(len(seeds)), np.full(len(seeds), 1.0, np.float32))
         found.append(task.evaluate(policy.bind(jobs, None), batch(seeds, **keywords), nothing))
     return found
 
@@ -182,8 +183,8 @@ def test_segments_are_the_same_with_and_without_gymnasium() -> None:
     for stepping, told in seen.items():
         task = episodes("Hopper-v5", stepping=stepping, max_episode_steps=30)
         policy = mlp.build(mlp.Options(hidden_dims=()), task.spaces)
-        directions = np.random.default_rng(0).standard_normal((5, policy.size)).astype(np.float32)
-        jobs = Perturbed(directions[0], directions, np.arange(5), np.ones(5, np.float32))
+        directions = np.random.default_rng(0).standard_normal((5, policy.layout.size)).astype(np.float32)
+        jobs = population(directions[0], directions, np.arange(5), np.ones(5, np.float32))
         segments = task.segments()
 
         def on_step(jobs: Any, live: Any, observations: Any, rewards: Any, cut: Any, told: Any = told) -> None:

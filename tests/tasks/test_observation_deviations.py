@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from hpc_es.core.data import Array
+from hpc_es.core.data import Array, flat_observations
 from hpc_es.policies.networks.inputs import normalise
 from hpc_es.tasks.observation_deviations import Deviations
 from hpc_es.tasks.observation_sums import Sums
@@ -18,7 +18,7 @@ STATES = np.array([[1, 2, 3], [2, 2, 5], [4, 2, -1], [7, 2, 0]], np.float32)
 
 def of(samples: Array) -> Deviations:
     """Those of a job that has seen these, float32[steps, width]."""
-    sums = Sums(batch([0], observe=[True], centred=True), samples.shape[1])
+    sums = Sums(batch([0], observe=[True], centred=True), flat_observations(samples.shape[1]))
     for seen in samples:
         sums.add(seen[np.newaxis], [0], [0])
     ((arrays,),) = sums.units(np.array([False]))
@@ -67,7 +67,7 @@ def test_parts_are_as_good_as_the_whole() -> None:
 
 
 def test_units_leave_failed_jobs_out() -> None:
-    sums = Sums(batch([0, 0, 0], observe=[True, True, True], centred=True, unit=2), 3)
+    sums = Sums(batch([0, 0, 0], observe=[True, True, True], centred=True, unit=2), flat_observations(3))
     for step in range(4):
         sums.add(np.stack([STATES[step], STATES[step] * 100, STATES[step] + 1]), [0, 1, 2], [0, 1, 2])
     first, second = (Deviations.of(arrays) for (arrays,) in sums.units(np.array([False, True, False])))

@@ -15,7 +15,7 @@ import pytest
 import hpc_es
 from hpc_es.config.kinds import module
 from hpc_es.config.yaml_text import override
-from hpc_es.core.data import Array, Box, Carried, Float32, Spaces, State
+from hpc_es.core.data import Array, Box, Carried, Float32, Spaces, State, flat_observations
 from hpc_es.core.errors import UserError
 from hpc_es.policies.networks.keras_layers import normaliser_of, value_of
 from hpc_es.storage.keras_file import is_keras_file, read_layers
@@ -237,9 +237,9 @@ def test_an_exported_policy_goes_on_as_it_was(suffix: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
 def test_theta_value_and_normaliser_come_back_from_a_keras_file(kind: str, tmp_path: Path) -> None:
     package, keras_model = module("policies", kind), importlib.import_module(f"hpc_es.policies.{kind}.keras_model")
-    policy = package.build(package.Options(hidden_dims=(4, 5)), Spaces(3, BOX))
+    policy = package.build(package.Options(hidden_dims=(4, 5)), Spaces(flat_observations(3), BOX))
     rng = np.random.default_rng(0)
-    theta, value = (rng.normal(size=size).astype(np.float32) for size in (policy.size, 6))
+    theta, value = (rng.normal(size=size).astype(np.float32) for size in (policy.layout.size, 6))
     normaliser: tuple[Float32, Float32, float] = (np.float32([1, 2, 3]), np.float32([1, 0.1, np.inf]), 5.0)  # type: ignore[assignment,arg-type]
     keras_model.model(policy, theta, normaliser, value=value).save(tmp_path / "model.keras")
     layers = read_layers(tmp_path / "model.keras")

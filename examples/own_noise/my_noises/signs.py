@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
 from hpc_es.config.options import Positive, option, options
-from hpc_es.core.data import Array, Float32
+from hpc_es.core.data import Float32
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.noise.sums import weighted_sums
+from hpc_es.core.population import Layout
+from hpc_es.noise.blocks import BlockNoise
+
+WIDTH = 4096  # of a block; part of the result
 
 
 @options
@@ -21,31 +21,24 @@ class Options:
     size: Positive = option("every number is this or minus this", 1.0)
 
 
-class Signs:
+class Signs(BlockNoise):
     """Directions computed from their keys alone, block by block, so that any rank can have any part of any of them."""
 
-    block = 4096
-
-    def __init__(self, options: Options, keys: Keys) -> None:
-        self._size, self._keys = np.float32(options.size), keys
+    def __init__(self, options: Options, keys: Keys, size: int) -> None:
+        super().__init__(size, WIDTH)
+        self._sign, self._keys = np.float32(options.size), keys
 
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:
         """Return the elements start .. stop - 1 of a pair's direction; `start` is a block's edge."""
-        parts = [self._part(generation, pair, first, stop) for first in range(start, stop, self.block)]
+        parts = [self._part(generation, pair, first, stop) for first in range(start, stop, WIDTH)]
         return np.concatenate(parts)
 
     def _part(self, generation: int, pair: int, first: int, stop: int) -> Float32:
-        rng = self._keys.generator(Purpose.PERTURBATION, generation, pair, first // self.block)
-        bits = rng.integers(2, size=self.block)[: stop - first]
-        return np.where(bits, self._size, -self._size)
-
-    def weighted_sums(
-        self, generation: int, weights: Array, powers: Sequence[int], start: int, stop: int, dtype: np.dtype[Any]
-    ) -> Array:
-        """Return the weighted sums of one block, by the loop that all noises use."""
-        return weighted_sums(self, generation, weights, powers, start, stop, dtype)
+        rng = self._keys.generator(Purpose.PERTURBATION, generation, pair, first // WIDTH)
+        bits = rng.integers(2, size=WIDTH)[: stop - first]
+        return np.where(bits, self._sign, -self._sign)
 
 
-def build(options: Options, keys: Keys, size: int, shared: None) -> Signs:
-    """Return the noise for vectors of `size` numbers; `shared` is what a function `share`, if there is one, made."""
-    return Signs(options, keys)
+def build(options: Options, keys: Keys, layout: Layout, shared: None) -> Signs:
+    """Return the noise for vectors of this layout; `shared` is what a function `share`, if there is one, made."""
+    return Signs(options, keys, layout.size)

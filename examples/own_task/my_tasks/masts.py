@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from hpc_es.config.options import Count, option, options
-from hpc_es.core.data import Candidates, Carried, Float64, Jobs, Outcome, Poll, row_dtype
+from hpc_es.core.data import Carried, Float64, Jobs, Outcome, Poll, row_dtype
 from hpc_es.core.interfaces import Offers
 from hpc_es.core.keys import Keys, Purpose
+from hpc_es.core.population import Layout, Population
 from hpc_es.tasks.problem_defaults import ProblemDefaults
 
 OFFERS = Offers(problems=("vectors",))
@@ -31,19 +32,19 @@ class Placement(ProblemDefaults):
 
     def __init__(self, options: Options, keys: Keys) -> None:
         self._options, self._keys = options, keys
-        self.size = 2 * options.masts
-        self.layout = {"positions": (options.masts, 2)}
+        self.layout = Layout({"positions": (options.masts, 2)})
+        self.size = self.layout.size
 
     def initial(self, rng: np.random.Generator) -> Float64:
         """Return positions in the middle of town."""
         return rng.normal(0.0, 0.1, self.size)
 
-    def evaluate(self, candidates: Candidates, jobs: Jobs, carried: Carried, poll: Poll) -> Outcome:
+    def evaluate(self, population: Population, jobs: Jobs, carried: Carried, poll: Poll) -> Outcome:
         """Evaluate a chunk; `poll` between jobs lets rank 0 answer other ranks."""
         rows = np.zeros(len(jobs), row_dtype(self.fields))
         rows["length"] = 1
-        for row, (positions, group) in enumerate(zip(candidates.stacked(), jobs.groups, strict=True)):
-            rows["return_"][row] = -self._distance(positions.reshape(-1, 2), jobs, group)
+        for row, (positions, group) in enumerate(zip(population.part("positions"), jobs.groups, strict=True)):
+            rows["return_"][row] = -self._distance(positions, jobs, group)
             poll()
         return Outcome(rows)
 

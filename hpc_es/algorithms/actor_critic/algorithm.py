@@ -42,12 +42,12 @@ from hpc_es.core.data import (
     cut,
     of_episodes,
     row_dtype,
-    unperturbed,
     with_fields,
 )
 from hpc_es.core.errors import UserError
 from hpc_es.core.interfaces import Needs, TrajectoryProblem
 from hpc_es.core.keys import Purpose
+from hpc_es.core.population import unperturbed
 from hpc_es.tasks.bandits.setting import Setting
 
 NEEDS = Needs(
@@ -194,7 +194,7 @@ class ActorCritic(Strategy):
 
     def _evaluated(self, state: State, chunk: Chunk) -> Actor:
         if self.options.evaluation_actions == "greedy":
-            return self.policy.bind(unperturbed(state.theta, chunk.jobs), None)
+            return self.policy.bind(unperturbed(self.policy.layout, state.theta, chunk.jobs), None)
         return Sampled(self.policy, state.theta, self._uniforms(state, chunk))
 
     def _parameters(self, state: State) -> tuple[Float32, Float32, np.float32]:
@@ -271,7 +271,7 @@ class ActorCritic(Strategy):
         mean = [{gradient.GRADIENT: arrays[gradient.GRADIENT] / np.float32(steps)} for arrays in results.chunk_arrays]
         both = np.concatenate([state.theta, state.shared["value"]])
         descent = gradient.descend(self.options.optimizer, both, state.master, mean, self.options.gradient_clip)
-        theta, value = np.split(descent.theta, [self.policy.size])
+        theta, value = np.split(descent.theta, [self.policy.layout.size])
         metrics = {
             **descent.metrics,
             **self._mean_losses(results.chunk_arrays, steps),

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.core.acting import Actor, Policy
-from hpc_es.core.data import Array, Discrete, Float32, Float64, unperturbed
+from hpc_es.core.data import Array, Discrete, Float32, Float64
+from hpc_es.core.population import unperturbed
 from hpc_es.tasks.bandits.setting import Draws, Inputs
 
 Memory = list[Float32]  # of a recurrent policy: h and c of each layer, float32[rows, 2, units]
@@ -43,7 +44,8 @@ class Sampled:
         self._space: Discrete = any_policy.head.space
         self._generators = list(generators)
         self._acted = 0
-        self._actor: Actor = any_policy.bind_with(self, unperturbed(theta, len(self._generators)), None)
+        population = unperturbed(policy.layout, theta, len(self._generators))
+        self._actor: Actor = any_policy.bind_with(self, population, None)
 
     def act(self, observations: Float32) -> Array:
         """int64[rows] from float32[rows, observations]."""

@@ -16,7 +16,6 @@ import numpy as np
 from annotated_types import Ge, Gt
 
 from hpc_es.algorithms.parts import restarts, stopping
-from hpc_es.algorithms.parts.pairs import Pairs
 from hpc_es.algorithms.parts.recombination import default_population, nothing_to_learn
 from hpc_es.algorithms.parts.restarts import Run
 from hpc_es.algorithms.parts.samples import first_deviations
@@ -24,10 +23,10 @@ from hpc_es.algorithms.parts.strategy import Strategy
 from hpc_es.config.options import Natural, Positive, option, options
 from hpc_es.config.warnings import unused
 from hpc_es.core.data import Arrays, Float64, Results, Rows, State
-from hpc_es.core.interfaces import Noise, VectorProblem
+from hpc_es.core.interfaces import VectorProblem
+from hpc_es.core.population import Noise
 
-Population = Annotated[int, Ge(2)]
-ALONE = Pairs(mirrored=False)
+PopulationSize = Annotated[int, Ge(2)]
 
 
 @options
@@ -35,7 +34,7 @@ class Options:
     """The options that all of them have."""
 
     kind: str = option("the algorithm's module in hpc_es/algorithms")
-    population_size: Population | None = option("jobs of a generation; null: 4 + 3 ln(parameters)", None)
+    population_size: PopulationSize | None = option("jobs of a generation; null: 4 + 3 ln(parameters)", None)
     sigma: Positive | None = option(
         "standard deviation to begin with; null: 0.3 of the range between the bounds, or 0.3; of a policy 0.1", None
     )
@@ -100,15 +99,6 @@ class DistributionStrategy(Strategy, ABC):
         return {"sigma": float(state.shared["sigma"])}
 
     # What they share.
-
-    @property
-    def pairs(self) -> Pairs:
-        """Which samples share a direction: none, for most."""
-        return ALONE
-
-    def group(self, job: int) -> int:
-        """Return the sample's pair: both halves meet the same episodes."""
-        return self.pairs.of(job)
 
     @property
     def first_population(self) -> int:

@@ -14,8 +14,9 @@ import numpy as np
 from hpc_es.algorithms.parts.chains import Chain, Rebuilder, chain, longer, unpacked
 from hpc_es.algorithms.parts.samples import first_deviations
 from hpc_es.core.data import Array, State
-from hpc_es.core.interfaces import Noise, VectorProblem
+from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.keys import Keys, Purpose
+from hpc_es.core.population import Noise
 
 SHARE = 0.2  # of the problem's spread, which is meant for a search that adapts its steps
 

@@ -16,7 +16,8 @@ import numpy as np
 from hpc_es.algorithms.parts.pairs import Pairs
 from hpc_es.algorithms.parts.strategy import Strategy
 from hpc_es.core.data import Array, Arrays, Float64, Results, Rows, State
-from hpc_es.core.interfaces import Noise, VectorProblem
+from hpc_es.core.interfaces import VectorProblem
+from hpc_es.core.population import Noise
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,6 @@ class PairedStrategy(Strategy, ABC):
     def pairs(self) -> Pairs:
         """Which jobs share a direction: two in a row."""
         return Pairs(mirrored=True)
-
-    def group(self, job: int) -> int:
-        """Return the job's pair: both halves meet the same episodes."""
-        return self.pairs.of(job)
 
     def whole(self, rows: Rows) -> Array:
         """Return bool[pairs], the pairs of which no job has failed."""

@@ -7,47 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Array, Float64, Perturbed, Rows
-from hpc_es.core.interfaces import Noise
-
-AT_ONCE = 1 << 20  # numbers of the candidates that are made together; no bit depends on it
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A centre perturbed by noise: theta + scale * direction, or theta + scale * (ratios * direction).
-
-    Made a part of the vector after the other, so that of large ones there is nothing but the candidates themselves.
-    """
-
-    theta: Array  # [size]
-    noise: Noise
-    generation: int
-    pairs: range  # whose directions they are
-    rows: npt.NDArray[np.intp]  # intp[jobs], the direction of each job
-    scales: Array  # [jobs], in theta's dtype
-    ratios: Array | None = None  # [size]
-
-    def __len__(self) -> int:
-        return len(self.scales)
-
-    def stacked(self) -> Array:
-        """Return the parameters of all jobs, [jobs, size]."""
-        size, block = len(self.theta), self.noise.block
-        step = max(AT_ONCE // (len(self) * block), 1) * block
-        if step >= size:
-            return self._part(0, size)
-        stack = np.empty((len(self), size), self.theta.dtype)
-        for start in range(0, size, step):
-            stop = min(start + step, size)
-            stack[:, start:stop] = self._part(start, stop)
-        return stack
-
-    def _part(self, start: int, stop: int) -> Array:
-        directions = np.stack([self.noise.direction(self.generation, pair, start, stop) for pair in self.pairs])
-        if self.ratios is not None:
-            directions = directions * self.ratios[start:stop]
-        return Perturbed(self.theta[start:stop], directions, self.rows, self.scales).stacked()
+from hpc_es.core.data import Array, Float64, Rows
+from hpc_es.core.population import Directions, Layout, Perturbed
 
 
 @dataclass(frozen=True)
@@ -65,13 +26,6 @@ class Pairs:
         """Return the pair of a job."""
         return job // self.size
 
-    def perturbed(
-        self, theta: Array, noise: Noise, generation: int, jobs: range, sigma: float, ratios: Array | None = None
-    ) -> Drawn:
-        """Return theta + sigma * eps and theta - sigma * eps for consecutive jobs; of `ratios`, times eps."""
-        pairs, scales = self.among(jobs), self._scales(theta, jobs, sigma)
-        return Drawn(theta, noise, generation, pairs, self._rows(jobs), scales, ratios)
-
     def among(self, jobs: range) -> range:
         """Return the pairs of consecutive jobs."""
         return range(self.of(jobs[0]), self.of(jobs[-1]) + 1)
@@ -80,9 +34,11 @@ class Pairs:
         """Return 1 of jobs that go along their direction and -1 of those that go against it, int[jobs]."""
         return np.array([-1 if self.mirrored and job % 2 else 1 for job in jobs])
 
-    def along(self, theta: Array, directions: Array, jobs: range, scale: float = 1.0) -> Perturbed:
+    def along(
+        self, layout: Layout, theta: Array, directions: Directions | Array, jobs: range, scale: float = 1.0
+    ) -> Perturbed:
         """Return theta and scale times the directions of these jobs' pairs, with the jobs' signs."""
-        return Perturbed(theta, directions, self._rows(jobs), self._scales(theta, jobs, scale))
+        return Perturbed(layout, theta[np.newaxis], directions, self._rows(jobs), self._scales(theta, jobs, scale))
 
     def _rows(self, jobs: range) -> npt.NDArray[np.intp]:
         return np.array([self.of(job) for job in jobs], np.intp) - self.of(jobs[0])
@@ -102,3 +58,6 @@ class Pairs:
     def differences(self, fitness: Float64) -> Float64:
         """Return u(theta + sigma eps) - u(theta - sigma eps) of [pairs, size], or u itself without mirrors."""
         return fitness[:, 0] - fitness[:, 1] if self.mirrored else fitness[:, 0]
+
+
+ALONE = Pairs(mirrored=False)

@@ -1,16 +1,11 @@
-"""Samples of a normal distribution: their directions, and how wide the first ones spread."""
+"""How wide the first samples of a normal distribution spread."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from hpc_es.core.data import Array, Float32, Float64
-from hpc_es.core.interfaces import Noise, VectorProblem
-
-
-def directions(noise: Noise, generation: int, samples: range, size: int) -> Float32:
-    """Return the standard normal directions of some samples, float32[samples, size]."""
-    return np.stack([noise.direction(generation, sample, 0, size) for sample in samples])
+from hpc_es.core.data import Array, Float64
+from hpc_es.core.interfaces import VectorProblem
 
 
 def first_deviations(sigma: float | None, problem: VectorProblem) -> tuple[float, Float64]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from hpc_es.algorithms.parts.pairs import ALONE, Pairs
 from hpc_es.core.data import (
     Array,
     Arrays,
-    Candidates,
     Carried,
     Chunk,
     Jobs,
@@ -20,16 +20,16 @@ from hpc_es.core.data import (
     Rows,
     State,
     cut,
-    unperturbed,
 )
 from hpc_es.core.keys import Keys, Purpose
+from hpc_es.core.population import Directions, Perturbed, Population, unperturbed
 
 
 @dataclass(frozen=True)
 class Strategy:
     """The parts that every algorithm is built of, and defaults; its methods are pure functions of their arguments.
 
-    A strategy on vectors writes `initial`, `candidates`, `prepare` and `tell`; where jobs share their seeds `group`;
+    A strategy on vectors writes `initial`, `candidates`, `prepare` and `tell`; where jobs share directions `pairs`;
     where a generation is not one round of `population` jobs `ask`. A search for programs writes `evaluate` instead of
     `candidates`.
     """
@@ -54,7 +54,7 @@ class Strategy:
         theta: Array = self.problem.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS, restart))
         return theta
 
-    def candidates(self, state: State, chunk: Chunk) -> Candidates:
+    def candidates(self, state: State, chunk: Chunk) -> Population:
         """Return the parameters of a chunk of training jobs."""
         raise AssertionError(f"{type(self).__name__} has neither `candidates` nor an `evaluate` of its own")
 
@@ -62,9 +62,22 @@ class Strategy:
         """Return the vector that evaluations and probes measure."""
         return state.theta
 
+    @property
+    def pairs(self) -> Pairs:
+        """Which jobs share a direction, and so their seeds: none, unless a strategy says so."""
+        return ALONE
+
+    def perturbed(
+        self, state: State, chunk: Chunk, scale: float, ratios: Array | None = None, centre: Array | None = None
+    ) -> Perturbed:
+        """Return centre +- scale * eps of the jobs' pairs; `ratios`, [size], multiply eps, and theta is the centre."""
+        jobs, theta = chunk.job_numbers, state.theta if centre is None else centre
+        directions = Directions(self.noise, state.generation, self.pairs.among(jobs), ratios)
+        return self.pairs.along(self.problem.layout, theta, directions, jobs, scale)
+
     def group(self, job: int) -> int:
-        """Return the group of a training job: jobs of one group share their seeds."""
-        return job
+        """Return the group of a training job: jobs of one group share their seeds, such as both halves of a pair."""
+        return self.pairs.of(job)
 
     def jobs(self, state: State, chunk: Chunk) -> Jobs:
         """Return the jobs of a chunk."""
@@ -77,10 +90,10 @@ class Strategy:
         if chunk.purpose == "train":
             candidates = self.candidates(state, chunk)
         else:
-            candidates = unperturbed(self.centre(state, chunk.parent), chunk.jobs)
+            candidates = unperturbed(self.problem.layout, self.centre(state, chunk.parent), chunk.jobs)
         return self.evaluated(state, chunk, candidates, poll)
 
-    def evaluated(self, state: State, chunk: Chunk, candidates: Candidates, poll: Poll) -> Outcome:
+    def evaluated(self, state: State, chunk: Chunk, candidates: Population, poll: Poll) -> Outcome:
         """Return what the problem says of a chunk's candidates."""
         carried = self._carried.found_in(state)
         outcome: Outcome = self.problem.evaluate(candidates, self.jobs(state, chunk), carried, poll)
@@ -102,12 +115,11 @@ class Strategy:
 
     def blocks(self, state: State) -> int:
         """Return the number of blocks of the noise; 0 without noise."""
-        return 0 if self.noise is None else -(-self.problem.size // self.noise.block)
+        return 0 if self.noise is None else len(self.noise.edges)
 
     def weighted_sums(self, state: State, weights: Array, powers: tuple[int, ...], block: int) -> Array:
         """Return sum_i weights[k, i] * eps_i ** powers[k] of one block, [k, block]."""
-        start, stop = block * self.noise.block, min((block + 1) * self.noise.block, self.problem.size)
-        sums: Array = self.noise.weighted_sums(state.generation, weights, powers, start, stop, self.problem.dtype)
+        sums: Array = self.noise.weighted_sums(state.generation, weights, powers, block, self.problem.dtype)
         return sums
 
     def contribute(self, state: State, prepared: Any, block: int) -> Arrays:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpc_es.core.data import Float64
-from hpc_es.core.interfaces import Noise
+from hpc_es.core.population import Noise
 
 ROWS = 24  # the default population of 1,000 parameters; part of the result
 KEPT = 1 << 22  # numbers of all steps, 32 MB a rank; and as much of all directions

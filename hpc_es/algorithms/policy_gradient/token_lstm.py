@@ -19,8 +19,8 @@ import numpy as np
 
 from hpc_es.algorithms.policy_gradient.options import TOKENS
 from hpc_es.core.data import Array, Float32
+from hpc_es.core.population import Layout, Shape
 from hpc_es.policies.networks import lstm
-from hpc_es.policies.networks.layout import Layout, Shape
 
 END = 0
 
@@ -61,7 +61,7 @@ class TokenLSTM:
             limit = 1.0 if name == "embedding" else np.sqrt(6 * factor / sum(shape))
             return rng.uniform(-limit, limit, shape)
 
-        return self.layout.joined({name: drawn(name, shape) for name, shape in self.layout.shapes.items()})
+        return self.layout.join({name: drawn(name, shape) for name, shape in self.layout.shapes.items()})
 
     def weights(self, arrays: Mapping[str, Array], stack: str) -> list[tuple[Array, Array]]:
         """Kernel and bias of each layer of a stack."""

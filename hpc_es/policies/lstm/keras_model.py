@@ -68,7 +68,7 @@ def theta(policy: LSTM, layers: Sequence[SavedLayer]) -> Float32:
     expected, found = dict(policy.layout.shapes), {name: array.shape for name, array in arrays.items()}
     if expected != found:
         raise ValueError(f"expected arrays of the shapes {expected}, found {found}")
-    return policy.layout.joined(arrays)
+    return policy.layout.join(arrays)
 
 
 def _weights(kernel: Float32, bias: Float32, units: int) -> list[Float32]:

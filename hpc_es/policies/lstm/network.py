@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from hpc_es.core.data import Float32
+from hpc_es.core.population import Layout
 from hpc_es.policies.networks import lstm
 from hpc_es.policies.networks.heads import ActionHead
-from hpc_es.policies.networks.layout import Layout
 from hpc_es.policies.networks.lstm import Memory
 
 

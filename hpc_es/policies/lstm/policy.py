@@ -16,12 +16,14 @@ from annotated_types import MinLen
 
 from hpc_es.config.options import Count, option, options
 from hpc_es.core.acting import Actor, Pure
-from hpc_es.core.data import Float32, Normaliser, Perturbed, Spaces
+from hpc_es.core.data import Float32, Normaliser, Spaces
+from hpc_es.core.population import Population
 from hpc_es.policies.lstm.network import Network, layout
 from hpc_es.policies.lstm.numpy_actor import NumpyActor
 from hpc_es.policies.networks import options as shared
 from hpc_es.policies.networks.heads import ActionHead, Head
 from hpc_es.policies.networks.initial import glorot_uniform, normalised_columns
+from hpc_es.policies.networks.inputs import require_flat
 
 OUTPUT_LENGTH = 0.01  # of the columns of the output kernel
 
@@ -39,18 +41,17 @@ class LSTM:
 
     def __init__(self, options: Options, spaces: Spaces) -> None:
         self.options = options
-        self.observations = spaces.observations
+        self.observations = spaces.observations.size
         self.hidden_dims = options.hidden_dims
         head = Head.of(spaces.actions, options.action_bins)
-        self.layout = layout(spaces.observations, options.hidden_dims, head.outputs)
-        self.network = Network(spaces.observations, options.hidden_dims, head.outputs, self.layout, head)
+        self.layout = layout(self.observations, options.hidden_dims, head.outputs)
+        self.network = Network(self.observations, options.hidden_dims, head.outputs, self.layout, head)
         self.head = head
-        self.size = self.layout.size
         self.action_noise_std = options.action_noise_std
         self.rows_are_independent = options.backend == "numpy"
 
     def initial(self, rng: np.random.Generator) -> Float32:
-        """float32[size]."""
+        """Return Glorot-uniform kernels, a small output layer and biases of 0, float32[layout.size]."""
         arrays: dict[str, Float32] = {}
         for name, shape in self.layout.shapes.items():
             if len(shape) == 1:
@@ -59,13 +60,13 @@ class LSTM:
                 arrays[name] = normalised_columns(rng, (shape[0], shape[1]), OUTPUT_LENGTH)
             else:
                 arrays[name] = glorot_uniform(rng, (shape[0], shape[1]))
-        return self.layout.joined(arrays)
+        return self.layout.join(arrays)
 
-    def bind(self, parameters: Perturbed, normaliser: Normaliser | None) -> Actor:
+    def bind(self, parameters: Population, normaliser: Normaliser | None) -> Actor:
         """Return an actor for the jobs of a chunk, which begin an episode."""
         return self.bind_with(self.head, parameters, normaliser)
 
-    def bind_with(self, head: ActionHead, parameters: Perturbed, normaliser: Normaliser | None) -> Actor:
+    def bind_with(self, head: ActionHead, parameters: Population, normaliser: Normaliser | None) -> Actor:
         """As `bind`, with another head, such as one that samples."""
         network = replace(self.network, head=head)
         if self.options.backend == "tensorflow":
@@ -86,4 +87,5 @@ class LSTM:
 
 def build(options: Any, spaces: Spaces) -> LSTM:
     """Return the policy of `policy: {kind: lstm}`."""
+    require_flat(spaces, "lstm", lambda flat: LSTM(options, flat).layout.size)
     return LSTM(options, spaces)

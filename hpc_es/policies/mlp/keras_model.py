@@ -29,8 +29,8 @@ def model(
     """
     import keras
 
-    layers = list(policy.layout.layers(theta))
-    around = around or Surroundings((policy.layout.widths[0],))
+    layers = list(policy.layers.layers(theta))
+    around = around or Surroundings((policy.layers.widths[0],))
     inputs = keras.Input(around.shape, name="observation")
     hidden = keras_layers.transformed(keras, inputs, around.observations, is_sequence=False)
     hidden = keras_layers.normalised(keras, hidden, normaliser)
@@ -52,14 +52,14 @@ def model(
 def theta(policy: MLP, layers: Sequence[SavedLayer]) -> Float32:
     """Return the parameters of a saved model, float32[size]; ValueError of another network."""
     saved = [layer.weights for layer in keras_layers.dense_layers(layers)]
-    parameters = np.zeros(policy.size, np.float32)
-    ours = list(policy.layout.layers(parameters))
+    parameters = np.zeros(policy.layout.size, np.float32)
+    ours = list(policy.layers.layers(parameters))
     expected, found = [weights.shape for weights, _ in ours], [kernel.shape for kernel, *_ in saved]
     if expected != found:
         raise ValueError(f"expected dense layers of the shapes {expected}, found {found}")
     for (weights, biases), (kernel, *bias) in zip(ours, saved, strict=True):
         weights[:] = kernel
-        if bias and not policy.layout.bias and np.any(bias[0]):
+        if bias and not policy.layers.bias and np.any(bias[0]):
             raise ValueError("expected layers without biases, as policy.bias is false")
         biases[0] = bias[0] if bias else 0
     return parameters

@@ -10,17 +10,22 @@ from typing import Any
 import numpy as np
 
 from hpc_es.core.data import Float32
+from hpc_es.core.population import Layout, Shape
 from hpc_es.policies.networks.activations import pure
 from hpc_es.policies.networks.dense import dense
 from hpc_es.policies.networks.heads import ActionHead
 
 
-class Layout:
-    """Where the layers of a network lie in its flat parameter vector."""
+class Layers:
+    """The layers of a network in its parameter vector: of each the weights in row order, then the biases."""
 
     def __init__(self, widths: tuple[int, ...], bias: bool = True) -> None:
         self.widths, self.bias = widths, bias
-        self.size = sum((n + bias) * m for n, m in pairwise(widths))
+        names = [*(f"hidden_{number}" for number in range(len(widths) - 2)), "output"]
+        shapes: dict[str, Shape] = {}
+        for name, (n, m) in zip(names, pairwise(widths), strict=True):
+            shapes |= {f"{name}_kernel": (n, m), **({f"{name}_bias": (m,)} if bias else {})}
+        self.layout = Layout(shapes)
 
     def matrices(self, parameters: Float32) -> Iterator[Float32]:
         """Views [..., inputs + 1, outputs] of float32[..., size]; the last row, the biases, meets a constant 1.
@@ -49,14 +54,14 @@ class Layout:
 class Network:
     """What computes actions, but for the parameters."""
 
-    layout: Layout
+    layers: Layers
     activation: str
     head: ActionHead
 
     def parameters(self, xp: Any, theta: Any) -> list[tuple[Any, Any]]:
         """Return (weights [inputs, outputs], biases [outputs]) of each layer, of one theta [params]."""
-        matrices = self.layout.matrices(theta)
-        if self.layout.bias:
+        matrices = self.layers.matrices(theta)
+        if self.layers.bias:
             return [(each[:-1], each[-1]) for each in matrices]
         return [(each, xp.zeros(each.shape[1], each.dtype)) for each in matrices]
 

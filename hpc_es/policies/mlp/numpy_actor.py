@@ -22,10 +22,10 @@ class NumpyActor:
     def _bind(self, stack: Float32) -> None:
         """Views of the weights, and a buffer for each layer's input; a last column, 1, meets the biases."""
         self._stack = stack
-        layout = self._network.layout
-        self._matrices = list(layout.matrices(stack))
-        widths = layout.widths[:-1]
-        self._inputs = [np.ones((len(stack), 1, width + layout.bias), np.float32) for width in widths]
+        layers = self._network.layers
+        self._matrices = list(layers.matrices(stack))
+        widths = layers.widths[:-1]
+        self._inputs = [np.ones((len(stack), 1, width + layers.bias), np.float32) for width in widths]
         values = [buffer[:, :, :width] for buffer, width in zip(self._inputs, widths, strict=True)]
         self._first = values[0][:, 0]  # where the observations are written
         self._outputs = [*values[1:], None]

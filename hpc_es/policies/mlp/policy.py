@@ -17,13 +17,15 @@ import numpy as np
 from hpc_es.config.options import Count, Positive, option, options
 from hpc_es.config.warnings import unused
 from hpc_es.core.acting import Actor, Pure
-from hpc_es.core.data import Float32, Normaliser, Perturbed, Spaces
-from hpc_es.policies.mlp.network import Layout, Network
+from hpc_es.core.data import Float32, Normaliser, Spaces
+from hpc_es.core.population import Population
+from hpc_es.policies.mlp.network import Layers, Network
 from hpc_es.policies.mlp.numpy_actor import NumpyActor
 from hpc_es.policies.networks import options as shared
 from hpc_es.policies.networks.activations import Activation
 from hpc_es.policies.networks.heads import ActionHead, Head
 from hpc_es.policies.networks.initial import normalised_columns
+from hpc_es.policies.networks.inputs import require_flat
 
 
 @options
@@ -54,20 +56,20 @@ class MLP:
     def __init__(self, options: Options, spaces: Spaces) -> None:
         self.options = options
         head = Head.of(spaces.actions, options.action_bins)
-        self.layout = Layout((spaces.observations, *options.hidden_dims, head.outputs), options.bias)
-        self.network = Network(self.layout, options.activation, head)
+        self.layers = Layers((spaces.observations.size, *options.hidden_dims, head.outputs), options.bias)
+        self.layout = self.layers.layout
+        self.network = Network(self.layers, options.activation, head)
         self.head = head
-        self.size = self.layout.size
         self.action_noise_std = options.action_noise_std
         self.rows_are_independent = options.backend == "numpy"
 
     def initial(self, rng: np.random.Generator) -> Float32:
-        """Return normalised columns, and biases of 0, float32[size]; of `zeros` the output layer begins at 0.
+        """Return normalised columns, and biases of 0, float32[layout.size]; of `zeros` the output layer begins at 0.
 
         Hidden layers do not: where all weights are 0, a mirrored pair of perturbations gives the same outputs.
         """
-        parameters = np.zeros(self.size, np.float32)
-        *hidden, last = [weights for weights, _ in self.layout.layers(parameters)]
+        parameters = np.zeros(self.layout.size, np.float32)
+        *hidden, last = [weights for weights, _ in self.layers.layers(parameters)]
         if self.options.initial == "random_normal":
             for weights in (*hidden, last):
                 weights[:] = rng.normal(0.0, self.options.initial_std, weights.shape)
@@ -78,11 +80,11 @@ class MLP:
             last[:] = normalised_columns(rng, (last.shape[0], last.shape[1]), 0.01)
         return parameters
 
-    def bind(self, parameters: Perturbed, normaliser: Normaliser | None) -> Actor:
+    def bind(self, parameters: Population, normaliser: Normaliser | None) -> Actor:
         """Return an actor for the jobs of a chunk."""
         return self.bind_with(self.head, parameters, normaliser)
 
-    def bind_with(self, head: ActionHead, parameters: Perturbed, normaliser: Normaliser | None) -> Actor:
+    def bind_with(self, head: ActionHead, parameters: Population, normaliser: Normaliser | None) -> Actor:
         """As `bind`, with another head, such as one that samples."""
         network = replace(self.network, head=head)
         if self.options.backend == "tensorflow":
@@ -103,4 +105,5 @@ class MLP:
 
 def build(options: Any, spaces: Spaces) -> MLP:
     """Return the policy of `policy: {kind: mlp}`."""
+    require_flat(spaces, "mlp", lambda flat: MLP(options, flat).layout.size)
     return MLP(options, spaces)

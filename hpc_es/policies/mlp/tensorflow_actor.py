@@ -46,10 +46,10 @@ class TensorFlowActor:
 
     def __init__(self, network: Network, stack: Float32, normaliser: Normaliser | None) -> None:
         self._network, self._tf = network, tensorflow()
-        width = network.layout.widths[0]
+        width = network.layers.widths[0]
         mean, deviation, clip = normaliser or (np.zeros(width), np.ones(width), 0.0)
         self._normaliser = tuple(self._tensor(part) for part in (mean, deviation, clip))
-        self._forward = compiled(network.activation, network.layout.widths, normaliser is not None)
+        self._forward = compiled(network.activation, network.layers.widths, normaliser is not None)
         self._bind(stack)
 
     def _tensor(self, array: Any) -> Any:
@@ -57,7 +57,7 @@ class TensorFlowActor:
 
     def _bind(self, stack: Float32) -> None:
         self._stack = stack
-        layers = self._network.layout.layers(stack)
+        layers = self._network.layers.layers(stack)
         self._layers = tuple((self._tensor(weights), self._tensor(biases)) for weights, biases in layers)
 
     def act(self, observations: Float32) -> Array:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpc_es.core.data import Array, Box, Discrete, Float32
+from hpc_es.core.data import Actions, Array, Box, Discrete, Float32, MultiDiscrete
 from hpc_es.core.errors import ConfigError
 
 
@@ -24,17 +24,17 @@ class Head:
     """The last step of a policy; `outputs` is the width of the layer before it."""
 
     outputs: int
-    space: Box | Discrete
+    space: Actions
     bins: int | None = None
 
     @staticmethod
-    def of(space: Box | Discrete, bins: int | None) -> Head:
+    def of(space: Actions, bins: int | None) -> Head:
         """Return the head of an action space; ConfigError where bins do not fit it."""
-        if isinstance(space, Discrete):
+        if not isinstance(space, Box):
             if bins is not None:
-                text = f"is {bins}, but the actions are Discrete({space.n}) already: leave it out"
+                text = f"is {bins}, but the actions are {space} already: leave it out"
                 raise ConfigError([("policy.action_bins", text)])
-            return Head(space.n, space)
+            return Head(space.n if isinstance(space, Discrete) else sum(space.counts), space)
         if bins is None:
             return Head(len(space.low), space)
         if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
@@ -43,10 +43,13 @@ class Head:
         return Head(len(space.low) * bins, space, bins)
 
     def actions(self, outputs: Float32) -> Array:
-        """float32[rows, outputs] to float32[rows, actions] within the bounds, or int64[rows]."""
+        """Return float32[rows, actions] within the bounds, int64[rows] or int64[rows, choices]."""
         if isinstance(self.space, Discrete):
             chosen: Array = outputs.argmax(axis=1) + self.space.start
             return chosen
+        if isinstance(self.space, MultiDiscrete):
+            choices = np.split(outputs, np.cumsum(self.space.counts)[:-1], axis=1)
+            return np.stack([logits.argmax(axis=1) for logits in choices], axis=1)
         low, high = self.space.low, self.space.high
         if self.bins is None:
             return np.minimum(np.maximum(outputs, low), high)  # np.clip costs three times as much
@@ -59,6 +62,9 @@ class Head:
         """Return the same actions over an array namespace, of one row: [outputs] to [actions], or a whole number."""
         if isinstance(self.space, Discrete):
             return xp.argmax(outputs) + self.space.start
+        if isinstance(self.space, MultiDiscrete):
+            choices = xp.split(outputs, np.cumsum(self.space.counts)[:-1].tolist())
+            return xp.stack([xp.argmax(logits) for logits in choices])
         low, high = self.space.low, self.space.high
         if self.bins is None:
             return xp.minimum(xp.maximum(outputs, low), high)

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from hpc_es.core.data import Float32, Normaliser
+from hpc_es.core.data import Float32, Normaliser, Spaces, flat_observations
+from hpc_es.core.errors import ConfigError
+
+
+def require_flat(spaces: Spaces, kind: str, parameters: Callable[[Spaces], int]) -> None:
+    """Raise ConfigError where observations are not flat; `parameters` counts those of the policy if they were."""
+    observations = spaces.observations
+    if observations.is_flat:
+        return
+    count = parameters(Spaces(flat_observations(observations.size), spaces.actions))
+    text = (
+        f"{kind!r} takes flat observations, found {observations}: use a policy of your own that takes this shape, or "
+    )
+    text += (
+        f"add 'gymnasium.wrappers:FlattenObservation' to task.wrappers, which makes {observations.size:,} observations"
+    )
+    text += f" and a policy of {count:,} parameters"
+    if len(observations.shape) == 3:
+        text += "; fewer after 'gymnasium.wrappers:GrayscaleObservation' and "
+        text += "{'gymnasium.wrappers:ResizeObservation': {shape: [42, 42]}}"
+    raise ConfigError([("policy.kind", text)])
 
 
 def normalise(observations: Float32, normaliser: Normaliser) -> Float32:

@@ -20,7 +20,18 @@ from hpc_es.config.sections import NO_NUMBERS, Reduction
 from hpc_es.config.warnings import unused
 from hpc_es.config.words import nearest
 from hpc_es.core.acting import Actor, Batch, Policy
-from hpc_es.core.data import INFO, SIGN_RETURN, Discrete, Float64, Outcome, Poll, Spaces, info_numbers, row_dtype
+from hpc_es.core.data import (
+    INFO,
+    SIGN_RETURN,
+    Discrete,
+    Float64,
+    Outcome,
+    Poll,
+    Spaces,
+    flat_observations,
+    info_numbers,
+    row_dtype,
+)
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
@@ -99,7 +110,7 @@ class Bandits:
             text = f"no info of bandits has {unknown[0]!r} (there are numbers: {', '.join(INFO_KEYS)})"
             raise ConfigError([("report.info", text + nearest(unknown[0], INFO_KEYS))])
         self.name = f"{options.distribution} bandits"
-        self.spaces = Spaces(self.setting.inputs.width, Discrete(self.setting.family.arms))
+        self.spaces = Spaces(flat_observations(self.setting.inputs.width), Discrete(self.setting.family.arms))
         self.episodes_per_job = options.episodes_per_job
 
     def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> Any:
@@ -151,7 +162,7 @@ class Rollout:
         self._jobs = list(range(len(batch.seeds)))
         self._is_regret = batch.training and task.options.training_return == "negative_regret"
         self._is_observed = bool(batch.observe.any())
-        self.sums = Sums(batch, task.setting.inputs.width)
+        self.sums = Sums(batch, task.spaces.observations)
         self.seconds = {"environment": 0.0, "policy": 0.0, "policy_calls": 0.0}
 
     def play(self, actor: Actor, seeds: np.ndarray[Any, Any]) -> Float64:

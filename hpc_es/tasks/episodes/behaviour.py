@@ -49,7 +49,7 @@ class Options:
 class End:
     """What is known of an episode when it is over."""
 
-    observation: Array  # [observations]
+    observation: Array
     info: Mapping[str, Any]
     return_: float
     length: int  # in steps
@@ -101,7 +101,7 @@ def _of_observation(places: bool | tuple[int, ...], width: int) -> Behaviour:
         text = f"has {wrong[0]}, but an observation has {width} numbers: expected 0 to {width - 1}"
         raise ConfigError([(f"{KEY}.final_observation", text)])
     chosen = list(places)
-    return Behaviour(lambda end: end.observation[chosen], len(chosen))
+    return Behaviour(lambda end: end.observation.ravel()[chosen], len(chosen))
 
 
 def _entries(info: Mapping[str, Any], keys: Sequence[str]) -> Float64:

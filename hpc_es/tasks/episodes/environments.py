@@ -15,8 +15,8 @@ import gymnasium
 import numpy as np
 
 from hpc_es.core import extras
-from hpc_es.core.data import Array, Box, Discrete, Float32, Spaces
-from hpc_es.core.errors import ConfigError, NotFlatError, Problems
+from hpc_es.core.data import Actions, Array, Box, Discrete, Float32, MultiDiscrete, ObservationSpec, Spaces
+from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.quiet import is_first, show_once, take_mujoco_warnings
 
 Environment: TypeAlias = gymnasium.Env[Any, Any]
@@ -24,10 +24,6 @@ Vector: TypeAlias = gymnasium.vector.VectorEnv[Any, Any, Any]
 Wrapper = str | Mapping[str, Mapping[str, Any]]
 Made = TypeVar("Made")
 
-IMAGES = (
-    "there is no policy for them yet; make them small and grey first: 'gymnasium.wrappers:GrayscaleObservation', "
-    "{'gymnasium.wrappers:ResizeObservation': {shape: [42, 42]}}"
-)
 COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of a terminal, around Gymnasium's warnings
 NOISE = ("precision lowered", "not in the possible render_modes")  # float64 bounds of a space; report/video.py says it
 NAMESPACES = {"ALE": "ale_py"}  # of ids that a package registers when it is imported
@@ -247,30 +243,34 @@ def vector(env_id: str, env_kwargs: Mapping[str, Any], count: int, max_episode_s
 
 
 def spaces(environment: Environment) -> Spaces:
-    """Return what a policy sees and does in this environment; NotFlatError with the remedy where it is not flat."""
-    try:
-        return spaces_of(environment.observation_space, environment.action_space)
-    except NotFlatError as error:
-        if not environment.observation_space.is_np_flattenable:
-            raise
-        width = gymnasium.spaces.flatdim(environment.observation_space)
-        actions = spaces_of(gymnasium.spaces.Box(0, 1, (width,)), environment.action_space).actions
-        key, text = error.problems[0]
-        remedy = f"add 'gymnasium.wrappers:FlattenObservation' to task.wrappers, which makes {width:,} observations"
-        raise NotFlatError([(key, f"{text}: {remedy}")], Spaces(width, actions)) from error
+    """Return what a policy sees and does in this environment; ConfigError where that is not an array."""
+    return spaces_of(environment.observation_space, environment.action_space)
 
 
-def spaces_of(observations: Any, actions: Any) -> Spaces:
-    """Return what a policy sees and does, by the spaces of one environment; NotFlatError, ConfigError of actions."""
-    if not isinstance(observations, gymnasium.spaces.Box) or len(observations.shape) != 1:
-        is_image = isinstance(observations, gymnasium.spaces.Box) and observations.dtype == np.uint8
-        text = f"expected flat observations (a Box of one dimension), found {observations}"
-        text += f" (images: {IMAGES})" if is_image else ""
-        raise NotFlatError([("task.env_id", text)])
-    width = int(observations.shape[0])
-    if isinstance(actions, gymnasium.spaces.Discrete):
-        return Spaces(width, Discrete(int(actions.n), int(actions.start)))
-    if isinstance(actions, gymnasium.spaces.Box) and len(actions.shape) == 1 and actions.dtype.kind == "f":
-        return Spaces(width, Box(_inside(actions.low, np.inf), _inside(actions.high, -np.inf)))
-    text = f"expected Discrete actions or a Box of floats in one dimension, found {actions}: use an action wrapper"
-    raise ConfigError([("task.env_id", text)])
+def spaces_of(observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> Spaces:
+    """Return what a policy sees and does, by the spaces of one environment; ConfigError where that is not an array."""
+    return Spaces(_observations(observations), _actions(actions))
+
+
+def _observations(space: gymnasium.Space[Any]) -> ObservationSpec:
+    if not isinstance(space, gymnasium.spaces.Box) or not space.shape:
+        text = f"expected observations that are one array (a Box), found {space}"
+        if space.is_np_flattenable:
+            width = gymnasium.spaces.flatdim(space)
+            text += ": add 'gymnasium.wrappers:FlattenObservation' to task.wrappers"
+            text += f", which makes {width:,} observations"
+        raise ConfigError([("task.env_id", text)])
+    keeps_dtype = len(space.shape) > 1 and space.dtype.kind in "iu"
+    return ObservationSpec(space.shape, space.dtype if keeps_dtype else np.dtype(np.float32))
+
+
+def _actions(space: gymnasium.Space[Any]) -> Actions:
+    match space:
+        case gymnasium.spaces.Discrete():
+            return Discrete(int(space.n), int(space.start))
+        case gymnasium.spaces.MultiDiscrete() if space.nvec.ndim == 1 and not np.any(space.start):
+            return MultiDiscrete(tuple(space.nvec.tolist()))
+        case gymnasium.spaces.Box() if len(space.shape) == 1 and space.dtype.kind == "f":
+            return Box(_inside(space.low, np.inf), _inside(space.high, -np.inf))
+    text = "expected Discrete or MultiDiscrete actions, or a Box of floats in one dimension"
+    raise ConfigError([("task.env_id", f"{text}, found {space}: use an action wrapper")])

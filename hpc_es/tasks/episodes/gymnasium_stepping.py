@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.core.data import Array, Float32, Float64
+from hpc_es.core.data import Array, Float64
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.tasks.episodes.environments import Environment
 from hpc_es.tasks.episodes.infos import numbers
@@ -72,12 +72,12 @@ class GymnasiumStepping:
         step = self._pool[job].step
         self._steps[job] = step if self._watch is None else self._watch.timed(job, step)
 
-    def advance(self, running: Running, actions: Array, observations: Float32, rewards: Float64) -> Stepped:
+    def advance(self, running: Running, actions: Array, observations: Array, rewards: Float64) -> Stepped:
         """Step the environment of every running row."""
         steps, stepped, keys = self._steps, Stepped(), self._keys
         if keys:
             stepped.numbers = np.full((len(running.rows), len(keys)), np.nan)
-        listed = actions.tolist() if actions.ndim == 1 else list(actions)  # Discrete: ints; Box: rows
+        listed = actions.tolist() if actions.ndim == 1 else list(actions)  # Discrete: ints; others: rows
         for place, (row, job) in enumerate(zip(running.rows, running.jobs, strict=True)):
             try:
                 observations[row], rewards[row], terminated, truncated, info = steps[job](listed[row])

@@ -54,12 +54,13 @@ class Rollout:
     def __init__(self, task: Played, stepping: Stepping, actor: Actor, batch: Batch) -> None:
         self._task, self._stepping, self._actor, self._batch = task, stepping, actor, batch
         self._offset = task.options.reward_offset if batch.training else 0.0
-        jobs, width = len(batch.seeds), task.spaces.observations
+        jobs, spec = len(batch.seeds), task.spaces.observations
         self._jobs: list[int] = list(range(jobs))  # the job in each row
         self._live: list[int] = list(range(jobs))
         self._running = Running(self._live, self._jobs)
         self._episode = [0] * jobs  # of each job
-        self._observations = np.zeros((jobs, width), np.float32)
+        self._observations = np.zeros((jobs, *spec.shape), spec.dtype)
+        self._may_be_nan = spec.dtype.kind == "f"
         self._rewards = np.zeros(jobs)
         self._episode_return, self._episode_signs = np.zeros(jobs), np.zeros(jobs)  # of each row
         self._began = [0] * jobs  # the step at which the episode in each row began
@@ -70,7 +71,7 @@ class Rollout:
         self._infos: dict[int, Any] = {}  # of the last step, of the rows whose episode ended
         self._total_behaviour = np.zeros((jobs, task.behaviour.size if task.behaviour else 0))
         self._numbers = EpisodeNumbers(task.info, jobs) if task.info else None
-        self._sums = Sums(batch, width)
+        self._sums = Sums(batch, spec)
         self._noise = ActionNoise(batch, task.spaces.actions)
         self._failures: list[Failure] = []
         self._drawn_to: Any = None  # the state of the global generators after the last reset
@@ -124,8 +125,7 @@ class Rollout:
             rewards = rewards + self._offset
         self._episode_return += rewards
         self._episode_signs += np.sign(rewards)
-        flat = self._observations.ravel()
-        if math.isnan(flat.dot(flat)):  # a quick look at all of them
+        if self._may_be_nan and math.isnan((flat := self._observations.ravel()).dot(flat)):  # a quick look at all
             for row in [row for row in self._live if np.isnan(self._observations[row]).any()]:
                 self._fail(row, ValueError(f"the observation is NaN at step {self._taken - self._began[row]}"))
         if self._batch.on_step is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpc_es.core.acting import Actor, Batch
-from hpc_es.core.data import EPISODE_LENGTH, Array, Float32, Float64, Outcome, Poll, with_fields
+from hpc_es.core.data import EPISODE_LENGTH, Array, Float64, Outcome, Poll, with_fields
 from hpc_es.tasks.episodes.rollout import Played, Rollout
 from hpc_es.tasks.episodes.stepping import Stepped, Stepping
 
@@ -20,7 +20,7 @@ from hpc_es.tasks.episodes.stepping import Stepped, Stepping
 class Paused:
     """An episode that goes on with the next batch: what its environment does not know of it."""
 
-    observation: Float32  # float32[observations], the last
+    observation: Array  # the last
     return_: float  # so far, as are the others
     signs: float
     steps: int

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from hpc_es.core.data import Array, Float32, Float64
+from hpc_es.core.data import Array, Float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,14 +61,14 @@ class Stepping(Protocol):
         ...
 
     def reset(self, job: int, seed: int) -> Array:
-        """Begin an episode; return its first observation, [observations]. Raises what the environment does."""
+        """Begin an episode; return its first observation. Raises what the environment does."""
         ...
 
     def resume(self, job: int, seconds: float) -> None:
         """Go on with the job's episode of an earlier chunk, which has taken so many seconds."""
         ...
 
-    def advance(self, running: Running, actions: Array, observations: Float32, rewards: Float64) -> Stepped:
+    def advance(self, running: Running, actions: Array, observations: Array, rewards: Float64) -> Stepped:
         """Take a step in all running episodes; write what they give into their rows.
 
         Actions, observations and rewards have a row for each place in the stack, whether it runs or not.

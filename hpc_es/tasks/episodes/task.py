@@ -91,7 +91,7 @@ class Episodes:
             self.time_limit = None if spec is None else spec.max_episode_steps  # in steps
             self._native = self._without_gymnasium(self._first)
         trial = self._vectors.single if self._vectors else self.environment
-        self.behaviour = behaviours.behaviour_of(options.behaviour, self.spaces.observations, trial)
+        self.behaviour = behaviours.behaviour_of(options.behaviour, self.spaces.observations.size, trial)
         if info and (notice := never_given(info, self.name, lambda: _infos(trial))):
             self.notices += (notice,)
         self._stepping = self._new_stepping(self._first)

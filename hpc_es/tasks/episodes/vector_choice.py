@@ -103,6 +103,8 @@ def _actions(environment: Vector, rngs: Sequence[np.random.Generator]) -> Array:
     for place, rng in enumerate(rngs):
         if hasattr(space, "n"):
             actions[place] = int(space.start) + rng.integers(int(space.n))
+        elif hasattr(space, "nvec"):
+            actions[place] = rng.integers(space.nvec)
         else:
             low, high = np.maximum(space.low, -1.0), np.minimum(space.high, 1.0)
             actions[place] = rng.uniform(low, np.maximum(low, high))

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from hpc_es.core.data import Array, Float32, Float64
+from hpc_es.core.data import Array, Float64
 from hpc_es.tasks.episodes.environments import Vector
 from hpc_es.tasks.episodes.infos import number
 from hpc_es.tasks.episodes.stepping import Running, Stepped
@@ -32,7 +32,7 @@ class VectorStepping:
         self._make, self._limit, self._keys, self._needs_infos = make, limit, keys, needs_infos
         self._pool: dict[int, Vector] = {}  # by the number of jobs
         self._jobs, self._taken = 0, 0
-        self._first: Array | Exception = np.zeros(0)  # observations, [jobs, observations], or why there are none
+        self._first: Array | Exception = np.zeros(0)  # observations, [jobs, *shape], or why there are none
         self._actions = np.zeros(0)  # [jobs, ...]: those of jobs that are over stay as they were
         self._is_spoiled = False
 
@@ -62,7 +62,7 @@ class VectorStepping:
         """Episodes never go on in another chunk: `vector_choice` refuses what would ask for it."""
         raise AssertionError("an episode of a vector environment went on in another chunk")
 
-    def advance(self, running: Running, actions: Array, observations: Float32, rewards: Float64) -> Stepped:
+    def advance(self, running: Running, actions: Array, observations: Array, rewards: Float64) -> Stepped:
         """Step all of them, and take what concerns the running ones."""
         rows, jobs = running.rows, running.jobs
         self._actions[jobs] = actions[rows]
@@ -103,7 +103,7 @@ class VectorStepping:
 
 
 def begun(environment: Vector, seeds: Sequence[int]) -> Array:
-    """Return the first observations of episodes with these seeds, [environments, observations]."""
+    """Return the first observations of episodes with these seeds, [environments, *shape]."""
     given = list(seeds)
     try:
         observations = environment.reset(seed=given)[0]
@@ -117,6 +117,8 @@ def idle_actions(environment: Vector) -> Array:
     space = environment.single_action_space
     if isinstance(space, gymnasium.spaces.Discrete):
         return np.full(environment.num_envs, int(space.start), space.dtype)
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        return np.zeros((environment.num_envs, len(space.nvec)), space.dtype)
     assert isinstance(space, gymnasium.spaces.Box)
     return np.tile(np.clip(np.zeros(space.shape, space.dtype), space.low, space.high), (environment.num_envs, 1))
 

@@ -17,7 +17,6 @@ import numpy as np
 from hpc_es.core.data import (
     BEHAVIOUR,
     Arrays,
-    Candidates,
     Carried,
     Field,
     Float64,
@@ -35,6 +34,7 @@ from hpc_es.core.failures import Failure
 from hpc_es.core.interfaces import Evaluation
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.places import RunPlace
+from hpc_es.core.population import Layout, Population
 from hpc_es.tasks.functions.best import CENTRE, BestVector, best_report
 from hpc_es.tasks.functions.bounds import Bounds
 from hpc_es.tasks.functions.coordinates import Coordinates
@@ -85,7 +85,7 @@ class ObjectiveProblem(ProblemDefaults):
         self._place: RunPlace | None = None
         self.size = coordinates.size
         self.fields: tuple[Field, ...] = (VALUE, behaviour(self.size)) if search.vector_behaviour else (VALUE,)
-        self.layout: Mapping[str, tuple[int, ...]] = {"x": (coordinates.size,)}
+        self.layout = Layout({"x": (coordinates.size,)})
         self.spread = _spread(coordinates)
         self.chunk_size = batch or 1
         self._at_once = batch > 0
@@ -110,13 +110,13 @@ class ObjectiveProblem(ProblemDefaults):
         if self._place is not None:
             remove_finished(self._place.directory, generation)
 
-    def seen(self, candidates: Candidates) -> Float64:
+    def seen(self, population: Population) -> Float64:
         """Return what the objective sees of some candidates, float64[jobs, size]."""
-        return self._coordinates.seen(candidates.stacked())[0]
+        return self._coordinates.seen(population.stacked())[0]
 
-    def evaluate(self, candidates: Candidates, jobs: Jobs, carried: Carried, poll: Poll) -> Outcome:
+    def evaluate(self, population: Population, jobs: Jobs, carried: Carried, poll: Poll) -> Outcome:
         """Evaluate a chunk."""
-        seen, penalties = self._coordinates.seen(candidates.stacked())
+        seen, penalties = self._coordinates.seen(population.stacked())
         found = self._measured(seen, jobs, poll)
         rows = np.zeros(len(jobs), row_dtype(self.fields))
         rows["value"] = [each.value for each in found]

@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 
 from hpc_es.core.acting import Batch
-from hpc_es.core.data import BEHAVIOUR, SIGN_RETURN, Array, Float32, Normaliser, Rows, behaviour, row_dtype
+from hpc_es.core.data import (
+    BEHAVIOUR,
+    SIGN_RETURN,
+    Array,
+    Float32,
+    Normaliser,
+    ObservationSpec,
+    Rows,
+    behaviour,
+    row_dtype,
+)
 from hpc_es.core.failures import Failure, of_text
 from hpc_es.tasks.jax_episodes.form import NAN_OBSERVATION, Form
 from hpc_es.tasks.jax_episodes.lanes import Inputs, Results
@@ -54,13 +64,13 @@ def padded(array: Array, rows: int, dtype: Any) -> Array:
 class Collected:
     """What the calls of a chunk gave, job by job."""
 
-    def __init__(self, form: Form, batch: Batch, width: int, places: Sequence[int] | None) -> None:
+    def __init__(self, form: Form, batch: Batch, spec: ObservationSpec, places: Sequence[int] | None) -> None:
         self._form, self._batch = form, batch
         self._places = places  # of the observation, which are the behaviour; None: there is none
         fields = () if places is None else (behaviour(len(places)),)
         self.rows: Rows = np.zeros(len(batch.seeds), row_dtype((SIGN_RETURN, *fields)))
         self.failures: list[Failure] = []
-        self.sums = Sums(batch, width)
+        self.sums = Sums(batch, spec)
 
     def add(self, results: Results, jobs: range) -> None:
         """Take in the results of a call, for these jobs of the batch."""

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hpc_es.core.data import Box, Discrete, Spaces
+from hpc_es.core.data import Actions, Box, MultiDiscrete, ObservationSpec, Spaces, flat_observations
 from hpc_es.core.errors import ConfigError
 
 MEMBERS = ("reset", "step", "observations", "actions", "limit")
@@ -26,12 +26,16 @@ KEY = "threefry2x32"  # named, as the default is a flag of the user's
 class Environment(Protocol):
     """An environment of JAX; `my_module:factory` returns one."""
 
-    observations: int  # width of the flat observation
-    actions: Box | Discrete
+    actions: Actions
     limit: int | None  # in steps; None: it has none of its own
 
+    @property
+    def observations(self) -> int | ObservationSpec:
+        """The width of a flat observation, or shape and dtype of another one."""
+        ...
+
     def reset(self, key: Any) -> tuple[Any, Any]:
-        """Return (state, observation [observations]) of a new episode, from a key of `jax.random`."""
+        """Return (state, observation) of a new episode, from a key of `jax.random`."""
         ...
 
     def step(self, key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any]:
@@ -41,7 +45,7 @@ class Environment(Protocol):
 
 @dataclass(frozen=True)
 class Traced:
-    """An environment whose shapes are known: states keep their types, observations are float32[width].
+    """An environment whose shapes are known: states and observations keep their types.
 
     A state is of plain arrays here: a key of `jax.random` in it is its data.
     """
@@ -51,15 +55,21 @@ class Traced:
     template: Any  # of the inner environment's state: a tree of `jax.ShapeDtypeStruct`
 
     def reset(self, key: Any) -> tuple[Any, Any]:
-        """Return (state, float32[observations])."""
+        """Return (state, observation)."""
         state, observation = self.inner.reset(key)
-        return like(self.template, state), flat(observation)
+        return like(self.template, state), self._observed(observation)
 
     def step(self, key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any]:
-        """Return (state, float32[observations], float32, bool)."""
+        """Return (state, observation, float32, bool)."""
         state, observation, reward, terminated = self.inner.step(key, with_keys(self.template, state), action)
         reward, ended = single(reward, "reward"), single(terminated, "end")
-        return like(self.template, state), flat(observation), reward.astype(jnp.float32), ended.astype(bool)
+        return like(self.template, state), self._observed(observation), reward.astype(jnp.float32), ended.astype(bool)
+
+    def _observed(self, observation: Any) -> Any:
+        """Return the observation as its spec says."""
+        spec = self.spaces.observations
+        array = jnp.asarray(observation)
+        return (jnp.ravel(array) if spec.is_flat else array).astype(spec.dtype)
 
 
 def traced(environment: Environment, name: str) -> Traced:
@@ -71,7 +81,9 @@ def traced(environment: Environment, name: str) -> Traced:
     try:
         template, first = jax.eval_shape(environment.reset, key)
         require_array(first, name)
-        found = Traced(environment, Spaces(environment.observations, environment.actions), template)
+        given = environment.observations
+        spec = given if isinstance(given, ObservationSpec) else flat_observations(given)
+        found = Traced(environment, Spaces(spec, environment.actions), template)
         state, observation = jax.eval_shape(found.reset, key)
         jax.eval_shape(found.step, key, state, example(environment.actions))
     except ConfigError:
@@ -80,8 +92,10 @@ def traced(environment: Environment, name: str) -> Traced:
         said = str(error).strip().splitlines()[:1]
         text = f"{name} cannot be traced: {type(error).__name__}: {''.join(said)}"
         raise ConfigError([("task.env_id", text)]) from error
-    if observation.shape != (environment.observations,):
-        text = f"{name} says {environment.observations} observations, but reset gives {observation.shape[0]}"
+    if observation.shape != spec.shape:
+        text = (
+            f"{name} says {spec} observations, but reset gives {ObservationSpec(observation.shape, observation.dtype)}"
+        )
         raise ConfigError([("task.env_id", text)])
     return found
 
@@ -105,16 +119,11 @@ def single(value: Any, name: str) -> Any:
     return found.reshape(())
 
 
-def example(actions: Box | Discrete) -> Any:
+def example(actions: Actions) -> Any:
     """Return the shape and type of an action of one row."""
     if isinstance(actions, Box):
         return jax.ShapeDtypeStruct(actions.low.shape, np.float32)
-    return jax.ShapeDtypeStruct((), np.int32)
-
-
-def flat(observation: Any) -> Any:
-    """float32[observations] of an array of any shape."""
-    return jnp.ravel(jnp.asarray(observation)).astype(jnp.float32)
+    return jax.ShapeDtypeStruct((len(actions.counts),) if isinstance(actions, MultiDiscrete) else (), np.int32)
 
 
 def like(template: Any, state: Any) -> Any:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hpc_es.core.acting import Pure
-from hpc_es.core.data import Box
+from hpc_es.core.data import Box, ObservationSpec
 from hpc_es.policies.networks.inputs import normalised
 from hpc_es.tasks.jax_episodes.environments import KEY, Traced, zeros
 from hpc_es.tasks.jax_episodes.form import NAN_OBSERVATION, NOT_FINITE, Form
@@ -45,7 +45,7 @@ class Results(NamedTuple):
     length: Any  # int32, in steps
     failed: Any  # int8: 0, or why it failed
     seen: Seen | tuple[()]
-    observation: Any  # float32[observations], the last
+    observation: Any  # [*shape], the last
 
 
 class Lane(NamedTuple):
@@ -72,7 +72,7 @@ class Carry(NamedTuple):
 
 def begun(env: Traced, pure: Pure, parameters: Any, form: Form) -> Carry:
     """Return the carry that a call begins with: no lane has a play yet. `parameters` are shapes of one row."""
-    lanes, width = form.lanes, env.spaces.observations
+    lanes, spec = form.lanes, env.spaces.observations
     lane = Lane(
         play=np.full(lanes, form.plays, np.int32),
         done=np.ones(lanes, np.bool_),
@@ -81,16 +81,16 @@ def begun(env: Traced, pure: Pure, parameters: Any, form: Form) -> Carry:
         parameters=zeros(parameters, lanes),
         state=zeros(env.template, lanes),
         memory=zeros(pure.memory, lanes),
-        results=no_results(form, lanes, width),
+        results=no_results(form, lanes, spec),
     )
-    return Carry(lane, no_results(form, form.plays, width), np.int32(0), np.int32(0))
+    return Carry(lane, no_results(form, form.plays, spec), np.int32(0), np.int32(0))
 
 
-def no_results(form: Form, rows: int, width: int) -> Results:
+def no_results(form: Form, rows: int, spec: ObservationSpec) -> Results:
     """Return results of zeros, [rows]."""
     none = Total(np.zeros(rows, np.float32), np.zeros(rows, np.float32))
-    seen = nothing_seen(rows, width) if form.normalised else ()
-    last = np.zeros((rows, width), np.float32)
+    seen = nothing_seen(rows, spec.size) if form.normalised else ()
+    last = np.zeros((rows, *spec.shape), spec.dtype)
     return Results(none, np.zeros(rows, np.int32), np.zeros(rows, np.int32), np.zeros(rows, np.int8), seen, last)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from hpc_es.config.words import nearest
 from hpc_es.core import extras
-from hpc_es.core.data import Box, Discrete
+from hpc_es.core.data import Actions, Box, Discrete
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.quiet import take_mujoco_warnings
 from hpc_es.tasks.functions.resolve import named
@@ -32,7 +32,7 @@ class Adapted:
     reset: Callable[[Any], tuple[Any, Any]]
     step: Callable[[Any, Any, Any], tuple[Any, Any, Any, Any]]
     observations: int
-    actions: Box | Discrete
+    actions: Actions
     limit: int | None
 
 

@@ -72,7 +72,7 @@ class Program:
 
     def no_inputs(self) -> Inputs:
         """Return inputs of zeros, without plays."""
-        form, width = self.form, self._env.spaces.observations
+        form, width = self.form, self._env.spaces.observations.size
         one = (np.zeros(width, np.float32), np.ones(width, np.float32), np.float32(1)) if form.normalised else ()
         return Inputs(
             theta=np.zeros((form.jobs, form.params), np.float32),

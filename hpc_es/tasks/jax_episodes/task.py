@@ -105,7 +105,10 @@ class JaxEpisodes:
             text = f"is null, but {options.env_id} has no time limit of its own: expected a number of steps"
             raise ConfigError([("task.max_episode_steps", text)])
         self.time_limit = limit
-        self.places = places_of(options.behaviour, self.spaces.observations)
+        if options.observation_normalization.enabled and not self.spaces.observations.is_flat:
+            text = f"is true, but observations are {self.spaces.observations}: expected false, of any that are not flat"
+            raise ConfigError([("task.observation_normalization.enabled", text)])
+        self.places = places_of(options.behaviour, self.spaces.observations.size)
         self._programs: dict[tuple[PurePolicy, Form], Program] = {}
 
     @property
@@ -136,7 +139,9 @@ class JaxEpisodes:
 
         o = self.options
         is_noisy = bool(policy.action_noise_std) and isinstance(self.spaces.actions, Box)
-        form = Form(o.lanes, o.jobs_per_call, o.episodes_per_job, policy.size, self.time_limit, is_normalised, is_noisy)
+        form = Form(
+            o.lanes, o.jobs_per_call, o.episodes_per_job, policy.layout.size, self.time_limit, is_normalised, is_noisy
+        )
         if (policy, form) not in self._programs:
             self._programs[policy, form] = Program(self._env, policy, form)
         return self._programs[policy, form]

@@ -17,11 +17,11 @@ from hpc_es.core.keys import Keys
 class Ramp:
     """The direction of pair p is (p + 1, 10 (p + 1)), in blocks of one parameter."""
 
-    block = 1
+    edges = (0, 1)
 
-    def weighted_sums(self, generation: int, weights: Any, powers: Any, start: int, stop: int, dtype: Any) -> Any:
-        directions = np.array([[pair + 1, 10 * (pair + 1)] for pair in range(weights.shape[1])], dtype)[:, start:stop]
-        return np.stack([w @ directions**power for w, power in zip(weights, powers, strict=True)])
+    def weighted_sums(self, generation: int, weights: Any, powers: Any, block: int, dtype: Any) -> Any:
+        directions = np.array([[pair + 1, 10 * (pair + 1)] for pair in range(weights.shape[1])], dtype)
+        return np.stack([w @ directions[:, [block]] ** power for w, power in zip(weights, powers, strict=True)])
 
 
 class Plane:

@@ -10,19 +10,28 @@ import pytest
 from hpc_es.algorithms.parts.pairs import Pairs
 from hpc_es.core.data import row_dtype
 from hpc_es.core.keys import Keys
+from hpc_es.core.population import Directions
 from hpc_es.noise.counter import CounterNoise
+from tests.populations import flat
 
 
 class Ramp:
     """The direction of pair p is (p + 1, 10 (p + 1))."""
 
-    block = 2
+    edges = (0,)
 
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Any:
         return np.array([pair + 1, 10 * (pair + 1)], np.float32)[start:stop]
 
 
 THETA = np.array([0.5, 0], np.float32)
+
+
+def perturbed(
+    pairs: Pairs, theta: Any, noise: Any, generation: int, jobs: range, sigma: float, ratios: Any = None
+) -> Any:
+    directions = Directions(noise, generation, pairs.among(jobs), ratios)
+    return pairs.along(flat(len(theta)), theta, directions, jobs, sigma)
 
 
 def test_two_jobs_in_a_row_are_a_pair_where_pairs_are_mirrored() -> None:
@@ -33,10 +42,10 @@ def test_two_jobs_in_a_row_are_a_pair_where_pairs_are_mirrored() -> None:
 
 def test_even_jobs_go_along_their_direction_and_odd_ones_against_it() -> None:
     """Also where the chunk begins with the second half of pair 1, (2, 20)."""
-    made = Pairs(True).perturbed(THETA, Ramp(), 0, range(3, 6), 0.5)  # type: ignore[arg-type]
+    made = perturbed(Pairs(True), THETA, Ramp(), 0, range(3, 6), 0.5)
     assert made.stacked().tolist() == [[-0.5, -10], [2, 15], [-1, -15]]
-    assert list(made.pairs) == [1, 2], "halves share theirs"
-    alone = Pairs(False).perturbed(THETA, Ramp(), 0, range(3, 5), 0.5)  # type: ignore[arg-type]
+    assert list(made.directions.pairs) == [1, 2], "halves share theirs"
+    alone = perturbed(Pairs(False), THETA, Ramp(), 0, range(3, 5), 0.5)
     assert alone.stacked().tolist() == [[2.5, 20], [3, 25]]
 
 
@@ -44,19 +53,19 @@ def test_even_jobs_go_along_their_direction_and_odd_ones_against_it() -> None:
 def test_parts_of_a_large_vector_are_what_the_whole_is(ratios: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Theta + 0.1 eps, or theta + 0.1 (ratios eps), in parts of two blocks of 8,192 numbers and a rest."""
     noise, theta = CounterNoise(Keys(1), 25_000), np.linspace(-1, 1, 25_000, dtype=np.float32)
-    made = Pairs(True).perturbed(theta, noise, 3, range(1, 4), 0.1, ratios)
+    made = perturbed(Pairs(True), theta, noise, 3, range(1, 4), 0.1, ratios)
     directions = np.stack([noise.direction(3, pair, 0, 25_000) for pair in (0, 1, 1)])
     directions = directions if ratios is None else directions * ratios
     expected = theta + directions * np.array([[-0.1], [0.1], [-0.1]], np.float32)
     assert made.stacked().tobytes() == expected.tobytes()
-    monkeypatch.setattr("hpc_es.algorithms.parts.pairs.AT_ONCE", 3 * 2 * 8192)
+    monkeypatch.setattr("hpc_es.core.population.MADE_TOGETHER", 3 * 2 * 8192)
     assert made.stacked().tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_candidates_have_the_dtype_of_theta(dtype: type[np.floating]) -> None:
     theta = np.array([1, 1], dtype)
-    made = Pairs(True).perturbed(theta, Ramp(), 0, range(2), 0.1)  # type: ignore[arg-type]
+    made = perturbed(Pairs(True), theta, Ramp(), 0, range(2), 0.1)
     assert made.stacked().dtype == made.scales.dtype == dtype
     assert made.stacked()[0, 0] == dtype(1) + dtype(0.1)
 

@@ -1,12 +1,12 @@
-"""How wide the first samples spread, and their directions."""
+"""How wide the first samples spread."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.parts.samples import directions, first_deviations
-from tests.algorithms.stepping import D4, Cost, sphere
+from hpc_es.algorithms.parts.samples import first_deviations
+from tests.algorithms.stepping import Cost, sphere
 
 
 def spread(*values: float) -> Cost:
@@ -26,8 +26,3 @@ def test_the_problem_says_how_wide_each_coordinate_is_where_the_config_does_not(
     assert step == pytest.approx(2) and ratios == pytest.approx([0.5, 2])
     step, ratios = first_deviations(None, spread(0.3, 0.3, 0.3))
     assert (step, ratios.tolist()) == (0.3, [1, 1, 1])
-
-
-def test_directions_are_those_of_the_samples() -> None:
-    found = directions(D4, 0, range(1, 3), 3)
-    assert found.tolist() == [[1.5, 0.75, -0.5], [-0.25, 0.5, 1.25]]

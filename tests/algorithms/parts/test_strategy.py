@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from hpc_es.algorithms.parts.strategy import Strategy
-from hpc_es.core.data import Array, Candidates, Carried, Chunk, Jobs, Outcome, State, Vectors, row_dtype
+from hpc_es.core.data import Array, Carried, Chunk, Jobs, Outcome, State, row_dtype
 from hpc_es.core.keys import Keys
+from hpc_es.core.population import Population
 from hpc_es.noise.counter import BLOCK, CounterNoise
 from hpc_es.tasks.problem_defaults import ProblemDefaults
+from tests.populations import explicit, flat
 from tests.toys import nothing
 
 NO_ROWS = np.zeros(0, row_dtype())
@@ -22,23 +24,23 @@ class Noted(ProblemDefaults):
     """Notes what it is given; it carries one array."""
 
     def __init__(self, size: int = 2) -> None:
-        self.size, self.dtype = size, np.dtype(np.float64)
+        self.layout, self.size, self.dtype = flat(size), size, np.dtype(np.float64)
         self.given: list[tuple[Array, Jobs, Carried]] = []
 
     def carried(self) -> Carried:
         return Carried({"seen": np.zeros(1)}, {})
 
-    def evaluate(self, candidates: Candidates, jobs: Jobs, carried: Carried, poll: Any) -> Outcome:
+    def evaluate(self, candidates: Population, jobs: Jobs, carried: Carried, poll: Any) -> Outcome:
         self.given.append((candidates.stacked(), jobs, carried))
         return Outcome(np.zeros(len(jobs), row_dtype()))
 
 
 @dataclass(frozen=True)
 class Toy(Strategy):
-    """Candidates are (job, 0); three jobs share their seeds; the second parent's centre is twice theta."""
+    """Population are (job, 0); three jobs share their seeds; the second parent's centre is twice theta."""
 
-    def candidates(self, state: State, chunk: Chunk) -> Candidates:
-        return Vectors(np.array([[float(job), 0] for job in chunk.job_numbers]))
+    def candidates(self, state: State, chunk: Chunk) -> Population:
+        return explicit(np.array([[float(job), 0] for job in chunk.job_numbers]))
 
     def centre(self, state: State, parent: int) -> Array:
         return state.theta * (parent + 1)

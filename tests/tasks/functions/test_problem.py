@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.core.data import Jobs, Results, State, Vectors, unperturbed
+from hpc_es.core.data import Jobs, Results, State
 from hpc_es.core.errors import RunError
 from hpc_es.core.keys import Keys
 from hpc_es.core.places import RunPlace
@@ -20,6 +20,7 @@ from hpc_es.tasks.functions.journal import Journal
 from hpc_es.tasks.functions.options import BoundsOptions, RegionOptions, Search
 from hpc_es.tasks.functions.problem import ObjectiveProblem
 from hpc_es.tasks.functions.resolve import objective
+from tests.populations import centre, explicit
 
 X = np.array([[1.0, 2.0], [-3.0, 0.5]])
 
@@ -36,7 +37,7 @@ def jobs(count: int = 2, purpose: Any = "train", groups: Any = None) -> Jobs:
 
 
 def evaluated(made: ObjectiveProblem, which: Jobs | None = None, vectors: Any = X) -> Any:
-    return made.evaluate(Vectors(vectors), which or jobs(), made.carried(), lambda: None)
+    return made.evaluate(explicit(vectors), which or jobs(), made.carried(), lambda: None)
 
 
 @pytest.mark.parametrize(("goal", "returns"), [("minimise", [-3.0, 2.5]), ("maximise", [3.0, -2.5])])
@@ -135,8 +136,8 @@ def test_a_chunk_learns_its_best_and_the_centre_counts() -> None:
     units = evaluated(made, jobs(2)).learned
     assert [[BestVector.of(part).job for part in unit] for unit in units] == [[7]]
     state = State(4, {"theta": np.array([-5.0, 0.0])}, {})
-    centre = made.evaluate(unperturbed(state.theta, 1), jobs(1, "evaluate"), made.carried(), lambda: None)
-    learned = [*map(made.unit, units), *made.measured(state, centre.rows)]
+    at_centre = made.evaluate(centre(state.theta, 1), jobs(1, "evaluate"), made.carried(), lambda: None)
+    learned = [*map(made.unit, units), *made.measured(state, at_centre.rows)]
     best = BestVector.of(made.merge(made.carried(), learned).master)
     assert (best.value, best.x.tolist(), best.generation, best.job) == (-5.0, [-5.0, 0.0], 4, -1)
 
@@ -175,8 +176,8 @@ def test_all_that_was_evaluated_is_recorded_in_order() -> None:
     made = problem()
     outcome = evaluated(made)
     state = State(4, {"theta": np.array([0.5, 0.5])}, {})
-    centre = made.evaluate(unperturbed(state.theta, 1), jobs(1, "evaluate"), made.carried(), lambda: None)
-    rows = list(made.evaluations(state, Results(outcome.rows, [outcome.arrays]), centre.rows))
+    at_centre = made.evaluate(centre(state.theta, 1), jobs(1, "evaluate"), made.carried(), lambda: None)
+    rows = list(made.evaluations(state, Results(outcome.rows, [outcome.arrays]), at_centre.rows))
     assert rows == [(0, 3.0, [1.0, 2.0]), (1, -2.5, [-3.0, 0.5]), (-1, 1.0, [0.5, 0.5])]
 
 

@@ -11,9 +11,10 @@ import jax
 import numpy as np
 
 from hpc_es.core.acting import Batch
-from hpc_es.core.data import Outcome, Vectors
+from hpc_es.core.data import Outcome
 from hpc_es.policies import lstm, mlp
 from hpc_es.tasks.jax_episodes import JaxEpisodes, Options
+from tests.populations import explicit
 
 WALK = "tests.tasks.jax_episodes.walk:walk"
 CONSTANT = (("hidden_dims", ()), ("initial", "zeros"))  # a policy whose bias alone counts: theta is [w, w, b]
@@ -51,7 +52,7 @@ def played(
         **{"action_noise": np.random.default_rng, "unit": len(theta)},
         **batch,
     }
-    actor = task.compiled(policy).bind(Vectors(np.asarray(theta, np.float32)), normaliser)
+    actor = task.compiled(policy).bind(explicit(np.asarray(theta, np.float32)), normaliser)
     return task.evaluate(actor, Batch(seeds=seeds, **given), poll)
 
 

@@ -126,7 +126,7 @@ def test_craftax_is_traced_and_ends_by_its_own_limit() -> None:
     given = "craftax:Craftax-Classic-Symbolic-v1"
     assert checked(given) == 0
     task = build(Options(env_id=given, env_kwargs={"max_timesteps": 123}))
-    assert (task.time_limit, task.spaces.observations, task.spaces.actions) == (123, 1345, Discrete(17))
+    assert (task.time_limit, task.spaces.observations.size, task.spaces.actions) == (123, 1345, Discrete(17))
     assert "did you mean 'Craftax-Symbolic-v1'?" in refused("craftax:Craftax-Symbolc-v1")
 
 
@@ -193,7 +193,7 @@ def test_playground_ends_by_its_episode_length_or_before(observes: str) -> None:
     assert_played_as_plainly(env_id="playground:Cart", env_kwargs={"observes": observes})
     task = build(Options(env_id="playground:Cart", env_kwargs={"observes": observes}))
     assert task.time_limit == 12
-    assert task.spaces.observations == 1
+    assert task.spaces.observations.size == 1
     assert isinstance(task.spaces.actions, Box)
 
 

@@ -195,7 +195,7 @@ def test_a_task_for_gpus_is_checked_anywhere_but_runs_on_them_only() -> None:
     from hpc_es.core.errors import ConfigError
     from hpc_es.tasks.jax_episodes import Options, build
     task = build(Options(env_id={WALK!r}, platform="gpu"))
-    assert task.spaces.observations == 2
+    assert task.spaces.observations.size == 2
     try:
         task.require_device()
     except ConfigError as error:

@@ -1,0 +1,111 @@
+"""Layouts, and the candidates that a population describes, by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc_es.core.keys import Keys
+from hpc_es.core.population import Directions, Explicit, Layout, Perturbed, Population
+from hpc_es.noise.counter import BLOCK, CounterNoise
+from tests.populations import centre, explicit, population
+
+LAYOUT = Layout({"kernel": (2, 3), "bias": (3,), "scale": ()})
+
+
+def test_the_parts_of_a_layout_follow_each_other() -> None:
+    assert (LAYOUT.size, LAYOUT.spans) == (10, {"kernel": (0, 6), "bias": (6, 9), "scale": (9, 10)})
+    parts = LAYOUT.split(np.arange(20.0).reshape(2, 10))
+    assert parts["kernel"].tolist() == [[[0, 1, 2], [3, 4, 5]], [[10, 11, 12], [13, 14, 15]]]
+    assert (parts["bias"].tolist(), parts["scale"].tolist()) == ([[6, 7, 8], [16, 17, 18]], [9, 19])
+
+
+def test_join_is_the_reverse_of_split_and_names_a_part_of_another_shape() -> None:
+    vector = np.arange(10, dtype=np.float32)
+    assert LAYOUT.join(LAYOUT.split(vector)).tobytes() == vector.tobytes()
+    with pytest.raises(ValueError, match=r"bias: expected the shape \(3,\), found \(2,\)"):
+        LAYOUT.join({**LAYOUT.split(vector), "bias": [1.0, 2.0]})
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_candidates_are_the_centre_and_scaled_directions(dtype: type[np.floating]) -> None:
+    """(1, 2) + 0.5 * (3, -1), - 0.5 * (3, -1), + 2 * (0, 4) and itself, in the centre's dtype."""
+    directions = np.array([[3, -1], [0, 4]], np.float32)
+    scales = np.array([0.5, -0.5, 2, 0], dtype)
+    made = population(np.array([1, 2], dtype), directions, np.array([0, 0, 1, 1]), scales)
+    assert (len(made), made.stacked().dtype) == (4, dtype)
+    assert made.stacked().tolist() == [[2.5, 1.5], [-0.5, 2.5], [1, 10], [1, 2]]
+    assert directions.tolist() == [[3, -1], [0, 4]]
+
+
+def test_candidates_of_float64_keep_what_float32_would_lose() -> None:
+    theta = np.array([1.0 + 2.0**-40])
+    made = population(theta, np.ones((1, 1), np.float32), np.zeros(1, np.intp), np.array([2.0**-45]))
+    assert made.stacked()[0, 0] == 1 + 2.0**-40 + 2.0**-45
+    assert centre(theta, 2).stacked().tolist() == [[1 + 2.0**-40]] * 2
+
+
+def test_the_centre_itself_and_ready_made_vectors() -> None:
+    alone = centre(np.array([1, 2], np.float32), 3)
+    assert (len(alone), alone.stacked().tolist(), alone.stacked().dtype) == (3, [[1, 2]] * 3, np.float32)
+    values = np.arange(6.0).reshape(3, 2)
+    assert len(explicit(values)) == 3 and np.shares_memory(explicit(values).stacked(), values)
+
+
+@pytest.mark.parametrize("ratios", [None, np.linspace(0.5, 2, 2 * BLOCK + 7, dtype=np.float32)])
+def test_a_part_inside_of_blocks_is_what_the_stack_has_there(ratios: Any) -> None:
+    """Of a part that begins and ends in the middle of a block of the noise."""
+    layout = Layout({"first": (5,), "middle": (2, BLOCK // 2), "last": (BLOCK + 2,)})
+    theta = np.linspace(-1, 1, layout.size, dtype=np.float32)
+    directions = Directions(CounterNoise(Keys(1), layout.size), 3, [4, 2], ratios)
+    made = Perturbed(layout, theta[None], directions, np.array([0, 1, 1]), np.array([0.1, 0.1, -0.1], np.float32))
+    stack = made.stacked()
+    for name, (start, stop) in layout.spans.items():
+        part = made.part(name)
+        assert part.shape == (3, *layout.shapes[name])
+        assert part.tobytes() == np.ascontiguousarray(stack[:, start:stop]).tobytes()
+
+
+@pytest.mark.parametrize("edges", [range(0, 10, 4), [0, 1, 7]])
+def test_steps_end_where_a_block_ends(edges: Any) -> None:
+    """Of as many elements as were asked for, or of a block that has more."""
+
+    class Blocks:
+        def __init__(self) -> None:
+            self.edges = edges
+
+    noise: Any = Blocks()
+    for elements in (1, 3, 4, 6, 9, 100):
+        steps = list(Directions(noise, 0, [0]).steps(0, 10, elements))
+        ends = [end for _, end in steps]
+        assert [start for start, _ in steps] == [0, *ends[:-1]] and ends[-1] == 10
+        assert set(ends) <= {*edges, 10}
+        widest = max(end - start for start, end in zip(edges, [*edges[1:], 10], strict=True))
+        assert all(end - start <= max(elements, widest) for start, end in steps)
+
+
+def test_candidates_of_several_centres() -> None:
+    """(1, 2) + 0.5 (4, 8), (10, 20) - 0.5 (4, 8)."""
+    centres = np.array([[1.0, 2], [10, 20]])
+    made = Perturbed(
+        Layout({"x": (2,)}),
+        centres,
+        np.array([[4.0, 8]]),
+        np.array([0, 0]),
+        np.array([0.5, -0.5]),
+        centre_of=np.array([0, 1]),
+    )
+    assert made.stacked().tolist() == [[3, 6], [8, 16]]
+    assert Perturbed(
+        made.layout, centres, np.zeros((0, 2)), made.rows, made.scales, np.array([1, 0])
+    ).stacked().tolist() == [
+        [10, 20],
+        [1, 2],
+    ]
+
+
+def test_a_part_of_ready_made_vectors() -> None:
+    made: Population = Explicit(LAYOUT, np.arange(20.0).reshape(2, 10))
+    assert made.part("bias").tolist() == [[6, 7, 8], [16, 17, 18]]
