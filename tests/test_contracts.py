@@ -29,24 +29,21 @@ from hpc_es.core.data import (
     Jobs,
     Outcome,
     Results,
-    Rows,
     Spaces,
     State,
     flat_observations,
-    numbered,
     row_dtype,
 )
 from hpc_es.core.interfaces import Needs, Offers
 from hpc_es.core.keys import Keys
 from hpc_es.core.places import RunPlace
 from hpc_es.core.population import Noise
-from hpc_es.mpi.work import Work
 from hpc_es.mpi.world import World
 from hpc_es.noise.counter import CounterNoise
 from hpc_es.noise.table import TableNoise, fill
 from hpc_es.training.build import Parts, parts, task_and_policy
-from hpc_es.training.failure_reports import FailureReports
-from hpc_es.training.generation import Generation
+from hpc_es.training.executors import SerialExecutor
+from hpc_es.training.generation import Gathered, Generation
 from hpc_es.training.replay import LearnedFrom, updated
 from tests.populations import centre, population
 from tests.toys import batch, nothing
@@ -157,44 +154,18 @@ def opened(settings: Mapping[str, Any], repetition: int = 0) -> Parts:
     return made
 
 
-def asked(made: Parts, state: State, rounds: int = 10) -> tuple[list[Chunk], Rows, list[State]]:
-    """The chunks of a generation as the loop numbers them, and the rows of its training jobs.
-
-    The states are those that the chunks are evaluated with, and the one of the update.
-    """
-    chunks: list[Chunk] = []
-    first, states = state, list[State]()
-    rows = probes = np.zeros(0, made.row)
-    for round in range(rounds):
-        new = numbered(made.algorithm.ask(state, round, rows), len(chunks))
-        if not new:
-            break
-        chunks, states = chunks + new, states + [state] * len(new)
-        done = [(chunk.purpose, made.algorithm.evaluate(state, chunk, nothing).rows) for chunk in new]
-        rows = np.concatenate([rows, *(each for purpose, each in done if purpose == "train")])
-        probed = [each for purpose, each in done if purpose == "probe"]
-        if probed:
-            probes = np.concatenate([probes, *probed])
-            state = made.algorithm.probed(first, probes)
-    return chunks, rows, [*states, state]
-
-
 def generation(made: Parts, state: State, order: int = 1) -> tuple[list[Chunk], list[Outcome], Results]:
     """A generation on one rank, its chunks and blocks taken forwards (1) or backwards (-1)."""
-    algorithm = made.algorithm
-    chunks, _, states = asked(made, state)
-    pairs = list(zip(states, chunks, strict=False))
-    outcomes = [algorithm.evaluate(now, chunk, nothing) for now, chunk in pairs[::order]][::order]
-    of = {
-        purpose: [outcome for chunk, outcome in zip(chunks, outcomes, strict=True) if chunk.purpose == purpose]
-        for purpose in ("train", "probe")
-    }
-    rows, probes = (np.concatenate([np.zeros(0, made.row), *(outcome.rows for outcome in of[each])]) for each in of)
-    now = states[-1]
-    prepared = algorithm.prepare(now, rows)
-    blocks = [algorithm.contribute(now, prepared, block) for block in range(algorithm.blocks(now))[::order]]
-    arrays = [outcome.arrays for outcome in of["train"]]
-    return chunks, outcomes, Results(rows, arrays, blocks[::order], prepared, probes)
+    found, outcomes = Generation(made, state), dict[int, Outcome]()
+    while chunks := found.next_chunks():
+        new = {chunk.index: found.evaluate(chunk, nothing) for chunk in chunks[::order]}
+        found.add({index: outcome.rows for index, outcome in new.items()})
+        outcomes |= new
+    found.prepare()
+    blocks = [found.contribute(block) for block in range(found.blocks)[::order]][::order]
+    arrays = [outcomes[chunk.index].arrays for chunk in found.chunks if chunk.purpose == "train"]
+    in_order = [outcomes[chunk.index] for chunk in found.chunks]
+    return found.chunks, in_order, found.results(Gathered(blocks, arrays))
 
 
 def learned(made: Parts, state: State) -> tuple[Results, list[Arrays]]:
@@ -296,10 +267,11 @@ def test_what_the_problem_carries_has_names_of_its_own(kind: str) -> None:
 def test_ask_cuts_each_round_into_consecutive_chunks_until_none_is_left(kind: str) -> None:
     made = built("algorithms", kind)
     state = made.initial()
-    chunks, rows, _ = asked(made, state)
-    assert (chunks, rows.tobytes()) == (asked(made, state)[0], asked(made, state)[1].tobytes())
+    chunks, _, results = generation(made, state)
+    again = generation(made, state)
+    assert (chunks, results.rows.tobytes()) == (again[0], again[2].rows.tobytes())
     trained = [chunk for chunk in chunks if chunk.purpose == "train"]
-    assert [job for chunk in trained for job in chunk.job_numbers] == list(range(len(rows)))
+    assert [job for chunk in trained for job in chunk.job_numbers] == list(range(len(results.rows)))
     assert all(chunk.purpose in {"train", "probe"} and chunk.jobs >= 1 for chunk in chunks) and trained
     assert max(chunk.jobs for chunk in chunks) <= made_chunk_size(made)
 
@@ -333,10 +305,7 @@ def test_a_search_for_vectors_is_computed_again_from_rows_and_what_the_problem_l
         results, units = learned(made, state)
         packed = LearnedFrom(results.rows, results.probes, units).packed()
         known = LearnedFrom.unpacked(packed, again.row)
-        world = World("none")
-        work, reports = Work(world, "static", "auto"), FailureReports(world, None)
-        there = Generation(world, work, again.algorithm, again.row, int, reports, 4)
-        computed = there.again(state, known.rows, known.probes)
+        computed = SerialExecutor().replay(Generation(again, state), known.rows, known.probes)
         assert not any(results.chunk_arrays) and same_results(
             replace(computed, chunk_arrays=results.chunk_arrays), results
         )
@@ -460,7 +429,7 @@ def test_evaluation_episodes_do_not_depend_on_their_chunk(kind: str) -> None:
     whole = made.algorithm.evaluate(state, Chunk(0, 0, 6, "evaluate"), nothing).rows
     parts = [made.algorithm.evaluate(state, Chunk(i, i, 1, "evaluate"), nothing).rows for i in range(6)]
     assert same(np.concatenate(parts), whole)
-    training = made.algorithm.evaluate(state, asked(made, state)[0][0], nothing).rows
+    training = made.algorithm.evaluate(state, generation(made, state)[0][0], nothing).rows
     assert not set(training["return_"].tolist()) & set(whole["return_"].tolist())
 
 

@@ -123,6 +123,7 @@ class Chunk:
     purpose: Purpose = "train"
     parent: int = 0  # of a strategy with several centres: which of them
     offset: int = 0  # jobs before it of the unit that its first job belongs to
+    generation: int = 0  # the number of its generation
 
     @property
     def job_numbers(self) -> range:
@@ -138,10 +139,14 @@ def cut(jobs: int, size: int, first_job: int = 0, purpose: Purpose = "train", pa
     ]
 
 
-def numbered(chunks: Sequence[Chunk], first_index: int) -> list[Chunk]:
-    """Return the chunks with their places in the generation's list."""
-    placed = enumerate(chunks, first_index)
-    return [chunk if chunk.index == place else replace(chunk, index=place) for place, chunk in placed]
+def numbered(chunks: Sequence[Chunk], first_index: int, generation: int) -> list[Chunk]:
+    """Return the chunks with their places in the list of their generation, and with its number."""
+    return [
+        chunk
+        if (chunk.index, chunk.generation) == (index, generation)
+        else replace(chunk, index=index, generation=generation)
+        for index, chunk in enumerate(chunks, first_index)
+    ]
 
 
 @dataclass(frozen=True)

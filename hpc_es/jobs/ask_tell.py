@@ -27,21 +27,19 @@ from hpc_es.core.data import (
     Chunk,
     Float64,
     Outcome,
-    Purpose,
-    Results,
-    Rows,
     State,
-    numbered,
 )
 from hpc_es.core.errors import CheckpointError
 from hpc_es.core.places import RunPlace
-from hpc_es.core.population import unperturbed
+from hpc_es.core.population import Population, unperturbed
 from hpc_es.core.version import __version__
 from hpc_es.jobs.vectors import ALGORITHM, OUTSIDE, Region, algorithm_options, parts_of, vector_options
 from hpc_es.tasks.function import VectorTask, first_vector
 from hpc_es.tasks.functions.best import BestVector
 from hpc_es.tasks.functions.evaluator import Measured, measured
-from hpc_es.training.replay import require_finite
+from hpc_es.training.executors import SerialExecutor
+from hpc_es.training.generation import Generation
+from hpc_es.training.replay import updated
 
 ALL = 1 << 30  # jobs of a chunk: a round is asked for in one
 
@@ -98,17 +96,18 @@ class Strategy:
         self._parts = parts_of(config, VectorTask("", config.task, first_vector(config.task), self._values), ALL)
         self._problem: Any = self._parts.problem
         self._algorithm: Any = self._parts.algorithm
-        self._row = self._parts.row
         self._names: Carried = self._problem.carried()  # of what the problem itself learns
+        self._executor = SerialExecutor()
         self._evaluations = 0
         self._begin(self._parts.initial())
 
     def _begin(self, state: State) -> None:
         """Begin a generation."""
-        self._state = self._probed = state  # at its begin, and with what its probes have shown
-        self._told: list[tuple[Chunk, Outcome]] = []  # of the rounds so far
+        self._state = state
+        self._generation = Generation(self._parts, state)
+        self._outcomes: dict[int, Outcome] = {}  # of the rounds so far
         self._round_values: list[list[float]] = []
-        self._chunks = numbered(self._algorithm.ask(state, 0, np.zeros(0, self._row)), 0)
+        self._chunks = self._generation.next_chunks()
 
     # What a caller sees.
 
@@ -147,21 +146,38 @@ class Strategy:
         wanted = sum(chunk.jobs for chunk in self._chunks)
         if given.shape != (wanted,):
             raise ValueError(f"expected {wanted} values, one for each vector of ask(), found shape {given.shape}")
-        start, told = 0, list(self._told)
-        for chunk in self._chunks:
-            self._values.next = given[start : start + chunk.jobs].tolist()
-            told.append((chunk, self._algorithm.evaluate(self._probed, chunk, _no_poll)))
-            start += chunk.jobs
-        rows, probes, round = self._rows(told, "train"), self._rows(told, "probe"), len(self._round_values) + 1
-        state = self._algorithm.probed(self._state, probes) if len(probes) else self._state
-        more = numbered(self._algorithm.ask(state, round, rows), len(told))
-        following = None if more else self._updated(told, state, rows)
-        self._evaluations += wanted
+        rounds, evaluations = [*self._round_values, given.tolist()], self._evaluations + wanted
+        try:
+            following = self._take(rounds[-1])
+        except BaseException:  # the same vectors may be told again
+            self._begin(self._state)
+            for earlier in rounds[:-1]:
+                self._take(earlier)
+            self._round_values = rounds[:-1]
+            raise
         if following is not None:
             self._begin(following)
         else:
-            self._told, self._chunks, self._probed = told, more, state
-            self._round_values.append(given.tolist())
+            self._round_values = rounds
+        self._evaluations = evaluations
+
+    def _take(self, values: list[float]) -> State | None:
+        """Take the values of a round; return the state after the generation, None where it has another round."""
+        generation, start = self._generation, 0
+        outcomes: dict[int, Outcome] = {}
+        for chunk in self._chunks:
+            self._values.next = values[start : start + chunk.jobs]
+            outcomes[chunk.index] = generation.evaluate(chunk, _no_poll)
+            start += chunk.jobs
+        generation.add({index: outcome.rows for index, outcome in outcomes.items()})
+        self._outcomes |= outcomes
+        self._chunks = generation.next_chunks()
+        if self._chunks:
+            return None
+        gathered = self._executor.update(generation, self._outcomes, has_arrays=True)
+        units = [self._problem.unit(parts) for parts in gathered.learned]
+        _, following, _ = updated(self._algorithm, self._problem, self._state, generation.results(gathered), units)
+        return following
 
     def stop(self) -> str | None:
         """Return why the search is over, or None; `tell` may be called all the same."""
@@ -201,34 +217,18 @@ class Strategy:
         strategy._evaluations = int(snapshot.counters["episodes"])
         return strategy
 
-    # The generation.
-
-    def _candidates(self, chunk: Chunk) -> Any:
+    def _candidates(self, chunk: Chunk) -> Population:
+        state = self._generation.state
         if chunk.purpose == "train":
-            return self._algorithm.candidates(self._probed, chunk)
-        return unperturbed(self._problem.layout, self._algorithm.centre(self._probed, chunk.parent), chunk.jobs)
+            population: Population = self._algorithm.candidates(state, chunk)
+            return population
+        return unperturbed(self._problem.layout, self._algorithm.centre(state, chunk.parent), chunk.jobs)
 
     def _carried(self) -> Carried:
-        return self._learned(self._told)
-
-    def _learned(self, told: Sequence[tuple[Chunk, Outcome]]) -> Carried:
-        units = [self._problem.unit(parts) for _, outcome in told for parts in outcome.learned]
+        """Return what the problem knows after the rounds so far."""
+        units = [self._problem.unit(parts) for outcome in self._outcomes.values() for parts in outcome.learned]
         carried: Carried = self._problem.merge(self._names.found_in(self._state), units)
         return carried
-
-    def _rows(self, told: Sequence[tuple[Chunk, Outcome]], purpose: Purpose) -> Rows:
-        parts = [outcome.rows for chunk, outcome in told if chunk.purpose == purpose]
-        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, self._row), *parts])
-
-    def _updated(self, told: Sequence[tuple[Chunk, Outcome]], probed: State, rows: Rows) -> State:
-        """Return the state after the generation's update; `probed` is the one with what its probes have shown."""
-        algorithm, state = self._algorithm, self._state
-        prepared = algorithm.prepare(probed, rows)
-        blocks = [algorithm.contribute(probed, prepared, block) for block in range(algorithm.blocks(probed))]
-        arrays = [outcome.arrays for chunk, outcome in told if chunk.purpose == "train"]
-        after, _ = algorithm.tell(state, Results(rows, arrays, blocks, prepared, self._rows(told, "probe")))
-        require_finite(after)
-        return self._learned(told).added_to(after)
 
 
 class Given:

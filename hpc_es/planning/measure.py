@@ -11,12 +11,15 @@ from typing import NamedTuple
 import numpy as np
 
 from hpc_es.config.sections import Config
-from hpc_es.core.data import Arrays, Chunk, Float64, Outcome, Results, Rows, State
+from hpc_es.core.data import Arrays, Chunk, Float64, Outcome, Poll, State
 from hpc_es.core.interfaces import Cutting
 from hpc_es.mpi.connect import connect
 from hpc_es.planning.costs import Costs
 from hpc_es.training.build import Parts, parts, task_and_policy
-from hpc_es.training.cutting import USUAL, Cut, recut
+from hpc_es.training.cutting import USUAL, Cut, Plan
+from hpc_es.training.executors import SerialExecutor
+from hpc_es.training.generation import Generation
+from hpc_es.training.replay import updated
 
 SIZES = (USUAL, 1, 4)  # of chunks, in turn, so that what a chunk costs and what a job costs can be told apart
 LEAST_GENERATIONS = 3
@@ -135,62 +138,54 @@ def _measured(made: Parts, seconds: float) -> Measured:
     )
 
 
+class TimedGeneration(Generation):
+    """A generation whose steps are timed."""
+
+    def __init__(self, made: Parts, state: State, seen: Seen, size: int) -> None:
+        plan = Plan() if made.cutting == "fixed" else Plan(Cut(size, size))
+        super().__init__(made, state, plan=plan)
+        self._seen, self.seconds = seen, 0.0  # of all blocks
+
+    def evaluate(self, chunk: Chunk, poll: Poll) -> Outcome:
+        """Evaluate a chunk, and take down what it took."""
+        since = time.perf_counter()
+        outcome = super().evaluate(chunk, poll)
+        elapsed = time.perf_counter() - since
+        lengths, failed = outcome.rows["length"], int(np.isnan(outcome.rows["return_"]).sum())
+        self._seen.chunks.append(Timed(chunk.jobs, int(lengths.sum()), int(lengths.max()), elapsed, failed))
+        return outcome
+
+    def prepare(self) -> None:
+        """Prepare the update, and take down what it took."""
+        since = time.perf_counter()
+        super().prepare()
+        self._seen.prepare.append(time.perf_counter() - since)
+
+    def contribute(self, block: int) -> Arrays:
+        """Compute a block of the update, and add what it took."""
+        since = time.perf_counter()
+        arrays = super().contribute(block)
+        self.seconds += time.perf_counter() - since
+        return arrays
+
+
 def _generation(made: Parts, state: State, seen: Seen, size: int) -> State:
-    """Run a generation in chunks of so many jobs, where they may be cut; return the state after it."""
-    algorithm, problem = made.algorithm, made.problem
-    by_purpose: dict[str, list[tuple[Chunk, Outcome]]] = {"train": [], "probe": []}
-    before, rows, round = state, np.zeros(0, made.row), 0
-    while True:
-        asked = algorithm.ask(state, round, rows)
-        new = recut(asked, Cut(size, size), 1) if made.cutting != "fixed" else list(asked)
-        if not new:
-            break
-        for chunk in new:
-            since = time.perf_counter()
-            outcome = algorithm.evaluate(state, chunk, _no_poll)
-            elapsed = time.perf_counter() - since
-            lengths, failed = outcome.rows["length"], int(np.isnan(outcome.rows["return_"]).sum())
-            seen.chunks.append(Timed(chunk.jobs, int(lengths.sum()), int(lengths.max()), elapsed, failed))
-            by_purpose[chunk.purpose].append((chunk, outcome))
-        rows = _rows(by_purpose["train"], made)
-        if any(chunk.purpose == "probe" for chunk in new):
-            state = algorithm.probed(before, _rows(by_purpose["probe"], made))
-        round += 1
+    """Run a generation in chunks of this many jobs, where they may be cut; return the state after it."""
+    generation = TimedGeneration(made, state, seen, size)
+    evaluated = SerialExecutor().run(generation)
+    results = evaluated.results
     since = time.perf_counter()
-    prepared = algorithm.prepare(state, rows)
-    seen.prepare.append(time.perf_counter() - since)
-    since = time.perf_counter()
-    blocks = [algorithm.contribute(state, prepared, block) for block in range(algorithm.blocks(state))]
-    seen.contribute.append(time.perf_counter() - since)
-    since = time.perf_counter()
-    arrays = [outcome.arrays for _, outcome in by_purpose["train"]]
-    results = Results(rows, arrays, blocks, prepared, _rows(by_purpose["probe"], made))
-    after, _ = algorithm.tell(before, results)
-    carried = problem.merge(problem.carried().found_in(before), _units(made, by_purpose))
+    units = [made.problem.unit(parts) for parts in evaluated.learned]
+    _, following, _ = updated(made.algorithm, made.problem, state, results, units)
     seen.tell.append(time.perf_counter() - since)
-    seen.blocks = len(blocks)
-    seen.sums = sum(array.nbytes for block in blocks for array in block.values())
-    seen.jobs.append(len(rows))
-    seen.rounds.append(round)
-    seen.timesteps.append(int(rows["length"].sum()))
-    seen.lengths = rows["length"].tolist()
-    return carried.added_to(after)
-
-
-def _rows(evaluated: Sequence[tuple[Chunk, Outcome]], made: Parts) -> Rows:
-    return np.concatenate([np.zeros(0, made.row), *(outcome.rows for _, outcome in evaluated)])
-
-
-def _units(made: Parts, by_purpose: dict[str, list[tuple[Chunk, Outcome]]]) -> list[Arrays]:
-    """Return what the problem learned, by units: those that chunks cut are put together."""
-    units: list[list[Arrays]] = []
-    for chunk, outcome in (*by_purpose["probe"], *by_purpose["train"]):
-        for number, parts_of_it in enumerate(outcome.learned):
-            if number == 0 and chunk.offset and units:
-                units[-1].extend(parts_of_it)
-            else:
-                units.append(list(parts_of_it))
-    return [made.problem.unit([each for each in unit if each]) for unit in units if any(unit)]
+    seen.contribute.append(generation.seconds)
+    seen.blocks = len(results.blocks)
+    seen.sums = sum(array.nbytes for block in results.blocks for array in block.values())
+    seen.jobs.append(len(results.rows))
+    seen.rounds.append(generation.round)
+    seen.timesteps.append(int(results.rows["length"].sum()))
+    seen.lengths = results.rows["length"].tolist()
+    return following
 
 
 def fitted(chunks: Float64, lockstep: bool = True) -> tuple[float, float, float, float]:
@@ -239,7 +234,3 @@ def extra_seconds(costs: Costs, chunks: Sequence[Timed]) -> tuple[float, ...]:
 
 def _median(values: Sequence[float]) -> float:
     return float(np.median(values)) if values else 0.0
-
-
-def _no_poll() -> None:
-    pass

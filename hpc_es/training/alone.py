@@ -21,8 +21,9 @@ from hpc_es.mpi.work import Work
 from hpc_es.mpi.world import World
 from hpc_es.training.build import Parts
 from hpc_es.training.cutting import SHARED_SECONDS, Plan
+from hpc_es.training.executors import HEADER, Evaluated, SerialExecutor
 from hpc_es.training.failure_reports import FailureReports
-from hpc_es.training.generation import HEADER, Evaluated, Generation
+from hpc_es.training.generation import Generation
 from hpc_es.training.metrics_row import Row
 
 SPELL_SECONDS = 0.25
@@ -37,8 +38,8 @@ class Alone:
     def __init__(self, world: World, parts: Parts, signals: Callable[[], int], reports: FailureReports) -> None:
         self._ranks = world.size
         mine = World(world.library)  # of one rank
-        self._work = Work(mine, "static", True, signals)
-        self.generation = Generation(mine, self._work, parts.algorithm, parts.row, signals, reports, parts.unit)
+        self._parts, self._work = parts, Work(mine, "static", True, signals)
+        self.executor = SerialExecutor(self._work, signals, reports)
         self._together, self._alone = (deque[float](maxlen=COMPARED) for _ in range(2))  # seconds of generations
         self._until = 0.0  # the end of a spell
         self._to_trial = self._interval = COMPARED  # generations of all ranks until the next trial
@@ -58,10 +59,9 @@ class Alone:
         """Give the generation up where an evaluation hangs."""
         self._work.insist()
 
-    def run(self, state: State, evaluation_episodes: int, plan: Plan) -> Evaluated:
+    def run(self, state: State, evaluation_jobs: int, plan: Plan) -> Evaluated:
         """Return a generation in which the other ranks do nothing; `state` is `contiguous`."""
-        self.generation.plan = plan
-        evaluated = self.generation.run(state, evaluation_episodes)
+        evaluated = self.executor.run(Generation(self._parts, state, evaluation_jobs, plan=plan))
         headers = np.zeros(self._ranks, HEADER)  # the others tell after the spell that they were idle
         headers[0] = evaluated.headers[0]
         return replace(evaluated, headers=headers)

@@ -18,7 +18,9 @@ from hpc_es.core.data import Arrays, Results, Rows, State
 from hpc_es.mpi.serialize import decode, encode, from_words, to_words
 from hpc_es.mpi.work import Work
 from hpc_es.mpi.world import World
-from hpc_es.training.generation import HEADER, Evaluated, Generation
+from hpc_es.training.build import Parts
+from hpc_es.training.executors import HEADER, Evaluated, MpiExecutor
+from hpc_es.training.generation import Generation
 
 TASK, RESULT = 4, 5  # tags beside those of Work
 END = -1
@@ -36,8 +38,10 @@ class Update:
 class Asynchronous:
     """One phase of asynchronous updates; rank 0 calls `updates`, every other rank `serve_worker`."""
 
-    def __init__(self, world: World, work: Work, generation: Generation, row: np.dtype[np.void]) -> None:
-        self._world, self._work, self._generation, self._row = world, work, generation, row
+    def __init__(self, world: World, work: Work, executor: MpiExecutor, parts: Parts) -> None:
+        self._world, self._work, self._executor, self._parts = world, work, executor, parts
+        assert executor.reports is not None
+        self._reports = executor.reports
         self._workers = list(range(1, world.size))
 
     def updates(self, current: Callable[[], State], go_on: Callable[[], bool]) -> Generator[Update]:
@@ -48,11 +52,10 @@ class Asynchronous:
         """
         number = current().generation
         if not self._workers:
-            reports = self._generation.reports
             while go_on():
-                evaluated = self._evaluated(*self._generation.one_chunk(current()))
-                if len(reports):
-                    reports.collect(self._world)
+                evaluated = self._evaluated(*self._executor.evaluate_here(Generation(self._parts, current())))
+                if len(self._reports):
+                    self._reports.collect(self._world)
                 yield Update(evaluated, 0)
             return
         versions: dict[int, int] = {}
@@ -86,26 +89,27 @@ class Asynchronous:
         worker, words = self._work.arrived.popleft()
         told = decode(from_words(words))
         if FAILURES in told:
-            self._generation.reports.receive([told.pop(FAILURES)])
-        rows = np.frombuffer(told.pop("rows").tobytes(), self._row)
+            self._reports.receive([told.pop(FAILURES)])
+        rows = np.frombuffer(told.pop("rows").tobytes(), self._parts.row)
         header = np.frombuffer(told.pop("header").tobytes(), HEADER)
         return worker, self._evaluated(rows, {name.removeprefix(ARRAY): told[name] for name in told}, header)
 
     def _evaluated(self, rows: Rows, arrays: Arrays, header: npt.NDArray[np.void]) -> Evaluated:
-        return Evaluated(header, Results(rows, [arrays]), np.zeros(0, self._row))
+        return Evaluated(header, Results(rows, [arrays]), np.zeros(0, self._parts.row))
 
     def serve_worker(self, state: State) -> None:
         """Evaluate chunk after chunk until rank 0 ends the phase."""
         while True:
             words = self._world.receive(0, TASK)
-            self._generation.clock.idled()
+            self._executor.clock.add_idle()
             if words[0] == END:
                 return
             shared = decode(from_words(words))
             number = int(shared.pop("number"))
-            rows, arrays, header = self._generation.one_chunk(replace(state, generation=number, shared=shared))
+            generation = Generation(self._parts, replace(state, generation=number, shared=shared))
+            rows, arrays, header = self._executor.evaluate_here(generation)
             message = {"rows": rows.view(np.uint8), "header": header.view(np.uint8)}
-            if len(self._generation.reports):
-                message[FAILURES] = self._generation.reports.taken()
+            if len(self._reports):
+                message[FAILURES] = self._reports.taken()
             message |= {ARRAY + name: array for name, array in arrays.items()}
             self._world.send(0, RESULT, to_words(encode(message)))

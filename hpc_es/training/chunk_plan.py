@@ -13,8 +13,8 @@ from hpc_es.mpi.work import evaluators
 from hpc_es.mpi.world import World
 from hpc_es.training.build import Parts
 from hpc_es.training.cutting import Plan, cut_by_time, evaluation_size, first_cut
+from hpc_es.training.executors import Evaluated
 from hpc_es.training.filling import least_size, told_idle, trained
-from hpc_es.training.generation import Evaluated
 
 MIXED = (
     "the environment's steps draw from Python's or NumPy's global generator, so that episodes of one chunk change each "

@@ -22,9 +22,10 @@ from hpc_es.training.build import Parts
 from hpc_es.training.chunk_plan import ChunkPlan
 from hpc_es.training.cutting import Plan
 from hpc_es.training.evaluations import Evaluations, final_returns
+from hpc_es.training.executors import Evaluated, Executor, MpiExecutor, SerialExecutor
 from hpc_es.training.failing import give_up, told_in_status
 from hpc_es.training.failure_reports import FailureReports
-from hpc_es.training.generation import Evaluated, Generation
+from hpc_es.training.generation import Generation
 from hpc_es.training.last_words import last_words
 from hpc_es.training.metrics_row import Row, of_problem, row, used_after
 from hpc_es.training.misfits import needs
@@ -58,16 +59,8 @@ class Training:
         self._work = self._shared_work()
         self._replicated = self.config.mpi.update == "replicated" and needs(self.config).searches == "vectors"
         self._reports = FailureReports(self.world, self.writer.failed if self.writer else None)
-        self._generation = Generation(
-            self.world,
-            self._work,
-            self.parts.algorithm,
-            self.parts.row,
-            self.signals,
-            self._reports,
-            self.parts.unit,
-            self._replicated,
-        )
+        self._executor = MpiExecutor(self.world, self._work, self.signals, self._reports, self._replicated)
+        self._plan = Plan()  # of the next generation
         self._is_asynchronous = getattr(self.config.algorithm, "updates", "") == "asynchronous"
         self._evaluations = Evaluations.of(self.config, self.parts.problem)
         self._chunks = ChunkPlan(self.config, self.parts, self.world, self._evaluations.jobs)
@@ -93,7 +86,7 @@ class Training:
     def go_on(self) -> None:
         """Ranks were lost: `run` may be called again, on those that are left."""
         self._work = self._shared_work()
-        self._generation.go_on(self._work)
+        self._executor.go_on(self._work)
         self._shared.forget()
         if self.writer is not None:
             self.writer.progress.message(self.world.notes[-1])
@@ -170,11 +163,9 @@ class Training:
 
     def next_batch(self) -> Results:
         """Rank 0: evaluate the next generation here and now, for a look at it; nothing goes on from that."""
-        mine = World(self.world.library)  # of one rank
-        work = Work(mine, "static", True, self.signals)
-        parts = self.parts
-        generation = Generation(mine, work, parts.algorithm, parts.row, self.signals, self._reports, parts.unit)
-        return generation.run(self.state, 0).results
+        work = Work(World(self.world.library), "static", True, self.signals)  # of one rank
+        executor = SerialExecutor(work, self.signals, self._reports)
+        return executor.run(Generation(self.parts, self.state)).results
 
     def _reached(self) -> str | None:
         """Rank 0: why the run is over, or None."""
@@ -191,7 +182,7 @@ class Training:
         told = [command, self.state.generation, self._interrupted, *self._chunks.plan.words(), *plan]
         control = np.array(told, np.int64)
         self.world.broadcast(control)
-        self._interrupted, self._generation.plan = bool(control[2]), Plan.of(control[3:7].tolist())
+        self._interrupted, self._plan = bool(control[2]), Plan.of(control[3:7].tolist())
         if control[0] == FAIL:
             raise RunFailedError(self.world.broadcast_text(reason))
         if control[0] != STOP:
@@ -199,8 +190,12 @@ class Training:
             state = replace(self.state, generation=int(control[1]))
             self.state = state = self._shared.without_arrays(state, bool(to_send))
             self.state = self._shared.broadcast(state, (to_send, same, reshaped))
-        self._generation.clock.timed("messages", since)
+        self._executor.clock.add("messages", since)
         return int(control[0])
+
+    def _begin(self, evaluation_jobs: int, train: bool = True) -> Generation:
+        """Begin the next generation of all ranks, with this number of evaluations of the centre."""
+        return Generation(self.parts, self.state, evaluation_jobs, train, self._plan, self._executor.sharing)
 
     def _phase(self) -> Iterator[Row]:
         """One generation; or, of asynchronous updates, all up to the next evaluation."""
@@ -209,10 +204,10 @@ class Training:
 
     def _one(self) -> Iterator[Row]:
         """One generation of all ranks, and those that rank 0 runs alone after it."""
-        evaluated = self._generation.run(self.state, self._evaluations.due(self.state.generation))
+        evaluated = self._executor.run(self._begin(self._evaluations.due(self.state.generation)))
         self._interrupted = bool(evaluated.headers["signals"].max() > 0)
         if self.writer is not None:
-            measured = self._told(evaluated, self._generation)
+            measured = self._told(evaluated, self._executor)
             yield measured
             if self._alone is not None and self._alone.is_next(False, measured, evaluated):
                 yield from self._spell(self._alone)
@@ -227,11 +222,11 @@ class Training:
             self.state = replace(self.state, shared=contiguous(self.state.shared))
             evaluated = alone.run(self.state, self._evaluations.due(self.state.generation), self._chunks.plan)
             self._interrupted = bool(self.signals())
-            measured = self._told(evaluated, alone.generation)
+            measured = self._told(evaluated, alone.executor)
             yield measured
             goes_on = alone.is_next(True, measured, evaluated)
 
-    def _told(self, evaluated: Evaluated, by: Generation) -> Row:
+    def _told(self, evaluated: Evaluated, by: Executor) -> Row:
         with self._failing():
             return self._tell(evaluated, by, self._since, {})
 
@@ -250,7 +245,7 @@ class Training:
         replay = self.writer.replay if self.writer else None
         packed = np.frombuffer(replay.next(self.state) if replay else b"", np.uint8)
         learned_from = LearnedFrom.unpacked(self.world.allgather(packed)[0].tobytes(), self.parts.row)
-        results = self._generation.again(self.state, learned_from.rows, learned_from.probes)
+        results = self._executor.replay(self._begin(0), learned_from.rows, learned_from.probes)
         if replay is None or self.writer is None:
             if self._replicated:
                 self._update(results, learned_from.units)
@@ -266,8 +261,8 @@ class Training:
     def _updates(self) -> Iterator[Row]:
         evaluation = np.zeros(0, self.parts.row)
         if self._evaluations.interval:
-            evaluation = self._generation.run(self.state, self._evaluations.jobs, train=False).evaluation
-        phase = Asynchronous(self.world, self._work, self._generation, self.parts.row)
+            evaluation = self._executor.run(self._begin(self._evaluations.jobs, train=False)).evaluation
+        phase = Asynchronous(self.world, self._work, self._executor, self.parts)
         if self.writer is None:
             phase.serve_worker(self.state)
             return
@@ -280,7 +275,7 @@ class Training:
                 self._interrupted = bool(self.signals() or evaluated.headers["signals"].max() > 0)
                 with self._failing(updates.close):
                     staleness = {"staleness": float(update.staleness)}
-                    measured = self._tell(evaluated, self._generation, since, staleness)
+                    measured = self._tell(evaluated, self._executor, since, staleness)
                 yield measured
                 since, evaluation = time.perf_counter(), evaluation[:0]
                 if self._decide() != RUN:
@@ -296,7 +291,7 @@ class Training:
             self._announce(FAIL, str(error))
             raise
 
-    def _tell(self, evaluated: Evaluated, by: Generation, since: float, more: Mapping[str, float]) -> Row:
+    def _tell(self, evaluated: Evaluated, by: Executor, since: float, more: Mapping[str, float]) -> Row:
         """Rank 0: the update, then what it leaves behind."""
         assert self.writer
         before, learning = self.state, time.perf_counter()
@@ -307,7 +302,7 @@ class Training:
         self.writer.evaluated(before, evaluated.results, evaluated.evaluation, units)
         if self.after_train_step is not None and isinstance(algorithm, GradientAlgorithm):
             self.after_train_step(algorithm.sample(evaluated.results), algorithm.losses(before, evaluated.results))
-        by.clock.timed("update", learning)
+        by.clock.add("update", learning)
         measured = row(
             before.generation,
             evaluated,
@@ -333,7 +328,7 @@ class Training:
             self.writer.finish_triggers(whole=not self._interrupted)
         self.exit_status = INTERRUPTED if self._interrupted else 0
         if self._announce(EVALUATE if self._to_measure() else STOP) == EVALUATE:
-            evaluated = self._generation.run(self.state, self._evaluations.jobs, train=False)
+            evaluated = self._executor.run(self._begin(self._evaluations.jobs, train=False))
             self.final = final_returns(evaluated.evaluation)
             if self.writer is not None and not self._interrupted:
                 self.writer.measured_at_end(self.parts.problem.measured(self.state, evaluated.evaluation))

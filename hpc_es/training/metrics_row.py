@@ -8,7 +8,7 @@ import numpy as np
 
 from hpc_es.core.data import INFO, Array, Rows, State, of_episodes
 from hpc_es.core.interfaces import Problem
-from hpc_es.training.generation import TIMES, Evaluated
+from hpc_es.training.executors import TIMES, Evaluated
 
 Row = dict[str, float | int | None]
 Counters = dict[str, float | int]

@@ -14,13 +14,15 @@ import numpy as np
 
 from hpc_es.config import kinds
 from hpc_es.config.loading import validate
-from hpc_es.core.data import Array, Carried, Field, Outcome, Results, State, behaviour, numbered, row_dtype
+from hpc_es.core.data import Array, Carried, Field, Outcome, Results, State, behaviour, row_dtype
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Layout
 from hpc_es.noise.blocks import BlockNoise
 from hpc_es.noise.counter import BLOCK, CounterNoise
 from hpc_es.tasks.problem_defaults import ProblemDefaults
-from tests.toys import nothing
+from hpc_es.training.build import Parts
+from hpc_es.training.executors import SerialExecutor
+from hpc_es.training.generation import Generation
 
 KINDS = [kind for kind in kinds.kinds("algorithms") if kinds.module("algorithms", kind).NEEDS.searches == "vectors"]
 
@@ -120,25 +122,9 @@ def strategy(kind: str, cost: Any, theta: Any, noise: Any = None, chunk_size: in
 def generation(made: Any, state: State) -> Results:
     """What a generation gives."""
     fields = sys.modules[type(made).__module__].NEEDS.fields
-    rows = probes = np.zeros(0, row_dtype((*made.problem.fields, *fields)))
-    first, arrays, count = state, list[Any](), 0
-    for round in range(100):
-        chunks = numbered(made.ask(state, round, rows), count)
-        if not chunks:
-            break
-        count += len(chunks)
-        for chunk in chunks:
-            outcome = made.evaluate(state, chunk, nothing)
-            if chunk.purpose == "train":
-                rows = np.concatenate([rows, outcome.rows])
-                arrays.append(outcome.arrays)
-            else:
-                probes = np.concatenate([probes, outcome.rows])
-        if any(chunk.purpose == "probe" for chunk in chunks):
-            state = made.probed(first, probes)
-    prepared = made.prepare(state, rows)
-    blocks = [made.contribute(state, prepared, block) for block in range(made.blocks(state))]
-    return Results(rows, arrays, blocks, prepared, probes)
+    row = row_dtype((*made.problem.fields, *fields))
+    found = Parts(None, None, made.problem, made.noise, made, row, made.chunk_size, "fixed")  # type: ignore[arg-type]
+    return SerialExecutor().run(Generation(found, state)).results
 
 
 def following(made: Any, state: State) -> State:

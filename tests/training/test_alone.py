@@ -17,8 +17,8 @@ from hpc_es.mpi.world import World
 from hpc_es.storage.metrics_log import read_metrics
 from hpc_es.training.alone import COMPARED, LONGEST_SECONDS, SPELL_SECONDS, TRIED_LESS, Alone
 from hpc_es.training.cutting import SHARED_SECONDS
+from hpc_es.training.executors import HEADER, Evaluated
 from hpc_es.training.failure_reports import FailureReports
-from hpc_es.training.generation import HEADER, Evaluated
 from tests import runs
 from tests.algorithms.stepping import KINDS
 from tests.harness import ROOT, mpiexec, script, start
@@ -118,19 +118,19 @@ SPELLS = """
     from hpc_es.algorithms.parts import covariance
     from hpc_es.mpi.connect import connect
     from hpc_es.training.alone import Alone
-    from hpc_es.training.generation import Generation
+    from hpc_es.training.executors import Executor
 
     left = [0]
     def is_next(self, was_alone, measured, evaluated):
         left[0] = left[0] - 1 if was_alone else 3
         return left[0] > 0
     Alone.is_next = is_next
-    taken, run = [0], Generation.run
-    def counted(self, state, episodes, train=True):
-        taken[0] += train
-        assert all(array.flags.c_contiguous for array in state.shared.values())
-        return run(self, state, episodes, train)
-    Generation.run = counted
+    taken, run = [0], Executor.run
+    def counted(self, generation):
+        taken[0] += generation.train
+        assert all(array.flags.c_contiguous for array in generation.state.shared.values())
+        return run(self, generation)
+    Executor.run = counted
     root_of = covariance.root_of
     def across(matrix):  # its columns lie one after the other, until it is sent
         root, *others = root_of(matrix)

@@ -14,7 +14,8 @@ from dataclasses import replace
 import numpy as np
 from hpc_es.training.asynchronous import Asynchronous
 from hpc_es.training.failure_reports import FailureReports
-from hpc_es.training.generation import Generation
+from hpc_es.training.build import Parts
+from hpc_es.training.executors import MpiExecutor
 from hpc_es.core.data import ROW, Chunk, Outcome, State
 from hpc_es.core.failures import Failure
 from hpc_es.mpi.connect import connect
@@ -44,7 +45,8 @@ def phase():
     global work
     work = work or Work(world, "on_demand", "auto", lambda: signals)
     reports = FailureReports(world, lambda report: print(report.line(), flush=True))
-    return Asynchronous(world, work, Generation(world, work, Toy(), ROW, lambda: signals, reports, 2), ROW)
+    parts = Parts(None, None, None, None, Toy(), ROW, 2, "fixed")
+    return Asynchronous(world, work, MpiExecutor(world, work, lambda: signals, reports), parts)
 
 SLOW, signals, again, work = 0.0, 0, 0, None
 """

@@ -14,9 +14,8 @@ from hpc_es.core.data import Chunk, Results, State, cut, row_dtype
 from hpc_es.core.errors import RunError
 from hpc_es.training.chunk_plan import ChunkPlan
 from hpc_es.training.cutting import AS_ASKED, Cut, Plan, evaluation_size, recut
+from hpc_es.training.executors import HEADER, Evaluated, first_units
 from hpc_es.training.filling import told_idle
-from hpc_es.training.gathering import first_units
-from hpc_es.training.generation import HEADER, Evaluated
 
 
 def plan(

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 
+from hpc_es.algorithms.parts.strategy import Strategy
+from hpc_es.core.data import Chunk, Outcome, Poll, Rows, State, cut, row_dtype
+from hpc_es.training.build import Parts
+from hpc_es.training.executors import SerialExecutor
+from hpc_es.training.generation import Generation
 from tests.harness import mpiexec, script
 
 # Return 100 * generation + job; a field of its own with (job, parent); of each unit of 2 jobs the sum of their numbers,
@@ -20,6 +28,8 @@ from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import guarded
 from hpc_es.mpi.work import Work
 from hpc_es.training.failure_reports import FailureReports
+from hpc_es.training.build import Parts
+from hpc_es.training.executors import MpiExecutor
 from hpc_es.training.generation import Generation
 
 ROW = row_dtype((Field("own", "<f8", (2,)),))
@@ -54,8 +64,9 @@ def body():
     world = connect()
     work = Work(world, "on_demand", "auto")
     toy = Toy(None, None, None, None, 2)
-    generation = Generation(world, work, toy, ROW, lambda: 0, FailureReports(world, None), 2)
-    evaluated = generation.run(State(3, {}, {}), 4)
+    executor = MpiExecutor(world, work, lambda: 0, FailureReports(world, None))
+    parts = Parts(None, None, None, None, toy, ROW, 2, "fixed")
+    evaluated = executor.run(Generation(parts, State(3, {}, {}), 4, ranks=executor.sharing))
     told = world.allgather(np.frombuffer(json.dumps(asked).encode(), np.uint8))
     if world.rank == 0:
         results = evaluated.results
@@ -116,3 +127,34 @@ def test_blocks_come_in_order_and_from_what_was_prepared(told: dict[str, Any]) -
 
 def test_ranks_tell_of_all_chunks_of_all_rounds(told: dict[str, Any]) -> None:
     assert told["calls"] == told["chunks"] == 9
+
+
+@dataclass(frozen=True)
+class Twice(Strategy):
+    """Two rounds of three jobs, of which the second is asked for only after the first; job j returns g + j / 10."""
+
+    def ask(self, state: State, round: int, rows: Rows) -> Sequence[Chunk]:
+        assert len(rows) == 3 * round, "the rows of another generation"
+        return cut(3, 2, 3 * round) if round < 2 else []
+
+    def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
+        assert chunk.generation == state.generation
+        rows = np.zeros(chunk.jobs, row_dtype())
+        rows["return_"] = state.generation + np.array(chunk.job_numbers) / 10
+        return Outcome(rows)
+
+
+def test_two_generations_of_one_state_in_flight_have_the_rows_of_two_apart() -> None:
+    """A round of one, a round of the other, and so on: nothing of a generation is kept outside of it."""
+    parts = Parts(None, None, None, None, Twice(None, None, None, None, 2), row_dtype(), 2, "fixed")  # type: ignore[arg-type]
+    states = [State(number, {"theta": np.zeros(1)}, {}) for number in (4, 5)]
+    apart = [SerialExecutor().run(Generation(parts, state)).results.rows for state in states]
+    generations = [Generation(parts, state) for state in states]
+    for _ in range(2):
+        asked = [generation.next_chunks() for generation in generations]
+        for generation, chunks in reversed(list(zip(generations, asked, strict=True))):
+            generation.add({chunk.index: generation.evaluate(chunk, lambda: None).rows for chunk in chunks})
+    assert not any(generation.next_chunks() for generation in generations)
+    together = [generation.rows("train") for generation in generations]
+    assert [rows.tobytes() for rows in together] == [rows.tobytes() for rows in apart]
+    assert together[1]["return_"].tolist() == [5, 5.1, 5.2, 5.3, 5.4, 5.5]
