@@ -17,7 +17,7 @@ import numpy as np
 from hpc_es.config.loading import validate
 from hpc_es.core.data import ROW, Results, State
 from hpc_es.mpi.world import World
-from hpc_es.training.build import parts, task_and_policy
+from hpc_es.training.build import build_searched, parts
 
 BATCH, TRIALS, UNITS = 32, 100, 48
 REPEATS, UPDATES = 15, 5
@@ -54,7 +54,7 @@ def training() -> Callable[[], None]:
             "mpi": {"chunk_size": BATCH},
         }
     )
-    algorithm = parts(config, World("none"), *task_and_policy(config)).algorithm
+    algorithm = parts(config, World("none"), build_searched(config)).algorithm
     states: list[State] = [algorithm.initial()]
 
     def update() -> None:

@@ -42,12 +42,12 @@ import sys, time
 from pathlib import Path
 from hpc_es.config.loading import load
 from hpc_es.tasks.jax_episodes import cache
-from hpc_es.training.build import problem_of, task_and_policy
+from hpc_es.training.build import build_searched
 config = load(sys.argv[1], sys.argv[3:])
-task, policy = task_and_policy(config)
+problem = build_searched(config).problem
 cache.use(cache.prepared(Path(sys.argv[2])))
 since = time.perf_counter()
-problem_of(config, task, policy).program.compile(lambda: None)
+problem.program.compile(lambda: None)
 print(time.perf_counter() - since)
 """
 

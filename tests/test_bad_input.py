@@ -21,7 +21,7 @@ import hpc_es
 from hpc_es import cli
 from hpc_es.config.loading import validate
 from hpc_es.core.errors import ConfigError
-from hpc_es.training.build import task_and_policy
+from hpc_es.training.build import build_searched
 from hpc_es.training.check import check
 from tests import runs
 from tests.harness import Finished, mpiexec, python
@@ -156,7 +156,7 @@ def test_an_export_that_cannot_be_made_is_told(found: str, said: str, monkeypatc
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if found in name else real(name))
     data = {"task": {"env_id": "CartPole-v1"}, "report": {"export_interval": 5}}
     with pytest.raises(ConfigError, match=f"report.export_interval: is 5, .*{said}"):
-        task_and_policy(validate(data))
+        build_searched(validate(data))
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ from hpc_es.core.population import Noise
 from hpc_es.mpi.world import World
 from hpc_es.noise.counter import CounterNoise
 from hpc_es.noise.table import TableNoise, fill
-from hpc_es.training.build import Parts, parts, task_and_policy
+from hpc_es.training.build import Parts, build_searched, parts
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Gathered, Generation
 from hpc_es.training.replay import LearnedFrom, updated
@@ -148,7 +148,7 @@ def closed_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def opened(settings: Mapping[str, Any], repetition: int = 0) -> Parts:
     """The parts of these settings, with a run directory of their own."""
     config = validate(dict(settings))
-    made = parts(config, World("none"), *task_and_policy(config), repetition)
+    made = parts(config, World("none"), build_searched(config), repetition)
     MADE.append(made)
     made.problem.open(RunPlace(Path(tempfile.mkdtemp()), 0, 1, lambda make: make()))
     return made

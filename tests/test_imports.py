@@ -214,13 +214,13 @@ def test_a_run_on_the_cpu_never_imports_tensorflow(tmp_path: Path) -> None:
 WORKER = """
 from pathlib import Path
 from hpc_es.config.resolved import parse_resolved
-from hpc_es.training.build import parts, task_and_policy
+from hpc_es.training.build import parts, build_searched
 from hpc_es.training.run import Run, RunRequest
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import World
 
 world, config = World("none"), parse_resolved({text!r})
-made = parts(config, world, *task_and_policy(config))
+made = parts(config, world, build_searched(config))
 run = Run(world, Signals(), config, RunRequest(Path()), made, made.initial(), None)
 generation, state = run.training._generation, run.state
 assert len(generation.run(state, 2).results.rows) == 8

@@ -15,7 +15,7 @@ from hpc_es.core.data import Arrays, Chunk, Float64, Outcome, Poll, State
 from hpc_es.core.interfaces import Cutting
 from hpc_es.mpi.connect import connect
 from hpc_es.planning.costs import Costs
-from hpc_es.training.build import Parts, parts, task_and_policy
+from hpc_es.training.build import Parts, build_searched, parts
 from hpc_es.training.cutting import USUAL, Cut, Plan
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation
@@ -87,12 +87,11 @@ class Measured:
 
 def measure(config: Config, seconds: float) -> Measured:
     """Run generations here for so many seconds, at least three; ConfigError. Nothing is written."""
-    task, policy = task_and_policy(config)
+    searched = build_searched(config)
     try:
-        made = parts(config, connect(), task, policy)
-        return _measured(made, seconds)
+        return _measured(parts(config, connect(), searched), seconds)
     finally:
-        task.close()
+        searched.task.close()
 
 
 def _measured(made: Parts, seconds: float) -> Measured:

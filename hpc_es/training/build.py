@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class Parts:
 def valid_config(data: Mapping[str, Any], output: Path | None = None) -> Config:
     """Return the config that `data` describes; ConfigError lists the mistakes of all stages, not of validation only.
 
-    Those of a valid config are found by `begin` or `task_and_policy`, which the caller needs anyway. `output` is the
+    Those of a valid config are found by `begin` or `build_searched`, which the caller needs anyway. `output` is the
     run directory, where it is not the config's.
     """
     config, problems = draft(data)
@@ -60,19 +60,26 @@ def valid_config(data: Mapping[str, Any], output: Path | None = None) -> Config:
     return config
 
 
+class Searched(NamedTuple):
+    """What is searched, as it can be built without a communicator."""
+
+    task: Task
+    policy: Policy | None
+    problem: Any  # of the kind that the algorithm searches
+
+
 def begin(
     config: Config, directory: Path, problems: Problems, repetition: int = 0
-) -> tuple[Task | None, Policy | None, State | None]:
-    """Return task, policy and the state of `policy.init_from` that a run in this directory begins with, if any.
+) -> tuple[Searched | None, State | None]:
+    """Return what is searched, and the state of `policy.init_from` that a run in this directory begins with, if any.
 
     All that can be known to be wrong before a start is added to `problems`; on rank 0 only. With those that are known
-    already the config may be a draft. The task is None where anything is wrong with the parts.
+    already the config may be a draft. None where anything is wrong with what is searched.
     """
-    task: Task | None = None
-    policy: Policy | None = None
+    searched: Searched | None = None
     source: State | None = None
     with problems.collect():
-        task, policy = task_and_policy(config, repetition, problems)
+        searched = build_searched(config, repetition, problems)
     with problems.collect():
         _check_output(directory)
     with problems.collect():
@@ -80,8 +87,8 @@ def begin(
         if is_new and getattr(config.policy, "init_from", None):
             from hpc_es.training.init_from import source_of
 
-            source = source_of(config.policy, policy)
-    return task, policy, source
+            source = source_of(config.policy, searched.policy if searched else None)
+    return searched, source
 
 
 def _check_output(directory: Path) -> None:
@@ -99,9 +106,7 @@ def _check_output(directory: Path) -> None:
         raise ConfigError([("output", f"{text}: {error.strerror}; choose another --output")]) from error
 
 
-def task_and_policy(
-    config: Config, repetition: int = 0, problems: Sequence[tuple[str, str]] = ()
-) -> tuple[Task, Policy | None]:
+def build_searched(config: Config, repetition: int = 0, problems: Sequence[tuple[str, str]] = ()) -> Searched:
     """Make the cheap half, which finds unknown environments and parts that do not fit each other.
 
     Raises ConfigError with the mistakes of all stages: a value that is wrong is left out as `config.validation` has it,
@@ -115,7 +120,7 @@ def task_and_policy(
                 found.append(problem)
     while True:
         try:
-            task, policy = _task_and_policy(config, repetition)
+            searched = _searched(config, repetition)
         except ConfigError as error:
             reported = {key for key, _ in found}
             new = [(key, text) for key, text in error.problems if key not in reported]
@@ -131,12 +136,12 @@ def task_and_policy(
         else:
             break
     if found:
-        task.close()
+        searched.task.close()
         raise ConfigError(found)
-    return task, policy
+    return searched
 
 
-def _task_and_policy(config: Config, repetition: int) -> tuple[Task, Policy | None]:
+def _searched(config: Config, repetition: int) -> Searched:
     wanted = config.report.reductions() if offers(config).info else {}
     info = {"info": wanted} if wanted else {}
     task: Task = module("tasks", config.task.kind).build(config.task, repetition, **info)
@@ -144,32 +149,26 @@ def _task_and_policy(config: Config, repetition: int) -> tuple[Task, Policy | No
         policy: Policy | None = None
         if task.spaces is not None and config.policy is not None:
             policy = module("policies", config.policy.kind).build(config.policy, task.spaces)
-        _check_fit(config, task, policy)
+        return Searched(task, policy, _fitting_problem(config, task, policy, repetition))
     except BaseException:
         task.close()
         raise
-    return task, policy
 
 
-def _check_fit(config: Config, task: Task, policy: Policy | None) -> None:
-    """Raise ConfigError where options do not fit the parts; of kinds that do not fit no problem can be made."""
-    problems = Problems()
+def _fitting_problem(config: Config, task: Task, policy: Policy | None, repetition: int) -> Any:
+    """Return the problem; ConfigError where options do not fit it, or the kinds do not fit each other."""
+    problem, problems = None, Problems()
     with problems.collect():
         problems.extend(misfits.of_acting(config, task, policy))
     if (policy is None) == (task.spaces is None) and not [*misfits.of_search(config)]:
         with problems.collect():
-            problem = problem_of(config, task, policy)
+            problem = task.problem(needs(config).searches, policy, Keys(config.seed, repetition), unit_of(config))
             problems.extend(misfits.of_problem(config, problem))
             noise = module("noise", config.noise.kind)
             if needs(config).noise and hasattr(noise, "check"):
                 noise.check(config.noise, problem.layout)
     problems.raise_any()
-
-
-def problem_of(config: Config, task: Task, policy: Policy | None, repetition: int = 0) -> Any:
-    """Return the problem that the algorithm searches."""
-    keys = Keys(config.seed, repetition)
-    return task.problem(needs(config).searches, policy, keys, unit_of(config))
+    return problem
 
 
 def unit_of(config: Config) -> int:
@@ -189,14 +188,13 @@ def uses_tensorflow(config: Config) -> bool:
     return bool(backend == "tensorflow" or needs(config).tensorflow)
 
 
-def parts(
-    config: Config, world: World, task: Task, policy: Policy | None, repetition: int = 0, shared: Any = None
-) -> Parts:
+def parts(config: Config, world: World, searched: Searched, repetition: int = 0, shared: Any = None) -> Parts:
     """Make all parts; every rank of the world calls this, since a node's ranks fill the noise table together.
 
     `shared` is what `shared_noise` gives, where it is there already.
     """
-    keys, problem = Keys(config.seed, repetition), problem_of(config, task, policy, repetition)
+    task, policy, problem = searched
+    keys = Keys(config.seed, repetition)
     noise: Noise | None = None
     if needs(config).noise:
         shared = shared_noise(config, world) if shared is None else shared

@@ -24,7 +24,7 @@ from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import unperturbed
 from hpc_es.tasks.episodes.probe import differences
 from hpc_es.tasks.episodes.task import Episodes
-from hpc_es.training.build import begin, cutting_of, problem_of, unit_of
+from hpc_es.training.build import begin, cutting_of, unit_of
 from hpc_es.training.filling import idle_on
 from hpc_es.training.init_from import mismatches, with_optimizer
 from hpc_es.training.misfits import needs, offers
@@ -40,10 +40,10 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
     config's. A function of the user's is called once where `call` is true.
     """
     directory, problems = output or Path(config.output or "."), Problems()
-    task, policy, source = begin(config, directory, problems)
-    if task is None:
+    searched, source = begin(config, directory, problems)
+    if searched is None:
         raise ConfigError(problems)
-    problem = problem_of(config, task, policy)
+    task, policy, problem = searched
     with problems.collect():
         problem.check()
     state = _initial(config, problem)

@@ -12,10 +12,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hpc_es.config.sections import Config
-from hpc_es.core.acting import Policy
 from hpc_es.core.data import Array, Arrays, State
 from hpc_es.core.errors import Problems, RunFailedError, UserError
-from hpc_es.core.interfaces import Algorithm, GradientAlgorithm, Task
+from hpc_es.core.interfaces import Algorithm, GradientAlgorithm
 from hpc_es.core.places import RunPlace
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.mpi.guard import Signals
@@ -23,7 +22,7 @@ from hpc_es.mpi.world import World
 from hpc_es.storage.compare import verify_restored
 from hpc_es.tasks.native_differences import differences
 from hpc_es.training import recovery
-from hpc_es.training.build import Parts, begin, parts, task_and_policy, uses_tensorflow
+from hpc_es.training.build import Parts, Searched, begin, build_searched, parts, uses_tensorflow
 from hpc_es.training.failing import told_in_status
 from hpc_es.training.loop import AfterTrainStep, Training
 from hpc_es.training.metrics_row import Row
@@ -96,8 +95,7 @@ def start(world: World, signals: Signals, config: Config, request: RunRequest) -
 class Prepared:
     """What rank 0 has before the others begin."""
 
-    task: Task
-    policy: Policy | None
+    searched: Searched
     opened: Opened
     source: State | None  # what a new run begins with: `policy.init_from`
 
@@ -109,28 +107,25 @@ def prepare(config: Config, request: RunRequest) -> Prepared:
 
     problems = Problems()
     with remembered():
-        task, policy, source = begin(config, request.directory, problems, request.repetition)
-    if task is not None and problems:
-        task.close()
+        searched, source = begin(config, request.directory, problems, request.repetition)
+    if searched is not None and problems:
+        searched.task.close()
     problems.raise_any()
-    assert task is not None, "else there are problems"
+    assert searched is not None, "else there are problems"
     opened = open_run(request.directory, config, request.resume, request.repetition)
-    return Prepared(task, policy, opened, source)
+    return Prepared(searched, opened, source)
 
 
 def build(world: World, config: Config, request: RunRequest, prepared: Prepared | None) -> Parts:
-    """Make the parts, on every rank; rank 0 has task and policy already."""
+    """Make the parts, on every rank; rank 0 has some of them already."""
     with quiet_stderr(prepared is None):  # rank 0 has shown what there is
-        if prepared is not None:
-            task, policy = prepared.task, prepared.policy
-        else:
-            task, policy = task_and_policy(config, request.repetition)
+        searched = build_searched(config, request.repetition) if prepared is None else prepared.searched
     if uses_tensorflow(config):
         from hpc_es.mpi.devices import bind_device
 
         if devices := bind_device(world):  # before the policy computes
             world.notes.append(devices)
-    return parts(config, world, task, policy, request.repetition, request.shared_noise)
+    return parts(config, world, searched, request.repetition, request.shared_noise)
 
 
 def place(world: World, prepared: Prepared | None) -> RunPlace:

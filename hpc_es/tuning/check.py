@@ -63,7 +63,7 @@ def _unfit(config: Config, objective: Any, ranks: int | None) -> Iterator[Proble
 
 def _unmakeable(configs: Iterable[Config]) -> list[Problem]:
     """Return the environments that cannot be made, and the policies that do not fit them."""
-    from hpc_es.training.build import task_and_policy
+    from hpc_es.training.build import build_searched
 
     different = {
         json.dumps([resolved(config)[part] for part in ("task", "policy", "algorithm", "noise")]): config
@@ -72,7 +72,7 @@ def _unmakeable(configs: Iterable[Config]) -> list[Problem]:
     problems: dict[Problem, None] = {}
     for config in different.values():
         try:
-            task_and_policy(config)[0].close()
+            build_searched(config).task.close()
         except ConfigError as error:
             problems |= dict.fromkeys(error.problems)
     return list(problems)

@@ -20,7 +20,7 @@ from hpc_es.core.errors import CheckpointError, ConfigError, UserError
 from hpc_es.mpi.world import World
 from hpc_es.storage.checkpoint import load as load_checkpoint
 from hpc_es.storage.checkpoint_store import Store
-from hpc_es.training.build import parts, task_and_policy
+from hpc_es.training.build import build_searched, parts
 from tests import runs
 from tests.toys import nothing
 
@@ -46,8 +46,7 @@ def config(*overrides: str) -> Config:
 
 def built(*overrides: str) -> Any:
     made = config(*overrides)
-    task, policy = task_and_policy(made)
-    return parts(made, World("none"), task, policy).algorithm
+    return parts(made, World("none"), build_searched(made)).algorithm
 
 
 def trained(run: Path, *overrides: str) -> list[dict[str, Any]]:
@@ -289,14 +288,14 @@ MISTAKES = {
 def test_what_is_wrong_is_told_before_the_run(mistake: str) -> None:
     overrides, key, text = MISTAKES[mistake]
     with pytest.raises(ConfigError) as told:
-        task_and_policy(config(*overrides))
+        build_searched(config(*overrides))
     lines = [line for line in str(told.value).splitlines() if key in line]
     assert len(lines) == 1 and text in lines[0], str(told.value)
 
 
 @pytest.mark.parametrize("unroll", ["1", "6", "null"])
 def test_any_shorter_unroll_will_do(unroll: str) -> None:
-    task_and_policy(config(f"algorithm.unroll={unroll}"))
+    build_searched(config(f"algorithm.unroll={unroll}"))
 
 
 @pytest.mark.long

@@ -24,7 +24,7 @@ from hpc_es.core.errors import ConfigError, RunError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.mpi.world import World
 from hpc_es.policies.differentiable import Network
-from hpc_es.training.build import parts, task_and_policy
+from hpc_es.training.build import build_searched, parts
 from tests import runs
 from tests.populations import centre
 from tests.toys import lifetime, nothing
@@ -52,7 +52,7 @@ def config(*overrides: str) -> Config:
 
 def built(*overrides: str) -> Any:
     made = config(*overrides)
-    return parts(made, World("none"), *task_and_policy(made)).algorithm
+    return parts(made, World("none"), build_searched(made)).algorithm
 
 
 def update(algorithm: Any, state: State) -> Outcome:
@@ -299,7 +299,7 @@ MISTAKES = {
 def test_what_is_wrong_is_told_before_the_run(mistake: str) -> None:
     overrides, key, text = MISTAKES[mistake]
     with pytest.raises(ConfigError) as found:
-        task_and_policy(config(*overrides))
+        build_searched(config(*overrides))
     lines = [line for line in str(found.value).splitlines() if key in line]
     assert len(lines) == 1 and text in lines[0], str(found.value)
 

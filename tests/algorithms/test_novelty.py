@@ -16,7 +16,7 @@ from hpc_es.algorithms.novelty import NOVELTY
 from hpc_es.config.loading import validate
 from hpc_es.core.data import SIGN_RETURN, Array, Carried, Field, Outcome, Rows, State, behaviour, row_dtype, with_fields
 from hpc_es.core.errors import ConfigError
-from hpc_es.training.build import task_and_policy
+from hpc_es.training.build import build_searched
 from tests import runs
 from tests.algorithms.stepping import D4, Cost, following, generation, sphere, strategy
 
@@ -238,4 +238,4 @@ def test_ask_and_tell_and_what_is_saved(tmp_path: Path) -> None:
 def test_a_task_without_behaviour_is_refused(task: dict[str, Any]) -> None:
     config = validate({"task": task, "algorithm": {"kind": "novelty"}})
     with pytest.raises(ConfigError, match=r"tells of no behaviour: expected task.behaviour, such as"):
-        task_and_policy(config)
+        build_searched(config)

@@ -171,10 +171,10 @@ def test_a_correct_program_ends_the_run_and_is_told(tmp_path: Path) -> None:
 def test_what_is_wrong_is_told_before_the_run(overrides: list[str], key: str, text: str, tmp_path: Path) -> None:
     from hpc_es.config.loading import load
     from hpc_es.core.errors import ConfigError
-    from hpc_es.training.build import task_and_policy
+    from hpc_es.training.build import build_searched
 
     with pytest.raises(ConfigError) as told:
-        task_and_policy(load(runs.tiny(tmp_path, TINY), overrides))
+        build_searched(load(runs.tiny(tmp_path, TINY), overrides))
     lines = [line for line in str(told.value).splitlines() if key in line]
     assert len(lines) == 1 and text in lines[0], str(told.value)
 

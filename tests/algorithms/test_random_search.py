@@ -11,7 +11,7 @@ from hpc_es.config.loading import validate
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys
 from hpc_es.tasks.programs.task import Options, build
-from hpc_es.training.build import task_and_policy
+from hpc_es.training.build import build_searched
 
 
 def search(length: int = 10) -> random_search.RandomSearch:
@@ -38,4 +38,4 @@ def test_characters_are_equally_frequent() -> None:
 def test_only_programs_are_searched(kind: str) -> None:
     config = validate({"task": {"env_id": "CartPole-v1"}, "algorithm": {"kind": kind}})
     with pytest.raises(ConfigError, match=r"task\.kind.*expected 'programs'"):
-        task_and_policy(config)
+        build_searched(config)

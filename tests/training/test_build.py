@@ -12,7 +12,7 @@ from hpc_es.core.data import CORRECT, SIGN_RETURN, Field, row_dtype
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Needs
 from hpc_es.mpi.world import World
-from hpc_es.training.build import cutting_of, parts, problem_of, task_and_policy
+from hpc_es.training.build import build_searched, cutting_of, parts
 
 SURVIVAL = {"kind": "episodes", "env_id": "tests.toys:Survival-v0"}
 PROGRAMS = {"kind": "programs", "name": "reverse"}
@@ -21,7 +21,7 @@ PROGRAMS = {"kind": "programs", "name": "reverse"}
 def told(**sections: Any) -> list[str]:
     """What is said of an experiment that does not fit, a line a problem."""
     with pytest.raises(ConfigError) as error:
-        task_and_policy(validate({"noise": {"table_size": 10_000}, **sections}))
+        build_searched(validate({"noise": {"table_size": 10_000}, **sections}))
     return str(error.value).splitlines()
 
 
@@ -49,7 +49,7 @@ def test_a_task_that_the_algorithm_cannot_search_is_told_with_those_that_fit(
 def test_a_policy_is_for_tasks_in_which_one_acts() -> None:
     config = validate({"task": SURVIVAL, "algorithm": {"kind": "es"}})
     with pytest.raises(ConfigError, match="policy: is null, but a policy acts in the task 'episodes': expected one"):
-        task_and_policy(dataclasses.replace(config, policy=None))
+        build_searched(dataclasses.replace(config, policy=None))
     lines = told(task=PROGRAMS, policy={"kind": "mlp"}, algorithm={"kind": "ga"}, stop={"target_return": 1.0})
     assert lines == [
         "policy: nothing acts in the task 'programs': expected null, or no such key",
@@ -65,18 +65,17 @@ def test_the_row_has_the_fields_of_the_problem_and_then_of_the_strategy(monkeypa
     ):
         settings = {"noise": {"table_size": 10_000}, **sections, "algorithm": {"kind": algorithm}}
         config = validate(settings)
-        made = parts(config, World("none"), *task_and_policy(config))
+        made = parts(config, World("none"), build_searched(config))
         assert made.row == row_dtype((field,))
         is_noisy = algorithm == "es"
         needs = Needs(searches="vectors" if is_noisy else "programs", noise=is_noisy, fields=(own,))
         monkeypatch.setattr(f"hpc_es.algorithms.{algorithm}.NEEDS", needs)
-        assert parts(config, World("none"), *task_and_policy(config)).row == row_dtype((field, own))
+        assert parts(config, World("none"), build_searched(config)).row == row_dtype((field, own))
 
 
 @pytest.mark.parametrize(("kind", "cutting"), [("policy_gradient", "fixed"), ("ga", "one by one")])
 def test_chunks_that_give_gradients_are_cut_as_the_algorithm_asks(kind: str, cutting: str) -> None:
     """A sum of gradients has other bits where chunks follow the ranks."""
     config = validate({"task": PROGRAMS, "algorithm": {"kind": kind}})
-    task, policy = task_and_policy(config)
-    assert cutting_of(config, problem_of(config, task, policy)) == cutting
+    assert cutting_of(config, build_searched(config).problem) == cutting
     assert config.depends_on_chunks() is (cutting == "fixed")
