@@ -24,8 +24,8 @@ from hpc_es.core.data import (
     Arrays,
     Box,
     Chunk,
+    Column,
     Discrete,
-    Field,
     Jobs,
     Outcome,
     Results,
@@ -236,7 +236,7 @@ def test_an_algorithm_declares_its_needs_and_its_fields_fit_every_problem(kind: 
     needs: Needs = kinds.module("algorithms", kind).NEEDS
     assert isinstance(needs, Needs)
     made = built("algorithms", kind)
-    assert made.row == row_dtype((*made.problem.fields, *needs.fields))
+    assert made.row == row_dtype((*made.problem.columns, *needs.columns))
     assert (made.noise is not None) == needs.noise
     assert needs.searches in kinds.module("tasks", example("algorithms", kind)["task"]["kind"]).OFFERS.problems
 
@@ -494,10 +494,10 @@ def test_a_problem_gives_a_row_a_job(kind: str, word: str) -> None:
     found, polls = made.problem, list[int]()
     outcome = evaluated(made, word, range(3), polls)
     assert polls
-    assert (outcome.rows.dtype, outcome.rows.shape) == (row_dtype(found.fields), (3,))
+    assert (outcome.rows.dtype, outcome.rows.shape) == (row_dtype(found.columns), (3,))
     assert found.episodes_per_job >= 1 and (outcome.rows["length"] >= found.episodes_per_job).all()
     assert np.isfinite(outcome.rows["return_"]).all()
-    assert all(isinstance(each, Field) for each in found.fields)
+    assert all(isinstance(each, Column) for each in found.columns)
     assert found.chunk_size is None or found.chunk_size >= 1
     assert set(outcome.seconds) <= {"environment", "policy", "policy_calls"}
 

@@ -29,22 +29,22 @@ from hpc_es.config.options import option, options
 from hpc_es.core.data import (
     Arrays,
     Chunk,
-    Field,
+    Column,
     Float64,
     Outcome,
     Poll,
     Results,
     Rows,
     State,
-    with_fields,
+    with_columns,
 )
 from hpc_es.core.interfaces import Needs
 from hpc_es.core.keys import Purpose
 from hpc_es.core.population import Perturbed
 
-ALONG = Field("along", "<f8")  # of a sample's z, its part along v
-LENGTH = Field("norm", "<f8")  # and its length
-NEEDS = Needs(searches="vectors", noise=True, fields=(ALONG, LENGTH), growing=True, presets={"noise.kind": "counter"})
+ALONG = Column("along", "<f8")  # of a sample's z, its part along v
+LENGTH = Column("norm", "<f8")  # and its length
+NEEDS = Needs(searches="vectors", noise=True, columns=(ALONG, LENGTH), growing=True, presets={"noise.kind": "counter"})
 MIRRORED = Pairs(mirrored=True)
 KEPT = 1 << 20  # numbers, 8 MB a rank
 STALLED = 100  # generations without a better return, after which a notice is due
@@ -160,7 +160,7 @@ class CRFMNES(DistributionStrategy):
             outcome = self.evaluated(state, chunk, candidates, poll)
         else:
             outcome, along, lengths = super().evaluate(state, chunk, poll), np.zeros(chunk.jobs), np.zeros(chunk.jobs)
-        return replace(outcome, rows=with_fields(outcome.rows, {ALONG: along, LENGTH: lengths}))
+        return replace(outcome, rows=with_columns(outcome.rows, {ALONG: along, LENGTH: lengths}))
 
     @cached_property
     def _last(self) -> dict[str, Any]:

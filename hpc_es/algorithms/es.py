@@ -117,7 +117,7 @@ def _by_signs(options: Options) -> bool:
 
 def misfits(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
     """Yield why this problem does not fit: (key, text)."""
-    if _by_signs(options) and SIGN_RETURN not in problem.fields:
+    if _by_signs(options) and SIGN_RETURN not in problem.columns:
         text = f"is {options.fitness_shaping!r}, but the task has no rewards to take signs of: try 'centered_rank'"
         yield "algorithm.fitness_shaping", text
 

@@ -35,7 +35,7 @@ from hpc_es.core.data import (
     BEHAVIOUR,
     Array,
     Chunk,
-    Field,
+    Column,
     Float64,
     Outcome,
     Poll,
@@ -43,18 +43,18 @@ from hpc_es.core.data import (
     Rows,
     State,
     cut,
-    with_fields,
+    with_columns,
 )
 from hpc_es.core.interfaces import Needs, VectorProblem
 from hpc_es.core.keys import Purpose
 from hpc_es.core.population import Population
 
-NOVELTY = Field("novelty", "<f8")
+NOVELTY = Column("novelty", "<f8")
 NEEDS = Needs(
     searches="vectors",
     noise=True,
     growing=True,
-    fields=(NOVELTY,),
+    columns=(NOVELTY,),
     presets={"task.behaviour": {"final_observation": True}, "task.vector_behaviour": True},
 )
 ALL = -1  # in place of the parent that was moved last: all are new
@@ -181,7 +181,7 @@ class NoveltySearch(PairedStrategy):
         found: Float64 = np.zeros(chunk.jobs)
         if chunk.purpose == "train":
             found = novelties(outcome.rows[BEHAVIOUR], state.shared["archive"], self.options.neighbours)
-        return replace(outcome, rows=with_fields(outcome.rows, {NOVELTY: found}))
+        return replace(outcome, rows=with_columns(outcome.rows, {NOVELTY: found}))
 
     def weights(self, state: State, returns: Float64, rows: Rows) -> Weights:
         """Return u_i+ - u_i- of the pairs."""
@@ -249,7 +249,7 @@ def _with_row(array: Array, place: int, row: Array) -> Array:
 
 def _width(problem: VectorProblem) -> int:
     """Return how many numbers a behaviour has; 0 where there is none."""
-    shapes = [field.shape for field in problem.fields if field.name == BEHAVIOUR]
+    shapes = [column.shape for column in problem.columns if column.name == BEHAVIOUR]
     return shapes[0][0] if shapes else 0
 
 

@@ -25,7 +25,7 @@ Poll = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class Field:
+class Column:
     """A number, or several, that a job's row has besides its return and its length."""
 
     name: str
@@ -33,39 +33,39 @@ class Field:
     shape: tuple[int, ...] = ()
 
 
-SIGN_RETURN = Field("sign_return", "<f4")  # the sum of the signs of an episode's rewards
-CORRECT = Field("correct", "?")  # whether a program is
-EPISODE_LENGTH = Field(
+SIGN_RETURN = Column("sign_return", "<f4")  # the sum of the signs of an episode's rewards
+CORRECT = Column("correct", "?")  # whether a program is
+EPISODE_LENGTH = Column(
     "episode_length", "<i4"
 )  # steps of the episode that ended in this job; 0: it goes on in a later one
-BEHAVIOUR = "behaviour"  # the name of the field that `behaviour` makes
-INFO = "info"  # of the field that `info_numbers` makes
+BEHAVIOUR = "behaviour"  # the name of the column that `behaviour` makes
+INFO = "info"  # of the column that `info_numbers` makes
 
-Rows = npt.NDArray[np.void]  # row_dtype(fields)[jobs]; a failed job has the return NaN
+Rows = npt.NDArray[np.void]  # row_dtype(columns)[jobs]; a failed job has the return NaN
 
 
 @lru_cache(maxsize=64)
-def row_dtype(fields: tuple[Field, ...] = ()) -> np.dtype[np.void]:
-    """Return the dtype of a row: `return_`, `length` (in steps or characters) and these fields."""
-    further = [(each.name, each.dtype, each.shape) for each in fields]
+def row_dtype(columns: tuple[Column, ...] = ()) -> np.dtype[np.void]:
+    """Return the dtype of a row: `return_`, `length` (in steps or characters) and these columns."""
+    further = [(each.name, each.dtype, each.shape) for each in columns]
     return np.dtype([("return_", "<f8"), ("length", "<i4"), *further])
 
 
 ROW = row_dtype((SIGN_RETURN,))  # of an episode
 
 
-def behaviour(size: int) -> Field:
-    """Return the field of a job's behaviour: so many numbers that say what it did, for novelty search."""
-    return Field(BEHAVIOUR, "<f4", (size,))
+def behaviour(size: int) -> Column:
+    """Return the column of a job's behaviour: so many numbers that say what it did, for novelty search."""
+    return Column(BEHAVIOUR, "<f4", (size,))
 
 
-def info_numbers(count: int) -> Field:
-    """Return the field of a job's numbers of `report.info`, NaN where it has none; no update depends on them."""
-    return Field(INFO, "<f8", (count,))
+def info_numbers(count: int) -> Column:
+    """Return the column of a job's numbers of `report.info`, NaN where it has none; no update depends on them."""
+    return Column(INFO, "<f8", (count,))
 
 
 def without_info(rows: Rows) -> Rows:
-    """Return the rows without the field of `info_numbers`, if they have it."""
+    """Return the rows without the column of `info_numbers`, if they have it."""
     names = rows.dtype.names or ()
     if INFO not in names:
         return rows
@@ -75,8 +75,8 @@ def without_info(rows: Rows) -> Rows:
     return kept
 
 
-def with_fields(rows: Rows, values: Mapping[Field, Any]) -> Rows:
-    """Return the rows with further fields, each with its values, [jobs, *shape]: those that an algorithm declares."""
+def with_columns(rows: Rows, values: Mapping[Column, Any]) -> Rows:
+    """Return the rows with further columns, each with its values, [jobs, *shape]: those that an algorithm declares."""
     further = [(each.name, each.dtype, each.shape) for each in values]
     extended = np.zeros(len(rows), [*rows.dtype.descr, *further])
     for name in rows.dtype.names or ():
@@ -87,8 +87,8 @@ def with_fields(rows: Rows, values: Mapping[Field, Any]) -> Rows:
 
 
 def with_episode_lengths(rows: Rows, lengths: Array) -> Rows:
-    """Return the rows with this further field, int[jobs]."""
-    return with_fields(rows, {EPISODE_LENGTH: lengths})
+    """Return the rows with this further column, int[jobs]."""
+    return with_columns(rows, {EPISODE_LENGTH: lengths})
 
 
 def of_episodes(rows: Rows) -> Rows:

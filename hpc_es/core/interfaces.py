@@ -33,7 +33,7 @@ from hpc_es.core.data import (
     Arrays,
     Carried,
     Chunk,
-    Field,
+    Column,
     Jobs,
     Outcome,
     Poll,
@@ -58,7 +58,7 @@ class Needs:
     noise: bool = False  # whether it perturbs parameters by a Noise
     tensorflow: bool = False  # whether it computes with TensorFlow itself
     gradients: bool = False  # whether chunks give gradients, so that bits depend on how rounds are cut
-    fields: tuple[Field, ...] = ()  # further fields of a row, which its `evaluate` fills
+    columns: tuple[Column, ...] = ()  # further columns of a row, which its `evaluate` fills
     presets: Mapping[str, Any] = field(default_factory=dict)  # defaults of other sections, by dotted key
     growing: bool = False  # whether arrays of its state change their shapes, such as an archive
     stochastic: bool = False  # whether its policies give probabilities, from which actions can be drawn
@@ -87,7 +87,7 @@ Cutting = Literal["fixed", "free", "one by one", "at once"]
 class Problem(Protocol):
     """What is common to the three kinds of problem."""
 
-    fields: tuple[Field, ...]  # of a row, besides `return_` and `length`
+    columns: tuple[Column, ...]  # of a row, besides `return_` and `length`
     is_objective: bool  # whether it is a function of the user's, of whose values the best is wanted
     episodes_per_job: int
     chunk_size: int | None  # jobs of a unit, in which the algorithm asks, where that is not the user's choice
@@ -139,7 +139,7 @@ class Problem(Protocol):
         ...
 
     notices: tuple[str, ...]  # what a user should know of how it runs, for the log
-    columns: tuple[str, ...]  # of evaluations.csv, the names of the coordinates; none: it is not written
+    coordinate_names: tuple[str, ...]  # of evaluations.csv, the names of the coordinates; none: it is not written
 
     def evaluations(self, state: State, results: Results, evaluation: Rows) -> Iterator[Evaluation]:
         """Yield what a generation has evaluated, in job order; on rank 0 only."""

@@ -36,7 +36,7 @@ def parts_of(config: Config, task: Any, chunk_size: int) -> Parts:
         noise = module("noise", config.noise.kind).build(config.noise, keys, problem.layout, None)
     build = module("algorithms", config.algorithm.kind).build
     algorithm = build(config.algorithm, problem, noise, keys, chunk_size)
-    row = row_dtype((*problem.fields, *wanted.fields))
+    row = row_dtype((*problem.columns, *wanted.columns))
     return Parts(task, None, problem, noise, algorithm, row, chunk_size, problem.cutting, wanted.growing)
 
 

@@ -16,7 +16,7 @@ from hpc_es.core.data import (
     SIGN_RETURN,
     Arrays,
     Carried,
-    Field,
+    Column,
     Float32,
     Jobs,
     Normaliser,
@@ -97,10 +97,10 @@ class PolicyProblem(ProblemDefaults):
         keys: Keys,
         normalization: ObservationNormalization,
         unit: int,
-        fields: tuple[Field, ...] = (),
+        columns: tuple[Column, ...] = (),
         cutting: Cutting = "fixed",
     ) -> None:
-        self.fields = (SIGN_RETURN, *fields)
+        self.columns = (SIGN_RETURN, *columns)
         self.cutting = cutting if getattr(policy, "rows_are_independent", False) else "fixed"
         self.chunk_size = unit if self.cutting == "fixed" else normalization.unit
         self._task, self._policy, self._keys, self._normalization = task, policy, keys, normalization
@@ -197,9 +197,9 @@ class PolicyTrajectories(ProblemDefaults):
         time_limit: int | None,
         compiled: Any = None,
         segments: Callable[[], Segments] | None = None,
-        fields: tuple[Field, ...] = (),
+        columns: tuple[Column, ...] = (),
     ) -> None:
-        self.fields = (SIGN_RETURN, *fields)
+        self.columns = (SIGN_RETURN, *columns)
         self._task, self.policy = task, policy
         self.name, self.spaces, self.episodes_per_job = task.name, task.spaces, task.episodes_per_job
         self.time_limit = time_limit  # in steps

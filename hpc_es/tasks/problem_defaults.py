@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hpc_es.core.data import Arrays, Carried, Field, Results, Rows, State
+from hpc_es.core.data import Arrays, Carried, Column, Results, Rows, State
 from hpc_es.core.interfaces import Cutting, Evaluation
 from hpc_es.core.places import RunPlace
 
@@ -13,14 +13,14 @@ from hpc_es.core.places import RunPlace
 class ProblemDefaults:
     """A problem that learns nothing, with the chunks and evaluations of the config."""
 
-    fields: tuple[Field, ...] = ()
+    columns: tuple[Column, ...] = ()
     is_objective = False
     episodes_per_job = 1
     chunk_size: int | None = None
     cutting: Cutting = "fixed"
     evaluation_episodes: int | None = None
     notices: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
+    coordinate_names: tuple[str, ...] = ()
 
     def carried(self) -> Carried:
         """Return nothing."""

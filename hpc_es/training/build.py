@@ -202,7 +202,7 @@ def parts(config: Config, world: World, searched: Searched, repetition: int = 0,
     build = module("algorithms", config.algorithm.kind).build
     wanted, unit = needs(config), problem.chunk_size or unit_of(config)
     algorithm: Algorithm = build(config.algorithm, problem, noise, keys, unit)
-    row = row_dtype((*problem.fields, *wanted.fields))
+    row = row_dtype((*problem.columns, *wanted.columns))
     return Parts(task, policy, problem, noise, algorithm, row, unit, cutting_of(config, problem), wanted.growing)
 
 

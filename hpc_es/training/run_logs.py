@@ -37,7 +37,7 @@ class RunLogs:
         self._metrics = WrittenRows(directory, report, lengths, generation, loggers, warn)
         self._programs = ProgramsLog(directory, warn)
         self._programs.cut(lengths)
-        self._evaluations = EvaluationsLog(directory, problem.columns, warn)
+        self._evaluations = EvaluationsLog(directory, problem.coordinate_names, warn)
         self._evaluations.cut(lengths)
 
     def add_evaluations(self, state: State, results: Results, evaluation: Rows) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from hpc_es.config import kinds
 from hpc_es.config.loading import validate
-from hpc_es.core.data import Array, Carried, Field, Outcome, Results, State, behaviour, row_dtype
+from hpc_es.core.data import Array, Carried, Column, Outcome, Results, State, behaviour, row_dtype
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Layout
 from hpc_es.noise.blocks import BlockNoise
@@ -73,7 +73,7 @@ D4 = Rows([[0.5, -1, 0.25], [1.5, 0.75, -0.5], [-0.25, 0.5, 1.25], [-1, -0.75, 0
 class Cost(ProblemDefaults):
     """A function to be minimised, or costs in job order, as a problem without a run."""
 
-    fields: tuple[Field, ...] = ()
+    columns: tuple[Column, ...] = ()
     is_objective = True
 
     def __init__(self, cost: Callable[[Array], float] | Sequence[float], theta: Array) -> None:
@@ -88,7 +88,7 @@ class Cost(ProblemDefaults):
     def evaluate(self, candidates: Any, jobs: Any, carried: Carried, poll: Any) -> Outcome:
         stack = candidates.stacked()
         self.evaluated.append(stack)
-        rows = np.zeros(len(stack), row_dtype(self.fields))
+        rows = np.zeros(len(stack), row_dtype(self.columns))
         costs = map(self._cost, stack) if callable(self._cost) else (self._cost[job] for job in jobs.numbers)
         rows["return_"], rows["length"] = [-cost for cost in costs], 1
         return Outcome(rows)
@@ -99,7 +99,7 @@ class Behaving(Cost):
 
     def __init__(self, cost: Callable[[Array], float] | Sequence[float], theta: Array) -> None:
         super().__init__(cost, theta)
-        self.fields = (behaviour(self.size),)
+        self.columns = (behaviour(self.size),)
 
     def evaluate(self, candidates: Any, jobs: Any, carried: Carried, poll: Any) -> Outcome:
         outcome = super().evaluate(candidates, jobs, carried, poll)
@@ -121,8 +121,8 @@ def strategy(kind: str, cost: Any, theta: Any, noise: Any = None, chunk_size: in
 
 def generation(made: Any, state: State) -> Results:
     """What a generation gives."""
-    fields = sys.modules[type(made).__module__].NEEDS.fields
-    row = row_dtype((*made.problem.fields, *fields))
+    columns = sys.modules[type(made).__module__].NEEDS.columns
+    row = row_dtype((*made.problem.columns, *columns))
     found = Parts(None, None, made.problem, made.noise, made, row, made.chunk_size, "fixed")  # type: ignore[arg-type]
     return SerialExecutor().run(Generation(found, state)).results
 

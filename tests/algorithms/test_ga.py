@@ -23,7 +23,7 @@ NO_ROWS = np.zeros(0, ROW)
 class Letters(ProblemDefaults):
     """A problem with two letters: what a program is worth, a function says."""
 
-    fields, alphabet = (CORRECT,), "ab"
+    columns, alphabet = (CORRECT,), "ab"
 
     def __init__(self, length: int, worth: Callable[[str], float]) -> None:
         self.length, self.worth = length, worth

@@ -14,7 +14,18 @@ import pytest
 import hpc_es
 from hpc_es.algorithms.novelty import NOVELTY
 from hpc_es.config.loading import validate
-from hpc_es.core.data import SIGN_RETURN, Array, Carried, Field, Outcome, Rows, State, behaviour, row_dtype, with_fields
+from hpc_es.core.data import (
+    SIGN_RETURN,
+    Array,
+    Carried,
+    Column,
+    Outcome,
+    Rows,
+    State,
+    behaviour,
+    row_dtype,
+    with_columns,
+)
 from hpc_es.core.errors import ConfigError
 from hpc_es.training.build import build_searched
 from tests import runs
@@ -28,7 +39,7 @@ NOVELTIES = [[0.1, 0.7], [0.3, 0.2], [0.9, 0.5], [0.4, 0.4]]
 class Placed(Cost):
     """A job's behaviour is its first two coordinates; theta begins anywhere."""
 
-    fields: tuple[Field, ...] = (behaviour(2),)
+    columns: tuple[Column, ...] = (behaviour(2),)
 
     def initial(self, rng: np.random.Generator) -> Array:
         return rng.standard_normal(self.size)
@@ -47,7 +58,7 @@ def made(cost: Any = sphere, **options: Any) -> Any:
 def rows_of(returns: Any, novelties: Any) -> Rows:
     rows = np.zeros(np.size(returns), row_dtype((SIGN_RETURN, behaviour(2))))
     rows["return_"] = np.ravel(returns)
-    return with_fields(rows, {NOVELTY: np.ravel(novelties)})
+    return with_columns(rows, {NOVELTY: np.ravel(novelties)})
 
 
 def changed(state: State, **shared: Any) -> State:

@@ -1,4 +1,4 @@
-"""Rows with fields, chunks of jobs, candidates, and what a problem carries in the state."""
+"""Rows with columns, chunks of jobs, candidates, and what a problem carries in the state."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from hpc_es.core.data import (
     SIGN_RETURN,
     Carried,
     Chunk,
-    Field,
+    Column,
     Jobs,
     State,
     cut,
     numbered,
     row_dtype,
-    with_fields,
+    with_columns,
 )
 
 
-def test_a_row_has_its_return_its_length_and_the_fields_asked_for() -> None:
+def test_a_row_has_its_return_its_length_and_the_columns_asked_for() -> None:
     """8 + 4 bytes, then 2 * 8 and 1."""
-    made = np.zeros(3, row_dtype((Field("behaviour", "<f8", (2,)), CORRECT)))
+    made = np.zeros(3, row_dtype((Column("behaviour", "<f8", (2,)), CORRECT)))
     assert made.dtype.names == ("return_", "length", "behaviour", "correct")
     assert (made.dtype.itemsize, made["behaviour"].shape, made["correct"].dtype) == (29, (3, 2), np.bool_)
     assert row_dtype().names == ("return_", "length")
     assert row_dtype((SIGN_RETURN,)) == ROW
 
 
-def test_rows_get_the_further_fields_of_an_algorithm() -> None:
+def test_rows_get_the_further_columns_of_an_algorithm() -> None:
     rows = np.zeros(2, ROW)
     rows["return_"], rows["sign_return"] = [1, 2], [3, 4]
-    along, corner = Field("along", "<f8"), Field("corner", "<i4", (2,))
-    wide = with_fields(rows, {along: np.array([5, 6]), corner: [[7, 8], [9, 10]]})
+    along, corner = Column("along", "<f8"), Column("corner", "<i4", (2,))
+    wide = with_columns(rows, {along: np.array([5, 6]), corner: [[7, 8], [9, 10]]})
     assert wide.dtype == row_dtype((SIGN_RETURN, along, corner))
     assert wide["return_"].tolist() == [1, 2] and wide["sign_return"].tolist() == [3, 4]
     assert wide["along"].tolist() == [5, 6] and wide["corner"].tolist() == [[7, 8], [9, 10]]

@@ -1,4 +1,4 @@
-"""What fits and what does not, and rows with fields of a strategy's own."""
+"""What fits and what does not, and rows with columns of a strategy's own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpc_es.config.loading import validate
-from hpc_es.core.data import CORRECT, SIGN_RETURN, Field, row_dtype
+from hpc_es.core.data import CORRECT, SIGN_RETURN, Column, row_dtype
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Needs
 from hpc_es.mpi.world import World
@@ -57,20 +57,20 @@ def test_a_policy_is_for_tasks_in_which_one_acts() -> None:
     ]
 
 
-def test_the_row_has_the_fields_of_the_problem_and_then_of_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = Field("distance", "<f8", (2,))
-    for algorithm, sections, field in (
+def test_the_row_has_the_columns_of_the_problem_and_then_of_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Column("distance", "<f8", (2,))
+    for algorithm, sections, column in (
         ("es", {"task": SURVIVAL}, SIGN_RETURN),
         ("random_search", {"task": PROGRAMS}, CORRECT),
     ):
         settings = {"noise": {"table_size": 10_000}, **sections, "algorithm": {"kind": algorithm}}
         config = validate(settings)
         made = parts(config, World("none"), build_searched(config))
-        assert made.row == row_dtype((field,))
+        assert made.row == row_dtype((column,))
         is_noisy = algorithm == "es"
-        needs = Needs(searches="vectors" if is_noisy else "programs", noise=is_noisy, fields=(own,))
+        needs = Needs(searches="vectors" if is_noisy else "programs", noise=is_noisy, columns=(own,))
         monkeypatch.setattr(f"hpc_es.algorithms.{algorithm}.NEEDS", needs)
-        assert parts(config, World("none"), build_searched(config)).row == row_dtype((field, own))
+        assert parts(config, World("none"), build_searched(config)).row == row_dtype((column, own))
 
 
 @pytest.mark.parametrize(("kind", "cutting"), [("policy_gradient", "fixed"), ("ga", "one by one")])

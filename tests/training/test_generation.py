@@ -1,4 +1,4 @@
-"""One generation on real ranks, of a toy whose every number is known by hand: rounds, probes, fields, units, blocks."""
+"""One generation on real ranks, of a toy whose every number is known: rounds, probes, columns, units, blocks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOY = """
 import json
 import numpy as np
 from hpc_es.algorithms.parts.strategy import Strategy
-from hpc_es.core.data import Chunk, Field, Outcome, State, cut, row_dtype
+from hpc_es.core.data import Chunk, Column, Outcome, State, cut, row_dtype
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import guarded
 from hpc_es.mpi.work import Work
@@ -32,7 +32,7 @@ from hpc_es.training.build import Parts
 from hpc_es.training.executors import MpiExecutor
 from hpc_es.training.generation import Generation
 
-ROW = row_dtype((Field("own", "<f8", (2,)),))
+ROW = row_dtype((Column("own", "<f8", (2,)),))
 asked = []
 
 class Toy(Strategy):
@@ -98,7 +98,7 @@ def told(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def test_every_rank_asks_with_the_rows_of_the_rounds_before(told: dict[str, Any]) -> None:
-    """Those of training alone, in job order, with the fields of the strategy's own."""
+    """Those of training alone, in job order, with the columns of the strategy's own."""
     first, second = [300.0, 301, 302, 303, 304], [305.0, 306]
     expected = [[0, [], []], [1, first, [0] * 5], [2, first + second, [0] * 5 + [1] * 2]]
     assert told["asked"] == [expected] * len(told["asked"])

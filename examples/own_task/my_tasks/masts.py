@@ -41,7 +41,7 @@ class Placement(ProblemDefaults):
 
     def evaluate(self, population: Population, jobs: Jobs, carried: Carried, poll: Poll) -> Outcome:
         """Evaluate a chunk; `poll` between jobs lets rank 0 answer other ranks."""
-        rows = np.zeros(len(jobs), row_dtype(self.fields))
+        rows = np.zeros(len(jobs), row_dtype(self.columns))
         rows["length"] = 1
         for row, (positions, group) in enumerate(zip(population.part("positions"), jobs.groups, strict=True)):
             rows["return_"][row] = -self._distance(positions, jobs, group)

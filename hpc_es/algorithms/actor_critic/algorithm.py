@@ -42,7 +42,7 @@ from hpc_es.core.data import (
     cut,
     of_episodes,
     row_dtype,
-    with_fields,
+    with_columns,
 )
 from hpc_es.core.errors import UserError
 from hpc_es.core.interfaces import Needs, TrajectoryProblem
@@ -55,7 +55,7 @@ NEEDS = Needs(
     policy="lstm",
     tensorflow=True,
     gradients=True,
-    fields=(EPISODE_LENGTH,),
+    columns=(EPISODE_LENGTH,),
     stochastic=True,
 )
 
@@ -124,7 +124,7 @@ class ActorCritic(Strategy):
         if chunk.purpose == "train" and self.options.update_every is not None:
             return self._segments(self.options.update_every, state, chunk, poll)
         outcome = self._whole(state, chunk, poll)
-        return replace(outcome, rows=with_fields(outcome.rows, {EPISODE_LENGTH: outcome.rows["length"]}))
+        return replace(outcome, rows=with_columns(outcome.rows, {EPISODE_LENGTH: outcome.rows["length"]}))
 
     def _whole(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         if chunk.purpose != "train":
@@ -146,7 +146,7 @@ class ActorCritic(Strategy):
         environment = time.perf_counter() - since
         graph = bandits_graph(self._network(), self._loss(), setting.inputs)
         slope, sums, actions, rewards = graph(*self._parameters(state), payouts(drawn), uniforms.T)
-        rows = np.zeros(chunk.jobs, row_dtype(self.problem.fields))
+        rows = np.zeros(chunk.jobs, row_dtype(self.problem.columns))
         got = rewards.numpy().astype(np.float64)
         rows["return_"], rows["sign_return"] = got.sum(axis=0), np.sign(got).sum(axis=0)
         rows["length"] = trials

@@ -105,7 +105,7 @@ class Bandits:
 
     def __init__(self, options: Options, info: Mapping[str, Reduction]) -> None:
         self.options, self.setting = options, replace(setting_of(options), info=info)
-        self._fields = (info_numbers(len(info)),) if info else ()
+        self._columns = (info_numbers(len(info)),) if info else ()
         if unknown := [key for key in info if key not in INFO_KEYS]:
             text = f"no info of bandits has {unknown[0]!r} (there are numbers: {', '.join(INFO_KEYS)})"
             raise ConfigError([("report.info", text + nearest(unknown[0], INFO_KEYS))])
@@ -117,12 +117,13 @@ class Bandits:
         """Return the policy's parameters as a vector, or its trajectories."""
         assert policy is not None
         if searched == "vectors":
-            return PolicyProblem(self, policy, keys, self.options.observation_normalization, unit, self._fields, "free")
+            normalization = self.options.observation_normalization
+            return PolicyProblem(self, policy, keys, normalization, unit, self._columns, "free")
         refuse_normalization(self.options.observation_normalization)
         if self.options.training_return != "reward":
             text = "is for evolution strategies: algorithms that learn from trajectories learn from 'reward'"
             raise ConfigError([("task.training_return", text)])
-        return PolicyTrajectories(self, policy, self.setting.num_trials, compiled=self.setting, fields=self._fields)
+        return PolicyTrajectories(self, policy, self.setting.num_trials, compiled=self.setting, columns=self._columns)
 
     def evaluate(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
         """Play every job's episodes; rows, and the sums of the observations of the jobs to observe."""
@@ -136,7 +137,7 @@ class Bandits:
                 for row in range(jobs):
                     actor.restart(row)
                 totals[:, [episode]] = rollout.play(actor, batch.seeds[:, [episode]])
-        rows = np.zeros(jobs, row_dtype((SIGN_RETURN, *self._fields)))
+        rows = np.zeros(jobs, row_dtype((SIGN_RETURN, *self._columns)))
         means = totals.mean(axis=1)
         rows["return_"], rows["sign_return"] = means[:, :2].T
         if self.setting.info:

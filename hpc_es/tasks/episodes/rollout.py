@@ -15,7 +15,7 @@ import numpy as np
 
 from hpc_es.config.sections import Reduction
 from hpc_es.core.acting import Actor, Batch
-from hpc_es.core.data import BEHAVIOUR, INFO, SIGN_RETURN, Array, Field, Outcome, Poll, Spaces, row_dtype
+from hpc_es.core.data import BEHAVIOUR, INFO, SIGN_RETURN, Array, Column, Outcome, Poll, Spaces, row_dtype
 from hpc_es.core.errors import RunError
 from hpc_es.core.failures import Failure, of_error
 from hpc_es.tasks.episodes.action_noise import ActionNoise
@@ -36,7 +36,7 @@ class Played(Protocol):
     info: Mapping[str, Reduction]  # the numbers of `report.info`
 
     @property
-    def fields(self) -> tuple[Field, ...]:
+    def columns(self) -> tuple[Column, ...]:
         """What a row has besides what every episode's has."""
         ...
 
@@ -220,7 +220,7 @@ class Rollout:
 
     def _outcome(self) -> Outcome:
         episodes = self._task.episodes_per_job
-        rows = np.zeros(len(self._total_return), row_dtype((SIGN_RETURN, *self._task.fields)))
+        rows = np.zeros(len(self._total_return), row_dtype((SIGN_RETURN, *self._task.columns)))
         rows["return_"] = self._total_return / episodes
         rows["sign_return"] = self._total_signs / episodes
         rows["length"] = self._total_length

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpc_es.core.acting import Actor, Batch
-from hpc_es.core.data import EPISODE_LENGTH, Array, Float64, Outcome, Poll, with_fields
+from hpc_es.core.data import EPISODE_LENGTH, Array, Float64, Outcome, Poll, with_columns
 from hpc_es.tasks.episodes.rollout import Played, Rollout
 from hpc_es.tasks.episodes.stepping import Stepped, Stepping
 
@@ -110,7 +110,7 @@ class Segment(Rollout):
         outcome = super()._outcome()
         whole = self._total_length.copy()
         whole[[*self.paused, *np.flatnonzero(np.isnan(self._total_return))]] = 0
-        rows = with_fields(outcome.rows, {EPISODE_LENGTH: whole})
+        rows = with_columns(outcome.rows, {EPISODE_LENGTH: whole})
         for row, before in self._before.items():
             rows["length"][row] -= before.steps
         return Outcome(rows, {}, outcome.seconds, outcome.failures, outcome.learned)

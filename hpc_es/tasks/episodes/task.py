@@ -15,7 +15,7 @@ from hpc_es.config.foreign import is_installed, source_hash
 from hpc_es.config.options import Count, Positive, option, options
 from hpc_es.config.sections import NO_NUMBERS, Reduction
 from hpc_es.core.acting import Actor, Batch, Policy
-from hpc_es.core.data import Field, Outcome, Poll, behaviour, info_numbers
+from hpc_es.core.data import Column, Outcome, Poll, behaviour, info_numbers
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Cutting, Offers, Searched
 from hpc_es.core.keys import Keys
@@ -138,7 +138,7 @@ class Episodes:
         return GymnasiumStepping(self.environment, self.options.episode_timeout_seconds, first, tuple(self.info))
 
     @property
-    def fields(self) -> tuple[Field, ...]:
+    def columns(self) -> tuple[Column, ...]:
         """What a row has besides what every episode's has."""
         measured = () if self.behaviour is None else (behaviour(self.behaviour.size),)
         return (*measured, info_numbers(len(self.info))) if self.info else measured
@@ -150,11 +150,11 @@ class Episodes:
         if searched == "vectors":
             cutting: Cutting = "fixed" if self._vectors else "free" if self._native is None else "at once"
             normalization = self.options.observation_normalization
-            problem = PolicyProblem(self, policy, keys, normalization, unit, self.fields, cutting)
+            problem = PolicyProblem(self, policy, keys, normalization, unit, self.columns, cutting)
         else:
             refuse_normalization(self.options.observation_normalization)
             segments = None if self._vectors else self.segments
-            problem = PolicyTrajectories(self, policy, self.time_limit, segments=segments, fields=self.fields)
+            problem = PolicyTrajectories(self, policy, self.time_limit, segments=segments, columns=self.columns)
         problem.notices = self.notices
         return problem
 

@@ -18,7 +18,7 @@ from hpc_es.core.data import (
     BEHAVIOUR,
     Arrays,
     Carried,
-    Field,
+    Column,
     Float64,
     Jobs,
     Outcome,
@@ -43,7 +43,7 @@ from hpc_es.tasks.functions.journal import Journal, remove_finished
 from hpc_es.tasks.functions.options import Search
 from hpc_es.tasks.problem_defaults import ProblemDefaults
 
-VALUE = Field("value", "<f8")  # as the objective gave it, without sign and penalty
+VALUE = Column("value", "<f8")  # as the objective gave it, without sign and penalty
 SEEN = "seen"  # what was evaluated, float64[jobs, size]
 SPREAD = 0.3  # of a range, as is usual for CMA-ES
 PROBE_BLOCK = 3  # of evaluation's keys, as episodes have it
@@ -84,13 +84,13 @@ class ObjectiveProblem(ProblemDefaults):
         self._journal = Journal(search.journal, evaluator.identity, keeps_failures)
         self._place: RunPlace | None = None
         self.size = coordinates.size
-        self.fields: tuple[Field, ...] = (VALUE, behaviour(self.size)) if search.vector_behaviour else (VALUE,)
+        self.columns: tuple[Column, ...] = (VALUE, behaviour(self.size)) if search.vector_behaviour else (VALUE,)
         self.layout = Layout({"x": (coordinates.size,)})
         self.spread = _spread(coordinates)
         self.chunk_size = batch or 1
         self._at_once = batch > 0
         self.cutting = "fixed" if batch else "one by one"
-        self.columns = coordinates.names if search.record_evaluations else ()
+        self.coordinate_names = coordinates.names if search.record_evaluations else ()
 
     def initial(self, rng: np.random.Generator) -> Float64:
         """Return the search vector to begin with, float64[size]."""
@@ -118,7 +118,7 @@ class ObjectiveProblem(ProblemDefaults):
         """Evaluate a chunk."""
         seen, penalties = self._coordinates.seen(population.stacked())
         found = self._measured(seen, jobs, poll)
-        rows = np.zeros(len(jobs), row_dtype(self.fields))
+        rows = np.zeros(len(jobs), row_dtype(self.columns))
         rows["value"] = [each.value for each in found]
         rows["return_"] = self._search.sign * rows["value"] - penalties
         rows["length"] = 1

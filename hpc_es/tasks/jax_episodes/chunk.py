@@ -67,8 +67,8 @@ class Collected:
     def __init__(self, form: Form, batch: Batch, spec: ObservationSpec, places: Sequence[int] | None) -> None:
         self._form, self._batch = form, batch
         self._places = places  # of the observation, which are the behaviour; None: there is none
-        fields = () if places is None else (behaviour(len(places)),)
-        self.rows: Rows = np.zeros(len(batch.seeds), row_dtype((SIGN_RETURN, *fields)))
+        columns = () if places is None else (behaviour(len(places)),)
+        self.rows: Rows = np.zeros(len(batch.seeds), row_dtype((SIGN_RETURN, *columns)))
         self.failures: list[Failure] = []
         self.sums = Sums(batch, spec)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hpc_es.core.acting import PurePolicy
-from hpc_es.core.data import Field
+from hpc_es.core.data import Column
 from hpc_es.core.keys import Keys
 from hpc_es.core.places import RunPlace
 from hpc_es.policies.compiled import CompiledPolicy
@@ -23,7 +23,7 @@ class CompiledTask(Protocol):
     options: Any
 
     @property
-    def fields(self) -> tuple[Field, ...]:
+    def columns(self) -> tuple[Column, ...]:
         """What a row has besides what every episode's has."""
         ...
 
@@ -46,7 +46,7 @@ class CompiledProblem(PolicyProblem):
     def __init__(self, task: CompiledTask, policy: CompiledPolicy, keys: Keys) -> None:
         o = task.options
         given: tuple[Any, Any] = task, policy  # the one takes what the other binds, which is no Actor
-        super().__init__(*given, keys, o.observation_normalization, o.jobs_per_call, task.fields)
+        super().__init__(*given, keys, o.observation_normalization, o.jobs_per_call, task.columns)
         self._compiled_task, self._pure = task, policy.policy
 
     @property

@@ -19,7 +19,7 @@ import numpy as np
 from hpc_es.config.foreign import source_hash
 from hpc_es.config.options import Count, Natural, option, options
 from hpc_es.core.acting import Batch, Policy, PurePolicy
-from hpc_es.core.data import Box, Field, Normaliser, Outcome, Poll, behaviour
+from hpc_es.core.data import Box, Column, Normaliser, Outcome, Poll, behaviour
 from hpc_es.core.errors import ConfigError, RunError, UserError
 from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
@@ -112,7 +112,7 @@ class JaxEpisodes:
         self._programs: dict[tuple[PurePolicy, Form], Program] = {}
 
     @property
-    def fields(self) -> tuple[Field, ...]:
+    def columns(self) -> tuple[Column, ...]:
         """What a row has besides what every episode's has."""
         return () if self.places is None else (behaviour(len(self.places)),)
 

@@ -18,7 +18,7 @@ from annotated_types import Ge, MinLen
 
 from hpc_es.config.options import Count, Natural, NonNegative, option, options
 from hpc_es.core.acting import Policy
-from hpc_es.core.data import CORRECT, Array, Field, Jobs, Outcome, Poll, row_dtype
+from hpc_es.core.data import CORRECT, Array, Column, Jobs, Outcome, Poll, row_dtype
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.extras import remedy
 from hpc_es.core.interfaces import Cutting, Offers, Searched
@@ -127,7 +127,7 @@ class Programs(ProblemDefaults):
     """The task, and the problem that it is; `coding` says what a program is worth."""
 
     spaces = None
-    fields: tuple[Field, ...] = (CORRECT,)
+    columns: tuple[Column, ...] = (CORRECT,)
     evaluation_episodes: int | None = 0
     cutting: Cutting = "one by one"
     alphabet = CHARACTERS
@@ -143,7 +143,7 @@ class Programs(ProblemDefaults):
         """Score the programs; each alone, so that what one gets does not depend on the others, and each text once."""
         since = time.perf_counter()
         places = {program: place for place, program in enumerate(dict.fromkeys(programs))}
-        distinct, rows = list(places), np.zeros(len(places), row_dtype(self.fields))
+        distinct, rows = list(places), np.zeros(len(places), row_dtype(self.columns))
         for start in range(0, len(distinct), self.at_once):
             some = distinct[start : start + self.at_once]
             part = rows[start : start + len(some)]

@@ -183,7 +183,7 @@ def test_all_that_was_evaluated_is_recorded_in_order() -> None:
 
 def test_nothing_is_recorded_where_it_is_switched_off() -> None:
     made = problem(record_evaluations=False)
-    assert made.columns == () and evaluated(made).arrays == {}
+    assert made.coordinate_names == () and evaluated(made).arrays == {}
 
 
 def place(tmp_path: Path) -> RunPlace:
