@@ -215,6 +215,8 @@ WORKER = """
 from pathlib import Path
 from hpc_es.config.resolved import parse_resolved
 from hpc_es.training.build import parts, build_searched
+from hpc_es.training.executors import SerialExecutor
+from hpc_es.training.generation import Generation
 from hpc_es.training.run import Run, RunRequest
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import World
@@ -222,8 +224,7 @@ from hpc_es.mpi.world import World
 world, config = World("none"), parse_resolved({text!r})
 made = parts(config, world, build_searched(config))
 run = Run(world, Signals(), config, RunRequest(Path()), made, made.initial(), None)
-generation, state = run.training._generation, run.state
-assert len(generation.run(state, 2).results.rows) == 8
+assert len(SerialExecutor().run(Generation(made, run.state, 2)).results.rows) == 8
 """
 
 

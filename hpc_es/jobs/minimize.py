@@ -27,6 +27,7 @@ from hpc_es.training.build import Parts
 from hpc_es.training.loop import Training
 from hpc_es.training.metrics_row import Row
 from hpc_es.training.on_rank_0 import Ended, on_rank_0
+from hpc_es.training.recorder import Recorder
 
 EVALUATIONS = 10_000  # at most, where the caller names no limit
 
@@ -117,26 +118,21 @@ def _parts(config: Config, f: Callable[..., Any]) -> Parts:
 def _found(
     world: World, signals: Signals, config: Config, made: Parts, callback: Callable[[Row], object] | None
 ) -> Minimum:
-    from hpc_es.training.memory_writer import MemoryWriter
-
-    def on_row(row: Row) -> None:
+    state = made.initial()
+    recorder = Recorder(config, made.problem, state) if world.rank == 0 else None
+    training = Training(config, world, made, lambda: signals.count, recorder, state)
+    signals.insist = training.insist
+    for row in training.run():
         if callback is not None:
             callback(row)
 
-    state = made.initial()
-    writer = MemoryWriter(config, made.problem, state, on_row) if world.rank == 0 else None
-    training = Training(config, world, made, lambda: signals.count, writer, state)
-    signals.insist = training.insist
-    for _ in training.run():
-        pass
-
     def found() -> dict[str, Any]:
-        assert writer is not None
+        assert recorder is not None
         best = BestVector.of(made.problem.carried().found_in(training.state).master)
         if math.isnan(best.value):
-            raise RunFailedError(f"no evaluation succeeded: ended by {writer.reason}")
-        count = {"evaluations": int(writer.counters["episodes"]), "generations": training.state.generation}
-        return {"x": best.x.tolist(), "f": best.value, **count, "reason": writer.reason}
+            raise RunFailedError(f"no evaluation succeeded: ended by {recorder.reason}")
+        count = {"evaluations": int(recorder.counters["episodes"]), "generations": training.state.generation}
+        return {"x": best.x.tolist(), "f": best.value, **count, "reason": recorder.reason}
 
     try:
         _, told = on_rank_0(world, found, dict)

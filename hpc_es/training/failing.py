@@ -21,8 +21,7 @@ from hpc_es.mpi.world import World
 from hpc_es.training.on_rank_0 import INTERRUPTED
 
 if TYPE_CHECKING:
-    from hpc_es.training.memory_writer import MemoryWriter
-    from hpc_es.training.run_writer import RunWriter
+    from hpc_es.training.recorder import Recorder
 
 OTHERS_SAVE_SECONDS = 2.0  # for other groups of ranks, which got the signal too
 
@@ -35,7 +34,7 @@ def reason_of(error: BaseException) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def told_in_status(world: World, writer: RunWriter | MemoryWriter | None) -> Iterator[None]:
+def told_in_status(world: World, writer: Recorder | None) -> Iterator[None]:
     """Let what fails in here be said in status.json, on rank 0, or be told to rank 0; it is raised again.
 
     Leaving early (GeneratorExit) is no failure, nor is the loss of a rank that the others outlive.
@@ -58,12 +57,12 @@ def told_in_status(world: World, writer: RunWriter | MemoryWriter | None) -> Ite
         raise
 
 
-def _write(writer: RunWriter | MemoryWriter, reason: str, status: int) -> None:
+def _write(writer: Recorder, reason: str, status: int) -> None:
     with contextlib.suppress(Exception):  # the disk may be full, or the memory: the failure itself is told in any case
         writer.status("failed", exit_status=status, reason=reason)
 
 
-def _end(world: World, writer: RunWriter | MemoryWriter | None, error: OtherRankFailed) -> NoReturn:
+def _end(world: World, writer: Recorder | None, error: OtherRankFailed) -> NoReturn:
     """Write down why another rank failed, and leave it to that rank to say so and to end the job."""
     if writer is not None:
         _write(writer, str(error), 1)
@@ -72,7 +71,7 @@ def _end(world: World, writer: RunWriter | MemoryWriter | None, error: OtherRank
     world.abort(1)
 
 
-def give_up(world: World, writer: RunWriter | MemoryWriter | None, reason: GiveUp, others_save: bool) -> None:
+def give_up(world: World, writer: Recorder | None, reason: GiveUp, others_save: bool) -> None:
     """Save the last finished state and end the job; a worker leaves both to rank 0. Other groups may save, too."""
     if writer is None:
         world.send(0, GIVE_UP, [])
@@ -81,7 +80,7 @@ def give_up(world: World, writer: RunWriter | MemoryWriter | None, reason: GiveU
     writer.save()
     writer.status("interrupted", exit_status=INTERRUPTED, reason=str(reason))
     failed, again = writer.counters["failed_episodes"], "the same command carries on from the last finished generation"
-    writer.progress.finish(f"given up ({reason}), {failed:,} failed evaluations; {again}")
+    writer.finish(f"given up ({reason}), {failed:,} failed evaluations; {again}")
     writer.close()
     if others_save:
         time.sleep(OTHERS_SAVE_SECONDS)

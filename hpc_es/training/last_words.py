@@ -11,8 +11,7 @@ from hpc_es.storage.status import is_surpassed
 from hpc_es.training.misfits import needs
 
 if TYPE_CHECKING:
-    from hpc_es.training.memory_writer import MemoryWriter
-    from hpc_es.training.run_writer import RunWriter
+    from hpc_es.training.recorder import Recorder
 
 
 def last_words(
@@ -20,7 +19,7 @@ def last_words(
     status: str,
     reason: str,
     generations: int,
-    writer: RunWriter | MemoryWriter,
+    writer: Recorder,
     final: Mapping[str, float],
 ) -> str:
     """Return the line; `final` is what the final evaluation found, if there was one."""

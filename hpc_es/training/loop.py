@@ -35,8 +35,7 @@ from hpc_es.training.replay import LearnedFrom, updated
 from hpc_es.training.shared_arrays import SharedState, contiguous
 
 if TYPE_CHECKING:
-    from hpc_es.training.memory_writer import MemoryWriter
-    from hpc_es.training.run_writer import RunWriter
+    from hpc_es.training.recorder import Recorder
 
 AfterTrainStep = Callable[[Arrays, Mapping[str, float]], object]  # (sample, loss)
 RUN, EVALUATE, STOP, FAIL, REPLAY = 0, 1, 2, 3, 4  # what rank 0 tells the others to do
@@ -50,7 +49,7 @@ class Training:
     world: World
     parts: Parts
     signals: Callable[[], int]
-    writer: RunWriter | MemoryWriter | None
+    writer: Recorder | None
     state: State
     exit_status: int = 0
     after_train_step: AfterTrainStep | None = None  # of the caller; on rank 0
@@ -89,7 +88,7 @@ class Training:
         self._executor.go_on(self._work)
         self._shared.forget()
         if self.writer is not None:
-            self.writer.progress.message(self.world.notes[-1])
+            self.writer.message(self.world.notes[-1])
 
     def run(self) -> Generator[Row]:
         """Yield the metrics of each generation; on ranks other than 0 nothing is yielded.
@@ -100,7 +99,7 @@ class Training:
             try:
                 try:
                     if self.writer is not None and (told := self._chunks.idle(self.state)):
-                        self.writer.progress.message(f"WARNING: {told}")
+                        self.writer.message(f"WARNING: {told}")
                     while (command := self._announce(self._next(), self._failure)) in (RUN, REPLAY):
                         if command == RUN:
                             yield from self._phase()
@@ -119,9 +118,7 @@ class Training:
         command = self._decide()
         if command == FAIL and self.writer is not None:
             self.writer.finish_triggers(whole=True)
-            self.writer.progress.finish(
-                last_words(self.config, "failed", self._failure, self.state.generation, self.writer, {})
-            )
+            self.writer.finish(last_words(self.config, "failed", self._failure, self.state.generation, self.writer, {}))
         return command
 
     def _decide(self) -> int:
@@ -319,7 +316,7 @@ class Training:
         self.writer.add(self.state, measured, before.shared if len(evaluated.evaluation) else None, found)
         self._chunks.follow(evaluated, self.state.theta.nbytes)
         for notice in self._notices.new(before.generation, algorithm.notices(before, evaluated.results, after)):
-            self.writer.progress.message(notice)
+            self.writer.message(notice)
         return measured
 
     def _finish(self) -> None:
@@ -348,4 +345,4 @@ class Training:
         status = "interrupted" if self._interrupted else "finished"
         self.writer.status(status, exit_status=self.exit_status, reason=reason, **summary)
         text = last_words(self.config, status, reason, self.state.generation, self.writer, summary)
-        self.writer.progress.finish(text)
+        self.writer.finish(text)

@@ -17,7 +17,7 @@ from hpc_es.config.resolved import config_hash, dump, resolved
 from hpc_es.config.sections import Config
 from hpc_es.config.sources import sources, with_history
 from hpc_es.config.warnings import warnings_of
-from hpc_es.core.data import Arrays, Carried, Results, Rows, State
+from hpc_es.core.data import Arrays, Results, Rows, State
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.core.interfaces import Problem
 from hpc_es.core.slurm import this_run
@@ -32,10 +32,10 @@ from hpc_es.storage.files import remove_leftovers, write_json, write_text, writt
 from hpc_es.storage.status import HEARTBEAT_SECONDS, RUNNING, STATUS, final_evaluation, now, this_process
 from hpc_es.training.failure_reports import Report
 from hpc_es.training.journal import Journal, Replay
-from hpc_es.training.limits import stop_reason
-from hpc_es.training.metrics_row import NOTHING_USED, Counters, Row
+from hpc_es.training.metrics_row import Row
 from hpc_es.training.misfits import needs
 from hpc_es.training.rank_table import table_lines
+from hpc_es.training.recorder import Recorder
 from hpc_es.training.run_directory import CONFIG, Opened
 from hpc_es.training.run_logs import RunLogs
 from hpc_es.training.triggers import IntervalTrigger, TriggerList, Unit
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from hpc_es.report.saved_policy import Env
 
 
-class RunWriter:
-    """Everything that rank 0 writes. What a run has used and reached lives here too: counters, best, triggers."""
+class RunWriter(Recorder):
+    """Everything that rank 0 writes: checkpoints, logs, status, exports and what is shown of the run."""
 
     def __init__(
         self,
@@ -56,17 +56,16 @@ class RunWriter:
         triggers: Sequence[IntervalTrigger] = (),
         show_progress: bool = True,
     ) -> None:
-        self.config, self.directory, self._problem, self._world = config, opened.directory, problem, world
         old = opened.snapshot
+        super().__init__(config, problem, old.state if old else None)
+        self.directory, self._world = opened.directory, world
         self._opened, self._provenance = opened, _provenance(config, world, problem, old)
-        self.counters: Counters = {**NOTHING_USED, **(old.counters if old else {})}
-        self.best: Best | None = old.best if old else None
+        if old:
+            self.counters |= old.counters
+            self.best, self._final = old.best, old.final
         self.measured = final_evaluation(self.directory, old.generation if old else None)
-        self._state: State | None = old.state if old else None
-        self._final: Arrays = old.final if old else {}
         self._saved_generation = old.generation if old else -1
         self._journal = Journal(config.checkpoint.full_interval if needs(config).searches == "vectors" else 0)
-        self.replay: Replay | None = None
         if old:
             self._journal.begin(opened.store.path(old.generation), old)
         if old and old.since:
@@ -105,19 +104,27 @@ class RunWriter:
             ),
         ]
 
+    def message(self, text: str) -> None:
+        """Show a line, and put it into the log."""
+        self.progress.message(text)
+
+    def finish(self, text: str) -> None:
+        """Show the last line, and put it into the log."""
+        self.progress.finish(text)
+
     def _warn(self, text: str) -> None:
-        self.progress.message(f"WARNING: {text}")
+        self.message(f"WARNING: {text}")
 
     def started(self, state: State, task: str, repetition: int) -> None:
         """Say that the run begins, or goes on, and put the first state on disk."""
         self._state = state
         for note in self._world.notes:
-            self.progress.message(note)
+            self.message(note)
         for line in table_lines(self._world.table()):
-            self.progress.message(line)
+            self.message(line)
         self.progress.start(self._info(state, task, repetition))
         if self.replay is not None:
-            self.progress.message(self.replay.told)
+            self.message(self.replay.told)
         if self._saved_generation < 0:
             self.save()
         else:
@@ -149,7 +156,7 @@ class RunWriter:
 
     def failed(self, report: Report) -> None:
         """Log why a job failed, the first one of its kind; later ones are only counted."""
-        self.progress.message(f"{report.line()}; others like it are only counted")
+        self.message(f"{report.line()}; others like it are only counted")
         self._failures.add(f"{report.line()} (on {report.host})", report.failure)
 
     def evaluated(self, state: State, results: Results, evaluation: Rows, units: Sequence[Arrays]) -> None:
@@ -254,35 +261,17 @@ class RunWriter:
             self._triggers(self._values(), force=True)
             self._save(whole)
 
-    def stop_reason(self) -> str | None:
-        """Return why the run is over, or None: the first limit of `stop:` that is reached."""
-        assert self._state
-        used = {**self.counters, "generations": self._state.generation}
-        return stop_reason(self.config.stop, used, self.best.return_ if self.best else None, self.is_reached)
-
-    def is_reached(self, target: float) -> bool:
-        """Return whether the best value is as good as this."""
-        assert self._state
-        return self._problem.is_reached(self._carried(), target)
-
-    def measured_at_end(self, units: Sequence[Arrays]) -> None:
-        """Save what the final evaluation of a finished run has taught, beside the state, which goes on without it."""
-        before = self._carried().master
-        after = self._problem.merge(self._carried(), units).master
-        changed = {name: array for name, array in after.items() if array.tobytes() != before[name].tobytes()}
+    def measured_at_end(self, units: Sequence[Arrays]) -> bool:
+        """Save what the final evaluation has taught, beside the state, which goes on without it."""
+        changed = super().measured_at_end(units)
         if changed:
-            self._final = {**self._final, **changed}
             self._saved_generation = -1
             self.save()
-
-    def _carried(self) -> Carried:
-        """Return what the problem has learned, from the final evaluation too."""
-        assert self._state
-        carried = self._problem.carried().found_in(self._state)
-        return Carried(carried.shared, {**carried.master, **self._final})
+        return changed
 
     def status(self, state: str, **more: object) -> None:
-        """Replace status.json, which scripts read: running, finished, interrupted or failed."""
+        """Replace status.json, which scripts read."""
+        super().status(state, **more)
         assert self._state
         if state in get_args(Status):
             self._ended = cast(Status, state)
@@ -309,7 +298,7 @@ class RunWriter:
     ) -> dict[str, Any]:
         """Return what is to be known of the finished run, and write it to result.json."""
         assert self._state
-        target, carried = self.config.stop.target_value, self._carried()
+        target, carried = self.config.stop.target_value, self.carried()
         success = {} if target is None else {"success": self.is_reached(target)}
         found = results.result(
             self.config,
