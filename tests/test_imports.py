@@ -97,7 +97,7 @@ FLOORS = (
     *("core", "config", "mpi", "noise", "policies", "tasks", "algorithms", "storage", "report"),
     *("training", "planning", "jobs", "tuning", "commands"),
 )
-DOORS = ("cli", "main", "__main__", "__init__")  # above all floors
+DOORS = ("cli", "main", "__main__", "__init__", "extend")  # above all floors
 
 
 def name(file: str) -> str:
@@ -197,6 +197,11 @@ def test_importing_a_session_is_cheap(tmp_path: Path) -> None:
     found = loaded("import hpc_es.main; import hpc_es.jobs.command", tmp_path)
     assert "gymnasium" not in found
     assert not found & {"tensorflow", "keras", "pydantic", "matplotlib", "mpi4py", "scipy", "pandas", "h5py"}
+
+
+def test_importing_what_kinds_of_ones_own_need_is_cheap(tmp_path: Path) -> None:
+    found = loaded("import hpc_es.extend", tmp_path)
+    assert not found & {"tensorflow", "keras", "h5py", "mpi4py", "pydantic", "gymnasium", "torch", *COMPILED}
 
 
 def test_a_tuning_on_a_worker_imports_what_a_session_does(tmp_path: Path) -> None:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from hpc_es.config.options import Count, Positive, option, options
-from hpc_es.core.data import Array, Float32, Normaliser, Spaces
-from hpc_es.core.population import Layout, Population
-from hpc_es.policies.networks.heads import Head
-from hpc_es.policies.networks.inputs import normalise
+from hpc_es.extend import (
+    Array,
+    Count,
+    FeedForwardPolicy,
+    Float32,
+    Head,
+    Layout,
+    Positive,
+    Spaces,
+    option,
+    options,
+    require_flat,
+)
 
 
-class Waves:
+class Waves(FeedForwardPolicy):
     """`policy: {kind: "my_policy:Waves"}`; parameters are weights [frequencies * observations + 1, outputs]."""
 
     @options
@@ -28,43 +36,17 @@ class Waves:
     @staticmethod
     def build(options: Any, spaces: Spaces) -> Waves:
         """Return the policy for these observations and actions."""
+        require_flat(spaces, "my_policy:Waves", lambda flat: Waves(options, flat).layout.size)
         return Waves(options, spaces)
-
-    action_noise_std = 0.0
 
     def __init__(self, options: Any, spaces: Spaces) -> None:
         self.head = Head.of(spaces.actions, None)
         self.factors = options.lowest * np.arange(1, options.frequencies + 1, dtype=np.float32)
-        inputs = options.frequencies * spaces.observations + 1
+        inputs = options.frequencies * spaces.observations.size + 1
         self.layout = Layout({"weights": (inputs, self.head.outputs)})
 
-    def initial(self, rng: np.random.Generator) -> Float32:
-        """Return initial parameters, float32[layout.size]."""
-        return np.zeros(self.layout.size, np.float32)
-
-    def bind(self, parameters: Population, normaliser: Normaliser | None) -> Actor:
-        """Return an actor for the jobs of a chunk."""
-        return Actor(self, parameters.part("weights"), normaliser)
-
-
-class Actor:
-    """One row a job, each with weights of its own."""
-
-    def __init__(self, policy: Waves, weights: Float32, normaliser: Normaliser | None) -> None:
-        self._policy, self._weights, self._normaliser = policy, weights, normaliser
-
-    def act(self, observations: Float32) -> Array:
-        """Return the actions of all rows from float32[rows, observations]; a row's do not depend on the others."""
-        seen = observations.astype(np.float32)
-        if self._normaliser is not None:
-            normalise(seen, self._normaliser)
-        waves = np.sin(seen[:, np.newaxis, :] * self._policy.factors[:, np.newaxis]).reshape(len(seen), -1)
-        inputs = np.concatenate([waves, np.ones((len(seen), 1), np.float32)], axis=1)
-        return self._policy.head.actions(np.matmul(inputs[:, np.newaxis], self._weights)[:, 0])
-
-    def keep(self, rows: npt.NDArray[np.intp]) -> None:
-        """Go on with these rows."""
-        self._weights = self._weights[rows]
-
-    def restart(self, row: int) -> None:
-        """Nothing is remembered."""
+    def outputs(self, parameters: Mapping[str, Array], inputs: Array) -> Float32:
+        """Return the weighted sums of the sines and 1, float32[rows, outputs]."""
+        sines = np.sin(inputs[:, np.newaxis, :] * self.factors[:, np.newaxis]).reshape(len(inputs), 1, -1)
+        with_one = np.concatenate([sines, np.ones((len(inputs), 1, 1), np.float32)], axis=2)
+        return np.matmul(with_one, parameters["weights"])[:, 0]

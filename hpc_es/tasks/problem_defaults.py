@@ -1,13 +1,21 @@
-"""What most problems do not need to say: they learn nothing themselves."""
+"""Base classes of problems: defaults of what most problems do not need, since they learn nothing themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from hpc_es.core.data import Arrays, Carried, Column, Results, Rows, State
+import numpy as np
+
+from hpc_es.core.data import Array, Arrays, Carried, Column, Results, Rows, State
 from hpc_es.core.interfaces import Cutting, Evaluation
+from hpc_es.core.keys import Keys
 from hpc_es.core.places import RunPlace
+from hpc_es.core.population import Layout
+
+SPREAD = 0.3  # initial standard deviation of a coordinate, where a problem has no bounds
 
 
 class ProblemDefaults:
@@ -67,3 +75,39 @@ class ProblemDefaults:
     def evaluations(self, state: State, results: Results, evaluation: Rows) -> Iterator[Evaluation]:
         """Return nothing: there is no evaluations.csv."""
         return iter(())
+
+
+class VectorProblemDefaults(ProblemDefaults):
+    """A problem on vectors with the defaults of `ProblemDefaults`: it writes `layout`, `initial` and `evaluate`.
+
+    Vectors are float64, and strategies without a sigma in the config begin with standard deviations of 0.3.
+    """
+
+    layout: Layout
+    dtype: np.dtype[Any] = np.dtype(np.float64)
+
+    @cached_property
+    def size(self) -> int:
+        """Number of coordinates."""
+        return self.layout.size
+
+    @cached_property
+    def spread(self) -> Array:
+        """Initial standard deviations, dtype[size], of strategies to which the config gives none."""
+        return np.full(self.size, SPREAD, self.dtype)
+
+
+@dataclass(frozen=True)
+class VectorTask:
+    """A task in which no policy acts, and whose problem is made of the keys alone."""
+
+    name: str  # for people
+    make: Callable[[Keys], Any]  # from the keys of a repetition to the problem
+    spaces: None = None
+
+    def problem(self, searched: str, policy: None, keys: Keys, unit: int) -> Any:
+        """Return the problem."""
+        return self.make(keys)
+
+    def close(self) -> None:
+        """Do nothing: it holds nothing."""

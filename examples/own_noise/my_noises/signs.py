@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpc_es.config.options import Positive, option, options
-from hpc_es.core.data import Float32
-from hpc_es.core.keys import Keys, Purpose
-from hpc_es.core.population import Layout
-from hpc_es.noise.blocks import BlockNoise
+from hpc_es.extend import BlockNoise, Float32, Keys, Layout, Positive, Purpose, option, options
 
 WIDTH = 4096  # of a block; part of the result
 
@@ -26,17 +22,13 @@ class Signs(BlockNoise):
 
     def __init__(self, options: Options, keys: Keys, size: int) -> None:
         super().__init__(size, WIDTH)
-        self._sign, self._keys = np.float32(options.size), keys
+        self._signs, self._keys = np.array([-options.size, options.size], np.float32), keys
 
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:
         """Return the elements start .. stop - 1 of a pair's direction; `start` is a block's edge."""
-        parts = [self._part(generation, pair, first, stop) for first in range(start, stop, WIDTH)]
-        return np.concatenate(parts)
-
-    def _part(self, generation: int, pair: int, first: int, stop: int) -> Float32:
-        rng = self._keys.generator(Purpose.PERTURBATION, generation, pair, first // WIDTH)
-        bits = rng.integers(2, size=WIDTH)[: stop - first]
-        return np.where(bits, self._sign, -self._sign)
+        blocks = range(start // WIDTH, -(-stop // WIDTH))
+        rngs = [self._keys.generator(Purpose.PERTURBATION, generation, pair, block) for block in blocks]
+        return np.concatenate([self._signs[rng.integers(2, size=WIDTH)] for rng in rngs])[: stop - start]
 
 
 def build(options: Options, keys: Keys, layout: Layout, shared: None) -> Signs:

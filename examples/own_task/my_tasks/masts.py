@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from hpc_es.config.options import Count, option, options
-from hpc_es.core.data import Carried, Float64, Jobs, Outcome, Poll, row_dtype
-from hpc_es.core.interfaces import Offers
-from hpc_es.core.keys import Keys, Purpose
-from hpc_es.core.population import Layout, Population
-from hpc_es.tasks.problem_defaults import ProblemDefaults
+from hpc_es.extend import (
+    Carried,
+    Count,
+    Float64,
+    Jobs,
+    Keys,
+    Layout,
+    Offers,
+    Outcome,
+    Poll,
+    Population,
+    Purpose,
+    VectorProblemDefaults,
+    VectorTask,
+    option,
+    options,
+    row_dtype,
+)
 
 OFFERS = Offers(problems=("vectors",))
 
@@ -25,15 +35,12 @@ class Options:
     customers: Count = option("of a day", 50)
 
 
-class Placement(ProblemDefaults):
+class Placement(VectorProblemDefaults):
     """The positions as a vector, [masts * 2]; a job is a day, its return minus the mean distance."""
-
-    dtype = np.dtype(np.float64)
 
     def __init__(self, options: Options, keys: Keys) -> None:
         self._options, self._keys = options, keys
         self.layout = Layout({"positions": (options.masts, 2)})
-        self.size = self.layout.size
 
     def initial(self, rng: np.random.Generator) -> Float64:
         """Return positions in the middle of town."""
@@ -58,23 +65,6 @@ class Placement(ProblemDefaults):
         return float(apart.min(axis=1).mean())
 
 
-class Masts:
-    """The task."""
-
-    spaces = None  # no policy acts in it
-
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self.name = f"{options.masts} masts"
-
-    def problem(self, searched: str, policy: Any, keys: Keys, unit: int) -> Placement:
-        """Return the problem that the algorithm sees."""
-        return Placement(self._options, keys)
-
-    def close(self) -> None:
-        """There is nothing to give back."""
-
-
-def build(options: Options, repetition: int = 0) -> Masts:
+def build(options: Options, repetition: int = 0) -> VectorTask:
     """Return the task."""
-    return Masts(options)
+    return VectorTask(f"{options.masts} masts", lambda keys: Placement(options, keys))

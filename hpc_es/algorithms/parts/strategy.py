@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from typing_extensions import Self
+
 from hpc_es.algorithms.parts.pairs import ALONE, Pairs
 from hpc_es.core.data import (
     Array,
@@ -39,6 +41,11 @@ class Strategy:
     noise: Any  # None where NEEDS.noise is false
     keys: Keys
     chunk_size: int
+
+    @classmethod
+    def build(cls, options: Any, problem: Any, noise: Any, keys: Keys, chunk_size: int) -> Self:
+        """Return the strategy, so that a class with `Options` and `NEEDS` is a kind of algorithm."""
+        return cls(options, problem, noise, keys, chunk_size)
 
     def population(self, state: State) -> int:
         """Return how many jobs a generation has."""

@@ -1,0 +1,220 @@
+"""What tasks, policies, algorithms and noises of your own import; nothing else of the package is promised to them.
+
+**Contracts.** What the parts of a run require of each other. `Algorithm`, `Task`, `Problem` and its three kinds,
+`Policy`, `Actor` and `Noise` are protocols: a class fits when it has their methods, it need not inherit from them.
+An algorithm declares what it needs as `Needs`, a task what it offers as `Offers`.
+
+**Data.** What the methods of the contracts take and return. `State` is carried from generation to generation. A
+`Chunk` is a run of consecutive jobs that one rank evaluates, `Jobs` is the same for a problem, `Outcome` what came of
+it, with one row for each job (`Rows`), and `Results` all of that at the end of a generation. A `Population` describes
+the candidates of a chunk, whose parts the `Layout` names. `Spaces` is what a policy observes and does.
+
+**Options.** `options` makes a class a frozen dataclass of options, `option` one of its fields, and `Count`, `Positive`
+and the like restrict their values. Mistakes are reported before a run starts, with the key and a hint.
+
+**Base classes.** They provide the methods that most kinds do not need to write: `Strategy` for every algorithm,
+`PairedStrategy` for those that weigh directions, such as ES, `DistributionStrategy` for those that adapt a normal
+distribution, such as CMA-ES, with restarts and stopping criteria; `FeedForwardPolicy` for policies without memory;
+`ProblemDefaults` and `VectorProblemDefaults` for problems, `VectorTask` for tasks without a policy; `BlockNoise` for
+noises.
+
+**Randomness.** `Keys` computes every random number from its `Purpose`, generation and index.
+
+**Parts of policies and of strategies.** `Head` turns the outputs of a network into actions, `normalise` observations
+into inputs. `Pairs`, ranks and utilities, and optimizers are the functions that the strategies of the package are
+built of.
+
+Importing this module imports NumPy only: no TensorFlow, JAX, h5py or mpi4py. It is not to be confused with
+`hpc_es.Strategy`, which is ask and tell from a program of your own.
+"""
+
+from __future__ import annotations
+
+from hpc_es.algorithms.parts.distribution import DistributionStrategy, Ranked
+from hpc_es.algorithms.parts.distribution import Options as DistributionOptions
+from hpc_es.algorithms.parts.optimizers import Options as OptimizerOptions
+from hpc_es.algorithms.parts.optimizers import initial_slots, learning_rate, norm
+from hpc_es.algorithms.parts.optimizers import slots_of as optimizer_slots
+from hpc_es.algorithms.parts.optimizers import step as optimizer_step
+from hpc_es.algorithms.parts.paired import PairedStrategy, Weights
+from hpc_es.algorithms.parts.pairs import Pairs
+from hpc_es.algorithms.parts.ranking import Shaping, centered_ranks, shaped
+from hpc_es.algorithms.parts.recombination import default_population, nothing_to_learn, ranking, utilities
+from hpc_es.algorithms.parts.recombination import of_samples as sample_weights
+from hpc_es.algorithms.parts.rounds import round_of_jobs
+from hpc_es.algorithms.parts.samples import first_deviations
+from hpc_es.algorithms.parts.stopping import View
+from hpc_es.algorithms.parts.strategy import Strategy
+from hpc_es.config.options import Count, Fraction, Natural, NonNegative, Positive, Probability, option, options
+from hpc_es.config.warnings import unused
+from hpc_es.core.acting import Actor, Batch, OnStep, Policy, Pure, PurePolicy, Segments
+from hpc_es.core.data import (
+    CORRECT,
+    EPISODE_LENGTH,
+    SIGN_RETURN,
+    Actions,
+    Array,
+    Arrays,
+    Box,
+    Carried,
+    Chunk,
+    Column,
+    Discrete,
+    Float32,
+    Float64,
+    Jobs,
+    MultiDiscrete,
+    Normaliser,
+    ObservationSpec,
+    Outcome,
+    Poll,
+    Results,
+    Rows,
+    Spaces,
+    State,
+    behaviour,
+    cut,
+    flat_observations,
+    info_numbers,
+    row_dtype,
+    with_columns,
+)
+from hpc_es.core.errors import ConfigError, RunError
+from hpc_es.core.failures import Failure
+from hpc_es.core.failures import of_error as failure_from_error
+from hpc_es.core.failures import of_text as failure_from_text
+from hpc_es.core.interfaces import (
+    Algorithm,
+    GradientAlgorithm,
+    Needs,
+    Offers,
+    Problem,
+    ProgramProblem,
+    Task,
+    TrajectoryProblem,
+    VectorProblem,
+)
+from hpc_es.core.keys import Keys, Purpose
+from hpc_es.core.places import RunPlace
+from hpc_es.core.population import Directions, Explicit, Layout, Noise, Perturbed, Population, unperturbed
+from hpc_es.noise.blocks import BlockNoise
+from hpc_es.policies.networks.feed_forward import FeedForwardPolicy
+from hpc_es.policies.networks.heads import ActionHead, Head
+from hpc_es.policies.networks.inputs import normalise, normalised, require_flat
+from hpc_es.tasks.problem_defaults import ProblemDefaults, VectorProblemDefaults, VectorTask
+
+__all__ = [  # noqa: RUF022  (in the order of the groups above)
+    # Contracts.
+    "Actor",
+    "Algorithm",
+    "GradientAlgorithm",
+    "Needs",
+    "Noise",
+    "Offers",
+    "Policy",
+    "Problem",
+    "ProgramProblem",
+    "Pure",
+    "PurePolicy",
+    "Task",
+    "TrajectoryProblem",
+    "VectorProblem",
+    # Data: jobs and their results.
+    "Carried",
+    "Chunk",
+    "Column",
+    "CORRECT",
+    "cut",
+    "EPISODE_LENGTH",
+    "Failure",
+    "failure_from_error",
+    "failure_from_text",
+    "Jobs",
+    "Outcome",
+    "Results",
+    "Rows",
+    "RunPlace",
+    "SIGN_RETURN",
+    "State",
+    "behaviour",
+    "info_numbers",
+    "row_dtype",
+    "with_columns",
+    # Data: parameters and candidates.
+    "Directions",
+    "Explicit",
+    "Layout",
+    "Perturbed",
+    "Population",
+    "unperturbed",
+    # Data: observations, actions and episodes.
+    "Actions",
+    "Batch",
+    "Box",
+    "Discrete",
+    "MultiDiscrete",
+    "Normaliser",
+    "ObservationSpec",
+    "OnStep",
+    "Segments",
+    "Spaces",
+    "flat_observations",
+    # Data: types of arrays and functions.
+    "Array",
+    "Arrays",
+    "Float32",
+    "Float64",
+    "Poll",
+    # Options and errors.
+    "ConfigError",
+    "Count",
+    "Fraction",
+    "Natural",
+    "NonNegative",
+    "Positive",
+    "Probability",
+    "RunError",
+    "option",
+    "options",
+    "unused",
+    # Base classes.
+    "BlockNoise",
+    "DistributionOptions",
+    "DistributionStrategy",
+    "FeedForwardPolicy",
+    "PairedStrategy",
+    "ProblemDefaults",
+    "Ranked",
+    "Strategy",
+    "VectorProblemDefaults",
+    "VectorTask",
+    "View",
+    "Weights",
+    # Randomness.
+    "Keys",
+    "Purpose",
+    # Parts of policies.
+    "ActionHead",
+    "Head",
+    "normalise",
+    "normalised",
+    "require_flat",
+    # Parts of strategies.
+    "OptimizerOptions",
+    "Pairs",
+    "Shaping",
+    "centered_ranks",
+    "default_population",
+    "first_deviations",
+    "initial_slots",
+    "learning_rate",
+    "norm",
+    "nothing_to_learn",
+    "optimizer_slots",
+    "optimizer_step",
+    "ranking",
+    "round_of_jobs",
+    "sample_weights",
+    "shaped",
+    "utilities",
+]

@@ -1,0 +1,65 @@
+"""The base class of policies without memory: they write their layout and what their network computes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc_es.core.data import Array, Float32, Normaliser
+from hpc_es.core.population import Layout, Population
+from hpc_es.policies.networks.heads import ActionHead
+from hpc_es.policies.networks.inputs import normalise
+
+
+class FeedForwardPolicy(ABC):
+    """A policy without memory: a subclass sets `layout` and `head`, and writes `outputs`.
+
+    Its parameters begin with zeros unless it writes `initial` too. Set `rows_are_independent` to true where `outputs`
+    gives a row the same bits whatever the other rows are: then jobs may be evaluated in chunks of any size.
+    """
+
+    layout: Layout
+    head: ActionHead
+    action_noise_std: float = 0.0
+    rows_are_independent: bool = False
+
+    @abstractmethod
+    def outputs(self, parameters: Mapping[str, Array], inputs: Array) -> Float32:
+        """Return what the head gets, float32[rows, head.outputs].
+
+        `parameters` are the parts of the layout by name, float32[rows, *shape of the part]: each row has its own.
+        `inputs` are observations, [rows, *shape] in the dtype of the task; float32 where they are normalised.
+        """
+
+    def initial(self, rng: np.random.Generator) -> Float32:
+        """Return zeros, float32[layout.size]."""
+        return np.zeros(self.layout.size, np.float32)
+
+    def bind(self, parameters: Population, normaliser: Normaliser | None) -> FeedForwardActor:
+        """Return an actor for the jobs of a chunk."""
+        parts = {name: parameters.part(name) for name in self.layout.shapes}
+        return FeedForwardActor(self, parts, normaliser)
+
+
+class FeedForwardActor:
+    """A policy without memory with the parameters of some jobs, one row for each job."""
+
+    def __init__(self, policy: FeedForwardPolicy, parts: Mapping[str, Array], normaliser: Normaliser | None) -> None:
+        self._policy, self._parts, self._normaliser = policy, parts, normaliser
+
+    def act(self, observations: Array) -> Array:
+        """Return the actions of all rows."""
+        inputs = observations
+        if self._normaliser is not None:
+            inputs = normalise(observations.astype(np.float32), self._normaliser)
+        return self._policy.head.actions(self._policy.outputs(self._parts, inputs))
+
+    def keep(self, rows: npt.NDArray[np.intp]) -> None:
+        """Keep the parameters of these rows only."""
+        self._parts = {name: part[rows] for name, part in self._parts.items()}
+
+    def restart(self, row: int) -> None:
+        """Do nothing: there is no memory."""

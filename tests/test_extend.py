@@ -1,0 +1,65 @@
+"""`hpc_es.extend` is all that kinds of one's own import, and all of it is documented."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from hpc_es import extend
+from tests.harness import ROOT
+from tests.test_imports import imported
+
+OWN = sorted(ROOT.glob("examples/own_*/**/*.py"))
+API = ROOT / "docs" / "reference" / "api.md"
+
+
+def others(text: str) -> set[str]:
+    """Modules of hpc_es besides `hpc_es.extend` that a program imports."""
+    names = set(imported(ast.parse(text)))
+    return {name for name in names if name.startswith("hpc_es") and not f"{name}.".startswith("hpc_es.extend.")}
+
+
+@pytest.mark.parametrize("file", OWN, ids=lambda file: file.relative_to(ROOT).as_posix())
+def test_an_example_imports_nothing_else_of_the_package(file: Path) -> None:
+    assert others(file.read_text(encoding="utf-8")) == set()
+
+
+def test_another_import_would_be_noticed() -> None:
+    assert others("from hpc_es.extend import State") == set()
+    assert others("from hpc_es.core.data import State") == {"hpc_es.core.data", "hpc_es.core.data.State"}
+    assert others("from hpc_es.extended import State") == {"hpc_es.extended", "hpc_es.extended.State"}
+
+
+def test_every_import_is_public() -> None:
+    tree = ast.parse(Path(extend.__file__).read_text(encoding="utf-8"))
+    names = [
+        alias.asname or alias.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.module != "__future__"
+        for alias in node.names
+    ]
+    assert sorted(names) == sorted(extend.__all__)
+    assert len(set(names)) == len(names)
+
+
+def test_every_name_is_on_the_page_of_the_api_once() -> None:
+    shown = re.findall(r"^::: hpc_es\.extend\.(\w+)$", API.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(shown) == sorted(extend.__all__)
+
+
+@pytest.mark.parametrize("name", extend.__all__)
+def test_every_class_and_function_has_a_docstring(name: str) -> None:
+    """So have the methods and properties that a class defines."""
+    value = getattr(extend, name)
+    if not inspect.isclass(value) and not inspect.isfunction(value):
+        return  # a type or a constant
+    assert value.__doc__ and not value.__doc__.startswith(f"{value.__name__}("), name
+    members = vars(value) if inspect.isclass(value) else {}
+    ours = {key: member for key, member in members.items() if not key.startswith("_")}
+    for key, member in ours.items():
+        if inspect.isfunction(member) or isinstance(member, property | classmethod | staticmethod):
+            assert member.__doc__, f"{name}.{key}"
