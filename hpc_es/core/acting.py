@@ -6,15 +6,20 @@ every step where an algorithm learns from them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from types import ModuleType
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc_es.core.data import Array, Float32, Float64, Normaliser, Outcome, Poll
 from hpc_es.core.population import Layout, Population
+
+# Arrays, alone or nested, such as the memory of a recurrent policy or the named parts of its parameters. In compiled
+# code the arrays are those of the library that compiles it.
+Tree: TypeAlias = "Array | Sequence[Tree] | Mapping[str, Tree]"
 
 
 class Actor(Protocol):
@@ -33,6 +38,18 @@ class Actor(Protocol):
 
     def restart(self, row: int) -> None:
         """Forget what a recurrent policy remembers of this row: a new episode begins."""
+        ...
+
+
+class RecurrentActor(Actor, Protocol):
+    """An actor whose memory can be carried over to another one, for updates in the middle of an episode."""
+
+    def memory(self) -> Tree:
+        """Return the memory of all rows, a tree of arrays [rows, ...]."""
+        ...
+
+    def remember(self, memory: Tree) -> None:
+        """Go on with this memory, that of an actor of the same policy with as many rows."""
         ...
 
 
@@ -64,16 +81,16 @@ class Pure(NamedTuple):
     The parameters are taken apart once an episode: in a compiled loop that does it at every step each part is copied.
     """
 
-    parameters: Callable[[Any], Any]  # of theta, [size]
-    apply: Callable[[Any, Any, Any], tuple[Any, Any]]  # (parameters, memory, [observations]) -> (memory, actions)
-    memory: Any  # that an episode begins with
+    parameters: Callable[[Array], Tree]  # of theta, [size]
+    apply: Callable[[Tree, Tree, Array], tuple[Tree, Array]]  # (parameters, memory, observation) -> (memory, action)
+    memory: Tree  # that an episode begins with
 
 
 @runtime_checkable
 class PurePolicy(Policy, Protocol):
     """A policy that can be compiled: it says what it computes over an array namespace, such as `jax.numpy`."""
 
-    def pure(self, xp: Any) -> Pure:
+    def pure(self, xp: ModuleType) -> Pure:
         """Return what it computes; observations come normalised, where they are to be."""
         ...
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ Float64 = npt.NDArray[np.float64]
 Arrays = Mapping[str, Array]
 Normaliser = tuple[Float32, Float32, float]  # mean, standard deviation and clip of the observations
 Poll = Callable[[], None]
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"  # plain numbers and text
 
 
 # Rows: what every rank gets of every job.
@@ -75,7 +76,7 @@ def without_info(rows: Rows) -> Rows:
     return kept
 
 
-def with_columns(rows: Rows, values: Mapping[Column, Any]) -> Rows:
+def with_columns(rows: Rows, values: Mapping[Column, npt.ArrayLike]) -> Rows:
     """Return the rows with further columns, each with its values, [jobs, *shape]: those that an algorithm declares."""
     further = [(each.name, each.dtype, each.shape) for each in values]
     extended = np.zeros(len(rows), [*rows.dtype.descr, *further])

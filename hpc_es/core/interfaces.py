@@ -35,6 +35,7 @@ from hpc_es.core.data import (
     Chunk,
     Column,
     Jobs,
+    Json,
     Outcome,
     Poll,
     Results,
@@ -59,7 +60,7 @@ class Needs:
     tensorflow: bool = False  # whether it computes with TensorFlow itself
     gradients: bool = False  # whether chunks give gradients, so that bits depend on how rounds are cut
     columns: tuple[Column, ...] = ()  # further columns of a row, which its `evaluate` fills
-    presets: Mapping[str, Any] = field(default_factory=dict)  # defaults of other sections, by dotted key
+    presets: Mapping[str, Json] = field(default_factory=dict)  # defaults of other sections, by dotted key
     growing: bool = False  # whether arrays of its state change their shapes, such as an archive
     stochastic: bool = False  # whether its policies give probabilities, from which actions can be drawn
 
@@ -118,7 +119,7 @@ class Problem(Protocol):
         """Return whether the best value is as good as `stop.target_value`; on rank 0 only."""
         ...
 
-    def summary(self, carried: Carried) -> Mapping[str, Any]:
+    def summary(self, carried: Carried) -> Mapping[str, Json]:
         """Return what result.json tells of what it has learned: plain numbers and text; on rank 0 only."""
         ...
 
@@ -130,7 +131,7 @@ class Problem(Protocol):
         """See what --check alone has the time for, such as whether everything can be compiled; ConfigError."""
         ...
 
-    def circumstances(self) -> Mapping[str, Any]:
+    def circumstances(self) -> Mapping[str, Json]:
         """Return what bits depend on besides config and versions, for the checkpoint; plain numbers and text."""
         ...
 
@@ -184,12 +185,17 @@ class TrajectoryProblem(Problem, Protocol):
     name: str
     spaces: Spaces
     time_limit: int | None  # in steps, where it is known
-    compiled: Any  # what a graph needs to play whole episodes itself, such as a bandits' Setting; None: nothing can
+    compiled: (
+        object | None
+    )  # what a graph needs to play whole episodes itself, such as a bandits' Setting; None: nothing can
     segments: Callable[[], Segments] | None  # what makes episodes that go on from batch to batch; None: nothing can
 
     def play(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
         """Run every job's episodes."""
         ...
+
+
+AnyProblem = VectorProblem | ProgramProblem | TrajectoryProblem
 
 
 class Task(Protocol):
@@ -198,7 +204,7 @@ class Task(Protocol):
     name: str  # for people: the environment's id, the program to find
     spaces: Spaces | None  # what a policy must fit; None where none acts
 
-    def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> Any:
+    def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> AnyProblem:
         """Return the problem of this kind, one of OFFERS.problems.
 
         `unit` is the number of jobs that the algorithm asks for as one, where the problem has no `chunk_size`.
@@ -255,7 +261,7 @@ class Algorithm(Protocol):
         """Return the next state, without what the problem carries, and numbers for the metrics; on rank 0 only."""
         ...
 
-    def discoveries(self, state: State, results: Results) -> Sequence[Mapping[str, Any]]:
+    def discoveries(self, state: State, results: Results) -> Sequence[Mapping[str, Json]]:
         """Return what a generation has found that is to be kept, such as correct programs; on rank 0 only.
 
         `state` is the one that `tell` got. Each is one JSON line of programs.jsonl: plain numbers and text, among them
@@ -275,7 +281,7 @@ class Algorithm(Protocol):
         """
         ...
 
-    def summary(self, state: State) -> Mapping[str, Any]:
+    def summary(self, state: State) -> Mapping[str, Json]:
         """Return what result.json and `hpc-es inspect` tell of the state besides theta: plain numbers and text."""
         ...
 
@@ -299,6 +305,3 @@ class GradientAlgorithm(Algorithm, Protocol):
     def losses_of(self, state: State, sample: Arrays) -> Mapping[str, float]:
         """Return the same of a sample, under the parameters of this state; on rank 0."""
         ...
-
-
-Misfits = Callable[[Any, Any], Iterator[tuple[str, str]]]  # (options, problem) -> (key, text) of what does not fit

@@ -40,7 +40,7 @@ class Layout:
             start = spans[name][1]
         return spans
 
-    def split(self, vector: Any, reshape: Callable[[Any, Shape], Any] = np.reshape) -> dict[str, Any]:
+    def split(self, vector: Array, reshape: Callable[[Array, Shape], Array] = np.reshape) -> dict[str, Array]:
         """Return the parts by name, each [..., *shape], of a vector or a stack of vectors [..., size].
 
         For tensors `reshape` is that of their library, and the leading axes must be static.

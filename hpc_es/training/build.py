@@ -157,7 +157,8 @@ def _searched(config: Config, repetition: int) -> Searched:
 
 def _fitting_problem(config: Config, task: Task, policy: Policy | None, repetition: int) -> Any:
     """Return the problem; ConfigError where options do not fit it, or the kinds do not fit each other."""
-    problem, problems = None, Problems()
+    problem: Any = None
+    problems = Problems()
     with problems.collect():
         problems.extend(misfits.of_acting(config, task, policy))
     if (policy is None) == (task.spaces is None) and not [*misfits.of_search(config)]:

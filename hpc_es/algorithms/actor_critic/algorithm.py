@@ -129,7 +129,7 @@ class ActorCritic(Strategy):
     def _whole(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         if chunk.purpose != "train":
             return self.problem.play(self._evaluated(state, chunk), self._batch(state, chunk), poll)
-        if self.problem.compiled is not None:
+        if isinstance(self.problem.compiled, Setting):
             return self._bandits(self.problem.compiled, state, chunk, poll)
         return self._episodes(state, chunk, poll)
 
