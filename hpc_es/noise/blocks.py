@@ -1,4 +1,4 @@
-"""The base of the kinds of noise: blocks of a fixed width, and weighted sums in the order of the pairs."""
+"""The base of the kinds of noise: the blocks of a vector, and weighted sums in the order of the pairs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from hpc_es.core.data import Array, Float32
 
 
 class BlockNoise(ABC):
-    """A noise for vectors of `size` elements, cut into blocks of `width`, of which the last may be shorter."""
+    """A noise for vectors of `size` elements, cut into blocks.
 
-    def __init__(self, size: int, width: int) -> None:
-        self.size, self.edges = size, range(0, size, width)
+    `blocks` is their width, of which the last block may be shorter, or the first element of each of them, such as
+    those of the parts of a layout. A block is computed by one rank, so few large ones leave ranks without work.
+    """
+
+    def __init__(self, size: int, blocks: int | Sequence[int]) -> None:
+        self.size = size
+        self.edges: Sequence[int] = range(0, size, blocks) if isinstance(blocks, int) else blocks
 
     @abstractmethod
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:
@@ -28,7 +33,7 @@ class BlockNoise(ABC):
         assert len(powers) == len(weights)
         assert set(powers) <= {1, 2}
         start = self.edges[block]
-        stop = min(start + self.edges.step, self.size)
+        stop = self.edges[block + 1] if block + 1 < len(self.edges) else self.size
         totals, scaled = np.zeros((len(weights), stop - start), dtype), np.empty(stop - start, dtype)
         typed = weights.astype(dtype, copy=False)
         for pair in np.flatnonzero(typed.any(axis=0)):

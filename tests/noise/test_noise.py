@@ -167,3 +167,20 @@ def test_the_sums_of_a_noise_are_those_of_its_directions(kind: str) -> None:
 def test_only_first_and_second_powers_are_known() -> None:
     with pytest.raises(AssertionError):
         Given().weighted_sums(0, np.ones((1, 1)), (3,), 0, np.dtype(np.float64))
+
+
+class Counting(BlockNoise):
+    """Element i of pair p is i + 5 p."""
+
+    def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:
+        return np.arange(start, stop, dtype=np.float32) + 5 * pair
+
+
+def test_blocks_may_be_of_any_widths() -> None:
+    """Elements 0 and 1 of size 5, then 2 .. 4: sums of a block are the part of the whole sums there."""
+    whole, cut = Counting(5, 5), Counting(5, [0, 2])
+    weights = np.array([[1.0, -2]])
+    one = whole.weighted_sums(0, weights, (1,), 0, np.dtype(np.float64))
+    assert one.tolist() == [[-10, -11, -12, -13, -14]]
+    parts = [cut.weighted_sums(0, weights, (1,), block, np.dtype(np.float64)) for block in range(2)]
+    assert np.concatenate(parts, axis=1).tolist() == one.tolist() and parts[0].shape == (1, 2)
