@@ -4,6 +4,7 @@
     <!-- keys: task episodes --> the keys that one kind of task has
     <!-- help: eval -->          what `hpc-es eval --help` prints; `main` is python -m hpc_es.main
     <!-- help: all -->           that of every command
+    <!-- state: all -->          the arrays of the state of every algorithm and problem, from their docstrings
 
 Formulas in the pages become MathML, which browsers show without a script.
 """
@@ -12,14 +13,16 @@ from __future__ import annotations
 
 import functools
 import html
+import inspect
 import os
+import pydoc
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
-MARK = re.compile(r"^<!-- (keys|help): ([\w. -]+?) -->$", re.MULTILINE)
+MARK = re.compile(r"^<!-- (keys|help|state): ([\w. -]+?) -->$", re.MULTILINE)
 ROW = re.compile(r"^\| `(?P<key>[\w.]+)`(?: \((?P<kinds>[\w, :.-]+)\))? \|(?P<rest>.*)$")
 HEAD = "| Key | Value | Default | Meaning |\n|---|---|---|---|\n"
 TOP = "The experiment"
@@ -27,7 +30,7 @@ TOP = "The experiment"
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replace the marks of a page; ValueError, which ends the build, where a mark gives nothing."""
-    return MARK.sub(lambda mark: {"keys": keys, "help": help_of}[mark[1]](mark[2]), markdown)
+    return MARK.sub(lambda mark: {"keys": keys, "help": help_of, "state": states}[mark[1]](mark[2]), markdown)
 
 
 def keys(what: str) -> str:
@@ -107,6 +110,91 @@ def _help(name: str) -> str:
         command = [sys.executable, "-c", "from hpc_es.jobs.command import parser; parser().print_help()"]
     done = subprocess.run(command, env=environ, text=True, capture_output=True, check=True)  # noqa: S603  (our own)
     return done.stdout
+
+
+SECTION = re.compile(r"^State, (shared|master):\n((?: +.*\n?)*)", re.MULTILINE)
+LINE = re.compile(
+    r"(?P<name>\w+): (?P<dtype>\w+)\[(?P<shape>[^\]]*)\](?P<grows>, grows)?"
+    r"(?:, if (?P<condition>[^;]+))?; (?P<meaning>.+)"
+)
+REFERENCE = re.compile(r"those of `([\w.]+)`")
+ARRAYS = "| Array | Rank | Type | Meaning |\n|---|---|---|---|\n"
+PARTS = {  # where arrays come from, besides the class of an algorithm itself, and their headings
+    "hpc_es.algorithms.parts.optimizers.initial_slots": "Optimizer",
+    "hpc_es.algorithms.parts.distribution.DistributionStrategy": "Searches by a distribution",
+    "hpc_es.algorithms.parts.stopping.nothing": "Stop criteria",
+    "hpc_es.algorithms.parts.restarts.Run": "Restarts",
+    "hpc_es.algorithms.parts.best_programs.nothing": "Best programs",
+    "hpc_es.tasks.policy_problems.PolicyProblem": "Observation statistics",
+    "hpc_es.tasks.functions.problem.ObjectiveProblem": "Best vector of an objective",
+}
+
+
+class StateArray(NamedTuple):
+    """A line of a section `State` of a docstring."""
+
+    name: str
+    group: str  # shared or master
+    dtype: str  # as NumPy names it; `dtype`: that of theta
+    shape: tuple[str, ...]
+    grows: bool
+    condition: str  # of its existence; empty: it always exists
+    meaning: str
+
+
+def own_arrays(documented: Any) -> Iterator[StateArray | str]:
+    """Yield the arrays that a docstring lists, and the dotted names of what it refers to; ValueError of other lines."""
+    text = inspect.cleandoc(documented.__doc__ or "") + "\n"
+    for section in SECTION.finditer(text):
+        for line in section[2].splitlines():
+            array, reference = LINE.fullmatch(line.strip()), REFERENCE.fullmatch(line.strip())
+            if array:
+                shape = tuple(array["shape"].split(", ")) if array["shape"] else ()
+                rest = bool(array["grows"]), array["condition"] or "", array["meaning"]
+                yield StateArray(array["name"], section[1], array["dtype"], shape, *rest)
+            elif reference:
+                yield reference[1]
+            else:
+                raise ValueError(f"{documented.__qualname__}: not a line of a section State: {line!r}")
+
+
+def state_arrays(documented: Any) -> dict[tuple[str, str], StateArray]:
+    """The arrays of an object by (group, name), with those of its base classes and of what they refer to."""
+    arrays = {}
+    for owner in reversed(documented.__mro__) if inspect.isclass(documented) else [documented]:
+        for line in own_arrays(owner):
+            found = state_arrays(pydoc.locate(line)) if isinstance(line, str) else {(line.group, line.name): line}
+            arrays |= found
+    return arrays
+
+
+def states(what: str) -> str:
+    """The tables of the mark `state: all`: of every algorithm, then of what several of them have."""
+    from hpc_es.config.kinds import kinds, module
+
+    if what != "all":
+        raise ValueError(f"no states for the mark 'state: {what}'")
+    algorithms = {f"`{kind}`": module("algorithms", kind).build for kind in kinds("algorithms")}
+    parts = {title: pydoc.locate(name) for name, title in PARTS.items()}
+    return "\n".join(f"### {title}\n\n{_state(documented)}" for title, documented in {**algorithms, **parts}.items())
+
+
+def _state(documented: Any) -> str:
+    lines = list(own_arrays(documented))
+    rows = [_state_row(line) for line in lines if isinstance(line, StateArray)]
+    bases = documented.__mro__[1:] if inspect.isclass(documented) else ()
+    names = [f"{base.__module__}.{base.__qualname__}" for base in bases if [*own_arrays(base)]]
+    titles = [PARTS[name] for name in (*names, *(line for line in lines if isinstance(line, str)))]
+    links = ", ".join(f"[{title}](#{title.lower().replace(' ', '-')})" for title in titles)
+    table = ARRAYS + "".join(rows) if rows else ""
+    return table + (f"\n{'And' if rows else 'Has'} the arrays of: {links}.\n" if links else "")
+
+
+def _state_row(array: StateArray) -> str:
+    rank = "all" if array.group == "shared" else "0"
+    kind = f"{array.dtype}\\[{', '.join(array.shape)}\\]" + (", grows" if array.grows else "")
+    condition = f"; if {array.condition}" if array.condition else ""
+    return f"| `{array.name}` | {rank} | {kind} | {_escaped(array.meaning + condition)} |\n"
 
 
 def on_page_content(content: str, **_: Any) -> str:

@@ -26,7 +26,13 @@ from hpc_es.extend import (
 
 @dataclass(frozen=True)
 class Hill(Strategy):
-    """The strategy; all of its methods are pure functions of their arguments, the options and the keys."""
+    """The strategy; all of its methods are pure functions of their arguments, the options and the keys.
+
+    State, shared:
+        theta: dtype[params]; the centre
+    State, master:
+        best: float64[]; best return so far
+    """
 
     NEEDS = Needs(searches="vectors", noise=True)
 

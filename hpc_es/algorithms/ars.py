@@ -74,7 +74,13 @@ class Options:
 
 @dataclass(frozen=True)
 class AugmentedRandomSearch(PairedStrategy):
-    """The strategy."""
+    """The strategy.
+
+    State, shared:
+        theta: dtype[params]; the centre of the perturbations
+    State, master:
+        updates: int64[]; updates so far, without skipped ones: the annealed learning rate follows from them
+    """
 
     options: Options
 

@@ -39,7 +39,19 @@ class Options(distribution.Options):
 
 @dataclass(frozen=True)
 class CMAES(DistributionStrategy):
-    """The strategy."""
+    """The strategy.
+
+    State, shared:
+        sigma: float64[]; step size
+        root: float64[params, params]; C^(1/2), the symmetric root of the covariance
+    State, master:
+        covariance: float64[params, params]; C, without sigma
+        axes: float64[params, params]; eigenvectors of C, one a column, when the root was last computed
+        axis_lengths: float64[params]; roots of the eigenvalues of C at that time
+        sigma_path: float64[params]; p_sigma, the path of the step size
+        covariance_path: float64[params]; p_c, the path of the covariance
+        root_age: int64[]; `age` at that time
+    """
 
     options: Options
 

@@ -122,7 +122,17 @@ Sampled = tuple[Perturbed, Float64, Float64]  # samples, and of each z its part 
 
 @dataclass(frozen=True)
 class CRFMNES(DistributionStrategy):
-    """The strategy."""
+    """The strategy.
+
+    State, shared:
+        sigma: float64[]; step size
+        scales: dtype[params]; the diagonal of D
+        v: dtype[params]; v of the covariance I + v v^T
+        path_length: float64[]; length of p_sigma
+    State, master:
+        sigma_path: dtype[params]; p_sigma, the path of the step size
+        covariance_path: dtype[params]; p_c, the path of the covariance
+    """
 
     options: Options
 

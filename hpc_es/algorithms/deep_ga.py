@@ -74,7 +74,17 @@ class Selected:
 
 @dataclass(frozen=True)
 class DeepGA(Strategy):
-    """The strategy; theta is the elite."""
+    """The strategy.
+
+    State, shared:
+        theta: dtype[params]; the elite
+        origin: dtype[params or 0], grows; vector that all genomes begin with; empty if each has its own
+        chains: int32[parents, keys, 2], grows; keys of each parent's initial vector and mutations, then zeros
+        chain_lengths: int64[parents], grows; number of keys of each parent
+    State, master:
+        elite_chain: int32[elite_keys, 2], grows; keys of the elite
+        elite_mean: float64[]; mean return of the elite in its last validation; NaN before the first one
+    """
 
     options: Options
     problem: VectorProblem

@@ -56,7 +56,13 @@ class Options:
 
 @dataclass(frozen=True)
 class EvolutionStrategy(PairedStrategy):
-    """The strategy."""
+    """The strategy.
+
+    State, shared:
+        theta: dtype[params]; the centre of the perturbations
+    State, master:
+        those of `hpc_es.algorithms.parts.optimizers.initial_slots`
+    """
 
     options: Options
 

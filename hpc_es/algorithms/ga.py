@@ -57,7 +57,24 @@ class Ranked:
 
 @dataclass(frozen=True)
 class GeneticAlgorithm(Strategy):
-    """The algorithm; every method is a pure function of its arguments, the options and the seed."""
+    """The algorithm; every method is a pure function of its arguments, the options and the seed.
+
+    A genome is uint8[length], the places of its characters in the alphabet.
+
+    State, shared:
+        programs: uint8[population, length]; genomes to be executed, then zeros
+        count: int64[]; number of these
+    State, master:
+        children: uint8[population, length]; genomes of this generation, also known and equal ones, then zeros
+        children_count: int64[]; number of these
+        parents: uint8[population + hall, length]; genomes of the last generation and its hall of fame, then zeros
+        parents_rewards: float64[population + hall]; their rewards
+        parents_count: int64[]; number of these
+        best: uint8[hall, length]; hall of fame, the best first, then zeros
+        best_rewards: float64[hall]; their rewards
+        best_count: int64[]; number of these
+        those of `hpc_es.algorithms.parts.best_programs.nothing`
+    """
 
     options: Options
     problem: ProgramProblem

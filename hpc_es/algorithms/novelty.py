@@ -96,7 +96,26 @@ class Options:
 
 @dataclass(frozen=True)
 class NoveltySearch(PairedStrategy):
-    """The strategy."""
+    """The strategy.
+
+    State, shared:
+        theta: dtype[params]; newest theta of the parent whose last probes have the best return
+        parents: dtype[parents, params]; theta of each parent
+        behaviours: float32[parents, numbers]; mean behaviour of each parent in its last probes; NaN before
+        returns: float64[parents]; mean return of each parent in its last probes; NaN before
+        moved: int64[]; parent that the last generation moved; -1 before the first one
+        archive: float32[entries, numbers], grows; behaviours that novelty is the distance to
+        reward_weight: float64[]; w, the weight of the returns
+        best_return: float64[]; best mean return of a moved parent in mode nsra; -infinity before
+        stagnant: int64[]; generations since it was reached, or since w fell
+    State, master:
+        optimizer_steps: int64[parents]; steps of each parent's optimizer so far
+        adam_m: dtype[parents, params], if optimizer.kind is adam; first moments
+        adam_v: dtype[parents, params], if optimizer.kind is adam; second moments
+        rmsprop_square: dtype[parents, params], if optimizer.kind is rmsprop; running means of the squared gradients
+        sgd_velocity: dtype[parents, params], if optimizer.kind is sgd; running means of the gradients
+        clipup_velocity: dtype[parents, params], if optimizer.kind is clipup; velocities, in units of the learning rate
+    """
 
     options: Options
 

@@ -97,7 +97,14 @@ class Options:
 
 @dataclass(frozen=True)
 class PGPE(PairedStrategy):
-    """The strategy."""
+    """The strategy.
+
+    State, shared:
+        theta: dtype[params]; mu, the mean
+        deviations: dtype[params]; s, the standard deviation of each parameter
+    State, master:
+        those of `hpc_es.algorithms.parts.optimizers.initial_slots`
+    """
 
     options: Options
 

@@ -35,7 +35,11 @@ class Options:
 
 @dataclass(frozen=True)
 class RandomSearch(Strategy):
-    """The algorithm; every method is a pure function of its arguments, the options and the seed."""
+    """The algorithm; every method is a pure function of its arguments, the options and the seed.
+
+    State, master:
+        those of `hpc_es.algorithms.parts.best_programs.nothing`
+    """
 
     options: Options
     problem: ProgramProblem

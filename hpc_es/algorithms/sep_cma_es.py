@@ -67,7 +67,15 @@ def constants(size: int, population: int) -> Constants:
 
 @dataclass(frozen=True)
 class SepCMAES(DistributionStrategy):
-    """The strategy."""
+    """The strategy.
+
+    State, shared:
+        sigma: float64[]; step size
+        deviations: dtype[params]; d, the roots of the diagonal of C
+    State, master:
+        sigma_path: dtype[params]; p_sigma, the path of the step size
+        covariance_path: dtype[params]; p_c, the path of the covariance
+    """
 
     options: Options
 

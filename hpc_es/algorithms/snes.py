@@ -40,7 +40,11 @@ class Options(distribution.Options):
 
 @dataclass(frozen=True)
 class SNES(DistributionStrategy):
-    """The strategy."""
+    """The strategy.
+
+    State, shared:
+        deviations: dtype[params]; sigma, the standard deviation of each coordinate
+    """
 
     options: Options
 

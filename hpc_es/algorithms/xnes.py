@@ -45,7 +45,14 @@ class Options(distribution.Options):
 
 @dataclass(frozen=True)
 class XNES(DistributionStrategy):
-    """The strategy."""
+    """The strategy.
+
+    State, shared:
+        sigma: float64[]; step size
+        shape: float64[params, params]; B, with determinant 1
+    State, master:
+        axis_lengths: float64[params]; singular values of B, rising, computed every params / 2 generations
+    """
 
     options: Options
 

@@ -189,6 +189,15 @@ class State:
     queues). Names and dtypes are those of the initial state for ever, and shapes too unless the algorithm is declared
     as growing; text is uint8, a number is a 0-d array. The arrays of the algorithm come first, then what the problem
     itself carries.
+
+    The docstring of the class of an algorithm or a problem lists its arrays in sections `State, shared:` and
+    `State, master:`, one a line:
+
+        archive: float32[entries, numbers], grows; what it is
+        adam_m: dtype[params], if optimizer.kind is adam; what it is
+        those of `module.name`
+
+    `dtype` is that of theta, and params is the length of it. A class has the arrays of its base classes too.
     """
 
     generation: int  # finished generations, which is the number of the next one

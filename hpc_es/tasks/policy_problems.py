@@ -86,7 +86,20 @@ def refuse_normalization(normalization: ObservationNormalization) -> None:
 
 
 class PolicyProblem(ProblemDefaults):
-    """A policy's parameters, evaluated by episodes; what it learns is the observations' mean and deviation."""
+    """A policy's parameters, evaluated by episodes; what it learns is the observations' mean and deviation.
+
+    Its statistics have a number for each element of a flat observation, or for each channel of an image.
+
+    State, shared:
+        observation_mean: float32[observations], if observation_normalization.enabled; mean
+        observation_std: float32[observations], if observation_normalization.enabled; divisor of the differences from it
+    State, master:
+        observation_count: float64[], if observation_normalization.enabled; number of observations
+        observation_sum: float64[observations], if observation_normalization.deviation is floored; sum
+        observation_squares: float64[observations], if observation_normalization.deviation is floored; sum of squares
+        observation_centre: float64[observations], if observation_normalization.deviation is sample; mean
+        observation_scatter: float64[observations], if observation_normalization.deviation is sample; squared deviations
+    """
 
     dtype = np.dtype(np.float32)
 

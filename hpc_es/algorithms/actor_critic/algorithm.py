@@ -72,6 +72,14 @@ class ActorCritic(Strategy):
     """The algorithm; every method is a pure function of its arguments, the options and the seed.
 
     But with `update_every`: there a rank keeps its environments from one `evaluate` of training to the next.
+
+    State, shared:
+        theta: float32[params]; parameters of the policy
+        value: float32[features + 1]; weights of the value, and its bias
+        episodes: int64[], if update_every is set; episodes that have ended so far
+        timesteps: int64[], if entropy.timesteps is set; timesteps so far
+    State, master:
+        those of `hpc_es.algorithms.parts.optimizers.initial_slots`
     """
 
     options: Options

@@ -16,7 +16,16 @@ from hpc_es.core.data import Array, Arrays, Rows, State
 
 
 def nothing(length: int) -> dict[str, Array]:
-    """Before the first program; none is longer than `length`."""
+    """Before the first program; none is longer than `length`.
+
+    State, master:
+        executed: int64[]; programs executed so far
+        best_program: uint8[length]; program with the best reward, ASCII, then zeros
+        best_reward: float64[]; its reward; -infinity before
+        best_correct: bool[]; whether it is correct
+        solution: uint8[length]; first correct program, ASCII, then zeros
+        solution_npe: int64[]; programs executed until then; 0 before
+    """
     return {
         "executed": np.array(0, np.int64),
         "best_program": np.zeros(length, np.uint8),

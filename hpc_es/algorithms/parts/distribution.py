@@ -67,6 +67,14 @@ class DistributionStrategy(Strategy, ABC):
     """A strategy writes `begun`, `candidates`, `weights`, `contribute`, `moved` and `view`.
 
     Its options are those above, and what is its own.
+
+    State, shared:
+        theta: dtype[params]; m, the mean of the samples
+        population: int64[]; samples of a generation of this search
+    State, master:
+        age: int64[]; generations of this search
+        those of `hpc_es.algorithms.parts.stopping.nothing`
+        those of `hpc_es.algorithms.parts.restarts.Run`
     """
 
     problem: VectorProblem

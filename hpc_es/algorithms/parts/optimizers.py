@@ -63,7 +63,18 @@ def slots_of(arrays: Arrays) -> Arrays:
 
 
 def initial_slots(options: Options, size: int, dtype: npt.DTypeLike = np.float32) -> Arrays:
-    """Return what the optimizer remembers, before the first step."""
+    """Return what the optimizer remembers, before the first step.
+
+    The weights are theta, and in the actor-critic those of the value behind it.
+
+    State, master:
+        optimizer_steps: int64[]; steps so far; the annealed learning rate follows from them
+        adam_m: dtype[weights], if optimizer.kind is adam; first moment
+        adam_v: dtype[weights], if optimizer.kind is adam; second moment
+        rmsprop_square: dtype[weights], if optimizer.kind is rmsprop; running mean of the squared gradient
+        sgd_velocity: dtype[weights], if optimizer.kind is sgd; running mean of the gradient
+        clipup_velocity: dtype[weights], if optimizer.kind is clipup; velocity, in units of the learning rate
+    """
     steps = np.zeros((), np.int64)
     if options.kind == "adam":
         moments = {"adam_m": np.zeros(size, dtype), "adam_v": np.zeros(size, dtype)}

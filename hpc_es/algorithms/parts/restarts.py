@@ -19,7 +19,20 @@ Kind = Literal["none", "ipop", "bipop"]
 
 @dataclass(frozen=True)
 class Run:
-    """One search."""
+    """One search.
+
+    State, master:
+        run_restart: int64[]; number of the search; 0: the first
+        run_population: int64[]; samples of a generation
+        run_large: bool[]; whether it is one of the searches whose population grows
+        run_sigma_factor: float64[]; first step size of this search to that of the first one
+        run_growths: int64[]; how often the population has grown so far
+        run_limit: int64[]; most evaluations of this search; 0: any number
+        run_evaluations: int64[]; evaluations of this search so far
+        run_of_small: int64[]; evaluations of earlier searches with small populations, the first one among them
+        run_of_large: int64[]; evaluations of earlier searches with large populations
+        run_ended_by: int64[]; criteria that ended the search before, as `stopped` has them
+    """
 
     restart: int  # 0: the first
     population: int

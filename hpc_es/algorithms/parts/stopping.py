@@ -70,7 +70,21 @@ class View:
 
 
 def nothing(size: int) -> Arrays:
-    """Return what is remembered before the first generation."""
+    """Return what is remembered before the first generation of a search; costs are returns with the other sign.
+
+    State, master:
+        stopped: int64[]; criteria that have ended the search, a bit each in the order of `stopping.NAMES`
+        history: float64[recent], grows; best cost of each recent generation
+        history_best: float64[fifths], grows; best cost of every fifth generation, at most 20,000
+        history_median: float64[fifths], grows; median cost of the same generations
+        median_first: float64[]; median cost of the first generation; NaN before
+        median_least: float64[]; least median cost so far; infinity before
+        least_cost: float64[]; least cost so far; infinity before
+        least_age: int64[]; `age` when it was found
+        flat_generations: int64[]; consecutive generations in which three quarters of the costs were equal
+        still_theta: float64[params]; the mean when it last moved; NaN before
+        still_generations: int64[]; generations since then
+    """
     return {
         "stopped": np.array(0),  # bits by NAMES
         "history": np.zeros(0),  # the best costs of recent generations

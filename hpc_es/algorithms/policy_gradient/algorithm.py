@@ -49,7 +49,37 @@ QUEUE_DRAW, REPLAY_DRAW = 0, 1  # indices of the keys of a generation
 
 @dataclass(frozen=True)
 class PolicyGradient(Strategy):
-    """The algorithm; every method is a pure function of its arguments, the options and the seed."""
+    """The algorithm; every method is a pure function of its arguments, the options and the seed.
+
+    A program is uint8[length], its tokens, then zeros. There is a queue if topk and topk_loss_hparam are not 0, and a
+    replay buffer if alpha is not 0.
+
+    State, shared:
+        theta: float32[params]; weights of the network
+        baseline: float64[length], if ema_baseline_decay is not 0; running mean of the rewards at each position
+        entropy_beta: float64[], if entropy_target or entropy_beta_end is set; weight of the entropy
+        imitated_tokens: uint8[topk_batch_size, length], if there is a queue; programs drawn from the queue
+        imitated_lengths: int32[topk_batch_size], if there is a queue; their lengths; 0 while the queue is empty
+        imitated_read: uint8[topk_batch_size, length], if topk_noise is not 0; these programs as the network reads them
+        replay_names: uint64[replay_capacity], if there is a buffer; digests of the buffer's programs, rising
+        replay_odds: float64[replay_capacity], if there is a buffer; probability that each of these is drawn
+        replayed_tokens: uint8[replays, length], if there is a buffer; programs drawn from the buffer
+        replayed_lengths: int32[replays], if there is a buffer; their lengths; 0 while the buffer is empty
+        replayed_rewards: float64[replays], if there is a buffer; their rewards
+    State, master:
+        those of `hpc_es.algorithms.parts.optimizers.initial_slots`
+        those of `hpc_es.algorithms.parts.best_programs.nothing`
+        restarts: int64[], if restart_programs is not 0; number of restarts
+        queue_tokens: uint8[topk, length], if there is a queue; the best programs, the best first
+        queue_rewards: float64[topk], if there is a queue; their rewards
+        queue_count: int64[], if there is a queue; number of these
+        replay_tokens: uint8[replay_capacity, length], if there is a buffer; the buffer, in the order of arrival
+        replay_rewards: float64[replay_capacity], if there is a buffer; their rewards
+        replay_names: uint64[replay_capacity], if there is a buffer; their digests, in the same order
+        replay_count: int64[], if there is a buffer; number of these
+        try_reward: float64[], if restart_programs is not 0; best reward since the last restart
+        try_waited: int64[], if restart_programs is not 0; programs executed since it was reached
+    """
 
     options: Options
     problem: ProgramProblem

@@ -63,7 +63,13 @@ class Seeds(Sequence[int]):
 
 
 class ObjectiveProblem(ProblemDefaults):
-    """The search for the vector with the best value."""
+    """The search for the vector with the best value.
+
+    State, master:
+        best_x: float64[params]; best vector so far, as the objective gets it; NaN before
+        best_value: float64[]; its value, as the objective gave it; NaN before
+        best_at: int64[2]; its generation and job; job -1: an evaluation of the centre; both -1 before
+    """
 
     dtype = np.dtype(np.float64)
     is_objective = True
