@@ -4,7 +4,8 @@ The best vector is written as OUTPUT.npy, float64[size], or OUTPUT.json, with it
 
 A .keras file loads with keras.models.load_model("policy.keras") and nothing of hpc_es: standard layers only. Its input
 is float32[n, observations] of the environment itself; its output the environment's actions within their bounds, or,
-where actions are Discrete, a logit for each (the policy takes the largest; add the space's start). The wrappers of the
+where actions are Discrete, a logit for each (the policy takes the largest; add the space's start), and where they are
+MultiDiscrete the logits of one choice after the other; the command says how they are split. The wrappers of the
 task are layers of the model; one that cannot be written so is refused. With --env wrapped the model is for the
 environment with its wrappers. A recurrent policy takes float32[n, steps, observations] and its memory, and gives the
 memory after them too: hpc_es/policies/lstm/keras_model.py. With --value the last output is the value, [n, 1].
@@ -54,11 +55,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"{output}: the suffix is {output.suffix!r}, expected {SUFFIX!r}, or of an objective {known}")
     if not output.parent.is_dir():
         raise UserError(f"{output}: there is no directory {output.parent}")
+    note = ""
     if output.suffix in SUFFIXES:
         export_best(arguments.path, output)
     else:
-        export(arguments.path, output, options)
-    sys.stderr.write(f"{output} written\n")
+        note = export(arguments.path, output, options)
+    sys.stderr.write(f"{output} written{note and f'; {note}'}\n")
     return 0
 
 
@@ -74,6 +76,6 @@ def _all(path: Path, folder: Path, options: ExportOptions) -> int:
     for snapshot in map(Path, snapshots(path, options.trust)):
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / snapshot.with_suffix(SUFFIX).name
-        export(snapshot, file, dataclasses.replace(options, which="best" if snapshot.name == BEST else "last"))
-        sys.stderr.write(f"{file} written\n")
+        note = export(snapshot, file, dataclasses.replace(options, which="best" if snapshot.name == BEST else "last"))
+        sys.stderr.write(f"{file} written{note and f'; {note}'}\n")
     return 0

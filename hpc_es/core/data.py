@@ -299,8 +299,33 @@ class ObservationSpec:
 
     @property
     def statistics(self) -> int:
-        """Number of means that normalisation has: one for each element, or of an image for each channel."""
-        return self.size if self.is_flat else self.shape[-1]
+        """Number of means that normalisation has: one for each element, or of an image for each channel.
+
+        Channels are the last axis; an image of two axes has one channel.
+        """
+        if self.is_flat:
+            return self.size
+        return 1 if self.is_whole and len(self.shape) == 2 else self.shape[-1]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is of whole numbers, as images are."""
+        return self.dtype.kind in "iu"
+
+    def array(self, observations: npt.ArrayLike) -> Array:
+        """Return observations as an array of the dtype; ValueError for fractions, which whole numbers would lose."""
+        if self.is_whole:
+            dtype = np.asarray(observations).dtype
+            if np.size(observations) and dtype.kind not in "iub":
+                raise ValueError(f"expected observations of whole numbers, {self.dtype}, found {dtype}")
+        return np.asarray(observations, self.dtype)
+
+    def require(self, observation: Array) -> None:
+        """Raise ValueError where an observation has another shape, or fractions, which whole numbers would lose."""
+        shape, dtype = np.shape(observation), np.asarray(observation).dtype
+        if shape != self.shape or (self.is_whole and dtype.kind not in "iub"):
+            expected, found = f"{self.dtype}{list(self.shape)}", f"{dtype}{list(shape)}"
+            raise ValueError(f"expected an observation {expected}, found {found}")
 
     def __str__(self) -> str:
         return str(self.size) if self.is_flat else f"{self.dtype}{list(self.shape)}"

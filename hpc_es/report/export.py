@@ -14,7 +14,7 @@ import numpy as np
 
 from hpc_es.config.foreign import is_foreign
 from hpc_es.core import extras
-from hpc_es.core.data import Array, Discrete, Spaces
+from hpc_es.core.data import Actions, Array, Box, MultiDiscrete, Spaces
 from hpc_es.core.errors import UserError
 from hpc_es.mpi.devices import import_tensorflow
 from hpc_es.policies.networks.keras_layers import Affine, Clip, Reshape, Surroundings, Transformation
@@ -47,8 +47,11 @@ class ExportOptions:
     trust: bool = False
 
 
-def export(path: Path, output: Path, options: ExportOptions) -> None:
-    """Write the policy of a run or checkpoint into a .keras file; UserError where it cannot be expressed."""
+def export(path: Path, output: Path, options: ExportOptions) -> str:
+    """Write the policy of a run or checkpoint into a .keras file; UserError where it cannot be expressed.
+
+    Returns what one must know to use its output, if anything.
+    """
     from hpc_es.report.saved_policy import load_policy
 
     policy = load_policy(path, options.which, options.trust, env=options.env)
@@ -65,6 +68,17 @@ def export(path: Path, output: Path, options: ExportOptions) -> None:
     import_tensorflow()
     build = importlib.import_module(f"hpc_es.policies.{kind}.keras_model").model
     _save(build(policy.policy, policy.source.theta, policy.source.normaliser, around, value), output)
+    return _logits(policy.spaces.actions)
+
+
+def _logits(actions: Actions) -> str:
+    """Return which logits of a model belong to which choice; nothing where there are not several."""
+    if not isinstance(actions, MultiDiscrete):
+        return ""
+    ends = np.cumsum(actions.counts).tolist()
+    spans = zip(actions.counts, ends, strict=True)
+    parts = [f"{end - count} to {end - 1} of choice {index}" for index, (count, end) in enumerate(spans)]
+    return f"its output is the logits {', '.join(parts)}: each choice is its largest logit"
 
 
 def surroundings(wrappers: AppliedWrappers, spaces: Spaces) -> Surroundings:
@@ -73,7 +87,7 @@ def surroundings(wrappers: AppliedWrappers, spaces: Spaces) -> Surroundings:
     steps: dict[str, list[Transformation]] = {"observations": [], "actions": [], "none": []}
     for layer in wrappers.layers:
         found = _transformations(layer)
-        if found is None or shape is None or (layer.effect == "actions" and isinstance(spaces.actions, Discrete)):
+        if found is None or shape is None or (layer.effect == "actions" and not isinstance(spaces.actions, Box)):
             text = f"{layer.name} (task.wrappers[{layer.index}]) cannot be written as Keras layers"
             raise UserError(f"{text}: with --env wrapped the model acts in the environment with its wrappers")
         steps[layer.effect] += found

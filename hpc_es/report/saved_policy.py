@@ -171,13 +171,13 @@ class LoadedPolicy:
 
         Of an environment without wrappers: of [*shape] an int if the actions are Discrete, else float32[actions] or
         int64[choices]; of [n, *shape] int64[n], float32[n, actions] or int64[n, choices]. Raises ValueError for
-        another shape.
+        another shape, or for fractions where observations are whole numbers, such as pixels.
         """
         if self.wrappers is None:
             return self._wrapped(observation)
         rows, is_one = self.wrappers.rows(observation)
         spec = self.spaces.observations
-        seen = np.asarray([self.wrappers.observation(row) for row in rows], spec.dtype)
+        seen = spec.array([self.wrappers.observation(row) for row in rows])
         chosen = self._act(seen.reshape(len(rows), *spec.shape))
         listed = chosen.tolist() if isinstance(self.spaces.actions, Discrete) else list(chosen)
         actions = [self.wrappers.action(action) for action in listed]
@@ -190,7 +190,7 @@ class LoadedPolicy:
     def _wrapped(self, observation: npt.ArrayLike) -> int | Array:
         """Return the network's own actions."""
         spec = self.spaces.observations
-        seen = np.asarray(observation, spec.dtype)
+        seen = spec.array(observation)
         if spec.shape not in (seen.shape, seen.shape[1:]):
             shapes = f"{spec.shape}, or (n, {', '.join(map(str, spec.shape))})"
             raise ValueError(f"expected an observation of shape {shapes}, found {seen.shape}")

@@ -78,10 +78,11 @@ def frames(source: Stored, task: Any, environment: Any, seed: int) -> Iterator[A
     actor = source.bind(source.policy(task.spaces), 1)
     random.seed(seed)
     np.random.seed(seed)  # as in a rollout
+    spec = task.spaces.observations
     observation, _ = environment.reset(seed=seed)
     yield _frame(environment)
     for _ in range(MOST_FRAMES - 1):
-        action = actor.act(np.asarray(observation, np.float32)[np.newaxis])[0]
+        action = actor.act(np.asarray(observation, spec.dtype)[np.newaxis])[0]
         action = int(action) if isinstance(task.spaces.actions, Discrete) else action
         observation, _, terminated, truncated, _ = environment.step(action)
         yield _frame(environment)

@@ -20,7 +20,7 @@ class Sums:
     """
 
     def __init__(self, batch: Batch, spec: ObservationSpec) -> None:
-        width = spec.statistics
+        width, self._is_flat = spec.statistics, spec.is_flat
         self._per_step = spec.size // width  # numbers of an observation that share a mean: the pixels of a channel
         self._place = {int(job): place for place, job in enumerate(np.flatnonzero(batch.observe))}
         self._jobs, self._unit, self._centred = np.flatnonzero(batch.observe), batch.unit, batch.centred
@@ -37,7 +37,7 @@ class Sums:
         rows = [row for row in live if jobs[row] in self._place]
         places = [self._place[jobs[row]] for row in rows]
         seen = observations[rows].astype(np.float64)
-        if self._per_step > 1:
+        if not self._is_flat:
             seen = seen.reshape(len(rows), self._per_step, -1)
         if self._centred:
             first = self._count[places] == 0

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_es.config.loading import validate
-from hpc_es.core.data import Box, Discrete
+from hpc_es.core.data import Box, Discrete, MultiDiscrete
 from hpc_es.core.errors import ConfigError
 from hpc_es.policies.networks.heads import Head
 
@@ -73,3 +73,32 @@ def test_discrete_actions_begin_at_start() -> None:
     actions = head.actions(np.eye(3, dtype=np.float32))
     assert actions.tolist() == [-1, 0, 1]
     assert actions.dtype == np.int64
+
+
+# Several choices at once.
+
+SEVERAL = MultiDiscrete((2, 3))
+LOGITS = np.array([[1, 2, 5, 4, 3], [7, 6, 0, 1, 9]], np.float32)
+
+
+def test_each_choice_of_several_is_the_largest_of_its_own_outputs() -> None:
+    """Outputs are [choice 0's 2, choice 1's 3]; the largest of all, 5 and 9, count for choice 1 alone."""
+    head = Head.of(SEVERAL, None)
+    assert head.outputs == 5
+    actions = head.actions(LOGITS)
+    assert actions.tolist() == [[1, 0], [0, 2]]
+    assert actions.dtype == np.int64 and actions.shape == (2, 2)
+
+
+def test_several_choices_are_the_same_over_an_array_namespace() -> None:
+    head = Head.of(SEVERAL, None)
+    assert [head.pure(np, row).tolist() for row in LOGITS] == [[1, 0], [0, 2]]
+
+
+def test_equal_outputs_give_the_first_choice() -> None:
+    assert Head.of(SEVERAL, None).actions(np.zeros((1, 5), np.float32)).tolist() == [[0, 0]]
+
+
+def test_bins_of_several_choices_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"policy.action_bins: is 3, but the actions are MultiDiscrete\(\[2, 3\]\)"):
+        Head.of(SEVERAL, 3)

@@ -9,7 +9,7 @@ from hpc_es.algorithms.parts import optimizers
 from hpc_es.config.options import Count, NonNegative, Positive, Probability, option, options
 from hpc_es.config.warnings import unused
 from hpc_es.core.acting import Policy
-from hpc_es.core.data import Discrete
+from hpc_es.core.data import Box, Discrete
 from hpc_es.core.interfaces import TrajectoryProblem
 
 
@@ -76,8 +76,10 @@ class Options:
 
 def misfits(options: Options, problem: TrajectoryProblem) -> Iterator[tuple[str, str]]:
     """Yield why this problem does not fit: (key, text)."""
-    if not isinstance(problem.spaces.actions, Discrete):
-        yield "task", f"{problem.name} has Box actions, actor_critic needs Discrete ones: try algorithm.kind: es"
+    actions = problem.spaces.actions
+    if not isinstance(actions, Discrete):
+        kind = "Box" if isinstance(actions, Box) else str(actions)
+        yield "task", f"{problem.name} has {kind} actions, actor_critic needs Discrete ones: try algorithm.kind: es"
     if problem.episodes_per_job != 1:
         text = f"is {problem.episodes_per_job}, expected 1: actor_critic takes algorithm.batch_size episodes an update"
         yield "task.episodes_per_job", text

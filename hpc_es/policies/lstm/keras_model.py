@@ -27,7 +27,7 @@ def model(
     around: Surroundings | None = None,
     value: Float32 | None = None,
 ) -> Any:
-    """Actions within their bounds, float32[n, steps, actions], or logits if Discrete; and the memory after them.
+    """Actions within their bounds, float32[n, steps, actions], or logits if no Box; and the memory after them.
 
     With the parameters of a value head it has one output more, the last: float32[n, steps, 1].
     """

@@ -23,7 +23,7 @@ def model(
     around: Surroundings | None = None,
     value: Float32 | None = None,
 ) -> Any:
-    """From float32[n, observations] to actions within the bounds, float32[n, actions], or to logits if Discrete.
+    """From float32[n, observations] to actions within the bounds, float32[n, actions], or to logits if no Box.
 
     With the parameters of a value head it gives two outputs: those, and float32[n, 1].
     """

@@ -111,7 +111,10 @@ def normalised(keras: Any, inputs: Any, normaliser: Normaliser | None) -> Any:
 
 
 def actions(keras: Any, head: Head, outputs: Any, is_sequence: bool) -> Any:
-    """Return actions within the bounds of a Box, or the outputs, which are logits, where actions are Discrete."""
+    """Return actions within the bounds of a Box; of Discrete and MultiDiscrete actions the outputs, which are logits.
+
+    Those of MultiDiscrete are the logits of one choice after the other, as `Head.actions` splits them.
+    """
     space, bins = head.space, head.bins
     if not isinstance(space, Box):
         return outputs

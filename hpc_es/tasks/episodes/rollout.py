@@ -55,6 +55,7 @@ class Rollout:
         self._task, self._stepping, self._actor, self._batch = task, stepping, actor, batch
         self._offset = task.options.reward_offset if batch.training else 0.0
         jobs, spec = len(batch.seeds), task.spaces.observations
+        self._spec = spec
         self._jobs: list[int] = list(range(jobs))  # the job in each row
         self._live: list[int] = list(range(jobs))
         self._running = Running(self._live, self._jobs)
@@ -146,8 +147,11 @@ class Rollout:
         try:
             if self._task.options.fresh_environment and self._episode[job] == 0:
                 self._stepping.renew(job)
-            self._observations[row] = self._stepping.reset(job, seed)
-            if np.isnan(self._observations[row]).any():
+            observation = self._stepping.reset(job, seed)
+            if not self._spec.is_flat:
+                self._spec.require(observation)
+            self._observations[row] = observation
+            if self._may_be_nan and np.isnan(self._observations[row]).any():
                 raise ValueError("the observation is NaN after reset")
         except (Exception, EpisodeTimeout) as error:
             self._fail(row, error)
