@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hpc_es.config.loading import validate
-from hpc_es.core.data import ROW, Results, State
+from hpc_es.core.data import NO_FITNESS, ROW, Results, State
 from hpc_es.mpi.world import World
 from hpc_es.training.build import build_searched, parts
 
@@ -58,7 +58,7 @@ def training() -> Callable[[], None]:
     states: list[State] = [algorithm.initial()]
 
     def update() -> None:
-        (chunk,) = algorithm.ask(states[0], 0, np.zeros(0, ROW))
+        (chunk,) = algorithm.ask(states[0], 0, np.zeros(0, ROW), NO_FITNESS)
         outcome = algorithm.evaluate(states[0], chunk, lambda: None)
         states[0], _ = algorithm.tell(states[0], Results(outcome.rows, [outcome.arrays], []))
 

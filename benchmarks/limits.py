@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.rollouts import recorded, replay, settings
+from hpc_es.core.data import NO_FITNESS
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
 from hpc_es.training.run import RunRequest, start
@@ -39,7 +40,7 @@ def measure(env_id: str) -> dict[str, Any]:
         run = start(connect(), Signals(), config, RunRequest(Path(directory)))
         parts: Any = run.training.parts
         episodes = recorded(parts, run.state)
-        chunk = parts.algorithm.ask(run.state, 0, np.zeros(0, parts.row))[0]
+        chunk = parts.algorithm.ask(run.state, 0, np.zeros(0, parts.row), NO_FITNESS)[0]
         actor = parts.policy.bind(parts.algorithm.candidates(run.state, chunk), None)
         environments = [parts.task.environment() for _ in episodes]
         run.close()

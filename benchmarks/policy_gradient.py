@@ -15,7 +15,7 @@ import numpy as np
 
 from hpc_es.algorithms.policy_gradient.algorithm import build
 from hpc_es.algorithms.policy_gradient.options import Options
-from hpc_es.core.data import CORRECT, Results, row_dtype
+from hpc_es.core.data import CORRECT, NO_FITNESS, Results, row_dtype
 from hpc_es.core.keys import Keys
 from hpc_es.policies.networks.lstm import FORGET_BIAS
 from hpc_es.policies.networks.tensorflow_setup import tensorflow
@@ -60,7 +60,7 @@ def update() -> Callable[[], Any]:
     """Programs are written, the gradient of their loss is taken, and the parameters follow it."""
     search = algorithm()
     state = search.initial()
-    (chunk,) = search.ask(state, 0, NO_ROWS)
+    (chunk,) = search.ask(state, 0, NO_ROWS, NO_FITNESS)
     rows = search.evaluate(state, chunk, lambda: None).rows
 
     def work() -> Any:
@@ -76,7 +76,7 @@ def sampling() -> Callable[[], Any]:
     """Programs are written."""
     search = algorithm()
     state = search.initial()
-    (chunk,) = search.ask(state, 0, NO_ROWS)
+    (chunk,) = search.ask(state, 0, NO_ROWS, NO_FITNESS)
     search.written(state, chunk)
     return lambda: search.written(state, chunk)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hpc_es.config.loading import validate
-from hpc_es.core.data import Chunk, Results, State
+from hpc_es.core.data import NO_FITNESS, Chunk, Results, State
 from hpc_es.mpi.world import World
 from hpc_es.training.build import Parts, build_searched, parts
 
@@ -57,13 +57,13 @@ def generation(made: Parts, state: State) -> tuple[State, int, float, float, flo
     rows = np.concatenate([outcome.rows for outcome in outcomes])
     executing = sum(outcome.seconds["environment"] for outcome in outcomes)
     evaluated = time.perf_counter()
-    state, _ = made.algorithm.tell(state, Results(rows, [{}] * len(outcomes), []))
+    state, _ = made.algorithm.tell(state, Results(rows, [{}] * len(outcomes), [], fitness=rows["return_"]))
     return state, len(rows), evaluated - since - executing, executing, time.perf_counter() - evaluated
 
 
 def _asked(made: Parts, state: State) -> Sequence[Chunk]:
     """The chunks of a generation."""
-    return made.algorithm.ask(state, 0, np.zeros(0, made.row))
+    return made.algorithm.ask(state, 0, np.zeros(0, made.row), NO_FITNESS)
 
 
 def _reference(made: Parts, state: State) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 
 from hpc_es.config.loading import validate
 from hpc_es.config.sections import Config
-from hpc_es.core.data import State
+from hpc_es.core.data import NO_FITNESS, State
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
 from hpc_es.training.run import RunRequest, start
@@ -90,7 +90,7 @@ def settings(env_id: str, generations: int, limit: int | None, stepping: str = "
 def recorded(parts: Any, state: State) -> list[tuple[int, list[Any]]]:
     """(seed, actions) of each job of the generation to come, found by evaluating it beforehand."""
     episodes: list[tuple[int, list[Any]]] = []
-    for chunk in parts.algorithm.ask(state, 0, np.zeros(0, parts.row)):
+    for chunk in parts.algorithm.ask(state, 0, np.zeros(0, parts.row), NO_FITNESS):
         log: list[list[Any]] = [[] for _ in range(chunk.jobs)]
         bound = parts.policy.bind(parts.algorithm.candidates(state, chunk), None)
         batch = parts.problem._batch(parts.algorithm.jobs(state, chunk))

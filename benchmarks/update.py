@@ -59,7 +59,7 @@ def update_seconds(algorithm: EvolutionStrategy) -> float:
     returns["return_"] = np.random.default_rng(0).standard_normal(EPISODES)
     state = algorithm.initial()
     since = time.perf_counter()
-    prepared = algorithm.prepare(state, returns)
+    prepared = algorithm.prepare(state, returns, returns["return_"])
     blocks = [algorithm.contribute(state, prepared, block) for block in range(algorithm.blocks(state))]
     algorithm.tell(state, Results(returns, [], blocks, prepared))
     return time.perf_counter() - since

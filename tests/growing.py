@@ -10,7 +10,7 @@ import numpy as np
 
 from hpc_es.algorithms.parts.strategy import Strategy
 from hpc_es.config.options import Count, option, options
-from hpc_es.core.data import Chunk, Results, Rows, State, cut
+from hpc_es.core.data import Chunk, Float64, Results, Rows, State, cut
 from hpc_es.core.interfaces import Needs
 from hpc_es.core.keys import Purpose
 from hpc_es.core.population import Population
@@ -33,7 +33,7 @@ class Walker(Strategy):
         theta = self.problem.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS))
         return State(0, {"theta": theta, "archive": theta[np.newaxis]}, {"scores": np.zeros(1)})
 
-    def ask(self, state: State, round: int, rows: Rows) -> Sequence[Chunk]:
+    def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
         return [] if round else cut(self.options.population_size, self.chunk_size)
 
     def _steps(self, state: State, jobs: range) -> Any:

@@ -12,6 +12,7 @@ from hpc_es.extend import (
     Arrays,
     Chunk,
     Count,
+    Float64,
     Needs,
     Population,
     Positive,
@@ -45,16 +46,16 @@ class Hill(Strategy):
         sigma: Positive = option("standard deviation of the perturbations", 0.5)
 
     def initial(self) -> State:
-        """Return the centre, and the best return so far."""
+        """Return the centre, and the best fitness so far."""
         return State(0, {"theta": self.first_theta()}, {"best": np.array(-np.inf)})
 
     def candidates(self, state: State, chunk: Chunk) -> Population:
         """Return theta + sigma * eps of a chunk's jobs."""
         return self.perturbed(state, chunk, self.options.sigma)
 
-    def prepare(self, state: State, rows: Rows) -> Array:
-        """Return the weights of the jobs, [1, jobs]: 1 for the one with the greatest return; failed ones have NaN."""
-        best = np.argmax(np.nan_to_num(rows["return_"], nan=-np.inf))
+    def prepare(self, state: State, rows: Rows, fitness: Float64) -> Array:
+        """Return the weights of the jobs, [1, jobs]: 1 for the one of the greatest fitness; failed ones have NaN."""
+        best = np.argmax(np.nan_to_num(fitness, nan=-np.inf))
         return (np.arange(len(rows)) == best)[np.newaxis].astype(np.float64)
 
     def contribute(self, state: State, prepared: Array, block: int) -> Arrays:
@@ -63,7 +64,7 @@ class Hill(Strategy):
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
         """Go there, where it is better than anything before."""
-        reached, best = float(results.rows["return_"][results.prepared.argmax()]), float(state.master["best"])
+        reached, best = float(results.fitness[results.prepared.argmax()]), float(state.master["best"])
         theta = state.theta
         if reached > best:
             direction = np.concatenate([block["direction"] for block in results.blocks])

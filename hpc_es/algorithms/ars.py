@@ -101,17 +101,17 @@ class AugmentedRandomSearch(PairedStrategy):
         sigma, ratios = self._deviations
         return self.perturbed(state, chunk, sigma, ratios)
 
-    def whole(self, rows: Rows) -> Array:
+    def whole(self, fitness: Float64) -> Array:
         """Return bool[directions], those both of whose returns are finite: sigma_R is not, with another one."""
-        infinite: Array = np.logical_not(np.isfinite(self.pairs.in_pairs(rows["return_"])))
+        infinite: Array = np.logical_not(np.isfinite(self.pairs.in_pairs(fitness)))
         return np.logical_not(infinite.any(axis=1))
 
-    def weights(self, state: State, returns: Float64, rows: Rows) -> Weights:
+    def weights(self, state: State, rows: Rows, fitness: Float64) -> Weights:
         """Return (F+ - F-) / (b sigma_R), 0 of those not followed; of equal better returns the first goes before."""
-        weights = np.zeros((1, len(returns)))
-        order = np.argsort(-returns.max(axis=1), kind="stable")
+        weights = np.zeros((1, len(fitness)))
+        order = np.argsort(-fitness.max(axis=1), kind="stable")
         best = np.sort(order[: self.options.top_directions])
-        used = returns[best]
+        used = fitness[best]
         if used.min() == used.max():
             return Weights(weights, "all returns of the directions to follow are equal: no update")
         deviation = float(used.std())

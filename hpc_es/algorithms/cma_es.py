@@ -77,9 +77,9 @@ class CMAES(DistributionStrategy):
         steps = self._samples.steps(state.generation, self.population(state), jobs, root)
         return Explicit(self.problem.layout, (theta + state.shared["sigma"] * steps).astype(theta.dtype, copy=False))
 
-    def weights(self, state: State, rows: Rows) -> Float64:
+    def weights(self, state: State, rows: Rows, fitness: Float64) -> Float64:
         """Return the weights of the samples, float64[samples]."""
-        return of_samples(self.constants(state).weights, rows["return_"], share_ties=False)
+        return of_samples(self.constants(state).weights, fitness, share_ties=False)
 
     def blocks(self, state: State) -> int:
         """Return the blocks of rows of the covariance."""

@@ -202,11 +202,11 @@ class CRFMNES(DistributionStrategy):
 
     # The update.
 
-    def weights(self, state: State, rows: Rows) -> Weights:
+    def weights(self, state: State, rows: Rows, fitness: Float64) -> Weights:
         """Return the weights of the samples; those by distance only where the path may become long enough."""
         c, along, lengths = self.constants(state), rows[ALONG.name].copy(), rows[LENGTH.name].copy()
-        feasible = int(np.isfinite(rows["return_"]).sum())
-        each = [by_rank(rows["return_"], lengths)]
+        feasible = int(np.isfinite(fitness).sum())
+        each = [by_rank(fitness, lengths)]
         moving = np.abs(self.pairs.differences(self.pairs.in_pairs(each[0])))
         longest = (1 - c.c_s) * float(state.shared["path_length"]) + c.path_step * dot(moving, lengths[::2])
         if longest >= c.chi:

@@ -102,11 +102,11 @@ class DeepGA(Strategy):
 
     # Evaluation.
 
-    def ask(self, state: State, round: int, rows: Rows) -> Sequence[Chunk]:
+    def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
         """Return the children, then the validation of the best of them and of the elite."""
         if round == 0:
             return cut(self.options.population_size, self.chunk_size)
-        validated = self.validated(self.prepare(state, rows)) if round == 1 else []
+        validated = self.validated(self.prepare(state, rows, fitness)) if round == 1 else []
         episodes = self._validation_episodes
         return [
             chunk
@@ -142,11 +142,10 @@ class DeepGA(Strategy):
 
     # Selection.
 
-    def prepare(self, state: State, rows: Rows) -> Selected:
+    def prepare(self, state: State, rows: Rows, fitness: Float64) -> Selected:
         """Return the order of the children."""
-        returns = rows["return_"]
-        order = [job for job in ranking(returns).tolist() if not np.isnan(returns[job])]
-        return Selected(order, nothing_to_learn(returns, 1))
+        order = [job for job in ranking(fitness).tolist() if not np.isnan(fitness[job])]
+        return Selected(order, nothing_to_learn(fitness, 1))
 
     def blocks(self, state: State) -> int:
         """Return 0: parents are chosen, not summed."""
@@ -172,12 +171,12 @@ class DeepGA(Strategy):
         return after, metrics
 
     def _means(self, state: State, selected: Selected, results: Results) -> Float64:
-        """Return the mean return of each who was validated, without failed episodes; NaN where all have failed."""
+        """Return the mean fitness of each who was validated, without failed episodes; NaN where all have failed."""
         validated, episodes = self.validated(selected), self._validation_episodes
         if not episodes:
-            return np.array([state.master["elite_mean"], *results.rows["return_"][validated[1:]]])
-        returns = results.probes["return_"].reshape(len(validated), episodes)
-        finished = [each[~np.isnan(each)] for each in returns]
+            return np.array([state.master["elite_mean"], *results.fitness[validated[1:]]])
+        measured = results.probe_fitness.reshape(len(validated), episodes)
+        finished = [each[~np.isnan(each)] for each in measured]
         return np.array([each.mean() if len(each) else np.nan for each in finished])
 
     def _following(self, state: State, order: Sequence[int], after: State, means: Float64) -> State:

@@ -76,7 +76,7 @@ class EvolutionStrategy(PairedStrategy):
         theta = self.problem.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS))
         return State(0, {"theta": theta}, optimizers.initial_slots(self.options.optimizer, len(theta), theta.dtype))
 
-    def ask(self, state: State, round: int, rows: Rows) -> Sequence[Chunk]:
+    def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
         """Return rounds of `population_size` jobs until there are enough timesteps."""
         given = self.options
         return round_of_jobs(
@@ -87,11 +87,11 @@ class EvolutionStrategy(PairedStrategy):
         """Return perturbed thetas."""
         return self.perturbed(state, chunk, self.options.sigma)
 
-    def weights(self, state: State, returns: Float64, rows: Rows) -> Weights:
+    def weights(self, state: State, rows: Rows, fitness: Float64) -> Weights:
         """Return w_i of the pairs."""
-        signs = rows["sign_return"].astype(np.float64) if _by_signs(self.options) else returns
-        fitness = shaped(self.options.fitness_shaping, returns, signs)
-        return Weights(self.pairs.differences(fitness)[np.newaxis])
+        signs = rows["sign_return"].astype(np.float64) if _by_signs(self.options) else fitness
+        utilities = shaped(self.options.fitness_shaping, fitness, signs)
+        return Weights(self.pairs.differences(utilities)[np.newaxis])
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
         """Add weight decay, and take an optimizer step."""

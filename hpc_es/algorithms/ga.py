@@ -22,7 +22,7 @@ from hpc_es.algorithms.parts.genetics import Genome, genomes_of, is_closed, offs
 from hpc_es.algorithms.parts.priority_queue import MaxUniquePriorityQueue
 from hpc_es.algorithms.parts.strategy import Strategy
 from hpc_es.config.options import Count, Probability, option, options
-from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Results, Rows, State, cut
+from hpc_es.core.data import Array, Arrays, Chunk, Float64, Outcome, Poll, Results, Rows, State, cut
 from hpc_es.core.interfaces import Needs, ProgramProblem
 from hpc_es.core.keys import Purpose
 
@@ -107,7 +107,7 @@ class GeneticAlgorithm(Strategy):
         }
         return State(generation, shared, master)
 
-    def ask(self, state: State, round: int, rows: Rows) -> Sequence[Chunk]:
+    def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
         """Return the programs that are new; a generation has one round."""
         count = int(state.shared["count"])
         return [] if round else cut(count, self.chunk_size)
@@ -124,8 +124,8 @@ class GeneticAlgorithm(Strategy):
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
         """Reward the children, keep the best of all, and make the next children."""
         fresh = genomes_of(state.shared["programs"][: int(state.shared["count"])])
-        so_far = best_programs.updated(state.master, results.rows, lambda job: self._text(fresh[job]))
-        rewards_of_fresh = np.nan_to_num(results.rows["return_"], nan=0.0)  # a failed program is worth nothing
+        so_far = best_programs.updated(state.master, results.rows, results.fitness, lambda job: self._text(fresh[job]))
+        rewards_of_fresh = np.nan_to_num(results.fitness, nan=0.0)  # a failed program is worth nothing
         population, best = self._population(state, fresh, rewards_of_fresh.tolist())
         following = state.generation + 1
         rng = self.keys.borrowed(Purpose.GENETICS, following)

@@ -128,7 +128,7 @@ class NoveltySearch(PairedStrategy):
             "theta": thetas[0],
             "parents": thetas,
             "behaviours": np.full((count, width), np.nan, np.float32),  # of the parents; NaN: not known
-            "returns": np.full(count, np.nan),  # of their last probes
+            "returns": np.full(count, np.nan),  # mean fitness of their last probes
             "moved": np.array(ALL),
             "archive": np.zeros((0, width), np.float32),
             **Progress(FIXED.get(self.options.mode, self.options.reward_weight)).arrays(),
@@ -159,7 +159,7 @@ class NoveltySearch(PairedStrategy):
 
     # A generation.
 
-    def ask(self, state: State, round: int, rows: Rows) -> Sequence[Chunk]:
+    def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
         """Return the probes of the parents that were moved, then a round of `population_size` jobs."""
         if round == 0:
             count = self.options.rollouts
@@ -170,16 +170,18 @@ class NoveltySearch(PairedStrategy):
             return cut(self.options.population_size, self.chunk_size, parent=self.chosen(state) + 1)
         return []
 
-    def probed(self, state: State, probes: Rows) -> State:
+    def probed(self, state: State, probes: Rows, fitness: Float64) -> State:
         """Return the state with what the probes say of the parents, in the archive too, and of progress."""
         behaviours, returns = state.shared["behaviours"].copy(), state.shared["returns"].copy()
         entries, best = [], -np.inf
-        measured = np.split(probes, len(probes) // self.options.rollouts)
-        for parent, rows in zip(_to_probe(state, self.options.parents), measured, strict=True):
-            good = rows[~np.isnan(rows["return_"])]
-            if len(good):
-                behaviours[parent] = good[BEHAVIOUR].mean(axis=0, dtype=np.float64)
-                returns[parent] = best = good["return_"].mean()
+        count = self.options.rollouts
+        for place, parent in enumerate(_to_probe(state, self.options.parents)):
+            rollouts = slice(place * count, (place + 1) * count)
+            values = fitness[rollouts]
+            good = ~np.isnan(values)
+            if good.any():
+                behaviours[parent] = probes[BEHAVIOUR][rollouts][good].mean(axis=0, dtype=np.float64)
+                returns[parent] = best = values[good].mean()
                 entries.append(behaviours[parent])
         new = np.reshape(entries, (len(entries), behaviours.shape[1])).astype(np.float32)
         archive = extended(state.shared["archive"], new, self.options.archive_size)
@@ -202,16 +204,16 @@ class NoveltySearch(PairedStrategy):
             found = novelties(outcome.rows[BEHAVIOUR], state.shared["archive"], self.options.neighbours)
         return replace(outcome, rows=with_columns(outcome.rows, {NOVELTY: found}))
 
-    def weights(self, state: State, returns: Float64, rows: Rows) -> Weights:
+    def weights(self, state: State, rows: Rows, fitness: Float64) -> Weights:
         """Return u_i+ - u_i- of the pairs."""
         share = float(state.shared["reward_weight"])
-        fitness = share * centered_ranks(returns) + (1 - share) * centered_ranks(rows[NOVELTY.name])
-        values = self.pairs.differences(fitness)[np.newaxis].astype(self.problem.dtype)
+        utilities = share * centered_ranks(fitness) + (1 - share) * centered_ranks(rows[NOVELTY.name])
+        values = self.pairs.differences(utilities)[np.newaxis].astype(self.problem.dtype)
         return Weights(values, None if values.any() else "all evaluations are equal: no update")
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
         """Move the parent; on a plateau, where it stays, it is probed again all the same."""
-        now, weights = self.probed(state, results.probes), results.prepared
+        now, weights = self.probed(state, results.probes, results.probe_fitness), results.prepared
         parent, thetas = self.chosen(now), self._thetas(now).copy()
         slots = optimizers.slots_of(state.master)
         metrics = {**self._metrics(now, parent, results.rows), "gradient_norm": 0.0, "update_ratio": 0.0}

@@ -139,7 +139,7 @@ class PGPE(PairedStrategy):
         slots = optimizers.initial_slots(self.optimizer, len(theta), theta.dtype)
         return State(0, {"theta": theta, "deviations": deviations}, slots)
 
-    def ask(self, state: State, round: int, rows: Rows) -> Sequence[Chunk]:
+    def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
         """Return rounds of `population_size` jobs until there are enough timesteps, or the most jobs."""
         least, most = self.options.min_timesteps_per_generation, self.options.max_population_size
         return round_of_jobs(round, rows, self.population(state), least, most, chunk_size=self.chunk_size)
@@ -148,11 +148,11 @@ class PGPE(PairedStrategy):
         """Return mu + s z and mu - s z."""
         return self.perturbed(state, chunk, 1.0, state.shared["deviations"])
 
-    def weights(self, state: State, returns: Float64, rows: Rows) -> Weights:
+    def weights(self, state: State, rows: Rows, fitness: Float64) -> Weights:
         """Return the weights of z and of its square."""
-        fitness = shaped(self.options.fitness_shaping, returns, returns)
-        values = np.stack([self.pairs.differences(fitness) / 2, fitness.mean(axis=1) - fitness.mean()])
-        return Weights(values, nothing_to_learn(returns.ravel(), 1))
+        utilities = shaped(self.options.fitness_shaping, fitness, fitness)
+        values = np.stack([self.pairs.differences(utilities) / 2, utilities.mean(axis=1) - utilities.mean()])
+        return Weights(values, nothing_to_learn(fitness.ravel(), 1))
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
         """Take an optimizer step, and change the standard deviations."""

@@ -15,7 +15,7 @@ import numpy as np
 from hpc_es.algorithms.parts import best_programs
 from hpc_es.algorithms.parts.strategy import Strategy
 from hpc_es.config.options import Count, option, options
-from hpc_es.core.data import Array, Chunk, Outcome, Poll, Results, Rows, State, cut
+from hpc_es.core.data import Array, Chunk, Float64, Outcome, Poll, Results, Rows, State, cut
 from hpc_es.core.interfaces import Needs, ProgramProblem
 from hpc_es.core.keys import Purpose
 
@@ -48,7 +48,7 @@ class RandomSearch(Strategy):
         """Nothing found."""
         return State(0, {}, best_programs.nothing(self.problem.length))
 
-    def ask(self, state: State, round: int, rows: Rows) -> Sequence[Chunk]:
+    def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
         """Return one round of `programs_per_generation`."""
         count = self.options.programs_per_generation
         return [] if round else cut(count, self.chunk_size)
@@ -73,7 +73,9 @@ class RandomSearch(Strategy):
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
         """Keep the best, and the first correct one."""
-        so_far = best_programs.updated(state.master, results.rows, partial(self._program, state.generation))
+        so_far = best_programs.updated(
+            state.master, results.rows, results.fitness, partial(self._program, state.generation)
+        )
         return State(state.generation + 1, {}, so_far), best_programs.metrics(so_far)
 
     def _program(self, generation: int, job: int) -> str:

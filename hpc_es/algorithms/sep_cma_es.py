@@ -90,10 +90,10 @@ class SepCMAES(DistributionStrategy):
         deviations = state.shared["deviations"] * self.problem.dtype.type(state.shared["sigma"])
         return self.perturbed(state, chunk, 1.0, deviations)
 
-    def weights(self, state: State, rows: Rows) -> Array:
+    def weights(self, state: State, rows: Rows, fitness: Float64) -> Array:
         """Return the weights of z and of its square, float64[2, samples]."""
         weights = constants(self.problem.size, self.population(state)).weights
-        return np.tile(of_samples(weights, rows["return_"], share_ties=False), (2, 1))
+        return np.tile(of_samples(weights, fitness, share_ties=False), (2, 1))
 
     def contribute(self, state: State, prepared: Ranked, block: int) -> Arrays:
         """Return the sums of w z and of w z^2 over a block of parameters."""

@@ -56,9 +56,9 @@ class SNES(DistributionStrategy):
         """Return m + sigma z."""
         return self.perturbed(state, chunk, 1.0, state.shared["deviations"])
 
-    def weights(self, state: State, rows: Rows) -> Array:
+    def weights(self, state: State, rows: Rows, fitness: Float64) -> Array:
         """Return the utilities, for z and for its square, float64[2, samples]."""
-        return np.tile(of_samples(utilities(len(rows)), rows["return_"]), (2, 1))
+        return np.tile(of_samples(utilities(len(rows)), fitness), (2, 1))
 
     def contribute(self, state: State, prepared: Ranked, block: int) -> Arrays:
         """Return the sums of u z and of u z^2 over a block of parameters."""

@@ -70,9 +70,9 @@ class XNES(DistributionStrategy):
         steps = self._samples.steps(state.generation, self.population(state), jobs, shape)
         return Explicit(self.problem.layout, (theta + state.shared["sigma"] * steps).astype(theta.dtype, copy=False))
 
-    def weights(self, state: State, rows: Rows) -> Float64:
+    def weights(self, state: State, rows: Rows, fitness: Float64) -> Float64:
         """Return the utilities, float64[samples]."""
-        return of_samples(utilities(len(rows)), rows["return_"])
+        return of_samples(utilities(len(rows)), fitness)
 
     def blocks(self, state: State) -> int:
         """Return the blocks of rows of G, which is summed only where its rank may be full."""

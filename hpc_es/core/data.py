@@ -43,6 +43,7 @@ BEHAVIOUR = "behaviour"  # the name of the column that `behaviour` makes
 INFO = "info"  # of the column that `info_numbers` makes
 
 Rows = npt.NDArray[np.void]  # row_dtype(columns)[jobs]; a failed job has the return NaN
+NO_FITNESS: Float64 = np.zeros(0)  # of no jobs
 
 
 @lru_cache(maxsize=64)
@@ -239,6 +240,8 @@ class Results:
     blocks: Sequence[Arrays] = ()  # what `contribute` gave, in block order
     prepared: Any = None  # what `prepare` made of the rows
     probes: Rows = field(default_factory=lambda: np.zeros(0, row_dtype()))  # of the probe jobs, in job order
+    fitness: Float64 = field(default_factory=lambda: NO_FITNESS)  # float64[training jobs], see `Problem.fitness`
+    probe_fitness: Float64 = field(default_factory=lambda: NO_FITNESS)  # float64[probe jobs]
 
 
 # What a policy sees and does.

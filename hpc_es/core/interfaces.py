@@ -3,11 +3,12 @@
 One generation (`training/generation.py`):
 
     state    = world.broadcast(state)                        rank 0 is the master: it owns the state
-    chunks   = algorithm.ask(state, round, rows)             the same list on every rank; [] ends the generation
+    chunks   = algorithm.ask(state, round, rows, fitness)    the same list on every rank; [] ends the generation
     mine     = work.evaluate(algorithm, state, chunks)       chunks are handed out on demand
     rows     = world.allgather(mine)                         one row a job, in job order, on every rank
-    state    = algorithm.probed(state, probes)               on every rank, after a round with probes
-    prepared = algorithm.prepare(state, rows)                on every rank, once
+    fitness  = problem.fitness(rows, carried)                one number a job, which algorithms rank, on every rank
+    state    = algorithm.probed(state, probes, fitness)      on every rank, after a round with probes
+    prepared = algorithm.prepare(state, rows, fitness)       on every rank, once
     blocks   = algorithm.contribute(state, prepared, block)  each rank computes its share of the blocks
     state    = algorithm.tell(state, results)                on rank 0
     state    = problem.merge(carried, units)                 on rank 0: what the problem itself has learned
@@ -34,6 +35,7 @@ from hpc_es.core.data import (
     Carried,
     Chunk,
     Column,
+    Float64,
     Jobs,
     Json,
     Outcome,
@@ -105,6 +107,16 @@ class Problem(Protocol):
 
     def unit(self, parts: Sequence[Arrays]) -> Arrays:
         """Return what a unit has taught, of what its jobs have, in their order; on rank 0 only."""
+        ...
+
+    def fitness(self, rows: Rows, carried: Carried) -> Float64:
+        """Return what algorithms rank, float64[jobs]: higher is better, NaN of a job that is not to be ranked.
+
+        `rows` are those of all training jobs of the generation so far, or of all its probes, and there is one at least.
+        `carried` has the shared arrays only. A job whose return is NaN has failed, whatever its fitness. The result
+        must depend on nothing else: every rank calls this, and so does a run that computes a generation again, from
+        rows without the column of `report.info`.
+        """
         ...
 
     def metrics(self, carried: Carried) -> Mapping[str, float]:
@@ -226,10 +238,10 @@ class Algorithm(Protocol):
         """Return the state before generation 0, without what the problem carries; the same on every rank."""
         ...
 
-    def ask(self, state: State, round: int, rows: Rows) -> Sequence[Chunk]:
+    def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
         """Return the chunks of a round, the same on every rank; none where the generation is complete.
 
-        `rows` are those of the training jobs of the rounds before, in job order.
+        `rows` and `fitness` are those of the training jobs of the rounds before, in job order.
         """
         ...
 
@@ -237,16 +249,16 @@ class Algorithm(Protocol):
         """Evaluate a chunk, whatever its purpose."""
         ...
 
-    def probed(self, state: State, probes: Rows) -> State:
+    def probed(self, state: State, probes: Rows, fitness: Float64) -> State:
         """Return the state for the next rounds of the generation, and for its update; on every rank.
 
-        Called after rounds with probes only: `state` is that of the generation's begin, and `probes` are the rows of
-        its probe jobs so far, in job order. `tell` gets the state of the begin, and calls this itself.
+        Called after rounds with probes only: `state` is that of the generation's begin, and `probes` and `fitness` are
+        those of its probe jobs so far, in job order. `tell` gets the state of the begin, and calls this itself.
         """
         ...
 
-    def prepare(self, state: State, rows: Rows) -> Any:
-        """Return what `contribute` needs of the rows of all training jobs; on every rank, once a generation."""
+    def prepare(self, state: State, rows: Rows, fitness: Float64) -> Any:
+        """Return what `contribute` needs of the rows and the fitness of all training jobs; on every rank, once."""
         ...
 
     def blocks(self, state: State) -> int:

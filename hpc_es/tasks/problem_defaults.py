@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.core.data import Array, Arrays, Carried, Column, Results, Rows, State
+from hpc_es.core.data import Array, Arrays, Carried, Column, Float64, Results, Rows, State
 from hpc_es.core.interfaces import Cutting, Evaluation
 from hpc_es.core.keys import Keys
 from hpc_es.core.places import RunPlace
@@ -42,6 +42,11 @@ class ProblemDefaults:
         """Return the only part: chunks are whole units."""
         (whole,) = parts
         return whole
+
+    def fitness(self, rows: Rows, carried: Carried) -> Float64:
+        """Return the returns."""
+        returns: Float64 = rows["return_"]
+        return returns
 
     def metrics(self, carried: Carried) -> Mapping[str, float]:
         """Return nothing."""
@@ -111,3 +116,8 @@ class VectorTask:
 
     def close(self) -> None:
         """Do nothing: it holds nothing."""
+
+
+def ranks_returns(problem: object) -> bool:
+    """Return whether the fitness of a problem is the return, as above."""
+    return getattr(type(problem), "fitness", None) is ProblemDefaults.fitness

@@ -20,7 +20,7 @@ from hpc_es.mpi.work import Work
 from hpc_es.mpi.world import World
 from hpc_es.training.build import Parts
 from hpc_es.training.executors import HEADER, Evaluated, MpiExecutor
-from hpc_es.training.generation import Generation
+from hpc_es.training.generation import Generation, fitness_of
 
 TASK, RESULT = 4, 5  # tags beside those of Work
 END = -1
@@ -53,7 +53,8 @@ class Asynchronous:
         number = current().generation
         if not self._workers:
             while go_on():
-                evaluated = self._evaluated(*self._executor.evaluate_here(Generation(self._parts, current())))
+                state = current()
+                evaluated = self._evaluated(state, *self._executor.evaluate_here(Generation(self._parts, state)))
                 if len(self._reports):
                     self._reports.collect(self._world)
                 yield Update(evaluated, 0)
@@ -64,8 +65,8 @@ class Asynchronous:
                 versions[worker] = self._hand_out(worker, number, current())
                 number += 1
             while versions:
-                worker, evaluated = self._arrived()
-                yield Update(evaluated, current().generation - versions.pop(worker))
+                worker, received = self._arrived()
+                yield Update(self._evaluated(current(), *received), current().generation - versions.pop(worker))
                 if go_on():
                     versions[worker] = self._hand_out(worker, number, current())
                     number += 1
@@ -84,7 +85,8 @@ class Asynchronous:
         self._world.send(worker, TASK, to_words(encode({"number": np.array(number), **state.shared})))
         return state.generation
 
-    def _arrived(self) -> tuple[int, Evaluated]:
+    def _arrived(self) -> tuple[int, tuple[Rows, Arrays, npt.NDArray[np.void]]]:
+        """Return what a worker sent: its rank, the rows and arrays of its chunk, HEADER[1]."""
         self._world.wait_until(lambda: bool(self._work.arrived))
         worker, words = self._work.arrived.popleft()
         told = decode(from_words(words))
@@ -92,10 +94,11 @@ class Asynchronous:
             self._reports.receive([told.pop(FAILURES)])
         rows = np.frombuffer(told.pop("rows").tobytes(), self._parts.row)
         header = np.frombuffer(told.pop("header").tobytes(), HEADER)
-        return worker, self._evaluated(rows, {name.removeprefix(ARRAY): told[name] for name in told}, header)
+        return worker, (rows, {name.removeprefix(ARRAY): told[name] for name in told}, header)
 
-    def _evaluated(self, rows: Rows, arrays: Arrays, header: npt.NDArray[np.void]) -> Evaluated:
-        return Evaluated(header, Results(rows, [arrays]), np.zeros(0, self._parts.row))
+    def _evaluated(self, state: State, rows: Rows, arrays: Arrays, header: npt.NDArray[np.void]) -> Evaluated:
+        results = Results(rows, [arrays], fitness=fitness_of(self._parts, state, rows))
+        return Evaluated(header, results, np.zeros(0, self._parts.row))
 
     def serve_worker(self, state: State) -> None:
         """Evaluate chunk after chunk until rank 0 ends the phase."""

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from hpc_es.config.loading import draft
 from hpc_es.config.sections import Config
 from hpc_es.config.validation import without
 from hpc_es.core.acting import Policy
-from hpc_es.core.data import State, row_dtype
+from hpc_es.core.data import Carried, State, row_dtype
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.interfaces import Algorithm, Cutting, Problem, Task
 from hpc_es.core.keys import Keys
@@ -45,6 +46,14 @@ class Parts:
     def initial(self) -> State:
         """Return the state before generation 0."""
         return self.problem.carried().added_to(self.algorithm.initial())
+
+    def carried(self, state: State) -> Carried:
+        """Return the arrays that the problem carries in a state and that every rank has."""
+        return Carried({name: state.shared[name] for name in self._carried_names})
+
+    @cached_property
+    def _carried_names(self) -> tuple[str, ...]:
+        return tuple(self.problem.carried().shared)
 
 
 def valid_config(data: Mapping[str, Any], output: Path | None = None) -> Config:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from hpc_es.config.sections import Config
-from hpc_es.core.data import State
+from hpc_es.core.data import NO_FITNESS, State
 from hpc_es.core.errors import RunError
 from hpc_es.mpi.work import evaluators
 from hpc_es.mpi.world import World
@@ -59,7 +59,7 @@ class ChunkPlan:
         """Return what to say of ranks that will have nothing to do."""
         if getattr(self._config.algorithm, "updates", "") == "asynchronous":
             return None
-        jobs = trained(self._parts.algorithm.ask(state, 0, np.zeros(0, self._parts.row)))
+        jobs = trained(self._parts.algorithm.ask(state, 0, np.zeros(0, self._parts.row), NO_FITNESS))
         size = least_size(self._config, self._is_free, self._parts.unit)
         given = self._config.mpi.master_evaluates
         return told_idle(jobs, size, self._world.size, given, self._is_free) if jobs else None

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpc_es.config.kinds import module
 from hpc_es.config.sections import Config
-from hpc_es.core.data import Chunk, row_dtype
+from hpc_es.core.data import NO_FITNESS, Chunk, row_dtype
 from hpc_es.core.keys import Keys
 from hpc_es.mpi.work import evaluators
 from hpc_es.training.build import cutting_of, unit_of
@@ -51,7 +51,7 @@ def idle_on(config: Config, problem: object, ranks: int) -> str | None:
         build = module("algorithms", config.algorithm.kind).build
         algorithm = build(config.algorithm, problem, None, Keys(config.seed), unit)
         state = problem.carried().added_to(algorithm.initial())  # type: ignore[attr-defined]
-        jobs = trained(algorithm.ask(state, 0, np.zeros(0, row_dtype())))
+        jobs = trained(algorithm.ask(state, 0, np.zeros(0, row_dtype()), NO_FITNESS))
     is_free = cutting_of(config, problem) != "fixed"
     size = least_size(config, is_free, unit)
     return told_idle(jobs, size, ranks, config.mpi.master_evaluates, is_free) if jobs else None

@@ -8,7 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.core.data import Arrays, Chunk, Outcome, Poll, Purpose, Results, Rows, State, cut, numbered
+from hpc_es.core.data import (
+    NO_FITNESS,
+    Arrays,
+    Chunk,
+    Float64,
+    Outcome,
+    Poll,
+    Purpose,
+    Results,
+    Rows,
+    State,
+    cut,
+    numbered,
+)
+from hpc_es.core.errors import RunError
+from hpc_es.tasks.problem_defaults import ranks_returns
 from hpc_es.training.build import Parts
 from hpc_es.training.cutting import Plan, recut
 
@@ -54,6 +69,7 @@ class Generation:
         self.chunks: list[Chunk] = []  # of all rounds so far
         self._rows: dict[int, Rows] = {}  # by the index of the chunk
         self._training_rows = np.zeros(0, parts.row)
+        self._fitness = self._probe_fitness = NO_FITNESS  # of the training jobs and of the probes so far
         self._prepared: Any = None
 
     # Evaluation.
@@ -62,7 +78,9 @@ class Generation:
         """Return the chunks of the next round, once `add` was called for the last one; none where all is evaluated."""
         if self.round and not self.train:
             return []
-        asked = self.parts.algorithm.ask(self.state, self.round, self._training_rows) if self.train else []
+        asked: Sequence[Chunk] = ()
+        if self.train:
+            asked = self.parts.algorithm.ask(self.state, self.round, self._training_rows, self._fitness)
         new = recut(asked, self._plan.cut, self._ranks)
         if self.round == 0:
             measuring = cut(self._evaluation_jobs, self._plan.evaluated, purpose="evaluate")
@@ -79,26 +97,35 @@ class Generation:
     def add(self, rows: Mapping[int, Rows]) -> None:
         """Take the rows of the round, by the index of their chunk."""
         self._rows.update(rows)
-        self._training_rows = self.rows("train")
+        if not self.train:
+            return
+        self._take_training(self.rows("train"))
         if any(chunk.purpose == "probe" and chunk.index in rows for chunk in self.chunks):
-            self.state = self.parts.algorithm.probed(self._before, self.rows("probe"))
+            self._take_probes(self.rows("probe"))
 
     def rows(self, purpose: Purpose) -> Rows:
         """Return the rows of the chunks of one purpose, in job order."""
         rows = [self._rows[chunk.index] for chunk in self.chunks if chunk.purpose == purpose]
         return np.concatenate(rows) if rows else np.zeros(0, self.parts.row)
 
+    def _take_training(self, rows: Rows) -> None:
+        self._training_rows, self._fitness = rows, fitness_of(self.parts, self._before, rows)
+
+    def _take_probes(self, rows: Rows) -> None:
+        self._probe_fitness = fitness_of(self.parts, self._before, rows)
+        self.state = self.parts.algorithm.probed(self._before, rows, self._probe_fitness)
+
     # Update.
 
     def replay(self, rows: Rows, probes: Rows) -> None:
         """Take the rows of all training jobs and probes from elsewhere, in place of an evaluation."""
-        self._training_rows = rows
+        self._take_training(rows)
         if len(probes):
-            self.state = self.parts.algorithm.probed(self._before, probes)
+            self._take_probes(probes)
 
     def prepare(self) -> None:
         """Compute what the blocks need of the rows."""
-        self._prepared = self.parts.algorithm.prepare(self.state, self._training_rows)
+        self._prepared = self.parts.algorithm.prepare(self.state, self._training_rows, self._fitness)
 
     @property
     def blocks(self) -> int:
@@ -112,4 +139,26 @@ class Generation:
     def results(self, gathered: Gathered, probes: Rows | None = None) -> Results:
         """Return what the update needs; `probes` are those of `replay`."""
         probes = self.rows("probe") if probes is None else probes
-        return Results(self._training_rows, gathered.chunk_arrays, gathered.blocks, self._prepared, probes)
+        return Results(
+            *(self._training_rows, gathered.chunk_arrays, gathered.blocks, self._prepared, probes),
+            fitness=self._fitness,
+            probe_fitness=self._probe_fitness,
+        )
+
+
+def fitness_of(parts: Parts, state: State, rows: Rows) -> Float64:
+    """Return the fitness that the problem derives from the rows of all jobs of a kind, float64[jobs].
+
+    NaN of those that failed, whatever the problem says. RunError where it has another shape.
+    """
+    if not len(rows):
+        return NO_FITNESS
+    fitness = parts.problem.fitness(rows, parts.carried(state))
+    if ranks_returns(parts.problem):
+        return fitness
+    values = np.array(fitness, np.float64)
+    if values.shape != rows.shape:
+        expected = f"expected one number of each job, float64[{len(rows)}]"
+        raise RunError(f"the fitness of the task: {expected}, found shape {list(values.shape)}")
+    values[np.isnan(rows["return_"])] = np.nan
+    return values

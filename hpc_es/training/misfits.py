@@ -12,6 +12,7 @@ from hpc_es.core.data import Box
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Needs, Offers, Problem, Task
 from hpc_es.report.export import is_exportable, is_installed
+from hpc_es.tasks.problem_defaults import ranks_returns
 
 
 def needs(config: Config) -> Needs:
@@ -87,6 +88,9 @@ def of_problem(config: Config, problem: Problem) -> Iterator[Misfit]:
     algorithm = module("algorithms", config.algorithm.kind)
     if hasattr(algorithm, "misfits"):
         yield from algorithm.misfits(config.algorithm, problem)
+    if needs(config).gradients and not ranks_returns(problem):
+        text = f"is {config.algorithm.kind!r}, which follows gradients of returns, but the task derives a fitness"
+        yield "algorithm.kind", f"{text} of its own: expected an algorithm that ranks jobs, such as 'es' or 'cma_es'"
 
 
 def of_acting(config: Config, task: Task, policy: Policy | None) -> Iterator[Misfit]:

@@ -15,7 +15,7 @@ from hpc_es.algorithms.parts.gradient import GRADIENT
 from hpc_es.config.loading import load, validate
 from hpc_es.config.sections import Config
 from hpc_es.config.yaml_text import override
-from hpc_es.core.data import EPISODE_LENGTH, ROW, SIGN_RETURN, Chunk, Results, State, row_dtype
+from hpc_es.core.data import EPISODE_LENGTH, NO_FITNESS, ROW, SIGN_RETURN, Chunk, Results, State, row_dtype
 from hpc_es.core.errors import CheckpointError, ConfigError, UserError
 from hpc_es.mpi.world import World
 from hpc_es.storage.checkpoint import load as load_checkpoint
@@ -125,9 +125,9 @@ def test_the_entropy_counts_with_its_weight() -> None:
 
 def test_a_batch_is_cut_into_chunks_unless_updates_are_asynchronous() -> None:
     algorithm = built("mpi.chunk_size=4")
-    assert algorithm.ask(algorithm.initial(), 0, np.zeros(0, ROW)) == [Chunk(0, 0, 4), Chunk(1, 4, 2)]
+    assert algorithm.ask(algorithm.initial(), 0, np.zeros(0, ROW), NO_FITNESS) == [Chunk(0, 0, 4), Chunk(1, 4, 2)]
     alone = built("mpi.chunk_size=4", "algorithm.updates=asynchronous")
-    assert alone.ask(alone.initial(), 0, np.zeros(0, ROW)) == [Chunk(0, 0, 6)]
+    assert alone.ask(alone.initial(), 0, np.zeros(0, ROW), NO_FITNESS) == [Chunk(0, 0, 6)]
 
 
 @pytest.mark.long
@@ -181,7 +181,7 @@ def test_a_sample_has_the_loss_of_its_batch(name: str) -> None:
     overrides = (*SAMPLED[name], "algorithm.value_weight=0.5", "algorithm.entropy={start: 0.2, episodes: 60}")
     plain = built(*overrides)
     algorithm, state = plain.keeping_samples(), plain.initial()
-    chunks = plain.ask(state, 0, np.zeros(0, ROW))
+    chunks = plain.ask(state, 0, np.zeros(0, ROW), NO_FITNESS)
     outcomes, expected = ([each.evaluate(state, chunk, nothing) for chunk in chunks] for each in (algorithm, plain))
     results = Results(np.concatenate([one.rows for one in outcomes]), [one.arrays for one in outcomes])
     assert all(

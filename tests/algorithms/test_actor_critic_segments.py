@@ -19,7 +19,7 @@ from hpc_es.algorithms.parts.gradient import GRADIENT
 from hpc_es.config.loading import validate
 from hpc_es.config.sections import Config
 from hpc_es.config.yaml_text import override
-from hpc_es.core.data import Chunk, Outcome, Results, State
+from hpc_es.core.data import NO_FITNESS, Chunk, Outcome, Results, State
 from hpc_es.core.errors import ConfigError, RunError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.mpi.world import World
@@ -56,7 +56,7 @@ def built(*overrides: str) -> Any:
 
 
 def update(algorithm: Any, state: State) -> Outcome:
-    (chunk,) = algorithm.ask(state, 0, np.zeros(0))
+    (chunk,) = algorithm.ask(state, 0, np.zeros(0), NO_FITNESS)
     outcome: Outcome = algorithm.evaluate(state, chunk, nothing)
     return outcome
 

@@ -124,7 +124,7 @@ def test_weights_by_distance_are_summed_only_where_the_path_may_be_long(path: fl
     rows = generation(made, state).rows
     rows["return_"] = np.arange(8) // 2
     told = replace(state, shared={**state.shared, "path_length": np.array(path)})
-    assert len(made.weights(told, rows).each) == kinds
+    assert len(made.weights(told, rows, rows["return_"]).each) == kinds
 
 
 def test_a_failed_evaluation_is_as_bad_as_the_largest_cost_but_is_known_to_have_failed() -> None:

@@ -52,9 +52,15 @@ def rows_of(returns: Sequence[float]) -> Any:
 
 def told(made: Any, state: State, returns: Sequence[float], validation: Sequence[float] = ()) -> State:
     """The state after these returns of children and of validation episodes."""
-    rows = rows_of(returns)
-    told: State = made.tell(state, Results(rows, [], (), made.prepare(state, rows), rows_of(validation)))[0]
+    told: State = made.tell(state, results_of(made, state, returns, validation))[0]
     return told
+
+
+def results_of(made: Any, state: State, returns: Sequence[float], validation: Sequence[float] = ()) -> Results:
+    """The results of children and of validation episodes with these returns."""
+    rows, probes = rows_of(returns), rows_of(validation)
+    fitness, of_probes = rows["return_"], probes["return_"]
+    return Results(rows, [], (), made.prepare(state, rows, fitness), probes, fitness, of_probes)
 
 
 def keys_of(state: State) -> list[list[list[int]]]:
@@ -224,9 +230,9 @@ def test_nothing_moves_where_nothing_can_be_learned(returns: list[float], notice
     made = deep_ga(population_size=4, random=True)
     for state in (made.initial(), after(made, 2)):
         rows = rows_of(returns)
-        results = Results(rows, [], (), made.prepare(state, rows), rows_of([]))
+        results = results_of(made, state, returns)
         new, metrics = made.tell(state, results)
-        assert made.ask(state, 1, rows) == []
+        assert made.ask(state, 1, rows, rows["return_"]) == []
         assert {name: array.tobytes() for name, array in new.shared.items()} == {
             name: array.tobytes() for name, array in state.shared.items()
         }
@@ -241,7 +247,8 @@ def test_the_best_and_the_elite_are_validated_on_the_same_episodes() -> None:
     """Chunks of one centre: the elite is 0, child i is i + 1; of five returns the elite replaces the third best."""
     made = deep_ga(population_size=5, validate_top=3, validation_episodes=6)
     state = made.initial()
-    chunks = made.ask(state, 1, rows_of([1, 5, np.nan, 4, 2]))
+    rows = rows_of([1, 5, np.nan, 4, 2])
+    chunks = made.ask(state, 1, rows, rows["return_"])
     assert [(each.parent, each.first_job, each.jobs) for each in chunks] == [
         *((0, 0, 4), (0, 4, 2)),
         *((2, 6, 4), (2, 10, 2)),
@@ -250,15 +257,15 @@ def test_the_best_and_the_elite_are_validated_on_the_same_episodes() -> None:
     assert {each.purpose for each in chunks} == {"probe"}
     assert [list(made.jobs(state, each).groups) for each in chunks] == [[0, 1, 2, 3], [4, 5]] * 3
     assert np.array_equal(made.centre(state, 4), made.genomes.vector(state, 3))
-    assert made.ask(state, 2, rows_of([1, 5, np.nan, 4, 2])) == []
+    assert made.ask(state, 2, rows, rows["return_"]) == []
 
 
 def test_an_objective_is_validated_once_and_a_policy_by_thirty_episodes() -> None:
     made, rows = deep_ga(population_size=3), rows_of([1, 2, 3])
-    assert sum(each.jobs for each in made.ask(made.initial(), 1, rows)) == 4 * 30
+    assert sum(each.jobs for each in made.ask(made.initial(), 1, rows, rows["return_"])) == 4 * 30
     made.problem.evaluation_episodes = 1
-    assert sum(each.jobs for each in made.ask(made.initial(), 1, rows)) == 4
-    assert deep_ga(population_size=3, validation_episodes=0).ask(made.initial(), 1, rows) == []
+    assert sum(each.jobs for each in made.ask(made.initial(), 1, rows, rows["return_"])) == 4
+    assert deep_ga(population_size=3, validation_episodes=0).ask(made.initial(), 1, rows, rows["return_"]) == []
 
 
 def test_metrics_tell_of_the_elite_and_the_parents() -> None:

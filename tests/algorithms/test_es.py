@@ -118,7 +118,13 @@ def start(es: EvolutionStrategy) -> State:
 
 
 def asked(es: EvolutionStrategy, state: State | None = None, round: int = 0, before: Rows | None = None) -> list[Chunk]:
-    return list(es.ask(state or start(es), round, np.zeros(0, ROW) if before is None else before))
+    rows = np.zeros(0, ROW) if before is None else before
+    return list(es.ask(state or start(es), round, rows, rows["return_"]))
+
+
+def prepared_by(es: EvolutionStrategy, state: State, rows: Rows) -> Any:
+    """What the strategy makes of rows whose fitness is the return."""
+    return es.prepare(state, rows, rows["return_"])
 
 
 def rows_of(es: EvolutionStrategy, state: State | None = None) -> Rows:
@@ -131,7 +137,7 @@ def told(
 ) -> tuple[State, Any]:
     """The next state and the metrics, as the loop makes them."""
     state, problem = state or start(es), es.problem
-    prepared = es.prepare(state, rows)
+    prepared = es.prepare(state, rows, rows["return_"])
     blocks = [es.contribute(state, prepared, block) for block in range(es.blocks(state))]
     after, metrics = es.tell(state, Results(rows, [], blocks, prepared))
     carried = problem.merge(problem.carried().found_in(state), learned)
@@ -175,7 +181,7 @@ def test_the_update_by_hand(options: dict[str, Any], step: list[float]) -> None:
 def test_weights_by_hand() -> None:  # T36, T43
     for returns, weights in (([3, 1, 2, 9], [2 / 3, -2 / 3]), ([-5.21, -4.81, -4.61, -5.41], [-1 / 3, 1])):
         es = strategy(noise=Given(UNITS), population_size=4)
-        found = es.prepare(es.initial(), rows(returns))
+        found = prepared_by(es, es.initial(), rows(returns))
         np.testing.assert_allclose(found.values, [weights], rtol=1e-6)
         assert (found.count, found.values.dtype) == (4, np.float32)
 
@@ -192,7 +198,7 @@ def test_weights_by_hand() -> None:  # T36, T43
 def test_shapings_by_hand(shaping: str, weights: list[float]) -> None:
     """Returns 5, 5, 4, 7 rank 1.5, 1.5, 0, 3; signs 3, -1, 1, 2 rank 3, 0, 1, 2."""
     es = strategy(noise=Given(UNITS), population_size=4, fitness_shaping=shaping)
-    found = es.prepare(es.initial(), rows([5, 5, 4, 7], [3, -1, 1, 2]))
+    found = prepared_by(es, es.initial(), rows([5, 5, 4, 7], [3, -1, 1, 2]))
     np.testing.assert_allclose(found.values, [weights], atol=1e-7)
 
 
@@ -284,7 +290,7 @@ def test_a_failed_pair_is_dropped_whole(shaping: str, failing: int) -> None:
     returns[2 + failing] = np.nan
     three = strategy(noise=Given([[1, 0], [7, 7], [0, 1]]), population_size=6, fitness_shaping=shaping)
     two = strategy(noise=Given(UNITS), population_size=4, fitness_shaping=shaping)
-    assert three.prepare(three.initial(), rows(returns)).count == 4
+    assert prepared_by(three, three.initial(), rows(returns)).count == 4
     assert np.array_equal(moved(three, rows(returns)), moved(two, rows([3, 1, 8, -1])))
 
 
@@ -316,7 +322,7 @@ def test_a_round_has_population_size_jobs_two_a_pair() -> None:  # T48
     chunks = asked(es)
     assert [chunk.jobs for chunk in chunks] == [16] * 31 + [4]
     assert [job for chunk in chunks for job in chunk.job_numbers] == list(range(500))
-    assert es.prepare(es.initial(), rows([0.0] * 500)).values.shape == (1, 250)
+    assert prepared_by(es, es.initial(), rows([0.0] * 500)).values.shape == (1, 250)
 
 
 def test_further_rounds_go_on_with_the_numbers() -> None:
@@ -504,7 +510,7 @@ def test_blocks_cover_all_parameters_once(size: int) -> None:
     """Against the whole sum at once; each direction scaled by its weight."""
     es = strategy(np.zeros(size, np.float32), population_size=6, fitness_shaping="none")
     returns, state = rows([3, 1, 0, 0, -2, 5]), es.initial()
-    prepared = es.prepare(state, returns)
+    prepared = es.prepare(state, returns, returns["return_"])
     assert es.blocks(state) == -(-size // BLOCK)
     whole = sum(
         weight * es.noise.direction(0, pair, 0, size).astype(np.float64) for pair, weight in enumerate([2, 0, -7])
@@ -517,7 +523,7 @@ def test_blocks_cover_all_parameters_once(size: int) -> None:
 def test_blocks_may_be_computed_in_any_order() -> None:
     es = strategy(np.zeros(2 * BLOCK + 3, np.float32), population_size=6)
     state = es.initial()
-    prepared = es.prepare(state, rows([3, 1, 0, 0, -2, 5]))
+    prepared = prepared_by(es, state, rows([3, 1, 0, 0, -2, 5]))
     forwards = [es.contribute(state, prepared, block)["sums"][0] for block in range(3)]
     backwards = [es.contribute(state, prepared, block)["sums"][0] for block in (2, 1, 0)][::-1]
     assert all(np.array_equal(a, b) for a, b in zip(forwards, backwards, strict=True))
@@ -527,7 +533,7 @@ def test_the_contribution_is_that_of_the_states_generation() -> None:
     es = strategy(population_size=2)
     state = es.initial()
     later = State(1, state.shared, state.master)
-    prepared = es.prepare(state, rows([1, 0]))
+    prepared = prepared_by(es, state, rows([1, 0]))
     now, then = (es.contribute(each, prepared, 0)["sums"][0] for each in (state, later))
     assert not np.array_equal(now, then)
 
@@ -568,7 +574,7 @@ def test_a_problem_of_float64_is_searched_in_float64() -> None:
     state = es.initial()
     (outcome,) = [es.evaluate(state, chunk, nothing) for chunk in asked(es)]
     np.testing.assert_allclose(problem.seen[0][0], [1 + 1e-9 + 0.1, 3], rtol=1e-15)
-    prepared = es.prepare(state, outcome.rows)
+    prepared = es.prepare(state, outcome.rows, outcome.rows["return_"])
     np.testing.assert_allclose(prepared.values, [[-4e-10, -0.8]], rtol=1e-5)
     after, _ = told(es, outcome.rows)
     np.testing.assert_allclose(after.theta, [1 + 0.9e-9, 2.8], rtol=1e-13)

@@ -10,7 +10,7 @@ import pytest
 
 from hpc_es.algorithms import ga
 from hpc_es.config.loading import validate
-from hpc_es.core.data import CORRECT, Jobs, Outcome, Results, State, row_dtype
+from hpc_es.core.data import CORRECT, NO_FITNESS, Jobs, Outcome, Results, State, row_dtype
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys
 from hpc_es.tasks.problem_defaults import ProblemDefaults
@@ -43,9 +43,9 @@ def algorithm(problem: Letters, seed: int = 1, **settings: Any) -> ga.GeneticAlg
 
 
 def generation(made: ga.GeneticAlgorithm, state: State) -> tuple[State, Any]:
-    outcomes = [made.evaluate(state, chunk, nothing) for chunk in made.ask(state, 0, NO_ROWS)]
+    outcomes = [made.evaluate(state, chunk, nothing) for chunk in made.ask(state, 0, NO_ROWS, NO_FITNESS)]
     rows = np.concatenate([NO_ROWS, *(outcome.rows for outcome in outcomes)])
-    return made.tell(state, Results(rows, [], []))
+    return made.tell(state, Results(rows, [], [], fitness=rows["return_"]))
 
 
 def share_of_b(program: str) -> float:
@@ -95,7 +95,7 @@ def test_rewards_of_copies_come_from_what_is_known() -> None:
     """Nothing is new without crossover and mutation; the mean reward is that of the copies."""
     made = algorithm(Letters(6, share_of_b), crossover_rate=0.0, mutation_rate=0.0)
     state, _ = generation(made, made.initial())
-    assert made.ask(state, 0, NO_ROWS) == []
+    assert made.ask(state, 0, NO_ROWS, NO_FITNESS) == []
     state, metrics = generation(made, state)
     parents = state.master["parents"][:10]
     assert metrics["population_reward_mean"] == pytest.approx((parents == 1).mean())

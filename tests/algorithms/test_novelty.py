@@ -15,6 +15,7 @@ import hpc_es
 from hpc_es.algorithms.novelty import NOVELTY
 from hpc_es.config.loading import validate
 from hpc_es.core.data import (
+    NO_FITNESS,
     SIGN_RETURN,
     Array,
     Carried,
@@ -55,6 +56,11 @@ def made(cost: Any = sphere, **options: Any) -> Any:
     return dataclasses.replace(strategy("novelty", cost, MU, D4, **given), problem=Placed(cost, np.array(MU)))
 
 
+def prepared_by(es: Any, state: State, rows: Rows) -> Any:
+    """What the strategy makes of rows whose fitness is the return."""
+    return es.prepare(state, rows, rows["return_"])
+
+
 def rows_of(returns: Any, novelties: Any) -> Rows:
     rows = np.zeros(np.size(returns), row_dtype((SIGN_RETURN, behaviour(2))))
     rows["return_"] = np.ravel(returns)
@@ -81,7 +87,7 @@ def test_the_update_mixes_the_ranks_of_return_and_novelty(mode: str, weight: flo
     es = made(mode=mode, reward_weight=weight)
     state = es.initial()
     assert float(state.shared["reward_weight"]) == weight
-    found = es.prepare(state, rows_of(RETURNS, NOVELTIES))
+    found = prepared_by(es, state, rows_of(RETURNS, NOVELTIES))
     if mode == "nsra":
         pairs = [0.1142857143, 0.1428571429, -0.3428571429, -0.5714285714]
         assert found.values[0] == pytest.approx(pairs, rel=1e-9)
@@ -94,7 +100,7 @@ def test_the_parent_follows_the_gradient_and_the_others_stay() -> None:
     state = es.initial()
     results = generation(es, state)
     rows = rows_of(RETURNS, NOVELTIES)
-    prepared = es.prepare(state, rows)
+    prepared = es.prepare(state, rows, rows["return_"])
     results = dataclasses.replace(results, rows=rows, prepared=prepared, blocks=[es.contribute(state, prepared, 0)])
     after, metrics = es.tell(state, results)
     parent = int(after.shared["moved"])
@@ -108,8 +114,8 @@ def test_the_parent_follows_the_gradient_and_the_others_stay() -> None:
 def test_a_failed_job_drops_its_pair() -> None:
     failed = [[1, np.nan], *RETURNS[1:]]
     es = made(mode="nsr")
-    found, whole = es.prepare(es.initial(), rows_of(failed, NOVELTIES)), slice(1, None)
-    alone = es.prepare(es.initial(), rows_of(RETURNS[whole], NOVELTIES[whole]))
+    found, whole = prepared_by(es, es.initial(), rows_of(failed, NOVELTIES)), slice(1, None)
+    alone = prepared_by(es, es.initial(), rows_of(RETURNS[whole], NOVELTIES[whole]))
     assert found.values[0].tolist() == [0, *alone.values[0]] and found.count == 6
 
 
@@ -152,13 +158,13 @@ def test_each_theta_joins_the_archive_once_it_is_known() -> None:
 
 def test_probes_are_of_all_parents_first_and_then_of_the_one_that_was_moved() -> None:
     es = made()
-    chunks = es.ask(es.initial(), 0, rows_of([], []))
+    chunks = es.ask(es.initial(), 0, rows_of([], []), NO_FITNESS)
     assert [(chunk.purpose, chunk.parent, list(chunk.job_numbers)) for chunk in chunks] == [
         ("probe", 1, [0, 1]),
         ("probe", 2, [2, 3]),
         ("probe", 3, [4, 5]),
     ]
-    chunks = es.ask(changed(es.initial(), moved=1), 0, rows_of([], []))
+    chunks = es.ask(changed(es.initial(), moved=1), 0, rows_of([], []), NO_FITNESS)
     assert [(chunk.purpose, chunk.parent, list(chunk.job_numbers)) for chunk in chunks] == [("probe", 2, [0, 1])]
 
 
@@ -166,7 +172,7 @@ def test_a_behaviour_is_the_mean_of_the_rollouts_that_did_not_fail() -> None:
     es = made(parents=2, rollouts=3)
     probes = rows_of([1, 3, np.nan, np.nan, np.nan, np.nan], np.zeros(6))
     probes["behaviour"] = [[1, 2], [2, 4], [9, 9], [9, 9], [9, 9], [9, 9]]
-    after = es.probed(es.initial(), probes)
+    after = es.probed(es.initial(), probes, probes["return_"])
     assert after.shared["archive"].tolist() == [[1.5, 3.0]]
     assert after.shared["returns"][0] == 2.0 and np.isnan(after.shared["returns"][1])
     assert es.chosen(after) in (0, 1)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hpc_es.algorithms.pgpe import Optimizer, Options
-from hpc_es.core.data import Array, State, row_dtype
+from hpc_es.core.data import NO_FITNESS, Array, State, row_dtype
 from tests.algorithms.stepping import D4, Rows, after, following, generation, sphere, strategy
 from tests.toys import nothing
 
@@ -62,7 +62,7 @@ def test_both_halves_of_a_pair_are_mirrored_and_share_their_seeds() -> None:
     expected = MU + S * np.array([[0.5, -1, 0.25], [1.5, 0.75, -0.5], [-0.25, 0.5, 1.25], [-1, -0.75, 0.5]])
     np.testing.assert_allclose(stack[0::2], expected, rtol=1e-12)
     np.testing.assert_allclose(stack[1::2], 2 * MU - expected, rtol=1e-12, atol=1e-15)
-    assert list(made.jobs(state, made.ask(state, 0, np.zeros(0, row_dtype()))[1]).groups) == [2, 2, 3, 3]
+    assert list(made.jobs(state, made.ask(state, 0, np.zeros(0, row_dtype()), NO_FITNESS)[1]).groups) == [2, 2, 3, 3]
 
 
 def test_clipup_moves_by_its_learning_rate_first() -> None:
@@ -200,12 +200,12 @@ def test_rounds_are_added_to_the_least_timesteps_or_the_most_jobs(
         "pgpe", sphere, np.ones(2), population_size=8, min_timesteps_per_generation=least, max_population_size=most
     )
     state, asked, rows = made.initial(), list[int](), np.zeros(0, row_dtype())
-    while chunks := made.ask(state, len(asked), rows):
+    while chunks := made.ask(state, len(asked), rows, rows["return_"]):
         assert chunks[0].first_job == len(rows)
         asked.append(sum(chunk.jobs for chunk in chunks))
         rows = np.concatenate([rows, *(made.evaluate(state, chunk, nothing).rows for chunk in chunks)])
     assert asked == rounds
-    assert made.prepare(state, rows).count == len(rows)
+    assert made.prepare(state, rows, rows["return_"]).count == len(rows)
 
 
 # Mistakes.

@@ -17,7 +17,7 @@ from hpc_es.algorithms.policy_gradient.program_gradient import ProgramBatch, dif
 from hpc_es.algorithms.policy_gradient.queue import imitated, queue_after, queue_nothing
 from hpc_es.algorithms.policy_gradient.token_lstm import lengths
 from hpc_es.algorithms.policy_gradient.writing import write
-from hpc_es.core.data import CORRECT, Array, Outcome, Results, State, row_dtype
+from hpc_es.core.data import CORRECT, NO_FITNESS, Array, Outcome, Results, State, row_dtype
 from hpc_es.core.keys import Keys
 from hpc_es.tasks.programs import task as programs
 from tests.toys import nothing
@@ -39,7 +39,7 @@ def made(chunk_size: int = 4, seed: int = 1, length: int = 4, task: str = "rever
 
 def generation(algorithm: PolicyGradient, state: State) -> tuple[list[Outcome], Results]:
     """Its outcomes in chunk order."""
-    outcomes = [algorithm.evaluate(state, chunk, nothing) for chunk in algorithm.ask(state, 0, NO_ROWS)]
+    outcomes = [algorithm.evaluate(state, chunk, nothing) for chunk in algorithm.ask(state, 0, NO_ROWS, NO_FITNESS)]
     rows = np.concatenate([outcome.rows for outcome in outcomes])
     return outcomes, Results(rows, [outcome.arrays for outcome in outcomes], [])
 
@@ -98,8 +98,8 @@ def test_chunks_share_the_gradient_of_the_batch(options: dict[str, Any]) -> None
 
 def test_asynchronous_updates_have_one_chunk_of_the_whole_batch() -> None:
     algorithm = made(updates="asynchronous", chunk_size=3)
-    assert [chunk.jobs for chunk in algorithm.ask(algorithm.initial(), 0, NO_ROWS)] == [8]
-    assert [chunk.jobs for chunk in made(chunk_size=3).ask(algorithm.initial(), 0, NO_ROWS)] == [3, 3, 2]
+    assert [chunk.jobs for chunk in algorithm.ask(algorithm.initial(), 0, NO_ROWS, NO_FITNESS)] == [8]
+    assert [chunk.jobs for chunk in made(chunk_size=3).ask(algorithm.initial(), 0, NO_ROWS, NO_FITNESS)] == [3, 3, 2]
 
 
 def test_the_loss_is_a_mean_over_the_batch_times_that_of_the_paper() -> None:
@@ -167,7 +167,7 @@ def test_the_baseline_of_an_update_is_that_before_it() -> None:
 def test_a_baseline_equal_to_all_rewards_leaves_no_gradient() -> None:
     algorithm = made(entropy_beta=0.0)
     state = algorithm.initial()
-    chunk = algorithm.ask(state, 0, NO_ROWS)[0]
+    chunk = algorithm.ask(state, 0, NO_ROWS, NO_FITNESS)[0]
     shared = {**state.shared, "baseline": np.full(4, 0.7)}
     writing = algorithm.written(state, chunk)
     even = algorithm.lessons.learned(shared, writing, np.full(chunk.jobs, 0.7), 0, 2)
@@ -406,7 +406,7 @@ def test_without_replays_a_batch_is_executed_whole_and_its_policy_gradient_waits
     assert sum(len(outcome.rows) for outcome in outcomes) == 8
     assert not whole(algorithm, state).any()
     after, _ = algorithm.tell(state, results)
-    assert [chunk.jobs for chunk in algorithm.ask(after, 0, NO_ROWS)] == [4]
+    assert [chunk.jobs for chunk in algorithm.ask(after, 0, NO_ROWS, NO_FITNESS)] == [4]
     assert whole(algorithm, after).any()
 
 

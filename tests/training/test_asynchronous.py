@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 from hpc_es.training.asynchronous import Asynchronous
 from hpc_es.training.failure_reports import FailureReports
+from hpc_es.tasks.problem_defaults import ProblemDefaults
 from hpc_es.training.build import Parts
 from hpc_es.training.executors import MpiExecutor
 from hpc_es.core.data import ROW, Chunk, Outcome, State
@@ -23,7 +24,7 @@ from hpc_es.mpi.guard import guarded
 from hpc_es.mpi.work import GiveUp, Work
 
 class Toy:
-    def ask(self, state, round, rows):
+    def ask(self, state, round, rows, fitness):
         assert round == 0 and rows.dtype == ROW and not len(rows)
         return [Chunk(0, 0, 2)]
     def evaluate(self, state, chunk, poll):
@@ -45,7 +46,7 @@ def phase():
     global work
     work = work or Work(world, "on_demand", "auto", lambda: signals)
     reports = FailureReports(world, lambda report: print(report.line(), flush=True))
-    parts = Parts(None, None, None, None, Toy(), ROW, 2, "fixed")
+    parts = Parts(None, None, ProblemDefaults(), None, Toy(), ROW, 2, "fixed")
     return Asynchronous(world, work, MpiExecutor(world, work, lambda: signals, reports), parts)
 
 SLOW, signals, again, work = 0.0, 0, 0, None

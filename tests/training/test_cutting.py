@@ -28,7 +28,7 @@ def plan(
     config: Any = SimpleNamespace(
         mpi=SimpleNamespace(chunk_size=given, master_evaluates="auto"), algorithm=SimpleNamespace()
     )
-    algorithm = SimpleNamespace(ask=lambda state, round, rows: cut(asked, 16))
+    algorithm = SimpleNamespace(ask=lambda state, round, rows, fitness: cut(asked, 16))
     parts: Any = SimpleNamespace(cutting=cutting, unit=16, algorithm=algorithm, row=row_dtype())
     world: Any = SimpleNamespace(size=ranks, faults=SimpleNamespace(outlives=outlives))
     return ChunkPlan(config, parts, world, 10)

@@ -11,33 +11,44 @@ import numpy as np
 import pytest
 
 from hpc_es.algorithms.parts.strategy import Strategy
-from hpc_es.core.data import Chunk, Outcome, Poll, Rows, State, cut, row_dtype
+from hpc_es.core.data import Carried, Chunk, Float64, Outcome, Poll, Rows, State, cut, row_dtype
+from hpc_es.core.errors import RunError
+from hpc_es.tasks.problem_defaults import ProblemDefaults
 from hpc_es.training.build import Parts
 from hpc_es.training.executors import SerialExecutor
-from hpc_es.training.generation import Generation
+from hpc_es.training.generation import Generation, fitness_of
 from tests.harness import mpiexec, script
 
 # Return 100 * generation + job; a field of its own with (job, parent); of each unit of 2 jobs the sum of their numbers,
-# of the unit that begins at job 2 nothing.
+# of the unit that begins at job 2 nothing. The fitness is twice the return less the greatest one so far.
 TOY = """
 import json
 import numpy as np
 from hpc_es.algorithms.parts.strategy import Strategy
-from hpc_es.core.data import Chunk, Column, Outcome, State, cut, row_dtype
+from hpc_es.core.data import Carried, Chunk, Column, Outcome, State, cut, row_dtype
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import guarded
 from hpc_es.mpi.work import Work
+from hpc_es.tasks.problem_defaults import ProblemDefaults
 from hpc_es.training.failure_reports import FailureReports
 from hpc_es.training.build import Parts
 from hpc_es.training.executors import MpiExecutor
 from hpc_es.training.generation import Generation
 
 ROW = row_dtype((Column("own", "<f8", (2,)),))
-asked = []
+asked, measured = [], []
+
+class Relative(ProblemDefaults):
+    def carried(self):
+        return Carried({"factor": np.array(1.0)}, {"of_rank_0": np.array(0)})
+
+    def fitness(self, rows, carried):
+        assert list(carried.shared) == ["factor"] and not carried.master
+        return carried.shared["factor"] * rows["return_"] - rows["return_"].max()
 
 class Toy(Strategy):
-    def ask(self, state, round, rows):
-        asked.append((round, rows["return_"].tolist(), rows["own"][:, 1].tolist()))
+    def ask(self, state, round, rows, fitness):
+        asked.append((round, rows["return_"].tolist(), rows["own"][:, 1].tolist(), fitness.tolist()))
         if round == 0:
             return [*cut(5, 2), *cut(3, 2, 0, "probe", 7)]
         return [*cut(2, 1, 5, parent=1), *cut(1, 2, 3, "probe", 8)] if round == 1 else []
@@ -51,8 +62,12 @@ class Toy(Strategy):
         learned = [[{} if unit.start == 2 else {"sum": np.array(sum(unit))}] for unit in units]
         return Outcome(rows, {"index": np.array(chunk.index)}, {"policy_calls": 1.0}, learned=learned)
 
-    def prepare(self, state, rows):
-        return float(rows["return_"].sum())
+    def probed(self, state, probes, fitness):
+        measured.append((probes["return_"].tolist(), fitness.tolist()))
+        return state
+
+    def prepare(self, state, rows, fitness):
+        return float(fitness.sum())
 
     def blocks(self, state):
         return 4
@@ -65,14 +80,16 @@ def body():
     work = Work(world, "on_demand", "auto")
     toy = Toy(None, None, None, None, 2)
     executor = MpiExecutor(world, work, lambda: 0, FailureReports(world, None))
-    parts = Parts(None, None, None, None, toy, ROW, 2, "fixed")
-    evaluated = executor.run(Generation(parts, State(3, {}, {}), 4, ranks=executor.sharing))
-    told = world.allgather(np.frombuffer(json.dumps(asked).encode(), np.uint8))
+    parts = Parts(None, None, Relative(), None, toy, ROW, 2, "fixed")
+    evaluated = executor.run(Generation(parts, State(3, {"factor": np.array(2.0)}, {}), 4, ranks=executor.sharing))
+    told = world.allgather(np.frombuffer(json.dumps([asked, measured]).encode(), np.uint8))
     if world.rank == 0:
         results = evaluated.results
         listed = lambda rows: [rows["return_"].tolist(), rows["own"].tolist()]
         print(json.dumps({
-            "asked": [json.loads(each.tobytes()) for each in told],
+            "asked": [json.loads(each.tobytes())[0] for each in told],
+            "measured": [json.loads(each.tobytes())[1] for each in told],
+            "fitness": [results.fitness.tolist(), results.probe_fitness.tolist()],
             "rows": listed(results.rows), "probes": listed(results.probes), "evaluation": listed(evaluated.evaluation),
             "indices": [int(arrays["index"]) for arrays in results.chunk_arrays],
             "learned": [int(arrays["sum"]) for (arrays,) in evaluated.learned],
@@ -101,7 +118,19 @@ def test_every_rank_asks_with_the_rows_of_the_rounds_before(told: dict[str, Any]
     """Those of training alone, in job order, with the columns of the strategy's own."""
     first, second = [300.0, 301, 302, 303, 304], [305.0, 306]
     expected = [[0, [], []], [1, first, [0] * 5], [2, first + second, [0] * 5 + [1] * 2]]
-    assert told["asked"] == [expected] * len(told["asked"])
+    assert [[asked[:3] for asked in of_rank] for of_rank in told["asked"]] == [expected] * len(told["asked"])
+
+
+def test_every_rank_has_the_fitness_of_all_rows_so_far(told: dict[str, Any]) -> None:
+    """2 r - 304 of the first round, 2 r - 306 of both; of the probes 2 r - 302.5, then 2 r - 303.5."""
+    expected = [[], [296, 298, 300, 302, 304], [294, 296, 298, 300, 302, 304, 306]]
+    assert [[asked[3] for asked in of_rank] for of_rank in told["asked"]] == [expected] * len(told["asked"])
+    probes = (
+        [[300.5, 301.5, 302.5], [298.5, 300.5, 302.5]],
+        [[300.5, 301.5, 302.5, 303.5], [297.5, 299.5, 301.5, 303.5]],
+    )
+    assert told["measured"] == [list(probes)] * len(told["measured"])
+    assert told["fitness"] == [expected[2], probes[1][1]]
 
 
 def test_rows_of_training_and_probes_are_apart_and_in_job_order(told: dict[str, Any]) -> None:
@@ -121,8 +150,8 @@ def test_arrays_are_those_of_training_and_what_was_learned_is_of_probes_too_in_o
 
 def test_blocks_come_in_order_and_from_what_was_prepared(told: dict[str, Any]) -> None:
     """One may be empty, where there is nothing to learn."""
-    assert told["prepared"] == 7 * 300 + 21
-    assert told["blocks"] == [[0, 2121], [], [4, 2121], [6, 2121]]
+    assert told["prepared"] == 2 * (7 * 300 + 21) - 7 * 306
+    assert told["blocks"] == [[0, 2100], [], [4, 2100], [6, 2100]]
 
 
 def test_ranks_tell_of_all_chunks_of_all_rounds(told: dict[str, Any]) -> None:
@@ -133,7 +162,7 @@ def test_ranks_tell_of_all_chunks_of_all_rounds(told: dict[str, Any]) -> None:
 class Twice(Strategy):
     """Two rounds of three jobs, of which the second is asked for only after the first; job j returns g + j / 10."""
 
-    def ask(self, state: State, round: int, rows: Rows) -> Sequence[Chunk]:
+    def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
         assert len(rows) == 3 * round, "the rows of another generation"
         return cut(3, 2, 3 * round) if round < 2 else []
 
@@ -146,7 +175,7 @@ class Twice(Strategy):
 
 def test_two_generations_of_one_state_in_flight_have_the_rows_of_two_apart() -> None:
     """A round of one, a round of the other, and so on: nothing of a generation is kept outside of it."""
-    parts = Parts(None, None, None, None, Twice(None, None, None, None, 2), row_dtype(), 2, "fixed")  # type: ignore[arg-type]
+    parts = Parts(None, None, ProblemDefaults(), None, Twice(None, None, None, None, 2), row_dtype(), 2, "fixed")  # type: ignore[arg-type]
     states = [State(number, {"theta": np.zeros(1)}, {}) for number in (4, 5)]
     apart = [SerialExecutor().run(Generation(parts, state)).results.rows for state in states]
     generations = [Generation(parts, state) for state in states]
@@ -158,3 +187,50 @@ def test_two_generations_of_one_state_in_flight_have_the_rows_of_two_apart() -> 
     together = [generation.rows("train") for generation in generations]
     assert [rows.tobytes() for rows in together] == [rows.tobytes() for rows in apart]
     assert together[1]["return_"].tolist() == [5, 5.1, 5.2, 5.3, 5.4, 5.5]
+
+
+# The fitness.
+
+
+def parts_of(problem: Any) -> Parts:
+    """The parts of a run of which only the problem matters."""
+    return Parts(None, None, problem, None, None, row_dtype(), 2, "fixed")  # type: ignore[arg-type]
+
+
+def rows_of(*returns: float) -> Rows:
+    rows = np.zeros(len(returns), row_dtype())
+    rows["return_"] = returns
+    return rows
+
+
+class Shorter(ProblemDefaults):
+    """The fitness is minus the length, of a failed job too."""
+
+    def fitness(self, rows: Rows, carried: Carried) -> Any:
+        return -rows["length"]
+
+
+class Mean(ProblemDefaults):
+    """One number for all jobs."""
+
+    def fitness(self, rows: Rows, carried: Carried) -> Any:
+        return rows["return_"].mean()
+
+
+def test_a_fitness_that_is_the_return_is_no_copy() -> None:
+    rows = rows_of(1.0, np.nan)
+    assert np.shares_memory(fitness_of(parts_of(ProblemDefaults()), State(0, {}, {}), rows), rows)
+
+
+def test_a_job_that_failed_has_no_fitness_whatever_its_columns_say() -> None:
+    found = fitness_of(parts_of(Shorter()), State(0, {}, {}), rows_of(1.0, np.nan))
+    assert found.dtype == np.float64 and found[0] == 0 and np.isnan(found[1])
+
+
+def test_no_jobs_have_no_fitness() -> None:
+    assert fitness_of(parts_of(Mean()), State(0, {}, {}), rows_of()).shape == (0,)
+
+
+def test_a_fitness_of_another_shape_ends_the_run() -> None:
+    with pytest.raises(RunError, match=r"expected one number of each job, float64\[3\], found shape \[\]"):
+        fitness_of(parts_of(Mean()), State(0, {}, {}), rows_of(1.0, 2.0, 3.0))

@@ -34,6 +34,7 @@ from hpc_es.core.data import (
     Arrays,
     Chunk,
     Float32,
+    Float64,
     Outcome,
     Poll,
     Results,
@@ -121,7 +122,7 @@ class ActorCritic(Strategy):
         assert network
         return network
 
-    def ask(self, state: State, round: int, rows: Rows) -> Sequence[Chunk]:
+    def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
         """Return a batch in chunks of `chunk_size`; of asynchronous updates, in one chunk."""
         batch = self.options.batch_size
         size = self.chunk_size if self.options.updates == "synchronous" else batch

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.core.data import Array, Arrays, Rows, State
+from hpc_es.core.data import Array, Arrays, Float64, Rows, State
 
 
 def nothing(length: int) -> dict[str, Array]:
@@ -41,15 +41,15 @@ def is_in(arrays: Arrays) -> bool:
     return nothing(0).keys() <= arrays.keys()
 
 
-def updated(found: Arrays, rows: Rows, program: Callable[[int], str]) -> dict[str, Array]:
+def updated(found: Arrays, rows: Rows, fitness: Float64, program: Callable[[int], str]) -> dict[str, Array]:
     """After some more programs, rows of which have `correct`; `program` gives the text of one of them.
 
-    A program is the best if its reward is larger than any before it. NaN is no reward.
+    A program is the best if its fitness, which is its reward, is larger than any before it. NaN is no reward.
     """
     after = {name: found[name] for name in nothing(0)}
     if not len(rows):
         return after
-    rewards = np.where(np.isnan(rows["return_"]), -np.inf, rows["return_"])
+    rewards = np.where(np.isnan(fitness), -np.inf, fitness)
     correct = rows["correct"]
     best = int(rewards.argmax())
     if rewards[best] > after["best_reward"]:

@@ -55,11 +55,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Ranked:
-    """What a generation's returns say of its samples."""
+    """What a generation's fitness says of its samples."""
 
-    returns: Float64
+    fitness: Float64
     reason: str | None  # why nothing can be learned from them
-    weights: Any = None  # what the strategy makes of the returns, where something can
+    weights: Any = None  # what the strategy makes of the fitness, where something can
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ class DistributionStrategy(Strategy, ABC):
         return population // 2
 
     @abstractmethod
-    def weights(self, state: State, rows: Rows) -> Any:
-        """Return what `contribute` and `moved` need of the rows."""
+    def weights(self, state: State, rows: Rows, fitness: Float64) -> Any:
+        """Return what `contribute` and `moved` need of the rows and of the fitness, float64[samples]."""
 
     @abstractmethod
     def moved(self, state: State, weights: Any, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
@@ -139,11 +139,10 @@ class DistributionStrategy(Strategy, ABC):
         ours = {"age": np.array(0), **stopping.nothing(len(ratios)), **run.arrays()}
         return State(generation, shared, {**master, **ours})
 
-    def prepare(self, state: State, rows: Rows) -> Ranked:
-        """Return what the returns say."""
-        returns = rows["return_"]
-        reason = nothing_to_learn(returns, self.needed(self.population(state)))
-        return Ranked(returns, reason, None if reason else self.weights(state, rows))
+    def prepare(self, state: State, rows: Rows, fitness: Float64) -> Ranked:
+        """Return what the fitness says."""
+        reason = nothing_to_learn(fitness, self.needed(self.population(state)))
+        return Ranked(fitness, reason, None if reason else self.weights(state, rows, fitness))
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
         """Move the distribution; begin the next search where this one has ended."""
@@ -152,7 +151,7 @@ class DistributionStrategy(Strategy, ABC):
         if ranked.reason is None:
             new = self.moved(state, ranked.weights, results.blocks)
             shared, master = {**shared, **new[0]}, {**master, **new[1]}
-        after, run = self._counted(State(state.generation + 1, shared, master), ranked.returns)
+        after, run = self._counted(State(state.generation + 1, shared, master), ranked.fitness)
         metrics = {
             **self.shown(after),
             "population_size": float(self.population(after)),
@@ -161,7 +160,7 @@ class DistributionStrategy(Strategy, ABC):
         }
         return (after if run is None else self._begin(after.generation, run)), metrics
 
-    def _counted(self, after: State, returns: Float64) -> tuple[State, Run | None]:
+    def _counted(self, after: State, fitness: Float64) -> tuple[State, Run | None]:
         """Return the state with a generation counted, and the search to begin where this one has ended.
 
         A short search of BIPOP ends when it has used its evaluations, too.
@@ -171,7 +170,7 @@ class DistributionStrategy(Strategy, ABC):
         evaluations = int(master["run_evaluations"]) + population
         more: Any = {"ratios": self._first_ratios, "is_objective": self.problem.is_objective}
         view = replace(self.view(after), **more, age=age, population=population)
-        seen = stopping.updated(self.options.stops, view, returns, master)
+        seen = stopping.updated(self.options.stops, view, fitness, master)
         stopped = int(seen["stopped"])
         if limit and evaluations >= limit:
             stopped |= stopping.bit("run_limit")

@@ -22,12 +22,12 @@ from hpc_es.core.population import Noise
 
 @dataclass(frozen=True)
 class Weights:
-    """What a generation's returns say of its directions."""
+    """What a generation's fitness says of its directions."""
 
     values: Array  # [powers, pairs], in the problem's dtype; failed pairs are dropped whole and weigh 0
     reason: str | None = None  # why nothing can be learned from them
-    deviation: float = 0.0  # of the returns, where they are divided by it
-    count: int = 0  # returns that they come from
+    deviation: float = 0.0  # of the fitness, where it is divided by it
+    count: int = 0  # jobs that they come from
 
 
 @dataclass(frozen=True)
@@ -45,24 +45,24 @@ class PairedStrategy(Strategy, ABC):
         """Which jobs share a direction: two in a row."""
         return Pairs(mirrored=True)
 
-    def whole(self, rows: Rows) -> Array:
+    def whole(self, fitness: Float64) -> Array:
         """Return bool[pairs], the pairs of which no job has failed."""
-        return self.pairs.whole(rows)
+        return self.pairs.whole(fitness)
 
     @abstractmethod
-    def weights(self, state: State, returns: Float64, rows: Rows) -> Weights:
+    def weights(self, state: State, rows: Rows, fitness: Float64) -> Weights:
         """Return what the whole pairs weigh, of which there is one at least.
 
-        Returns are float64[pairs, jobs of a pair], rows too [pairs, jobs of a pair].
+        Both arguments are [pairs, jobs of a pair], the fitness float64.
         """
 
-    def prepare(self, state: State, rows: Rows) -> Weights:
+    def prepare(self, state: State, rows: Rows, fitness: Float64) -> Weights:
         """Return the weights of all pairs."""
-        kept = self.whole(rows)
+        kept = self.whole(fitness)
         values = np.zeros((len(self.powers), len(kept)), self.problem.dtype)
         if not kept.any():
             return Weights(values, f"every {self.called} has a failed evaluation: no update")
-        found = self.weights(state, self.pairs.in_pairs(rows["return_"])[kept], self.pairs.in_pairs(rows)[kept])
+        found = self.weights(state, self.pairs.in_pairs(rows)[kept], self.pairs.in_pairs(fitness)[kept])
         values[:, kept] = found.values
         return replace(found, values=values, count=int(kept.sum()) * self.pairs.size)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Array, Float64, Rows
+from hpc_es.core.data import Array, Float64
 from hpc_es.core.population import Directions, Layout, Perturbed
 
 
@@ -50,9 +50,9 @@ class Pairs:
         """Return a value a job as a row a pair, [pairs, size of a pair]."""
         return values.reshape(-1, self.size)
 
-    def whole(self, rows: Rows) -> Array:
+    def whole(self, fitness: Float64) -> Array:
         """Return bool[pairs], the pairs of which no job has failed: both halves are dropped with one."""
-        failed: Array = np.isnan(self.in_pairs(rows["return_"]))
+        failed: Array = np.isnan(self.in_pairs(fitness))
         return np.logical_not(failed.any(axis=1))
 
     def differences(self, fitness: Float64) -> Float64:

@@ -15,6 +15,7 @@ from hpc_es.core.data import (
     Arrays,
     Carried,
     Chunk,
+    Float64,
     Jobs,
     Outcome,
     Poll,
@@ -52,7 +53,7 @@ class Strategy:
         population: int = self.options.population_size
         return population
 
-    def ask(self, state: State, round: int, rows: Rows) -> Sequence[Chunk]:
+    def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
         """Return one round of `population` jobs."""
         return [] if round else cut(self.population(state), self.chunk_size)
 
@@ -112,11 +113,11 @@ class Strategy:
         found: Carried = self.problem.carried()
         return found
 
-    def probed(self, state: State, probes: Rows) -> State:
+    def probed(self, state: State, probes: Rows, fitness: Float64) -> State:
         """Return the state as it is: what probes show is for the update."""
         return state
 
-    def prepare(self, state: State, rows: Rows) -> Any:
+    def prepare(self, state: State, rows: Rows, fitness: Float64) -> Any:
         """Return nothing: the update needs no blocks."""
         return None
 

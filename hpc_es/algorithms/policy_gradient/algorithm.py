@@ -34,7 +34,7 @@ from hpc_es.algorithms.policy_gradient.options import Options
 from hpc_es.algorithms.policy_gradient.queue import imitated, queue_after, queue_nothing
 from hpc_es.algorithms.policy_gradient.token_lstm import TokenLSTM, lengths
 from hpc_es.algorithms.policy_gradient.writing import Writing, write
-from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Results, Rows, State, cut
+from hpc_es.core.data import Array, Arrays, Chunk, Float64, Outcome, Poll, Results, Rows, State, cut
 from hpc_es.core.errors import UserError
 from hpc_es.core.interfaces import Needs, ProgramProblem
 from hpc_es.core.keys import Purpose
@@ -130,7 +130,7 @@ class PolicyGradient(Strategy):
             shared |= self.lessons.replayed(master, rng)
         return State(generation, shared, master)
 
-    def ask(self, state: State, round: int, rows: Rows) -> Sequence[Chunk]:
+    def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
         """Return the programs of a batch that are to be written; a generation has one round."""
         jobs, size = self._cut(state)
         return [] if round else cut(jobs, size)
@@ -180,7 +180,9 @@ class PolicyGradient(Strategy):
         """Return a step along the gradient; then baseline, queue and buffer take this batch in."""
         chunks, rewards = results.chunk_arrays, results.rows["return_"].astype(np.float64)
         tokens = np.concatenate([arrays["tokens"] for arrays in chunks])
-        so_far = best_programs.updated(state.master, results.rows, lambda job: self._texts(tokens[job : job + 1])[0])
+        so_far = best_programs.updated(
+            state.master, results.rows, rewards, lambda job: self._texts(tokens[job : job + 1])[0]
+        )
         fine = ~np.isnan(rewards)
         if not fine.any():
             return self._unmoved(state, so_far), best_programs.metrics(so_far)

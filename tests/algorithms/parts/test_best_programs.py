@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hpc_es.algorithms.parts import best_programs
-from hpc_es.core.data import CORRECT, Rows, State, row_dtype
+from hpc_es.core.data import CORRECT, Array, Arrays, Rows, State, row_dtype
 
 
 def rows(*jobs: tuple[float, bool]) -> Rows:
@@ -18,6 +18,11 @@ def rows(*jobs: tuple[float, bool]) -> Rows:
 
 def names(*programs: str) -> Callable[[int], str]:
     return programs.__getitem__
+
+
+def updated(found: Arrays, some: Rows, program: Callable[[int], str]) -> dict[str, Array]:
+    """After some more programs, whose fitness is the return."""
+    return best_programs.updated(found, some, some["return_"], program)
 
 
 def test_nothing_is_found_before_the_first_program() -> None:
@@ -35,12 +40,10 @@ def test_nothing_is_found_before_the_first_program() -> None:
 
 def test_the_first_correct_program_counts_those_before_it() -> None:
     """Three in the first generation, then the second of three: five; of two correct ones it is the first."""
-    so_far = best_programs.updated(
-        best_programs.nothing(4), rows((0.1, False), (0.3, False), (0.3, False)), names("a", "b", "c")
-    )
+    so_far = updated(best_programs.nothing(4), rows((0.1, False), (0.3, False), (0.3, False)), names("a", "b", "c"))
     assert not best_programs.is_solved(so_far)
     assert best_programs.summary(so_far)["npe"] == 3
-    after = best_programs.updated(so_far, rows((-1.0, False), (0.75, True), (1.0, True)), names("d", "e", "fgh_"))
+    after = updated(so_far, rows((-1.0, False), (0.75, True), (1.0, True)), names("d", "e", "fgh_"))
     assert best_programs.summary(after) == {
         "success": True,
         "npe": 5,
@@ -52,13 +55,13 @@ def test_the_first_correct_program_counts_those_before_it() -> None:
     assert int(after["executed"]) == 6
     assert best_programs.finished(after, True) == "a correct program"
     assert best_programs.finished(after, False) is None
-    later = best_programs.updated(after, rows((1.0, True)), names("x"))
+    later = updated(after, rows((1.0, True)), names("x"))
     assert best_programs.as_text(later["solution"]) == "e" and int(later["solution_npe"]) == 5
     assert best_programs.as_text(later["best_program"]) == "fgh_", "an equal reward is not better"
 
 
 def test_nan_is_never_the_best() -> None:
-    so_far = best_programs.updated(best_programs.nothing(1), rows((np.nan, False), (-3.0, False)), names("a", "b"))
+    so_far = updated(best_programs.nothing(1), rows((np.nan, False), (-3.0, False)), names("a", "b"))
     assert best_programs.summary(so_far)["best_reward"] == -3.0
     assert best_programs.summary(so_far)["best_program"] == "b"
 
@@ -66,7 +69,7 @@ def test_nan_is_never_the_best() -> None:
 def test_the_form_never_changes() -> None:
     before = best_programs.nothing(4)
     for more in (rows(), rows((0.5, True))):
-        after = best_programs.updated(before, more, names("+"))
+        after = updated(before, more, names("+"))
         assert {name: (a.shape, a.dtype) for name, a in after.items()} == {
             name: (a.shape, a.dtype) for name, a in before.items()
         }
@@ -74,9 +77,7 @@ def test_the_form_never_changes() -> None:
 
 def test_the_correct_programs_of_a_generation() -> None:
     """With three executed before, the second and the fourth are NPE 5 and 7; what has failed is not correct."""
-    so_far = best_programs.updated(
-        best_programs.nothing(4), rows((0.1, False), (0.3, False), (0.3, False)), names("a", "b", "c")
-    )
+    so_far = updated(best_programs.nothing(4), rows((0.1, False), (0.3, False), (0.3, False)), names("a", "b", "c"))
     some = rows((0.5, False), (0.75, True), (np.nan, True), (1.0, True))
     some["length"] = [1, 1, 1, 2]
     listed = best_programs.discoveries(State(6, {}, so_far), some, names("d", "e", "f", "gh"))

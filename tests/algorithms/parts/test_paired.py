@@ -35,9 +35,9 @@ class Toy(PairedStrategy):
     powers = (1, 2)
     called = "couple"
 
-    def weights(self, state: State, returns: Float64, rows: Rows) -> Weights:
-        assert len(returns) and returns.shape == rows.shape
-        return Weights(np.stack([self.pairs.differences(returns), rows["sign_return"][:, 0]]))
+    def weights(self, state: State, rows: Rows, fitness: Float64) -> Weights:
+        assert len(fitness) and fitness.shape == rows.shape
+        return Weights(np.stack([self.pairs.differences(fitness), rows["sign_return"][:, 0]]))
 
 
 STATE = State(0, {"theta": np.zeros(2, np.float32)}, {})
@@ -47,7 +47,7 @@ def ended(returns: list[float]) -> tuple[Toy, Results]:
     made: Any = Toy(None, Plane(), Ramp(), Keys(1), 4)  # type: ignore[arg-type]
     rows = np.zeros(len(returns), row_dtype((SIGN_RETURN,)))
     rows["return_"], rows["sign_return"] = returns, range(len(returns))
-    prepared = made.prepare(STATE, rows)
+    prepared = made.prepare(STATE, rows, rows["return_"])
     blocks = [made.contribute(STATE, prepared, block) for block in range(made.blocks(STATE))]
     return made, Results(rows, [], blocks, prepared)
 

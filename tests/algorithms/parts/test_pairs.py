@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from hpc_es.algorithms.parts.pairs import Pairs
-from hpc_es.core.data import row_dtype
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Directions
 from hpc_es.noise.counter import CounterNoise
@@ -71,10 +70,9 @@ def test_candidates_have_the_dtype_of_theta(dtype: type[np.floating]) -> None:
 
 
 def test_a_pair_is_whole_where_no_half_has_failed() -> None:
-    rows = np.zeros(6, row_dtype())
-    rows["return_"] = [1, 2, np.nan, 3, 4, np.nan]
-    assert Pairs(True).whole(rows).tolist() == [True, False, False]
-    assert Pairs(False).whole(rows).tolist() == [True, True, False, True, True, False]
+    fitness = np.array([1, 2, np.nan, 3, 4, np.nan])
+    assert Pairs(True).whole(fitness).tolist() == [True, False, False]
+    assert Pairs(False).whole(fitness).tolist() == [True, True, False, True, True, False]
 
 
 def test_differences_are_of_the_halves() -> None:

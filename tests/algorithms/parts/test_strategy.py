@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpc_es.algorithms.parts.strategy import Strategy
-from hpc_es.core.data import Array, Carried, Chunk, Jobs, Outcome, State, row_dtype
+from hpc_es.core.data import NO_FITNESS, Array, Carried, Chunk, Jobs, Outcome, State, row_dtype
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Population
 from hpc_es.noise.counter import BLOCK, CounterNoise
@@ -87,7 +87,9 @@ def test_blocks_are_those_of_the_noise() -> None:
 
 def test_what_most_do_not_write_does_nothing() -> None:
     made = Strategy(None, Noted(), None, Keys(1), 4)
-    assert made.prepare(STATE, NO_ROWS) is None and made.finished(STATE) is None and made.summary(STATE) == {}
+    assert (
+        made.prepare(STATE, NO_ROWS, NO_FITNESS) is None and made.finished(STATE) is None and made.summary(STATE) == {}
+    )
     assert [made.group(job) for job in range(3)] == [0, 1, 2]
     assert made.centre(STATE, 5).tolist() == [1, -1]
     with pytest.raises(AssertionError, match="Strategy has neither `candidates` nor an `evaluate`"):
