@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hpc_es.core.data import Array, State
+from hpc_es.core.data import Array, Carried, Column, Outcome, Rows, State, with_columns
 from tests.algorithms.stepping import KINDS, after, following, generation, sphere, strategy
 
 every = pytest.mark.parametrize("kind", KINDS)
 SIZE = 5
+WORTH = Column("worth", "<f8")
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,30 @@ def moving(state: State) -> dict[str, Array]:
 def test_it_finds_the_optimum_of_a_sphere(kind: str) -> None:
     reach = REACH.get(kind, Reach())
     assert sphere(after(strategy(kind, sphere, np.ones(SIZE)), reach.generations).theta) < reach.cost
+
+
+@every
+def test_it_ranks_the_fitness_and_not_the_return(kind: str) -> None:
+    """The returns are the costs themselves, so that a greater one is worse; the fitness is as in the other search."""
+    plain, upside_down = (strategy(kind, sphere, np.ones(SIZE)) for _ in range(2))
+    kind_of_problem = type(plain.problem)
+
+    class UpsideDown(kind_of_problem):  # type: ignore[misc, valid-type]
+        def evaluate(self, *given: Any) -> Outcome:
+            outcome: Outcome = super().evaluate(*given)
+            worth = outcome.rows["return_"].copy()
+            outcome.rows["return_"] *= -1
+            return replace(outcome, rows=with_columns(outcome.rows, {WORTH: worth}))
+
+        def fitness(self, rows: Rows, carried: Carried) -> Any:
+            return rows["worth"]
+
+    turned = UpsideDown(sphere, np.ones(SIZE))
+    states = [after(made, 3) for made in (plain, replace(upside_down, problem=turned))]
+    ours, theirs = ({**state.shared, **state.master} for state in states)
+    assert {name: array.tobytes() for name, array in ours.items()} == {
+        name: array.tobytes() for name, array in theirs.items()
+    }
 
 
 @every

@@ -12,6 +12,7 @@ from hpc_es.core.data import CORRECT, SIGN_RETURN, Column, row_dtype
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Needs
 from hpc_es.mpi.world import World
+from hpc_es.tasks.programs.task import Programs
 from hpc_es.training.build import build_searched, cutting_of, parts
 
 SURVIVAL = {"kind": "episodes", "env_id": "tests.toys:Survival-v0"}
@@ -55,6 +56,13 @@ def test_a_policy_is_for_tasks_in_which_one_acts() -> None:
         "policy: nothing acts in the task 'programs': expected null, or no such key",
         "stop.target_return: is a return of evaluation episodes, which the task 'programs' has not",
     ]
+
+
+def test_gradients_of_returns_do_not_go_with_a_fitness_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Programs, "fitness", lambda self, rows, carried: rows["correct"])
+    (line,) = told(task=PROGRAMS, algorithm={"kind": "policy_gradient"})
+    assert line.startswith("algorithm.kind: is 'policy_gradient', which follows gradients of returns, but the task")
+    build_searched(validate({"task": PROGRAMS, "algorithm": {"kind": "ga"}}))
 
 
 def test_the_row_has_the_columns_of_the_problem_and_then_of_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:

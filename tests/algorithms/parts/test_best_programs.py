@@ -60,6 +60,12 @@ def test_the_first_correct_program_counts_those_before_it() -> None:
     assert best_programs.as_text(later["best_program"]) == "fgh_", "an equal reward is not better"
 
 
+def test_the_best_program_is_that_of_the_greatest_fitness() -> None:
+    some, fitness = rows((3.0, False), (2.0, False)), np.array([0.5, 0.75])
+    so_far = best_programs.updated(best_programs.nothing(1), some, fitness, names("a", "b"))
+    assert best_programs.summary(so_far)["best_program"] == "b"
+
+
 def test_nan_is_never_the_best() -> None:
     so_far = updated(best_programs.nothing(1), rows((np.nan, False), (-3.0, False)), names("a", "b"))
     assert best_programs.summary(so_far)["best_reward"] == -3.0
