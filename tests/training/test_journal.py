@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hpc_es.core.data import ROW, Results, State
-from hpc_es.core.errors import RunError
+from hpc_es.core.data import ROW, Column, Results, State, row_dtype
+from hpc_es.core.errors import CheckpointError, RunError
 from hpc_es.storage.checkpoint import Snapshot, image_sha256, save
 from hpc_es.storage.results import digest
 from hpc_es.training.journal import Journal, Replay
@@ -53,6 +55,43 @@ def test_it_comes_back_bit_for_bit() -> None:
     for name, array in UNITS[0].items():
         found = back.units[0][name]
         assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
+
+
+def coded(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """The bytes of named arrays as version 0.2 wrote them: a JSON header, then each array at a multiple of 8."""
+    entries = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
+    header = json.dumps(entries).encode()
+    parts = [len(header).to_bytes(8, "little") + header, *(array.tobytes() for array in arrays.values())]
+    return b"".join(part.ljust(-(-len(part) // 8) * 8, b"\0") for part in parts)
+
+
+def test_rows_of_version_0_2_which_have_no_names_are_those_of_the_run() -> None:
+    """return_ 1.5, length 7, sign_return -2, packed in 16 bytes, of a job and of a probe."""
+    row = bytes.fromhex("000000000000f83f07000000000000c0")
+    arrays = {name: np.frombuffer(row, np.uint8) for name in ("rows", "probes")}
+    packed = coded({**arrays, "units": np.array(1), "0/count": np.array([3], np.int64)})
+    back = LearnedFrom.unpacked(packed, ROW)
+    assert back.rows.tolist() == back.probes.tolist() == [(1.5, 7, -2.0)]
+    assert [{name: array.tolist() for name, array in unit.items()} for unit in back.units] == [{"count": [3]}]
+
+
+def test_columns_are_found_by_their_names() -> None:
+    """In another order, with another dtype, and with one that the run has not."""
+    wide = np.zeros(2, [("more", "<f8"), ("length", "<i8"), ("at", "<f8", (2,)), ("return_", "<f8")])
+    wide["return_"], wide["length"], wide["at"], wide["more"] = [1.5, np.nan], [7, 8], [[1, 2], [3, 4]], 9
+    packed = LearnedFrom(wide, wide[:1], UNITS).packed()
+    back = LearnedFrom.unpacked(packed, row_dtype((Column("at", "<f4", (2,)),)))
+    assert back.rows.dtype.descr == [("return_", "<f8"), ("length", "<i4"), ("at", "<f4", (2,))]
+    assert back.rows["at"].tolist() == [[1, 2], [3, 4]] and back.rows["length"].tolist() == [7, 8]
+    assert back.probes.tolist()[0][:2] == (1.5, 7)
+
+
+@pytest.mark.parametrize("column", [Column("distance", "<f8"), Column("length", "<i4", (2,))])
+def test_a_column_that_is_missing_or_has_another_shape_is_refused(column: Column) -> None:
+    packed = LearnedFrom(rows(1.0), rows(), UNITS).packed()
+    needed = np.dtype([("return_", "<f8"), (column.name, column.dtype, column.shape)])
+    with pytest.raises(CheckpointError, match=f"no column '{column.name}'"):
+        LearnedFrom.unpacked(packed, needed)
 
 
 def test_it_stands_for_the_state_until_the_interval_is_over(tmp_path: Path) -> None:
