@@ -66,7 +66,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Selected:
-    """What a generation's returns say of its children."""
+    """What a generation's fitness says of its children."""
 
     order: Sequence[int]  # those that did not fail, the best first, ties by number
     reason: str | None  # why nothing can be learned from them
@@ -83,7 +83,7 @@ class DeepGA(Strategy):
         chain_lengths: int64[parents], grows; number of keys of each parent
     State, master:
         elite_chain: int32[elite_keys, 2], grows; keys of the elite
-        elite_mean: float64[]; mean return of the elite in its last validation; NaN before the first one
+        elite_mean: float64[]; mean fitness of the elite in its last validation; NaN before the first one
     """
 
     options: Options

@@ -102,7 +102,7 @@ class NoveltySearch(PairedStrategy):
         theta: dtype[params]; newest theta of the parent whose last probes have the best return
         parents: dtype[parents, params]; theta of each parent
         behaviours: float32[parents, numbers]; mean behaviour of each parent in its last probes; NaN before
-        returns: float64[parents]; mean return of each parent in its last probes; NaN before
+        returns: float64[parents]; mean fitness of each parent in its last probes; NaN before
         moved: int64[]; parent that the last generation moved; -1 before the first one
         archive: float32[entries, numbers], grows; behaviours that novelty is the distance to
         reward_weight: float64[]; w, the weight of the returns
@@ -128,7 +128,7 @@ class NoveltySearch(PairedStrategy):
             "theta": thetas[0],
             "parents": thetas,
             "behaviours": np.full((count, width), np.nan, np.float32),  # of the parents; NaN: not known
-            "returns": np.full(count, np.nan),  # mean fitness of their last probes
+            "returns": np.full(count, np.nan),  # of their last probes
             "moved": np.array(ALL),
             "archive": np.zeros((0, width), np.float32),
             **Progress(FIXED.get(self.options.mode, self.options.reward_weight)).arrays(),
