@@ -25,7 +25,7 @@ from tests.test_contracts import ANYWHERE, CHAOS, closed_at_the_end, example, op
 GENERATIONS = 5  # the histories of the stop criteria get an entry every fifth one
 DOCS: Any = hooks()
 FUNCTION: Mapping[str, Any] = {
-    "task": {"kind": "function", "function": "tests.toys:noisy_bowl", **ANYWHERE},
+    "task": {"kind": "function", "function": "tests.toys:ellipsoid", **ANYWHERE},
     "policy": None,
 }
 ONE_BEGIN = {**FUNCTION, "task": {**FUNCTION["task"], "initial": 1.0}}
