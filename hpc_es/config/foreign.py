@@ -1,8 +1,8 @@
 """Kinds of the user's own: `kind: my_package.my_module`, or `kind: my_file:Name`.
 
 The first is a module, the second an object in a module, such as a class that is never instantiated. Either has what a
-kind of ours has (see `core/interfaces.py`): `Options`, made with `hpc_es.config.options.options`, whose field `kind`
-may have any type and default; `build`; and NEEDS (an algorithm) or OFFERS (a task).
+kind of ours has (see `core/interfaces.py`): `Options`, made with `hpc_es.extend.options`, whose field `kind` may have
+any type and default; `build`; and NEEDS (an algorithm) or OFFERS (a task).
 """
 
 from __future__ import annotations
@@ -34,6 +34,14 @@ def is_foreign(kind: Any) -> bool:
     return re.split("[.:]", kind)[0] != "hpc_es"
 
 
+def hint(kind: Any) -> str:
+    """Return how to name a class in the user's module of this name, as the end of a message; "" if there is none."""
+    if not isinstance(kind, str) or not kind.isidentifier() or is_installed(kind):
+        return ""
+    found = [path for path in files(kind).values() if path.name == f"{kind}.py"]
+    return f"; a class in {found[0]} is named {f'{kind}:Name'!r}" if found else ""
+
+
 def load(package: str, kind: str) -> Any:
     """Import a foreign kind; ConfigError says what was looked for, and where."""
     module, _, name = kind.partition(":")
@@ -52,7 +60,7 @@ def load(package: str, kind: str) -> Any:
         raise ConfigError([("kind", text)])
     fields = dataclasses.fields(found.Options) if dataclasses.is_dataclass(found.Options) else ()
     if "kind" not in {field.name for field in fields}:
-        text = "made with @options of hpc_es.config.options, with a field kind"
+        text = "made with @options of hpc_es.extend, with a field kind"
         raise ConfigError([("kind", f"expected Options of {kind!r} to be {text}, found {found.Options!r}")])
     return found
 

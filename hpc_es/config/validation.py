@@ -155,7 +155,8 @@ def _kind_section(kind: Kinds, data: Any, key: str, problems: SchemaProblems, de
     if name is not None and foreign.is_foreign(name):
         return _foreign_section(kind, name, data, key, problems)
     if name is None or not kinds.find(kind.package, name):
-        problems.append((join(key, "kind"), _expected(Literal[kinds.kinds(kind.package)], name)))
+        text = _expected(Literal[kinds.kinds(kind.package)], name) + foreign.hint(name)
+        problems.append((join(key, "kind"), text))
         return _WRONG
     return _section(kinds.module(kind.package, name).Options, data, key, problems)
 

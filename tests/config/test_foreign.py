@@ -116,7 +116,7 @@ def test_its_options_are_validated_with_all_mistakes_at_once(own: Callable[..., 
     [
         (SOURCE, ":Nett", "expected Nett in the module '{0}'"),
         (SOURCE, ":Bare", "expected Options, build in '{0}:Bare', found no Options and no build"),
-        (SOURCE, ":Lax", "expected Options of '{0}:Lax' to be made with @options of hpc_es.config.options"),
+        (SOURCE, ":Lax", "expected Options of '{0}:Lax' to be made with @options of hpc_es.extend"),
         ("import no_such_module", ":Net", "found '{0}': ModuleNotFoundError: No module named 'no_such_module'"),
         ("x = 1\nx / 0", ":Net", "found '{0}': ZeroDivisionError: division by zero ({1}/{0}.py, line 2)"),
         ("def (", ":Net", "found '{0}': SyntaxError"),
@@ -129,6 +129,14 @@ def test_what_cannot_be_a_kind_is_told_with_the_reason(
     [(key, text)] = problems(module + name)
     assert key == "policy.kind"
     assert expected.format(module, tmp_path) in text
+
+
+def test_a_file_named_without_its_class_gives_a_hint(own: Callable[..., str], tmp_path: Path) -> None:
+    module = own()
+    [(key, text)] = problems(module)
+    assert key == "policy.kind"
+    assert text.endswith(f"found '{module}'; a class in {tmp_path / module}.py is named '{module}:Name'")
+    assert [text.partition(";")[2] for _, text in problems("numpy") + problems("json")] == ["", ""]  # not the user's
 
 
 def test_a_module_that_is_not_there_is_told_with_the_places(own: Callable[..., str], tmp_path: Path) -> None:
