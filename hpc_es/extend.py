@@ -47,7 +47,7 @@ from hpc_es.algorithms.parts.stopping import View
 from hpc_es.algorithms.parts.strategy import Strategy
 from hpc_es.config.options import Count, Fraction, Natural, NonNegative, Positive, Probability, option, options
 from hpc_es.config.warnings import unused
-from hpc_es.core.acting import Actor, Batch, OnStep, Policy, Pure, PurePolicy, Segments
+from hpc_es.core.acting import Actor, Batch, OnStep, Policy, Pure, PurePolicy, RecurrentActor, Segments, Tree
 from hpc_es.core.data import (
     CORRECT,
     EPISODE_LENGTH,
@@ -63,6 +63,7 @@ from hpc_es.core.data import (
     Float32,
     Float64,
     Jobs,
+    Json,
     MultiDiscrete,
     Normaliser,
     ObservationSpec,
@@ -116,6 +117,7 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     "ProgramProblem",
     "Pure",
     "PurePolicy",
+    "RecurrentActor",
     "Task",
     "TrajectoryProblem",
     "VectorProblem",
@@ -164,7 +166,9 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     "Arrays",
     "Float32",
     "Float64",
+    "Json",
     "Poll",
+    "Tree",
     # Options and errors.
     "ConfigError",
     "Count",

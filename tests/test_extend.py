@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import inspect
 import re
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -63,3 +66,23 @@ def test_every_class_and_function_has_a_docstring(name: str) -> None:
     for key, member in ours.items():
         if inspect.isfunction(member) or isinstance(member, property | classmethod | staticmethod):
             assert member.__doc__, f"{name}.{key}"
+
+
+def field_comments(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """docs/hooks/field_comments.py, which extends Griffe: tests do without it."""
+    monkeypatch.setitem(sys.modules, "griffe", SimpleNamespace(Extension=object))
+    spec = importlib.util.spec_from_file_location("field_comments", ROOT / "docs" / "hooks" / "field_comments.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_the_api_shows_the_comments_of_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    comment_of = field_comments(monkeypatch).comment_of
+    lines = ["    size: int  # of it", "    name: str = '#'", "", "    # Two", "    # lines.", "    one: int = 1"]
+    assert comment_of(lines, 1, 1) == "Of it."
+    assert comment_of(lines, 2, 2) == ""
+    assert comment_of(lines, 6, 6) == "Two lines."
+    assert comment_of(["LONG = (", "    1", ")  # of a wrapped line"], 1, 3) == "Of a wrapped line."
+    assert comment_of(["x = 1  # type: ignore[misc]"], 1, 1) == ""

@@ -1,0 +1,39 @@
+"""An extension of Griffe, which reads the package for the API page: the comment of a field becomes its docstring.
+
+    chunk_size: int  # jobs of a chunk          or a comment in the lines right above
+
+Without it the fields of dataclasses and protocols would be left out of the page.
+"""
+
+from __future__ import annotations
+
+import io
+import tokenize
+from collections.abc import Sequence
+from typing import Any
+
+import griffe
+
+
+def comment_of(lines: Sequence[str], first: int, last: int) -> str:
+    """Return the comment of the statement in lines first .. last, counted from 1; "" where there is none."""
+    statement = "\n".join(line.strip() for line in lines[first - 1 : last])
+    tokens = tokenize.generate_tokens(io.StringIO(f"{statement}\n").readline)
+    found = [token.string for token in tokens if token.type == tokenize.COMMENT]
+    above = first - 1
+    while not found and above and lines[above - 1].lstrip().startswith("#"):
+        above -= 1
+    found = found or [line.strip() for line in lines[above : first - 1]]
+    text = " ".join(comment.lstrip("# ") for comment in found if "noqa" not in comment and "type:" not in comment)
+    return text[:1].upper() + text[1:] + ("" if not text or text.endswith(".") else ".")
+
+
+class FieldComments(griffe.Extension):
+    """Gives a docstring to each attribute that has a comment and no docstring."""
+
+    def on_attribute_instance(self, *, attr: Any, **_: Any) -> None:
+        """Called for each attribute that is read."""
+        if attr.docstring is None and attr.lineno is not None:
+            text = comment_of(attr.lines_collection[attr.filepath], attr.lineno, attr.endlineno or attr.lineno)
+            if text:
+                attr.docstring = griffe.Docstring(text, lineno=attr.lineno, parent=attr)
