@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
@@ -144,9 +144,7 @@ def cut(jobs: int, size: int, first_job: int = 0, purpose: Purpose = "train", pa
 def numbered(chunks: Sequence[Chunk], first_index: int, generation: int) -> list[Chunk]:
     """Return the chunks with their places in the list of their generation, and with its number."""
     return [
-        chunk
-        if (chunk.index, chunk.generation) == (index, generation)
-        else replace(chunk, index=index, generation=generation)
+        Chunk(index, chunk.first_job, chunk.jobs, chunk.purpose, chunk.parent, chunk.offset, generation)
         for index, chunk in enumerate(chunks, first_index)
     ]
 

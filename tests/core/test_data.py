@@ -48,9 +48,9 @@ def test_jobs_are_cut_into_consecutive_chunks() -> None:
 
 
 def test_chunks_get_the_places_of_the_generation() -> None:
-    """Behind those that are there, whatever they had; all else stays."""
-    chunks = numbered([*cut(5, 4), *cut(3, 4, 0, "probe", 1)], 7)
-    assert chunks == [Chunk(7, 0, 4), Chunk(8, 4, 1), Chunk(9, 0, 3, "probe", 1)]
+    """Behind those that are there, whatever they had, and with its number; all else stays."""
+    chunks = numbered([*cut(5, 4), *cut(3, 4, 0, "probe", 1)], 7, 2)
+    assert chunks == [Chunk(7, 0, 4, generation=2), Chunk(8, 4, 1, generation=2), Chunk(9, 0, 3, "probe", 1, 0, 2)]
 
 
 def test_jobs_are_as_many_as_their_numbers() -> None:

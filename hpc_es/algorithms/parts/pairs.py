@@ -32,7 +32,7 @@ class Pairs:
 
     def signs(self, jobs: range) -> Array:
         """Return 1 of jobs that go along their direction and -1 of those that go against it, int[jobs]."""
-        return np.array([-1 if self.mirrored and job % 2 else 1 for job in jobs])
+        return 1 - 2 * (np.arange(jobs.start, jobs.stop) % 2) if self.mirrored else np.ones(len(jobs), np.int64)
 
     def along(
         self, layout: Layout, theta: Array, directions: Directions | Array, jobs: range, scale: float = 1.0
@@ -41,7 +41,7 @@ class Pairs:
         return Perturbed(layout, theta[np.newaxis], directions, self._rows(jobs), self._scales(theta, jobs, scale))
 
     def _rows(self, jobs: range) -> npt.NDArray[np.intp]:
-        return np.array([self.of(job) for job in jobs], np.intp) - self.of(jobs[0])
+        return np.arange(jobs.start, jobs.stop, dtype=np.intp) // self.size - self.of(jobs.start)
 
     def _scales(self, theta: Array, jobs: range, scale: float) -> Array:
         return (scale * self.signs(jobs)).astype(theta.dtype)
