@@ -11,6 +11,7 @@ import numpy as np
 from hpc_es.core.data import (
     NO_FITNESS,
     Arrays,
+    Carried,
     Chunk,
     Float64,
     Outcome,
@@ -26,6 +27,8 @@ from hpc_es.core.errors import RunError
 from hpc_es.tasks.problem_defaults import ranks_returns
 from hpc_es.training.build import Parts
 from hpc_es.training.cutting import Plan, recut
+
+NOTHING_CARRIED = Carried()
 
 
 @dataclass(frozen=True)
@@ -153,10 +156,10 @@ def fitness_of(parts: Parts, state: State, rows: Rows) -> Float64:
     """
     if not len(rows):
         return NO_FITNESS
-    fitness = parts.problem.fitness(rows, parts.carried(state))
-    if ranks_returns(parts.problem):
-        return fitness
-    values = np.array(fitness, np.float64)
+    problem = parts.problem
+    if ranks_returns(problem):
+        return problem.fitness(rows, NOTHING_CARRIED)  # which it does not look at: functions may cost microseconds
+    values = np.array(problem.fitness(rows, parts.carried(state)), np.float64)
     if values.shape != rows.shape:
         expected = f"expected one number of each job, float64[{len(rows)}]"
         raise RunError(f"the fitness of the task: {expected}, found shape {list(values.shape)}")

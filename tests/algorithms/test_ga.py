@@ -42,6 +42,16 @@ def algorithm(problem: Letters, seed: int = 1, **settings: Any) -> ga.GeneticAlg
     return ga.build(ga.Options(**{"population_size": 10, **settings}), problem, None, Keys(seed), 4)
 
 
+def test_the_fitness_of_a_program_is_its_reward_and_not_the_return() -> None:
+    """All returns are 0."""
+    made = algorithm(Letters(3, lambda program: 0.0))
+    state = made.initial()
+    rows = np.zeros(int(state.shared["count"]), ROW)
+    fitness = np.arange(len(rows)) / 10
+    _, metrics = made.tell(state, Results(rows, [], [], fitness=fitness))
+    assert metrics["population_reward_max"] == metrics["best_reward"] == fitness.max() > 0
+
+
 def generation(made: ga.GeneticAlgorithm, state: State) -> tuple[State, Any]:
     outcomes = [made.evaluate(state, chunk, nothing) for chunk in made.ask(state, 0, NO_ROWS, NO_FITNESS)]
     rows = np.concatenate([NO_ROWS, *(outcome.rows for outcome in outcomes)])

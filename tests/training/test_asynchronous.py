@@ -83,6 +83,7 @@ def test_every_update_is_made_once_with_the_staleness_that_it_has(ranks: int) ->
                 assert 0 <= update.staleness < max(size - 1, 1) * 40
                 assert (update.staleness == 0) if size <= 2 else True
                 rows, header = update.evaluated.results.rows, update.evaluated.headers
+                assert update.evaluated.results.fitness.tolist() == rows["return_"].tolist()
                 assert len(rows) == 2 and header.shape == (1,) and header["environment"] == 0.5
                 numbers.append(int(rows["return_"][0])); workers.add(int(rows["length"][0]))
             assert abs(master.state.shared["theta"][0] - 3 - off[-1]) < 1e-5
