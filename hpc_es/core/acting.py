@@ -23,7 +23,7 @@ Tree: TypeAlias = "Array | Sequence[Tree] | Mapping[str, Tree]"
 
 
 class Actor(Protocol):
-    """A policy with the parameters of some jobs: it acts for all of them at once."""
+    """A policy with the parameters of some jobs, one row for each job; it acts for all of them at once."""
 
     def act(self, observations: Array) -> Array:
         """Return the actions of all rows, from [rows, *shape] in the dtype of the task's ObservationSpec.
@@ -33,11 +33,11 @@ class Actor(Protocol):
         ...
 
     def keep(self, rows: npt.NDArray[np.intp]) -> None:
-        """Forget the rows not named; what remains acts exactly as before."""
+        """Keep these rows only; they act exactly as before."""
         ...
 
     def restart(self, row: int) -> None:
-        """Forget what a recurrent policy remembers of this row: a new episode begins."""
+        """Clear the memory of this row, since a new episode begins."""
         ...
 
 
@@ -49,28 +49,28 @@ class RecurrentActor(Actor, Protocol):
         ...
 
     def remember(self, memory: Tree) -> None:
-        """Go on with this memory, that of an actor of the same policy with as many rows."""
+        """Continue with this memory, of an actor of the same policy with as many rows."""
         ...
 
 
 class Policy(Protocol):
     """A function from observations to actions, with a flat float32 vector of parameters.
 
-    One that has `rows_are_independent`, and it is true, gives a row the same bits whatever other rows there are: then
-    jobs may be evaluated in chunks of any size.
+    If it has an attribute `rows_are_independent` that is true, a row gets the same bits whatever other rows there are,
+    and jobs may be evaluated in chunks of any size.
     """
 
-    layout: Layout  # of the parameters
-    action_noise_std: float  # of training episodes
+    layout: Layout  # of the parameter vector
+    action_noise_std: float  # standard deviation of noise added to the actions of training episodes
 
     def initial(self, rng: np.random.Generator) -> Float32:
         """Return initial parameters, float32[layout.size]."""
         ...
 
     def bind(self, parameters: Population, normaliser: Normaliser | None) -> Actor:
-        """Return an actor for a chunk; `normaliser` is (mean, standard deviation, clip) of the observations.
+        """Return an actor for the jobs of a chunk; `normaliser` is (mean, standard deviation, clip) of observations.
 
-        A deviation may be infinite, of an input that is to become 0; and so may the clip, where there is none.
+        A standard deviation is infinite if its input is to become 0; the clip is infinite if there is none.
         """
         ...
 
@@ -88,10 +88,10 @@ class Pure(NamedTuple):
 
 @runtime_checkable
 class PurePolicy(Policy, Protocol):
-    """A policy that can be compiled: it says what it computes over an array namespace, such as `jax.numpy`."""
+    """A policy that can be compiled, since it is also defined over an array namespace, such as `jax.numpy`."""
 
     def pure(self, xp: ModuleType) -> Pure:
-        """Return what it computes; observations come normalised, where they are to be."""
+        """Return the policy as pure functions; their observations are normalised already if the task says so."""
         ...
 
 
@@ -111,7 +111,7 @@ class OnStep(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """The jobs of one chunk, as a task that plays episodes needs them."""
+    """The jobs of a chunk, as a task with episodes gets them."""
 
     seeds: npt.NDArray[np.int64]  # int64[jobs, episodes_per_job], 0 .. 2**31 - 1; both halves of a pair share theirs
     training: bool

@@ -27,15 +27,15 @@ Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json
 
 @dataclass(frozen=True)
 class Column:
-    """A number, or several, that a job's row has besides its return and its length."""
+    """A column of the rows, besides the return and the length: a number or an array for each job."""
 
     name: str
-    dtype: str  # as NumPy names it, such as "<f4"
-    shape: tuple[int, ...] = ()
+    dtype: str  # a NumPy dtype, such as "<f4"
+    shape: tuple[int, ...] = ()  # of the array of one job; (): a number
 
 
 SIGN_RETURN = Column("sign_return", "<f4")  # the sum of the signs of an episode's rewards
-CORRECT = Column("correct", "?")  # whether a program is
+CORRECT = Column("correct", "?")  # whether a program is correct
 EPISODE_LENGTH = Column(
     "episode_length", "<i4"
 )  # steps of the episode that ended in this job; 0: it goes on in a later one
@@ -57,12 +57,12 @@ ROW = row_dtype((SIGN_RETURN,))  # of an episode
 
 
 def behaviour(size: int) -> Column:
-    """Return the column of a job's behaviour: so many numbers that say what it did, for novelty search."""
+    """Return the column of a job's behaviour, float32[size], by which novelty search compares jobs."""
     return Column(BEHAVIOUR, "<f4", (size,))
 
 
 def info_numbers(count: int) -> Column:
-    """Return the column of a job's numbers of `report.info`, NaN where it has none; no update depends on them."""
+    """Return the column of the numbers of `report.info`, float64[count], NaN if missing; no update depends on them."""
     return Column(INFO, "<f8", (count,))
 
 
@@ -78,7 +78,7 @@ def without_info(rows: Rows) -> Rows:
 
 
 def with_columns(rows: Rows, values: Mapping[Column, npt.ArrayLike]) -> Rows:
-    """Return the rows with further columns, each with its values, [jobs, *shape]: those that an algorithm declares."""
+    """Return the rows with further columns and their values, [jobs, *shape], such as those of `Needs.columns`."""
     further = [(each.name, each.dtype, each.shape) for each in values]
     extended = np.zeros(len(rows), [*rows.dtype.descr, *further])
     for name in rows.dtype.names or ():
@@ -113,28 +113,28 @@ Purpose = Literal["train", "probe", "evaluate"]
 
 @dataclass(frozen=True)
 class Chunk:
-    """A fixed run of consecutive jobs, evaluated together by one rank.
+    """A run of consecutive jobs that one rank evaluates.
 
-    Jobs of training are numbered through all rounds of a generation, as are its probes, which evaluate the centre
-    without noise for the update to use; evaluation jobs have numbers of their own, and no update depends on them.
+    Training jobs are numbered through all rounds of a generation. Probes, which evaluate the centre without noise for
+    the update, have numbers of their own, and so do evaluation jobs, on which no update depends.
     """
 
-    index: int  # place in the generation's list
-    first_job: int
-    jobs: int
-    purpose: Purpose = "train"
-    parent: int = 0  # of a strategy with several centres: which of them
-    offset: int = 0  # jobs before it of the unit that its first job belongs to
+    index: int  # in the list of all chunks of the generation
+    first_job: int  # number of the first job
+    jobs: int  # number of jobs
+    purpose: Purpose = "train"  # "train", "probe" or "evaluate"
+    parent: int = 0  # index of the centre, for strategies with several
+    offset: int = 0  # jobs of the unit of its first job that are before it, if a unit is divided
     generation: int = 0  # the number of its generation
 
     @property
     def job_numbers(self) -> range:
-        """The jobs of this chunk."""
+        """The numbers of its jobs."""
         return range(self.first_job, self.first_job + self.jobs)
 
 
 def cut(jobs: int, size: int, first_job: int = 0, purpose: Purpose = "train", parent: int = 0) -> list[Chunk]:
-    """Cut so many jobs into consecutive chunks, the last perhaps shorter; the loop gives them their places."""
+    """Divide jobs into consecutive chunks of `size` jobs, the last perhaps shorter; the loop numbers the chunks."""
     return [
         Chunk(number, first_job + start, min(size, jobs - start), purpose, parent)
         for number, start in enumerate(range(0, jobs, size))
@@ -151,14 +151,14 @@ def numbered(chunks: Sequence[Chunk], first_index: int, generation: int) -> list
 
 @dataclass(frozen=True)
 class Jobs:
-    """The jobs of a chunk, as a problem needs them."""
+    """The jobs of a chunk, as a problem gets them."""
 
-    generation: int
-    numbers: range
-    groups: Sequence[int]  # of each job: jobs of one group share their seeds, such as both halves of a mirrored pair
-    purpose: Purpose = "train"
-    parent: int = 0
-    offset: int = 0  # jobs before them of the unit that the first one belongs to
+    generation: int  # number of the generation
+    numbers: range  # of the jobs
+    groups: Sequence[int]  # group of each job; jobs of one group share their seeds, such as both jobs of a pair
+    purpose: Purpose = "train"  # "train", "probe" or "evaluate"
+    parent: int = 0  # index of the centre, for strategies with several
+    offset: int = 0  # jobs of the unit of the first job that are before it, if a unit is divided
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -169,25 +169,25 @@ class Jobs:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a chunk's evaluation gives."""
+    """The result of the evaluation of a chunk."""
 
-    rows: Rows  # [jobs]; every rank gets them
-    arrays: Arrays = field(default_factory=dict)  # only rank 0 gets them; shapes do not depend on ranks
-    seconds: Mapping[str, float] = field(default_factory=dict)  # where the time went: "environment", "policy"
-    failures: Sequence[Failure] = ()  # why jobs failed, one of each failed job
-    # What the problem learned, by units of jobs: one part of a whole unit, one of each job where the chunk cuts it.
+    rows: Rows  # [jobs], for every rank
+    arrays: Arrays = field(default_factory=dict)  # for rank 0; their shapes do not depend on the number of ranks
+    seconds: Mapping[str, float] = field(default_factory=dict)  # spent in "environment" and "policy"
+    failures: Sequence[Failure] = ()  # one for each failed job
+    # What the problem learned from each unit of jobs: one item for a whole unit, one for each job of a divided unit.
     learned: Sequence[Sequence[Arrays]] = ()
     mixed: bool = False  # whether jobs drew from one generator in turn, so that others beside them change their numbers
 
 
 @dataclass(frozen=True)
 class State:
-    """All that is carried from one generation to the next: named arrays, so it is saved without knowing it.
+    """All that is carried from one generation to the next, as named arrays, which checkpoints store completely.
 
     `shared` is broadcast to every rank at the start of a generation; `master` stays on rank 0 (optimizer slots, sums,
-    queues). Names and dtypes are those of the initial state for ever, and shapes too unless the algorithm is declared
-    as growing; text is uint8, a number is a 0-d array. The arrays of the algorithm come first, then what the problem
-    itself carries.
+    queues). Names and dtypes are those of the initial state throughout the run, and so are shapes unless
+    `Needs.growing` is true; text is uint8, a number is a 0-d array. The arrays of the algorithm come first, then those
+    of the problem.
 
     The docstring of the class of an algorithm or a problem lists its arrays in sections `State, shared:` and
     `State, master:`, one a line:
@@ -199,13 +199,13 @@ class State:
     `dtype` is that of theta, and params is the length of it. A class has the arrays of its base classes too.
     """
 
-    generation: int  # finished generations, which is the number of the next one
-    shared: Arrays
-    master: Arrays
+    generation: int  # number of finished generations, and of the next generation
+    shared: Arrays  # on every rank
+    master: Arrays  # on rank 0
 
     @property
     def theta(self) -> Array:
-        """The parameters, [params]; none where what is learned is no vector."""
+        """The parameters, [params]; empty if the algorithm does not learn a vector."""
         return self.shared.get("theta", NO_PARAMETERS)
 
 
@@ -214,10 +214,10 @@ NO_PARAMETERS: Float32 = np.zeros(0, np.float32)
 
 @dataclass(frozen=True)
 class Carried:
-    """What a problem itself learns from its evaluations, such as observation statistics, as a part of the state."""
+    """The arrays of the state that belong to the problem: what it learns, such as observation statistics."""
 
-    shared: Arrays = field(default_factory=dict)
-    master: Arrays = field(default_factory=dict)
+    shared: Arrays = field(default_factory=dict)  # on every rank
+    master: Arrays = field(default_factory=dict)  # on rank 0
 
     def added_to(self, state: State) -> State:
         """Return the state with these arrays behind the algorithm's."""
@@ -231,12 +231,12 @@ class Carried:
 
 @dataclass(frozen=True)
 class Results:
-    """What rank 0 knows at the end of a generation."""
+    """What rank 0 has for the update at the end of a generation."""
 
     rows: Rows  # of all training jobs, in job order, of all rounds
     chunk_arrays: Sequence[Arrays]  # of each training chunk, in chunk order
-    blocks: Sequence[Arrays] = ()  # what `contribute` gave, in block order
-    prepared: Any = None  # what `prepare` made of the rows
+    blocks: Sequence[Arrays] = ()  # results of `contribute`, in block order
+    prepared: Any = None  # result of `prepare`
     probes: Rows = field(default_factory=lambda: np.zeros(0, row_dtype()))  # of the probe jobs, in job order
     fitness: Float64 = field(default_factory=lambda: NO_FITNESS)  # float64[training jobs], see `Problem.fitness`
     probe_fitness: Float64 = field(default_factory=lambda: NO_FITNESS)  # float64[probe jobs]

@@ -16,7 +16,7 @@ One generation (`training/generation.py`):
 An algorithm searches one kind of problem: vectors, programs, or trajectories of a policy. It says which in `NEEDS`; a
 task says in `OFFERS` which kinds it can be, and makes the problem. An algorithm sees the problem alone, never the task.
 
-A kind is a module or package in its folder, or the user's own, that has `Options` (of `hpc_es.config.options`) and
+A kind is a module or package in its folder, or the user's own, that has `Options` (made with `options`) and
 `build`; that of an algorithm also has `NEEDS` and may have `misfits`, that of a task has `OFFERS`.
 """
 
@@ -54,29 +54,29 @@ Searched = Literal["vectors", "programs", "trajectories"]
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What an algorithm needs: declared once, as `NEEDS` of its module."""
+    """What an algorithm needs of the other parts of a run, declared as `NEEDS` of its module or class."""
 
-    searches: Searched
-    policy: str = "mlp"  # the kind of policy where a policy acts and the config names none
-    noise: bool = False  # whether it perturbs parameters by a Noise
-    tensorflow: bool = False  # whether it computes with TensorFlow itself
-    gradients: bool = False  # whether chunks give gradients, so that bits depend on how rounds are cut
-    columns: tuple[Column, ...] = ()  # further columns of a row, which its `evaluate` fills
-    presets: Mapping[str, Json] = field(default_factory=dict)  # defaults of other sections, by dotted key
-    growing: bool = False  # whether arrays of its state change their shapes, such as an archive
-    stochastic: bool = False  # whether its policies give probabilities, from which actions can be drawn
+    searches: Searched  # the kind of problem: vectors, programs or trajectories
+    policy: str = "mlp"  # default kind of policy, for tasks in which a policy acts
+    noise: bool = False  # whether it perturbs parameters with a `Noise`
+    tensorflow: bool = False  # whether the algorithm itself computes with TensorFlow
+    gradients: bool = False  # whether chunks return gradients; results then depend on the chunks
+    columns: tuple[Column, ...] = ()  # further columns of the rows, which its `evaluate` fills
+    presets: Mapping[str, Json] = field(default_factory=dict)  # defaults of other sections of the config, by dotted key
+    growing: bool = False  # whether arrays of its state may change their shapes, such as an archive
+    stochastic: bool = False  # whether its policies return probabilities, from which actions are sampled
 
 
 @dataclass(frozen=True, kw_only=True)
 class Offers:
-    """What a task offers: declared once, as `OFFERS` of its module."""
+    """What a task offers to the other parts of a run, declared as `OFFERS` of its module or class."""
 
-    problems: tuple[Searched, ...]  # the kinds of problem that it can be
-    policy: bool = False  # whether a policy acts in it
-    values: bool = False  # whether its jobs have values, which `stop.target_value` is of
-    any_chunks: bool = False  # whether no bit depends on how rounds are cut, where no chunk gives a gradient
-    info: bool = False  # whether its `build` takes `info=`, the numbers of `report.info` and how they are made
-    compiled: bool = False  # whether it compiles the policy's pure form, and says how many jobs a call has
+    problems: tuple[Searched, ...]  # the kinds of problem that the task can make
+    policy: bool = False  # whether a policy acts in the task
+    values: bool = False  # whether jobs have values that `stop.target_value` can refer to
+    any_chunks: bool = False  # whether results are independent of the chunks, apart from gradients
+    info: bool = False  # whether `build` takes `info=`, the numbers of `report.info` and their reductions
+    compiled: bool = False  # whether it compiles the pure form of the policy and chooses the jobs of a call
 
 
 Evaluation = tuple[int, float, Sequence[float]]  # a job (-1: the centre), its value, its vector as it was evaluated
@@ -88,31 +88,31 @@ Cutting = Literal["fixed", "free", "one by one", "at once"]
 
 
 class Problem(Protocol):
-    """What is common to the three kinds of problem."""
+    """What the three kinds of problem have in common; `ProblemDefaults` provides it for most problems."""
 
-    columns: tuple[Column, ...]  # of a row, besides `return_` and `length`
-    is_objective: bool  # whether it is a function of the user's, of whose values the best is wanted
+    columns: tuple[Column, ...]  # of the rows, besides `return_` and `length`
+    is_objective: bool  # whether it is a function of the user's whose best value is wanted
     episodes_per_job: int
-    chunk_size: int | None  # jobs of a unit, in which the algorithm asks, where that is not the user's choice
-    cutting: Cutting
-    evaluation_episodes: int | None  # of an evaluation of the centre; None: evaluation.episodes; 0: there is none
+    chunk_size: int | None  # jobs of a chunk that the algorithm asks for; None: `mpi.chunk_size`
+    cutting: Cutting  # how rounds may be divided into chunks
+    evaluation_episodes: int | None  # of an evaluation of the centre; None: evaluation.episodes; 0: no evaluation
 
     def carried(self) -> Carried:
-        """Return what the problem has learned before the first generation; nothing, for most."""
+        """Return the arrays of what the problem learns, before the first generation; none for most problems."""
         ...
 
     def merge(self, carried: Carried, units: Sequence[Arrays]) -> Carried:
-        """Return what it has learned after some more units, merged in their order; on rank 0 only."""
+        """Return the arrays after further units were merged in their order; on rank 0 only."""
         ...
 
     def unit(self, parts: Sequence[Arrays]) -> Arrays:
-        """Return what a unit has taught, of what its jobs have, in their order; on rank 0 only."""
+        """Return what was learned from a unit, from what was learned from its jobs, in their order; on rank 0 only."""
         ...
 
     def fitness(self, rows: Rows, carried: Carried) -> Float64:
-        """Return what algorithms rank, float64[jobs]: higher is better, NaN of a job that is not to be ranked.
+        """Return what algorithms rank, float64[jobs]: higher is better, NaN excludes a job from the ranking.
 
-        `rows` are those of all training jobs of the generation so far, or of all its probes, and there is one at least.
+        `rows` are those of all training jobs of the generation so far, or of all its probes; there is at least one.
         `carried` has the shared arrays only. A job whose return is NaN has failed, whatever its fitness. The result
         must depend on nothing else: every rank calls this, and so does a run that computes a generation again, from
         rows without the column of `report.info`.
@@ -120,11 +120,11 @@ class Problem(Protocol):
         ...
 
     def metrics(self, carried: Carried) -> Mapping[str, float]:
-        """Return numbers for the metrics of a generation; on rank 0 only."""
+        """Return further numbers for the metrics of a generation; on rank 0 only."""
         ...
 
     def measured(self, state: State, evaluation: Rows) -> Sequence[Arrays]:
-        """Return what an evaluation of the centre says, as units to merge after the others; on rank 0 only."""
+        """Return what an evaluation of the centre teaches, as units to merge after the others; on rank 0 only."""
         ...
 
     def is_reached(self, carried: Carried, target: float) -> bool:
@@ -132,78 +132,79 @@ class Problem(Protocol):
         ...
 
     def summary(self, carried: Carried) -> Mapping[str, Json]:
-        """Return what result.json tells of what it has learned: plain numbers and text; on rank 0 only."""
+        """Return what result.json says about what was learned, plain numbers and text; on rank 0 only."""
         ...
 
     def open(self, place: RunPlace) -> None:
-        """Get to know the run directory, before the first generation; every rank calls this."""
+        """Take the run directory, before the first generation; on every rank."""
         ...
 
     def check(self) -> None:
-        """See what --check alone has the time for, such as whether everything can be compiled; ConfigError."""
+        """Do the slow checks of --check, such as a compilation; raise ConfigError."""
         ...
 
     def circumstances(self) -> Mapping[str, Json]:
-        """Return what bits depend on besides config and versions, for the checkpoint; plain numbers and text."""
+        """Return what results depend on besides config and versions, such as the processor; stored in checkpoints."""
         ...
 
     def saved(self, generation: int) -> None:
-        """A checkpoint holds the generations before this one; on rank 0 only."""
+        """Take note that a checkpoint has stored all generations before this one; on rank 0 only."""
         ...
 
-    notices: tuple[str, ...]  # what a user should know of how it runs, for the log
-    coordinate_names: tuple[str, ...]  # of evaluations.csv, the names of the coordinates; none: it is not written
+    notices: tuple[str, ...]  # lines for the log at the start of the run
+    coordinate_names: tuple[str, ...]  # column names of evaluations.csv; if there are none, it is not written
 
     def evaluations(self, state: State, results: Results, evaluation: Rows) -> Iterator[Evaluation]:
-        """Yield what a generation has evaluated, in job order; on rank 0 only."""
+        """Yield the lines of evaluations.csv for a generation, in job order; on rank 0 only."""
         ...
 
 
 class VectorProblem(Problem, Protocol):
-    """A function of a vector: a policy's parameters, or coordinates of one's own."""
+    """A function of a vector: the parameters of a policy, or coordinates."""
 
-    layout: Layout  # of the vector; `size` is layout.size
-    size: int
-    dtype: np.dtype[Any]  # of candidates, sums and state: float32 of policies, float64 of functions
-    spread: Array  # [size]: standard deviations to begin with, of strategies to which the config gives none
+    layout: Layout  # of the vector
+    size: int  # layout.size, the number of parameters
+    dtype: np.dtype[Any]  # of candidates, sums and theta: float32 for policies, float64 for functions
+    spread: Array  # [size]: initial standard deviations, if the config has no `sigma`
 
     def initial(self, rng: np.random.Generator) -> Array:
-        """Return the vector to begin with, [size]."""
+        """Return the initial vector, dtype[size]."""
         ...
 
     def evaluate(self, population: Population, jobs: Jobs, carried: Carried, poll: Poll) -> Outcome:
-        """Evaluate a chunk; `poll` is called between steps, so that rank 0 can answer other ranks.
+        """Evaluate the candidates of a chunk.
 
-        Of `carried` only the shared arrays are those of this generation.
+        Call `poll()` every few milliseconds, so that rank 0 can answer the other ranks. Only the shared arrays of
+        `carried` are those of this generation.
         """
         ...
 
 
 class ProgramProblem(Problem, Protocol):
-    """Programs, texts over an alphabet, and what they are worth."""
+    """Programs, which are texts over an alphabet, and their rewards."""
 
     alphabet: str
-    length: int  # characters of the longest program
+    length: int  # maximum number of characters of a program
 
     def evaluate(self, programs: Sequence[str], jobs: Jobs, poll: Poll) -> Outcome:
-        """Score the programs of a chunk, each alone."""
+        """Score the programs of a chunk independently of each other."""
         ...
 
 
 class TrajectoryProblem(Problem, Protocol):
-    """Episodes of a policy whose steps an algorithm wants to see, to differentiate them."""
+    """Episodes of a policy whose steps an algorithm differentiates."""
 
     policy: Policy
     name: str
     spaces: Spaces
-    time_limit: int | None  # in steps, where it is known
+    time_limit: int | None  # in steps; None: unknown
     compiled: (
         object | None
     )  # what a graph needs to play whole episodes itself, such as a bandits' Setting; None: nothing can
     segments: Callable[[], Segments] | None  # what makes episodes that go on from batch to batch; None: nothing can
 
     def play(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
-        """Run every job's episodes."""
+        """Run the episodes of all jobs."""
         ...
 
 
@@ -211,90 +212,90 @@ AnyProblem = VectorProblem | ProgramProblem | TrajectoryProblem
 
 
 class Task(Protocol):
-    """What is optimised, as the config names it."""
+    """What is optimised, named by `task.kind` of the config."""
 
-    name: str  # for people: the environment's id, the program to find
-    spaces: Spaces | None  # what a policy must fit; None where none acts
+    name: str  # for logs and plots, such as the id of the environment
+    spaces: Spaces | None  # what a policy observes and does; None: no policy acts in the task
 
     def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> AnyProblem:
         """Return the problem of this kind, one of OFFERS.problems.
 
-        `unit` is the number of jobs that the algorithm asks for as one, where the problem has no `chunk_size`.
+        `unit` is the number of jobs of a chunk that the algorithm asks for, unless the problem has a `chunk_size`.
         """
         ...
 
     def close(self) -> None:
-        """Give back what it holds, such as environments."""
+        """Release resources, such as environments."""
         ...
 
 
 class Algorithm(Protocol):
-    """How the search goes on. Its methods are pure functions of their arguments, and of options and seed.
+    """The search. Its methods are pure functions of their arguments, the options and the keys.
 
-    `algorithms/parts/strategy.py` has the base classes that give the methods most do not need.
+    The base classes `Strategy`, `PairedStrategy` and `DistributionStrategy` provide most of them.
     """
 
     def initial(self) -> State:
-        """Return the state before generation 0, without what the problem carries; the same on every rank."""
+        """Return the state before generation 0, without the arrays of the problem; the same on every rank."""
         ...
 
     def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
-        """Return the chunks of a round, the same on every rank; none where the generation is complete.
+        """Return the chunks of a round, the same on every rank; an empty list ends the generation.
 
         `rows` and `fitness` are those of the training jobs of the rounds before, in job order.
         """
         ...
 
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
-        """Evaluate a chunk, whatever its purpose."""
+        """Evaluate a chunk of any purpose: the candidates of training jobs, or the centre without noise."""
         ...
 
     def probed(self, state: State, probes: Rows, fitness: Float64) -> State:
         """Return the state for the next rounds of the generation, and for its update; on every rank.
 
-        Called after rounds with probes only: `state` is that of the generation's begin, and `probes` and `fitness` are
-        those of its probe jobs so far, in job order. `tell` gets the state of the begin, and calls this itself.
+        Called only after rounds with probes. `state` is the state at the start of the generation, `probes` and
+        `fitness` are those of all probe jobs so far, in job order. `tell` gets the state at the start of the
+        generation, and calls this itself.
         """
         ...
 
     def prepare(self, state: State, rows: Rows, fitness: Float64) -> Any:
-        """Return what `contribute` needs of the rows and the fitness of all training jobs; on every rank, once."""
+        """Return what `contribute` needs of the rows and the fitness of all training jobs; on every rank."""
         ...
 
     def blocks(self, state: State) -> int:
-        """Return how many blocks `contribute` computes; 0 if the update needs none."""
+        """Return the number of blocks that `contribute` computes; 0 if the update needs none."""
         ...
 
     def contribute(self, state: State, prepared: Any, block: int) -> Arrays:
-        """Return one block of the update, computed whole by one rank."""
+        """Return one block of the update; each block is computed by one rank, and the arrays go to rank 0."""
         ...
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
-        """Return the next state, without what the problem carries, and numbers for the metrics; on rank 0 only."""
+        """Return the next state, without the arrays of the problem, and numbers for the metrics; on rank 0 only."""
         ...
 
     def discoveries(self, state: State, results: Results) -> Sequence[Mapping[str, Json]]:
-        """Return what a generation has found that is to be kept, such as correct programs; on rank 0 only.
+        """Return what a generation found that is to be recorded, such as correct programs; on rank 0 only.
 
-        `state` is the one that `tell` got. Each is one JSON line of programs.jsonl: plain numbers and text, among them
-        `program` (the text) and `reward`.
+        `state` is the argument of `tell`. Each item becomes a JSON line of programs.jsonl: plain numbers and text,
+        among them `program` (the text) and `reward`.
         """
         ...
 
     def finished(self, state: State) -> str | None:
-        """Return why there is nothing left to search for, such as "a correct program"; on rank 0 only."""
+        """Return why the search has ended, such as "a correct program", or None; on rank 0 only."""
         ...
 
     def notices(self, state: State, results: Results, after: State) -> Sequence[str]:
-        """Return lines for the log of what a user should know of a generation; on rank 0 only.
+        """Return lines for the log about a generation; on rank 0 only.
 
-        `state` is the one that `tell` got and `after` the one it gave. A line is written when it is new, not again in
-        each generation that says the same.
+        `state` is the argument of `tell`, `after` its result. A line is not repeated in each generation that has it.
         """
         ...
 
     def summary(self, state: State) -> Mapping[str, Json]:
-        """Return what result.json and `hpc-es inspect` tell of the state besides theta: plain numbers and text."""
+        """Return what result.json and `hpc-es inspect` show of the state besides theta: plain numbers and text."""
         ...
 
 

@@ -63,7 +63,7 @@ class Noise(Protocol):
     """Standard normal perturbations, computed from (generation, pair) on any rank.
 
     The vector is cut into blocks, each of which one rank sums over all pairs: of a fixed width, or the parts of the
-    layout. `hpc_es.noise.blocks.BlockNoise` gives the methods that most kinds do not write.
+    layout. `BlockNoise` provides the weighted sums.
     """
 
     edges: Sequence[int]  # the first element of each block, ascending; the first is 0

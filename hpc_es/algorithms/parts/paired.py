@@ -32,7 +32,10 @@ class Weights:
 
 @dataclass(frozen=True)
 class PairedStrategy(Strategy, ABC):
-    """A strategy writes `initial`, `candidates`, `weights` and `tell`; without mirrors `pairs` too."""
+    """Base class of strategies that sum weighted directions, such as ES.
+
+    A strategy writes `initial`, `candidates`, `weights` and `tell`, and `pairs` if its pairs are not mirrored.
+    """
 
     problem: VectorProblem
     noise: Noise
@@ -51,7 +54,7 @@ class PairedStrategy(Strategy, ABC):
 
     @abstractmethod
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Weights:
-        """Return what the whole pairs weigh, of which there is one at least.
+        """Return the weights of the pairs without failures; there is at least one.
 
         Both arguments are [pairs, jobs of a pair], the fitness float64.
         """

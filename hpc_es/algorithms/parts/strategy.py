@@ -30,11 +30,11 @@ from hpc_es.core.population import Directions, Perturbed, Population, unperturbe
 
 @dataclass(frozen=True)
 class Strategy:
-    """The parts that every algorithm is built of, and defaults; its methods are pure functions of their arguments.
+    """Base class of algorithms, with defaults of most methods; all are pure functions of their arguments.
 
-    A strategy on vectors writes `initial`, `candidates`, `prepare` and `tell`; where jobs share directions `pairs`;
-    where a generation is not one round of `population` jobs `ask`. A search for programs writes `evaluate` instead of
-    `candidates`.
+    A strategy on vectors writes `initial`, `candidates`, `prepare`, `contribute` and `tell`. It overrides `pairs` if
+    jobs share directions, and `ask` if a generation is not one round of `population` jobs. A search for programs
+    writes `evaluate` instead of `candidates`.
     """
 
     options: Any
@@ -49,7 +49,7 @@ class Strategy:
         return cls(options, problem, noise, keys, chunk_size)
 
     def population(self, state: State) -> int:
-        """Return how many jobs a generation has."""
+        """Return the number of jobs of a generation, `options.population_size` by default."""
         population: int = self.options.population_size
         return population
 
@@ -58,16 +58,16 @@ class Strategy:
         return [] if round else cut(self.population(state), self.chunk_size)
 
     def first_theta(self, restart: int = 0) -> Array:
-        """Return the vector to begin with, [size] in the problem's dtype; the same on every rank."""
+        """Return the initial vector of the problem, dtype[size], the same on every rank; `restart` selects another."""
         theta: Array = self.problem.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS, restart))
         return theta
 
     def candidates(self, state: State, chunk: Chunk) -> Population:
-        """Return the parameters of a chunk of training jobs."""
+        """Return the candidates of a chunk of training jobs."""
         raise AssertionError(f"{type(self).__name__} has neither `candidates` nor an `evaluate` of its own")
 
     def centre(self, state: State, parent: int) -> Array:
-        """Return the vector that evaluations and probes measure."""
+        """Return the vector that evaluations and probes measure, [size]; `parent` is its index if there are several."""
         return state.theta
 
     @property
@@ -78,7 +78,7 @@ class Strategy:
     def perturbed(
         self, state: State, chunk: Chunk, scale: float, ratios: Array | None = None, centre: Array | None = None
     ) -> Perturbed:
-        """Return centre +- scale * eps of the jobs' pairs; `ratios`, [size], multiply eps, and theta is the centre."""
+        """Return centre +- scale * ratios * eps of a chunk; ratios are [size] or 1, the centre is theta by default."""
         jobs, theta = chunk.job_numbers, state.theta if centre is None else centre
         directions = Directions(self.noise, state.generation, self.pairs.among(jobs), ratios)
         return self.pairs.along(self.problem.layout, theta, directions, jobs, scale)
@@ -102,7 +102,7 @@ class Strategy:
         return self.evaluated(state, chunk, candidates, poll)
 
     def evaluated(self, state: State, chunk: Chunk, candidates: Population, poll: Poll) -> Outcome:
-        """Return what the problem says of a chunk's candidates."""
+        """Return the problem's outcome of a chunk with these candidates."""
         carried = self._carried.found_in(state)
         outcome: Outcome = self.problem.evaluate(candidates, self.jobs(state, chunk), carried, poll)
         return outcome

@@ -21,7 +21,7 @@ class ActionHead(Protocol):
 
 @dataclass(frozen=True)
 class Head:
-    """The last step of a policy; `outputs` is the width of the layer before it."""
+    """The last step of a policy, from outputs to actions; `outputs` is the number of outputs that it needs."""
 
     outputs: int
     space: Actions
@@ -29,7 +29,7 @@ class Head:
 
     @staticmethod
     def of(space: Actions, bins: int | None) -> Head:
-        """Return the head of an action space; ConfigError where bins do not fit it."""
+        """Return the head of an action space; with `bins` each action of a Box is one of as many equidistant values."""
         if not isinstance(space, Box):
             if bins is not None:
                 text = f"is {bins}, but the actions are {space} already: leave it out"

@@ -12,7 +12,7 @@ from hpc_es.core.errors import ConfigError
 
 
 def require_flat(spaces: Spaces, kind: str, parameters: Callable[[Spaces], int]) -> None:
-    """Raise ConfigError where observations are not flat; `parameters` counts those of the policy if they were."""
+    """Raise ConfigError if observations are not flat; `parameters` returns the number of parameters for flat ones."""
     observations = spaces.observations
     if observations.is_flat:
         return
@@ -31,7 +31,7 @@ def require_flat(spaces: Spaces, kind: str, parameters: Callable[[Spaces], int])
 
 
 def normalise(observations: Float32, normaliser: Normaliser) -> Float32:
-    """clip((observations - mean) / standard deviation, -clip, clip), in place."""
+    """Return clip((observations - mean) / standard deviation, -clip, clip) of float32[rows, *shape], in place."""
     mean, deviation, clip = normaliser
     observations -= mean
     observations /= deviation
