@@ -9,7 +9,7 @@ import importlib
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def here(tmp_path: Path) -> Path:
 @pytest.fixture
 def inside(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Make the directory the current one of this process; what is imported of it is forgotten afterwards."""
-    names = ("blob", "patches")
+    names = ("blob", "blobs", "patches")
     registry = dict(gymnasium.registry)
     monkeypatch.chdir(here)
     monkeypatch.setattr(sys, "path", [str(here), *sys.path])
@@ -151,7 +151,8 @@ def test_chunks_of_any_size_give_the_same_bits(actions: str, inside: Path) -> No
     assert len({digest(newest(inside / f"run{size}")) for size in (1, 3, 8)}) == 1
 
 
-FEW = (*ALGORITHMS["es"], NORMALISED, *EVERY, "stop.generations=2")
+RAW = (*ALGORITHMS["es"], *EVERY, "stop.generations=2")
+FEW = (NORMALISED, *RAW)
 
 
 # Statistics of the channels.
@@ -209,6 +210,30 @@ def test_eval_film_and_library_see_the_same_images(actions: str, inside: Path, c
     assert isinstance(singles[0], int) == (actions == "discrete")
 
 
+def test_a_policy_gets_uint8_in_training_evaluation_film_library_and_check(
+    inside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patches = importlib.import_module("patches")
+    original, dtypes = patches.Patches.outputs, list[str]()
+
+    def outputs(self: Any, parameters: Any, inputs: Any) -> Any:
+        dtypes.append(str(inputs.dtype))
+        return original(self, parameters, inputs)
+
+    monkeypatch.setattr(patches.Patches, "outputs", outputs)
+    commands: list[Callable[[], Any]] = [
+        lambda: trained(inside, "run", *RAW),
+        lambda: cli.run(["eval", "run", "--episodes", "2"]),
+        lambda: cli.run(["eval", "run", "--episodes", "2", "--video", "film.gif"]),
+        lambda: hpc_es.load_policy("run")(np.zeros((16, 16, 3), np.uint8)),
+        lambda: cli.run(["check", "blob.yaml"]),
+    ]
+    for command in commands:
+        dtypes.clear()
+        command()
+        assert set(dtypes) == {"uint8"}
+
+
 def test_pixels_as_fractions_are_refused(inside: Path) -> None:
     """As uint8 they would all be 0."""
     trained(inside, "run", *FEW)
@@ -244,6 +269,28 @@ def test_the_last_image_can_be_the_behaviour(inside: Path) -> None:
     trained(inside, "run", algorithm, "task.behaviour={final_observation: true}", "stop.generations=2")
     arrays = {**newest(inside / "run").state.shared, **newest(inside / "run").state.master}
     assert any(array.shape[-1:] == (768,) for array in arrays.values())
+
+
+VECTOR = """
+from functools import partial
+import gymnasium
+from blob import Blob
+
+def blobs(num_envs, **keywords):
+    return gymnasium.vector.SyncVectorEnv([partial(Blob, **keywords)] * num_envs)
+
+gymnasium.register("Blobs-v0", vector_entry_point=blobs)
+gymnasium.register("Blobs-v1", Blob)
+"""
+
+
+@pytest.mark.parametrize("actions", ["discrete", "box", "several"])
+def test_a_vector_environment_gives_the_bits_of_single_ones(actions: str, inside: Path) -> None:
+    (inside / "blobs.py").write_text(VECTOR)
+    options = (f"task.env_kwargs.actions={actions}", "mpi.chunk_size=4", *RAW)
+    trained(inside, "vector", "task.env_id=blobs:Blobs-v0", "task.stepping=vector", *options)
+    trained(inside, "single", "task.env_id=blobs:Blobs-v1", *options)
+    assert digest(newest(inside / "vector")) == digest(newest(inside / "single"))
 
 
 FAULTY = """
@@ -334,6 +381,15 @@ def test_actor_critic_says_which_actions_it_cannot_take(inside: Path, capsys: An
     with pytest.raises(ConfigError) as refused:
         cli.run(["check", "blob.yaml", *overrides])
     assert "has MultiDiscrete([2, 3]) actions, actor_critic needs Discrete ones" in str(refused.value)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("policy", ["{kind: mlp, hidden_dims: [4], ", "{kind: lstm, hidden_dims: [3], "])
+@pytest.mark.long
+def test_several_choices_are_those_of_numpy_in_tensorflow_too(policy: str, inside: Path) -> None:
+    results = [trained(inside, name, f"policy={policy}backend: {name}}}", *SEVERAL) for name in ("numpy", "tensorflow")]
+    assert results[0]["final_return_mean"] == results[1]["final_return_mean"]
+    assert results[0]["failed_episodes"] == results[1]["failed_episodes"] == 0
 
 
 @pytest.mark.tensorflow
