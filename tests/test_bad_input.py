@@ -286,6 +286,8 @@ def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tensorflow" else real(name))
     monkeypatch.setitem(sys.modules, "mujoco", None)
+    for name in [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]:  # by tests before
+        monkeypatch.delitem(sys.modules, name)
 
 
 @pytest.mark.parametrize("config", ALL_AT_ONCE)

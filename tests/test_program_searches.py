@@ -116,7 +116,9 @@ def test_the_log_has_programs_and_no_timesteps(done: Callable[[int], Path]) -> N
     *_, last, end = (done(1) / "ga, many" / "log.txt").read_text().splitlines()
     programs = result(done(1) / "ga, many")["episodes"]
     assert "generation 5 of 5  best reward 1  correct program found" in last and f"NPE {programs}  " in last
-    assert end.endswith(f"finished by stop.generations: 5 after 5 generations, {programs:,} programs")
+    assert end.endswith(
+        f"finished by stop.generations: 5 after 5 generations, {programs:,} programs, 0 failed programs"
+    )
     assert "timesteps" not in last + end
 
 

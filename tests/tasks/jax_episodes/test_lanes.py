@@ -207,7 +207,7 @@ def case(name: str, **more: Any) -> Any:
 
 
 def thetas(made: Any, jobs: int = 24) -> Any:
-    return 0.5 * np.random.default_rng(3).standard_normal((jobs, made[1].size)).astype(np.float32)
+    return 0.5 * np.random.default_rng(3).standard_normal((jobs, made[1].layout.size)).astype(np.float32)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -44,7 +44,7 @@ def refused(env_id: str, **task: Any) -> str:
 def assert_played_as_plainly(**options: Any) -> None:
     """The episodes are those of a Python loop over the library's own functions."""
     made = parts((("hidden_dims", (4,)),), **options)
-    theta = np.random.default_rng(1).standard_normal((len(SEEDS), made[1].size)).astype(np.float32)
+    theta = np.random.default_rng(1).standard_normal((len(SEEDS), made[1].layout.size)).astype(np.float32)
     found = played(made, theta, SEEDS).rows
     for place, seed in enumerate(SEEDS):
         return_, length, _ = plainly(made, theta[place], seed)
