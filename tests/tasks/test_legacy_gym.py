@@ -54,7 +54,7 @@ def test_an_old_environment_keeps_its_limit_its_seeds_and_its_keywords() -> None
     assert rewards == [2.5] * 20
     again, _ = environment.reset(seed=3)
     assert np.array_equal(first, again)
-    assert environments.spaces(environment).observations == 3
+    assert environments.spaces(environment).observations.size == 3
 
 
 def test_a_time_limit_of_ours_shortens_it() -> None:
