@@ -270,7 +270,27 @@ class MpiExecutor(Executor):
         self, generation: Generation, chunks: Sequence[Chunk], mine: Mapping[int, Outcome]
     ) -> npt.NDArray[np.void]:
         since = time.perf_counter()
-        header, indices = self._header(mine), np.array(sorted(mine), np.int64)
+        header = self._header(mine)
+        if self._world.size == 1:
+            headers, rows = header, {index: outcome.rows for index, outcome in mine.items()}
+        else:
+            headers, rows = self._allgather_rows(generation, chunks, mine, header)
+        if headers["failures"].any():
+            assert self.reports is not None
+            self.reports.collect(self._world)
+        self.clock.add("messages", since)
+        generation.add(rows)
+        return headers
+
+    def _allgather_rows(
+        self,
+        generation: Generation,
+        chunks: Sequence[Chunk],
+        mine: Mapping[int, Outcome],
+        header: npt.NDArray[np.void],
+    ) -> tuple[npt.NDArray[np.void], dict[int, Rows]]:
+        """Return HEADER[ranks] and the rows of all chunks by index, from all ranks."""
+        indices = np.array(sorted(mine), np.int64)
         message = b"".join([header.tobytes(), indices.tobytes(), *(mine[i].rows.tobytes() for i in indices)])
         jobs = {chunk.index: chunk.jobs for chunk in chunks}
         headers, rows = self._no_headers(), dict[int, Rows]()
@@ -283,12 +303,7 @@ class MpiExecutor(Executor):
             for index in listed.tolist():
                 rows[index] = np.frombuffer(memory, generation.parts.row, jobs[index], start)
                 start += rows[index].nbytes
-        if headers["failures"].any():
-            assert self.reports is not None
-            self.reports.collect(self._world)
-        self.clock.add("messages", since)
-        generation.add(rows)
-        return headers
+        return headers, rows
 
     def _gather(self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool) -> Gathered:
         """Without arrays of chunks, and with one block, rank 0 has all there is.
