@@ -17,7 +17,7 @@ import numpy as np
 from hpc_es.config.loading import validate
 from hpc_es.core.data import NO_FITNESS, ROW, Results, State
 from hpc_es.mpi.world import World
-from hpc_es.training.build import build_searched, parts
+from hpc_es.training.build import build_task, parts
 
 BATCH, TRIALS, UNITS = 32, 100, 48
 REPEATS, UPDATES = 15, 5
@@ -54,7 +54,7 @@ def training() -> Callable[[], None]:
             "mpi": {"chunk_size": BATCH},
         }
     )
-    algorithm = parts(config, World("none"), build_searched(config)).algorithm
+    algorithm = parts(config, World("none"), build_task(config)).algorithm
     states: list[State] = [algorithm.initial()]
 
     def update() -> None:
@@ -67,9 +67,8 @@ def training() -> Callable[[], None]:
 
 def forward_and_backward(is_written: bool) -> Callable[[], None]:
     """The gradient of the sum of an LSTM's outputs, at the shapes of two arms."""
-    from hpc_es.policies.networks import lstm
-    from hpc_es.policies.networks.lstm_tensorflow import sequence
-    from hpc_es.policies.networks.tensorflow_setup import tensorflow
+    from hpc_es.policies.networks import layers
+    from hpc_es.policies.networks.tensorflow_actors import sequence, tensorflow
 
     tf = tensorflow()
     rng, width = np.random.default_rng(0), 4
@@ -82,7 +81,7 @@ def forward_and_backward(is_written: bool) -> Callable[[], None]:
         z = tf.reshape(tf.reshape(inputs, (-1, width)) @ kernel[:width] + bias, (TRIALS, BATCH, 4 * UNITS))
 
         def body(t: Any, h: Any, c: Any, outputs: Any) -> Any:
-            h, c = lstm.gates(lstm.TensorFlowOps(tf), z[t] + h @ kernel[width:], c)
+            h, c = layers.gates(layers.TensorFlowOps(tf), z[t] + h @ kernel[width:], c)
             return t + 1, h, c, outputs.write(t, h)
 
         empty = tf.zeros((BATCH, UNITS))

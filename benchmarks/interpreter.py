@@ -10,8 +10,8 @@ import time
 from statistics import median
 from typing import Any
 
-from hpc_es.tasks.programs.brainfuck import CHARACTERS
-from hpc_es.tasks.programs.task import make_task
+from hpc_es.programs.brainfuck import CHARACTERS
+from hpc_es.programs.task import make_task
 
 REPEATS, FEW, MANY = 5, 20, 2000
 

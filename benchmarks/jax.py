@@ -42,9 +42,9 @@ import sys, time
 from pathlib import Path
 from hpc_es.config.loading import load
 from hpc_es.tasks.jax_episodes import cache
-from hpc_es.training.build import build_searched
+from hpc_es.training.build import build_task
 config = load(sys.argv[1], sys.argv[3:])
-problem = build_searched(config).problem
+problem = build_task(config).problem
 cache.use(cache.prepared(Path(sys.argv[2])))
 since = time.perf_counter()
 problem.program.compile(lambda: None)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.jobs import ROOT
-from hpc_es.config import kinds
+from hpc_es.config import registry
 
 
 class Figure(NamedTuple):
@@ -76,7 +76,9 @@ class Trial:
 
 def compared() -> Iterator[Trial]:
     """Yield every strategy that searches vectors, on every task."""
-    found = [kind for kind in kinds.kinds("algorithms") if kinds.module("algorithms", kind).NEEDS.searches == "vectors"]
+    found = [
+        kind for kind in registry.kinds("algorithms") if registry.module("algorithms", kind).NEEDS.searches == "vectors"
+    ]
     for task, timesteps in COMPARED.items():
         for kind in found:
             if kind not in OTHERS:

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.algorithms.policy_gradient.algorithm import build
-from hpc_es.algorithms.policy_gradient.options import Options
 from hpc_es.core.data import CORRECT, NO_FITNESS, Results, row_dtype
 from hpc_es.core.keys import Keys
-from hpc_es.policies.networks.lstm import FORGET_BIAS
-from hpc_es.policies.networks.tensorflow_setup import tensorflow
-from hpc_es.tasks.programs import task as programs
+from hpc_es.policies.networks.layers import FORGET_BIAS
+from hpc_es.policies.networks.tensorflow_actors import tensorflow
+from hpc_es.programs import task as programs
+from hpc_es.programs.policy_gradient.algorithm import build
+from hpc_es.programs.policy_gradient.options import Options
 
 BATCH, LENGTH, UNITS, INPUTS, REPEATS = 64, 100, 35, 10, 15
 TARGETS = {"keras": 1.0, "kernel": 1.3}

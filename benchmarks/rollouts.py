@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hpc_es.config.loading import validate
-from hpc_es.config.sections import Config
+from hpc_es.config.schema import Config
 from hpc_es.core.data import NO_FITNESS, State
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals

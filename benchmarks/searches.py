@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.jobs import ROOT
-from hpc_es.tasks.programs.shorten import judged
-from hpc_es.tasks.programs.task import NAMES, PAPER
+from hpc_es.programs.shorten import judged
+from hpc_es.programs.task import NAMES, PAPER
 
 COLUMNS = ("task", "algorithm", "seed", "solved", "npe", "seconds", "program", "shortest", "right", "fresh")
 INTERRUPTED = 75

@@ -17,7 +17,7 @@ from hpc_es.core.data import ROW, Box, Results, Spaces, flat_observations
 from hpc_es.core.keys import Keys
 from hpc_es.noise.counter import CounterNoise
 from hpc_es.noise.table import TableNoise, fill
-from hpc_es.policies.mlp import policy as mlp
+from hpc_es.policies import mlp
 from hpc_es.tasks.policy_problems import ObservationNormalization, PolicyProblem
 
 EPISODES, STEPS = 1000, 1000

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from hpc_es.core.version import __version__
 
 if TYPE_CHECKING:
-    from hpc_es.jobs.ask_tell import Strategy
-    from hpc_es.jobs.library import train
-    from hpc_es.jobs.minimize import minimize
+    from hpc_es.api.minimize import minimize
+    from hpc_es.api.strategy import Strategy
+    from hpc_es.api.train import train
     from hpc_es.report.saved_policy import load_policy
     from hpc_es.training.triggers import IntervalTrigger
 
@@ -24,10 +24,10 @@ __all__ = ["IntervalTrigger", "Strategy", "__version__", "load_policy", "minimiz
 
 _HOMES = {
     "IntervalTrigger": "hpc_es.training.triggers",
-    "Strategy": "hpc_es.jobs.ask_tell",
+    "Strategy": "hpc_es.api.strategy",
     "load_policy": "hpc_es.report.saved_policy",
-    "minimize": "hpc_es.jobs.minimize",
-    "train": "hpc_es.jobs.library",
+    "minimize": "hpc_es.api.minimize",
+    "train": "hpc_es.api.train",
 }
 
 

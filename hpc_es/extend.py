@@ -30,24 +30,27 @@ Importing this module imports NumPy only: no TensorFlow, JAX, h5py or mpi4py. It
 
 from __future__ import annotations
 
-from hpc_es.algorithms.parts.distribution import DistributionStrategy, Ranked
-from hpc_es.algorithms.parts.distribution import Options as DistributionOptions
-from hpc_es.algorithms.parts.optimizers import Options as OptimizerOptions
-from hpc_es.algorithms.parts.optimizers import initial_slots, learning_rate, norm
-from hpc_es.algorithms.parts.optimizers import slots_of as optimizer_slots
-from hpc_es.algorithms.parts.optimizers import step as optimizer_step
-from hpc_es.algorithms.parts.paired import PairedStrategy, Weights
-from hpc_es.algorithms.parts.pairs import Pairs
-from hpc_es.algorithms.parts.ranking import Shaping, centered_ranks, shaped
-from hpc_es.algorithms.parts.recombination import default_population, nothing_to_learn, ranking, utilities
-from hpc_es.algorithms.parts.recombination import of_samples as sample_weights
-from hpc_es.algorithms.parts.rounds import round_of_jobs
-from hpc_es.algorithms.parts.samples import first_deviations
-from hpc_es.algorithms.parts.stopping import View
-from hpc_es.algorithms.parts.strategy import Strategy
+from hpc_es.algorithms.common.antithetic import Pairs
+from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
+from hpc_es.algorithms.common.distribution import Options as DistributionOptions
+from hpc_es.algorithms.common.optimizers import Options as OptimizerOptions
+from hpc_es.algorithms.common.optimizers import initial_slots, learning_rate, norm
+from hpc_es.algorithms.common.optimizers import slots_of as optimizer_slots
+from hpc_es.algorithms.common.optimizers import step as optimizer_step
+from hpc_es.algorithms.common.ranking import (
+    Shaping,
+    centered_ranks,
+    default_population,
+    nothing_to_learn,
+    ranking,
+    sample_weights,
+    shaped,
+    utilities,
+)
+from hpc_es.algorithms.common.stopping import View
+from hpc_es.algorithms.common.strategy import PairedStrategy, Strategy, Weights, first_deviations, round_of_jobs
 from hpc_es.config.options import Count, Fraction, Natural, NonNegative, Positive, Probability, option, options
 from hpc_es.config.warnings import unused
-from hpc_es.core.acting import Actor, Batch, OnStep, Policy, Pure, PurePolicy, RecurrentActor, Segments, Tree
 from hpc_es.core.data import (
     CORRECT,
     EPISODE_LENGTH,
@@ -56,7 +59,6 @@ from hpc_es.core.data import (
     Array,
     Arrays,
     Box,
-    Carried,
     Chunk,
     Column,
     Discrete,
@@ -69,6 +71,7 @@ from hpc_es.core.data import (
     ObservationSpec,
     Outcome,
     Poll,
+    ProblemState,
     Results,
     Rows,
     Spaces,
@@ -81,9 +84,7 @@ from hpc_es.core.data import (
     with_columns,
 )
 from hpc_es.core.errors import ConfigError, RunError
-from hpc_es.core.failures import Failure
-from hpc_es.core.failures import of_error as failure_from_error
-from hpc_es.core.failures import of_text as failure_from_text
+from hpc_es.core.failures import Failure, failure_from_error, failure_from_text
 from hpc_es.core.interfaces import (
     Algorithm,
     GradientAlgorithm,
@@ -96,12 +97,12 @@ from hpc_es.core.interfaces import (
     VectorProblem,
 )
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.core.places import RunPlace
+from hpc_es.core.paths import RunPlace
+from hpc_es.core.policy import Actor, Batch, OnStep, Policy, Pure, PurePolicy, RecurrentActor, Segments, Tree
 from hpc_es.core.population import Directions, Explicit, Layout, Noise, Perturbed, Population, unperturbed
 from hpc_es.noise.blocks import BlockNoise
 from hpc_es.policies.networks.feed_forward import FeedForwardPolicy
-from hpc_es.policies.networks.heads import ActionHead, Head
-from hpc_es.policies.networks.inputs import normalise, normalised, require_flat
+from hpc_es.policies.networks.heads import ActionHead, Head, normalise, normalised, require_flat
 from hpc_es.tasks.problem_defaults import ProblemDefaults, VectorProblemDefaults, VectorTask
 
 __all__ = [  # noqa: RUF022  (in the order of the groups above)
@@ -122,7 +123,7 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     "TrajectoryProblem",
     "VectorProblem",
     # Data: jobs and their results.
-    "Carried",
+    "ProblemState",
     "Chunk",
     "Column",
     "CORRECT",

@@ -70,6 +70,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("tensorflow"):
         if importlib.util.find_spec("tensorflow") is None:
             pytest.skip("TensorFlow is not installed here")
-        from hpc_es.policies.networks.tensorflow_setup import tensorflow
+        from hpc_es.policies.networks.tensorflow_actors import tensorflow
 
         tensorflow()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.algorithms.parts.strategy import Strategy
+from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.config.options import Count, option, options
 from hpc_es.core.data import Chunk, Float64, Results, Rows, State, cut
 from hpc_es.core.interfaces import Needs

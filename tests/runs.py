@@ -24,7 +24,7 @@ import hpc_es
 from hpc_es.config.loading import load as load_config
 from hpc_es.storage import metrics_log as metrics
 from hpc_es.storage.checkpoint import Snapshot, load
-from hpc_es.storage.checkpoint_store import Store, find
+from hpc_es.storage.checkpoint_directory import Store, find
 from tests.harness import ROOT, Finished, Job, start
 
 TINY = """

@@ -21,7 +21,8 @@ import hpc_es
 from hpc_es import cli
 from hpc_es.config.loading import validate
 from hpc_es.core.errors import ConfigError
-from hpc_es.training.build import build_searched
+from hpc_es.policies.networks import keras_models
+from hpc_es.training.build import build_task
 from hpc_es.training.check import check
 from tests import runs
 from tests.harness import Finished, mpiexec, python
@@ -150,13 +151,16 @@ def test_what_would_fail_later_is_told_by_check(mistake: str, tmp_path: Path) ->
     refused(runs.train(0, tmp_path / "run", "--check", *arguments), text)
 
 
-@pytest.mark.parametrize(("found", "said"), [("keras_model", "kind 'mlp' cannot"), ("tensorflow", "is not installed")])
-def test_an_export_that_cannot_be_made_is_told(found: str, said: str, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(("missing", "said"), [("mlp", "kind 'mlp' cannot"), ("tensorflow", "is not installed")])
+def test_an_export_that_cannot_be_made_is_told(missing: str, said: str, monkeypatch: Any) -> None:
     real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if found in name else real(name))
+    if missing == "mlp":
+        monkeypatch.delitem(keras_models.MODELS, "mlp")
+    else:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if missing in name else real(name))
     data = {"task": {"env_id": "CartPole-v1"}, "report": {"export_interval": 5}}
     with pytest.raises(ConfigError, match=f"report.export_interval: is 5, .*{said}"):
-        build_searched(validate(data))
+        build_task(validate(data))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hpc_es.commands.inspect import described
 from hpc_es.core.errors import CheckpointError
 from hpc_es.report.saved_policy import stored
 from hpc_es.storage.checkpoint import is_whole, load
-from hpc_es.storage.checkpoint_store import Store, find
+from hpc_es.storage.checkpoint_directory import Store, find
 from tests import runs
 
 LARGE = (*runs.EVERY, "policy.hidden_dims=[64, 64]", "task.observation_normalization.enabled=true")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hpc_es.config.loading import validate
-from hpc_es.storage.checkpoint_store import Store
+from hpc_es.storage.checkpoint_directory import Store
 from tests import runs
 from tests.campaign import life
 from tests.campaign.case import END, LATE, RIGHT, WRONG, Record

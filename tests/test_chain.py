@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpc_es.jobs.chain import behind, end_chain, over
+from hpc_es.cluster.requeue import behind, end_chain, over
 from hpc_es.storage.shard import Shard
 from tests.harness import python
 from tests.test_sbatch import asked, toy, written

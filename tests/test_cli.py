@@ -20,11 +20,11 @@ import pytest
 
 import hpc_es
 from hpc_es import __version__, cli
+from hpc_es.api.evaluate import seeds
 from hpc_es.core.errors import DeniedError
-from hpc_es.jobs.evaluation import seeds
 from hpc_es.report import video
 from hpc_es.report.saved_policy import load_policy
-from hpc_es.storage.checkpoint_store import find
+from hpc_es.storage.checkpoint_directory import find
 from tests import runs
 from tests.harness import python
 from tests.toys import lifetime

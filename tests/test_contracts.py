@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.config import kinds
+from hpc_es.config import registry
 from hpc_es.config.loading import validate
-from hpc_es.core.acting import Policy
 from hpc_es.core.data import (
     Array,
     Arrays,
@@ -36,12 +35,13 @@ from hpc_es.core.data import (
 )
 from hpc_es.core.interfaces import Needs, Offers
 from hpc_es.core.keys import Keys
-from hpc_es.core.places import RunPlace
+from hpc_es.core.paths import RunPlace
+from hpc_es.core.policy import Policy
 from hpc_es.core.population import Noise
 from hpc_es.mpi.world import World
 from hpc_es.noise.counter import CounterNoise
 from hpc_es.noise.table import TableNoise, fill
-from hpc_es.training.build import Parts, build_searched, parts
+from hpc_es.training.build import Parts, build_task, parts
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Gathered, Generation
 from hpc_es.training.replay import LearnedFrom, updated
@@ -106,12 +106,12 @@ EXAMPLES |= {
     },
 }
 SECTIONS = {"algorithms": "algorithm", "tasks": "task", "policies": "policy"}
-PACKAGES: tuple[kinds.Package, ...] = ("algorithms", "tasks", "policies")
-EVERY = [(package, kind) for package in PACKAGES for kind in kinds.kinds(package)]
+PACKAGES: tuple[registry.Package, ...] = ("algorithms", "tasks", "policies")
+EVERY = [(package, kind) for package in PACKAGES for kind in registry.kinds(package)]
 
 
-def every(package: kinds.Package) -> Any:
-    return pytest.mark.parametrize("kind", kinds.kinds(package))
+def every(package: registry.Package) -> Any:
+    return pytest.mark.parametrize("kind", registry.kinds(package))
 
 
 def example(package: str, kind: str) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def closed_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def opened(settings: Mapping[str, Any], repetition: int = 0) -> Parts:
     """The parts of these settings, with a run directory of their own."""
     config = validate(dict(settings))
-    made = parts(config, World("none"), build_searched(config), repetition)
+    made = parts(config, World("none"), build_task(config), repetition)
     MADE.append(made)
     made.problem.open(RunPlace(Path(tempfile.mkdtemp()), 0, 1, lambda make: make()))
     return made
@@ -215,8 +215,8 @@ def form(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("package", "kind"), EVERY)
-def test_a_module_has_options_and_build(package: kinds.Package, kind: str) -> None:
-    found = kinds.module(package, kind)
+def test_a_module_has_options_and_build(package: registry.Package, kind: str) -> None:
+    found = registry.module(package, kind)
     assert dataclasses.is_dataclass(found.Options)
     assert callable(found.build)
     assert found.__doc__
@@ -225,7 +225,7 @@ def test_a_module_has_options_and_build(package: kinds.Package, kind: str) -> No
 
 
 @pytest.mark.parametrize(("package", "kind"), EVERY)
-def test_options_cannot_be_changed(package: kinds.Package, kind: str) -> None:
+def test_options_cannot_be_changed(package: registry.Package, kind: str) -> None:
     options = getattr(validate(example(package, kind)), SECTIONS[package])
     with pytest.raises(dataclasses.FrozenInstanceError):
         options.kind = "other"
@@ -233,12 +233,12 @@ def test_options_cannot_be_changed(package: kinds.Package, kind: str) -> None:
 
 @every("algorithms")
 def test_an_algorithm_declares_its_needs_and_its_fields_fit_every_problem(kind: str) -> None:
-    needs: Needs = kinds.module("algorithms", kind).NEEDS
+    needs: Needs = registry.module("algorithms", kind).NEEDS
     assert isinstance(needs, Needs)
     made = built("algorithms", kind)
     assert made.row == row_dtype((*made.problem.columns, *needs.columns))
     assert (made.noise is not None) == needs.noise
-    assert needs.searches in kinds.module("tasks", example("algorithms", kind)["task"]["kind"]).OFFERS.problems
+    assert needs.searches in registry.module("tasks", example("algorithms", kind)["task"]["kind"]).OFFERS.problems
 
 
 # Algorithms.
@@ -298,7 +298,7 @@ def test_a_generation_is_the_same_in_any_order_on_any_rank(kind: str) -> None:
 @every("algorithms")
 def test_a_search_for_vectors_is_computed_again_from_rows_and_what_the_problem_learned(kind: str) -> None:
     made = built("algorithms", kind)
-    if kinds.module("algorithms", kind).NEEDS.searches != "vectors":
+    if registry.module("algorithms", kind).NEEDS.searches != "vectors":
         return
     state, again = made.initial(), built("algorithms", kind)
     for _ in range(3):
@@ -317,7 +317,7 @@ def test_a_search_for_vectors_is_computed_again_from_rows_and_what_the_problem_l
 CARTPOLE = {"kind": "episodes", "env_id": "CartPole-v1", "max_episode_steps": 9}
 UPDATED_IN_EPISODES = {"kind": "actor_critic", "batch_size": 6, "updates": "asynchronous", "update_every": 4}
 SURVIVORS = [  # (algorithm, what is other than in its example)
-    *((kind, {}) for kind in kinds.kinds("algorithms") if kind != "actor_critic"),
+    *((kind, {}) for kind in registry.kinds("algorithms") if kind != "actor_critic"),
     ("es", {"algorithm": {"kind": "es", "population_size": 6, "optimizer": {"kind": "sgd"}, "weight_decay": 0.1}}),
     pytest.param("actor_critic", {"task": CARTPOLE}, marks=pytest.mark.tensorflow),
     pytest.param("actor_critic", {"task": CARTPOLE, "algorithm": UPDATED_IN_EPISODES}, marks=pytest.mark.tensorflow),
@@ -377,7 +377,7 @@ def test_repetitions_differ(kind: str) -> None:
 def test_tell_is_pure_and_keeps_the_form_of_the_state(kind: str) -> None:
     made, again = built("algorithms", kind), built("algorithms", kind)
     initial = state = made.initial()
-    keeps_shapes = not kinds.module("algorithms", kind).NEEDS.growing
+    keeps_shapes = not registry.module("algorithms", kind).NEEDS.growing
     for number in range(3):
         _, _, results = generation(made, state)
         before, given = copy.deepcopy(state), copy.deepcopy(results)
@@ -445,7 +445,7 @@ def test_what_is_told_of_a_state_is_plain(kind: str) -> None:
 # Tasks.
 
 
-PROBLEMS = [(kind, word) for kind in kinds.kinds("tasks") for word in kinds.module("tasks", kind).OFFERS.problems]
+PROBLEMS = [(kind, word) for kind in registry.kinds("tasks") for word in registry.module("tasks", kind).OFFERS.problems]
 SEARCHED = {"vectors": "es", "programs": "random_search", "trajectories": "actor_critic"}  # an algorithm for each
 every_problem = pytest.mark.parametrize(("kind", "word"), PROBLEMS)
 
@@ -481,7 +481,7 @@ def evaluated(made: Parts, word: str, numbers: range, polls: list[int] | None = 
 
 @every("tasks")
 def test_a_task_declares_what_it_offers(kind: str) -> None:
-    offers: Offers = kinds.module("tasks", kind).OFFERS
+    offers: Offers = registry.module("tasks", kind).OFFERS
     made = built("tasks", kind)
     assert isinstance(offers, Offers) and offers.problems
     assert offers.policy == isinstance(made.task.spaces, Spaces) == (made.policy is not None)
@@ -595,7 +595,7 @@ SPACES = (Spaces(flat_observations(3), BOX), Spaces(flat_observations(3), Discre
 
 def policy_of(kind: str, spaces: Spaces) -> Policy:
     options = validate(example("policies", kind)).policy
-    policy: Policy = kinds.module("policies", kind).build(options, spaces)
+    policy: Policy = registry.module("policies", kind).build(options, spaces)
     return policy
 
 

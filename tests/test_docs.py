@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 from hpc_es import cli
+from hpc_es.api import job as training
 from hpc_es.config.loading import load, table, validate
-from hpc_es.jobs import command as training
 from hpc_es.tuning import plan
-from hpc_es.tuning.check import check
+from hpc_es.tuning.plan import check
 from tests.documents import DOCS, PAGES, README, SITE, anchors, blocks, hooks, links, named
 from tests.harness import ROOT
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpc_es.api.evaluate import Asked, play
 from hpc_es.config.loading import validate
 from hpc_es.core.errors import UserError
-from hpc_es.jobs.evaluation import Asked, play
 from hpc_es.report.saved_policy import Actions, LoadedPolicy, Stored, load_policy, single_episodes
 from hpc_es.tasks.policy_problems import Episodic
 from tests import runs

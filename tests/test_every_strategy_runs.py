@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpc_es.config import kinds
+from hpc_es.config import registry
 from tests import runs
 from tests.algorithms.stepping import KINDS
 from tests.harness import ROOT, mpiexec, script
@@ -40,7 +40,7 @@ RESTARTS = {"task": {**FUNCTION["task"], "dimension": 4, "bounds": {"low": -2, "
 
 def has(kind: str, option: str) -> bool:
     """Whether options of this kind have this one."""
-    return option in {field.name for field in dataclasses.fields(kinds.module("algorithms", kind).Options)}
+    return option in {field.name for field in dataclasses.fields(registry.module("algorithms", kind).Options)}
 
 
 def settings(kind: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpc_es.storage.checkpoint_store import Store
+from hpc_es.storage.checkpoint_directory import Store
 from tests.harness import ROOT, Finished, mpiexec, python, start
 from tests.runs import digest, newest, wait_for
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from hpc_es import cli
-from hpc_es.config.kinds import module
+from hpc_es.config.registry import module
 from hpc_es.core.data import Box, Float32, Normaliser, Spaces, flat_observations
-from hpc_es.policies.mlp import keras_model as mlp_keras
-from hpc_es.policies.mlp.policy import MLP, Options
+from hpc_es.policies.mlp import MLP, Options
+from hpc_es.policies.networks import keras_models
 from hpc_es.report.saved_policy import load_policy
 from hpc_es.storage import checkpoint
 from tests import runs
@@ -56,7 +56,7 @@ def expected(network: MLP, theta: Float32, normaliser: Normaliser | None) -> Any
 def test_equal_to_numpy_after_saving(activation: str, head: str, normaliser: Normaliser | None, tmp_path: Path) -> None:
     network = policy(head, activation)
     theta = np.random.default_rng(4).standard_normal(network.layout.size).astype(np.float32)
-    mlp_keras.model(network, theta, normaliser).save(tmp_path / "policy.keras")
+    keras_models.mlp_model(network, theta, normaliser).save(tmp_path / "policy.keras")
     found = np.asarray(keras.models.load_model(tmp_path / "policy.keras")(SEEN))
     wanted = expected(network, theta, normaliser)
     assert len(np.unique(wanted)) > 1
@@ -75,7 +75,7 @@ def test_an_exported_linear_policy_ignores_what_never_varied(tmp_path: Path) -> 
     )
     theta = np.random.default_rng(4).standard_normal(network.layout.size).astype(np.float32)
     normaliser = (NORMALISER[0], np.array([1, np.inf, 0.01, 1, 1], np.float32), np.inf)
-    mlp_keras.model(network, theta, normaliser).save(tmp_path / "policy.keras")
+    keras_models.mlp_model(network, theta, normaliser).save(tmp_path / "policy.keras")
     found = np.asarray(keras.models.load_model(tmp_path / "policy.keras")(SEEN))
     np.testing.assert_allclose(found, expected(network, theta, normaliser), rtol=1e-4, atol=1e-4)
     assert np.abs(found).max() > 50
@@ -186,7 +186,7 @@ def test_the_value_is_the_last_output(kind: str) -> None:
     made = network.build(network.Options(hidden_dims=(4,)), Spaces(flat_observations(WIDTH), HEADS["discrete"][0]))
     rng = np.random.default_rng(3)
     theta, value = (rng.standard_normal(n).astype(np.float32) for n in (made.layout.size, 5))
-    build = importlib.import_module(f"hpc_es.policies.{kind}.keras_model").model
+    build, _ = keras_models.MODELS[kind]
     model = build(made, theta, None, value=value)
     if kind == "mlp":
         found = np.asarray(model(SEEN)[1])
@@ -230,10 +230,7 @@ def test_without_tensorflow_the_extra_is_named(tmp_path: Path, monkeypatch: Any,
 
 
 def test_a_policy_without_a_keras_twin_cannot_be_exported(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "hpc_es.policies.mlp.keras_model" else found(name)
-    )
+    monkeypatch.delitem(keras_models.MODELS, "mlp")
     with pytest.raises(SystemExit) as left:
         cli.main(["export", str(run()), str(tmp_path / "policy.keras")])
     assert left.value.code == 2

@@ -230,7 +230,7 @@ def test_only_a_gradient_has_a_loss(tmp_path: Path) -> None:
 def test_a_trigger_with_two_arguments_gets_the_generation_and_the_run(tmp_path: Path) -> None:
     calls: list[tuple[object, ...]] = []
 
-    def both(generation: int, run: hpc_es.jobs.library.TrainingRun) -> None:
+    def both(generation: int, run: hpc_es.api.train.TrainingRun) -> None:
         calls.append(("both", generation, run.state.generation, run.directory))
 
     def none(ignored: int = 0, other: int = 0) -> None:

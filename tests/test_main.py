@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hpc_es.storage.checkpoint import load
-from hpc_es.storage.checkpoint_store import Store
+from hpc_es.storage.checkpoint_directory import Store
 from tests import runs
 from tests.harness import ROOT, Finished, mpiexec, python, script
 
@@ -233,7 +233,7 @@ def test_an_environment_that_one_rank_cannot_import_ends_all_ranks(tmp_path: Pat
 
 BROKEN_POLICY = """
     import os, runpy
-    from hpc_es.policies.mlp.numpy_actor import NumpyActor
+    from hpc_es.policies.mlp import NumpyActor
 
     act = NumpyActor.act
     def broken(self, observations):

@@ -20,7 +20,7 @@ from hpc_es import cli
 from hpc_es.config.loading import load as load_config
 from hpc_es.report.best_vector import described_best
 from hpc_es.storage.checkpoint import load
-from hpc_es.storage.checkpoint_store import Store
+from hpc_es.storage.checkpoint_directory import Store
 from tests import runs, toys
 from tests.harness import ROOT, Job, mpiexec, start
 

@@ -15,7 +15,7 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 
 import hpc_es
-from hpc_es.config import import_paths
+from hpc_es.config import user_kinds
 from hpc_es.config.sources import sources
 from hpc_es.core.errors import UserError
 from hpc_es.storage import checkpoint
@@ -52,8 +52,8 @@ NET = """
 import pathlib
 pathlib.Path(__file__).with_name("imported").touch()
 from hpc_es.config.options import Count, option, options
-from hpc_es.policies.mlp.policy import MLP
-from hpc_es.policies.mlp.policy import Options as Ours
+from hpc_es.policies.mlp import MLP
+from hpc_es.policies.mlp import Options as Ours
 
 class Net:
     @options
@@ -230,7 +230,7 @@ def test_the_source_of_an_environment_and_of_wrappers_is_known_unless_they_are_i
     """An entry point in another module is known once the environment is registered."""
     monkeypatch.chdir(here)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    import_paths.use()
+    user_kinds.use()
     (here / "mywrap.py").write_text(WRAPPED)
     wrappers = ["gymnasium.wrappers:TimeAwareObservation", {"mywrap:Same": {}}, "hpc_es.tasks.last_step:LastStep"]
     task = {"kind": "episodes", "env_id": "mycar:Line-v0", "wrappers": wrappers}
@@ -345,7 +345,7 @@ def test_a_tuning_is_reported_without_imports(here: Path, cli: Cli) -> None:
 
 def test_functions_and_commands_are_known_by_their_hash_too(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(here)
-    import_paths.use()
+    user_kinds.use()
     (here / "simulate.py").write_text("print(1)")
     function = {"task": {"kind": "function", "function": "mycar:cost"}}
     command = {

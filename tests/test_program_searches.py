@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from hpc_es.algorithms import random_search
 from hpc_es.core.keys import Keys
-from hpc_es.storage import programs_log, results
-from hpc_es.storage.checkpoint_store import Store
-from hpc_es.tasks.programs.task import Options, build
+from hpc_es.programs import log, random_search
+from hpc_es.programs.task import Options, build
+from hpc_es.storage import results
+from hpc_es.storage.checkpoint_directory import Store
 from tests import runs
 from tests.harness import ROOT, Finished, mpiexec, script
 
@@ -42,7 +42,7 @@ VARIANTS = {
 RANKS = (2, pytest.param(3, marks=pytest.mark.long))
 ALL = """
     import json, sys
-    from hpc_es.jobs.command import run_command
+    from hpc_es.api.job import run_command
     from hpc_es.mpi.guard import guarded
 
     def body():
@@ -136,14 +136,14 @@ def test_a_solved_run_is_over_unless_it_may_go_on(done: Callable[[int], Path]) -
 def described(run: Path) -> dict[str, Any]:
     """What hpc-es inspect shows."""
     from hpc_es.commands.inspect import described
-    from hpc_es.storage.checkpoint_store import find
+    from hpc_es.storage.checkpoint_directory import find
 
     return described(find(run), runs.newest(run))
 
 
 def listed(run: Path) -> bytes:
     """programs.jsonl."""
-    path = run / programs_log.NAME
+    path = run / log.NAME
     return path.read_bytes() if path.exists() else b""
 
 
@@ -158,7 +158,7 @@ def test_every_correct_program_is_listed_once(done: Callable[[int], Path]) -> No
         for program, npe in sorted(first.items(), key=lambda found: found[1])
     ]
     assert 10 < len(expected) < len([program for program in drawn if program in first])
-    assert list(programs_log.read_programs(done(2) / "random, many")) == expected
+    assert list(log.read_programs(done(2) / "random, many")) == expected
     assert described(done(2) / "random, many")["found"]["correct_programs"] == len(expected)
     assert described(done(2) / "random")["found"]["correct_programs"] == 0
 
@@ -174,7 +174,7 @@ def test_after_a_resume_the_list_is_the_same(done: Callable[[int], Path], kind: 
     again = runs.finished(3, run, *more)
     assert "from generation 3" in again.stdout
     assert listed(run) == listed(done(1) / f"{kind}, many") != b""
-    (run / programs_log.NAME).unlink()
+    (run / log.NAME).unlink()
     again = runs.finished(0, run, *more, "stop.generations=6")
     assert "programs.jsonl is missing: the correct programs found before this resume are lost" in again.stdout
 

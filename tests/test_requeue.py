@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from hpc_es import cli
+from hpc_es.cluster.requeue import Restarts, decide, decide_in
 from hpc_es.core import slurm
 from hpc_es.core.errors import UserError
-from hpc_es.jobs.requeue import Restarts, decide, decide_in
 from hpc_es.storage.shard import Shard
 
 INTERRUPTED = {"status": "interrupted", "generation": 7, "exit_status": 75, "reason": "a signal"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_es.storage.checkpoint_store import Store
+from hpc_es.storage.checkpoint_directory import Store
 from tests import runs
 from tests.harness import Finished
 

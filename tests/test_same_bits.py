@@ -15,8 +15,8 @@ import pytest
 from benchmarks.jobs import ROOT
 from benchmarks.same_bits_cases import all_cases
 from benchmarks.same_bits_compare import Comparison, compare
-from hpc_es.config.kinds import Package, kinds
 from hpc_es.config.loading import load
+from hpc_es.config.registry import Package, kinds
 
 PACKAGES: dict[Package, str] = {"algorithms": "algorithm", "tasks": "task", "policies": "policy", "noise": "noise"}
 ROW = {"generation": 0, "return_mean": 1.5, "seconds_total": 1.0, "ranks": 2, "predict_microseconds_mean": 3.0}

@@ -16,8 +16,8 @@ from typing import Any, get_args
 import pytest
 
 from hpc_es import cli
+from hpc_es.cluster.sbatch import BatchScript, Kind, committed, untouched
 from hpc_es.core import slurm
-from hpc_es.jobs.sbatch_script import BatchScript, Kind, committed, untouched
 from tests.harness import ROOT, python
 
 KINDS = get_args(Kind)
@@ -69,7 +69,7 @@ def asked(script: str) -> dict[str, str]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_scripts_of_the_repository_are_those_of_the_command(kind: Kind) -> None:
     text = (ROOT / "slurm" / f"{kind}.sbatch").read_text()
-    assert text == committed(kind), f"write committed({kind!r}) of hpc_es.jobs.sbatch_script to slurm/{kind}.sbatch"
+    assert text == committed(kind), f"write committed({kind!r}) of hpc_es.cluster.sbatch to slurm/{kind}.sbatch"
     assert sorted(path.stem for path in (ROOT / "slurm").iterdir()) == sorted(KINDS)
     assert len(text.splitlines()) <= 55
 

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from hpc_es.core.acting import Batch
 from hpc_es.core.data import Array, Float32, Outcome
+from hpc_es.core.policy import Batch
 from hpc_es.tasks.episodes.task import Episodes, Options
 
 Step = tuple[Any, Any, bool, bool, dict[str, Any]]

@@ -19,7 +19,7 @@ from hpc_es.core.data import Array, Box, Discrete, Float32, Normaliser
 from hpc_es.report.saved_policy import LoadedPolicy
 from hpc_es.storage import checkpoint
 from hpc_es.storage.checkpoint import Snapshot
-from hpc_es.storage.checkpoint_store import find
+from hpc_es.storage.checkpoint_directory import find
 from tests.toys import Survival
 
 CONFIG: dict[str, Any] = {

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 import hpc_es
-from hpc_es.config import kinds
+from hpc_es.config import registry
 from hpc_es.core.data import Float64
 
 FUNCTIONS = (1, 2, 8, 9, 10, 15, 21)
@@ -66,8 +66,8 @@ def contenders() -> list[Contender]:
     """Return all of them, references first."""
     ours = [
         kind
-        for kind in kinds.kinds("algorithms")
-        if kinds.module("algorithms", kind).NEEDS.searches == "vectors" and kind not in LEFT_OUT
+        for kind in registry.kinds("algorithms")
+        if registry.module("algorithms", kind).NEEDS.searches == "vectors" and kind not in LEFT_OUT
     ]
     variants: list[tuple[str, Restarts]] = [("pycma", "bipop"), ("cma_es", "bipop"), ("cma_es", "ipop")]
     return [*map(Contender, ("pycma", *ours)), *(Contender(*each) for each in variants)]

@@ -18,7 +18,7 @@ import numpy as np
 
 import hpc_es
 from benchmarks.functions.job import Spec
-from hpc_es.config import kinds
+from hpc_es.config import registry
 from hpc_es.core.extras import require
 
 FULL, SEPARABLE = ("cma_es", "xnes"), ("sep_cma_es", "snes", "cr_fm_nes")
@@ -68,7 +68,7 @@ class Pycma:
 def rows(globs: Sequence[str], largest: int, rounds: int, with_jobs: bool) -> Iterator[dict[str, Any]]:
     """Yield a row for each strategy and size."""
     require("cost", "cma")
-    there = kinds.kinds("algorithms")
+    there = registry.kinds("algorithms")
     for names, sizes in GENERATIONS.items():
         chosen = [name for name in names if name in there and any(fnmatch(name, glob) for glob in globs)]
         for size, generations in sizes.items():

@@ -17,9 +17,8 @@ import benchmarks.scale
 from benchmarks.jobs import ROOT
 from benchmarks.scale import measured as jobs
 from benchmarks.scale import modelled, pictures
+from hpc_es.cluster.measure import Cluster, measure
 from hpc_es.config.loading import load
-from hpc_es.planning.costs import Cluster
-from hpc_es.planning.measure import measure
 
 Row = Mapping[str, Any]
 Found = dict[str, list[Row]]

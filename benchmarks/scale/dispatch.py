@@ -13,7 +13,7 @@ import time
 from collections import deque
 
 from hpc_es.mpi.connect import connect
-from hpc_es.mpi.work import AHEAD, ANSWER, Work
+from hpc_es.mpi.scheduler import AHEAD, ANSWER, Work
 
 REQUESTS = 10_000  # of each worker
 PAUSE_SECONDS = 0.5  # until requests have gathered

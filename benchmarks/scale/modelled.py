@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.scale.timer import LENGTHS
-from hpc_es.planning.costs import Cluster, Costs
-from hpc_es.planning.measure import Measured
-from hpc_es.planning.predict import automatic
-from hpc_es.planning.simulation import Generation, generation, mean_of
+from hpc_es.cluster.measure import Cluster, Costs, Measured
+from hpc_es.cluster.predict import SimulatedGeneration, automatic, generation, mean_of
 
 GENERATIONS = 20  # simulated, of which the mean is taken
 RANKS = (18, 180, 720, 1_440, 2_880, 10_000)
@@ -37,7 +35,7 @@ class Simulated:
         return asdict(self)
 
 
-def simulated(measured: Measured, population: int, ranks: int, cluster: Cluster) -> Generation:
+def simulated(measured: Measured, population: int, ranks: int, cluster: Cluster) -> SimulatedGeneration:
     """Return the mean of some generations."""
     rng = np.random.default_rng(0)
     cut = automatic(measured, population, ranks)

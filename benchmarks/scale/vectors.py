@@ -21,7 +21,7 @@ import numpy as np
 
 import hpc_es
 from hpc_es.mpi.connect import connect
-from hpc_es.storage.checkpoint_store import Store
+from hpc_es.storage.checkpoint_directory import Store
 
 GENERATIONS = 4  # of which the first is not counted
 SHORT = {"step_seconds": 0.0, "scale": 1e-6}  # episodes of one step

@@ -107,7 +107,7 @@ def _help(name: str) -> str:
     environ = {**os.environ, "COLUMNS": "84", "NO_COLOR": "1"}
     command = [sys.executable, "-m", "hpc_es", name, "--help"]
     if name == "main":
-        command = [sys.executable, "-c", "from hpc_es.jobs.command import parser; parser().print_help()"]
+        command = [sys.executable, "-c", "from hpc_es.api.job import parser; parser().print_help()"]
     done = subprocess.run(command, env=environ, text=True, capture_output=True, check=True)  # noqa: S603  (our own)
     return done.stdout
 
@@ -120,11 +120,11 @@ LINE = re.compile(
 REFERENCE = re.compile(r"those of `([\w.]+)`")
 ARRAYS = "| Array | Rank | Type | Meaning |\n|---|---|---|---|\n"
 PARTS = {  # where arrays come from, besides the class of an algorithm itself, and their headings
-    "hpc_es.algorithms.parts.optimizers.initial_slots": "Optimizer",
-    "hpc_es.algorithms.parts.distribution.DistributionStrategy": "Searches by a distribution",
-    "hpc_es.algorithms.parts.stopping.nothing": "Stop criteria",
-    "hpc_es.algorithms.parts.restarts.Run": "Restarts",
-    "hpc_es.algorithms.parts.best_programs.nothing": "Best programs",
+    "hpc_es.algorithms.common.optimizers.initial_slots": "Optimizer",
+    "hpc_es.algorithms.common.distribution.DistributionStrategy": "Searches by a distribution",
+    "hpc_es.algorithms.common.stopping.nothing": "Stop criteria",
+    "hpc_es.algorithms.common.distribution.Search": "Restarts",
+    "hpc_es.programs.best_programs.nothing": "Best programs",
     "hpc_es.tasks.policy_problems.PolicyProblem": "Observation statistics",
     "hpc_es.tasks.functions.problem.ObjectiveProblem": "Best vector of an objective",
 }
@@ -170,7 +170,7 @@ def state_arrays(documented: Any) -> dict[tuple[str, str], StateArray]:
 
 def states(what: str) -> str:
     """The tables of the mark `state: all`: of every algorithm, then of what several of them have."""
-    from hpc_es.config.kinds import kinds, module
+    from hpc_es.config.registry import kinds, module
 
     if what != "all":
         raise ValueError(f"no states for the mark 'state: {what}'")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import hpc_es
-from hpc_es.jobs.library import TrainingRun
+from hpc_es.api.train import TrainingRun
 
 directory = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/watched")
 config = {

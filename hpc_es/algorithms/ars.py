@@ -19,10 +19,9 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge
 
-from hpc_es.algorithms.parts.gradient import norm
-from hpc_es.algorithms.parts.optimizers import learning_rate
-from hpc_es.algorithms.parts.paired import PairedStrategy, Weights
-from hpc_es.algorithms.parts.samples import first_deviations
+from hpc_es.algorithms.common.gradient import norm
+from hpc_es.algorithms.common.optimizers import learning_rate
+from hpc_es.algorithms.common.strategy import PairedStrategy, Weights, first_deviations
 from hpc_es.config.options import Count, Positive, option, options
 from hpc_es.core.data import Array, Chunk, Float64, Results, Rows, State
 from hpc_es.core.interfaces import Needs
@@ -48,7 +47,7 @@ NEEDS = Needs(
 class Options:
     """`algorithm:` with `kind: ars`."""
 
-    kind: Literal["ars"] = option("the algorithm's module in hpc_es/algorithms", "ars")
+    kind: Literal["ars"] = option("name of the algorithm", "ars")
     population_size: Annotated[int, Ge(2)] = option("jobs of a generation, two a direction", 16)
     top_directions: Count | None = option("b, the directions that are followed; null: all", None)
     learning_rate: Positive = option("alpha, the step size", 0.02)

@@ -15,12 +15,11 @@ from typing import Literal
 
 import numpy as np
 
-from hpc_es.algorithms.parts import covariance, distribution, stopping
-from hpc_es.algorithms.parts.covariance import Constants
-from hpc_es.algorithms.parts.distribution import DistributionStrategy, Ranked
-from hpc_es.algorithms.parts.gradient import norm
-from hpc_es.algorithms.parts.recombination import of_samples
-from hpc_es.algorithms.parts.transformed import Transformed
+from hpc_es.algorithms.common import covariance, distribution, stopping
+from hpc_es.algorithms.common.covariance import Constants, Transformed
+from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
+from hpc_es.algorithms.common.gradient import norm
+from hpc_es.algorithms.common.ranking import sample_weights
 from hpc_es.config.options import option, options
 from hpc_es.core.data import Arrays, Chunk, Float64, Rows, State
 from hpc_es.core.interfaces import Needs, VectorProblem
@@ -33,7 +32,7 @@ NEEDS = Needs(searches="vectors", noise=True, growing=True, presets={"noise.kind
 class Options(distribution.Options):
     """`algorithm:` with `kind: cma_es`."""
 
-    kind: Literal["cma_es"] = option("the algorithm's module in hpc_es/algorithms", "cma_es")
+    kind: Literal["cma_es"] = option("name of the algorithm", "cma_es")
     active: bool = option("bad samples make the covariance smaller where they lie", True)
 
 
@@ -79,7 +78,7 @@ class CMAES(DistributionStrategy):
 
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Float64:
         """Return the weights of the samples, float64[samples]."""
-        return of_samples(self.constants(state).weights, fitness, share_ties=False)
+        return sample_weights(self.constants(state).weights, fitness, share_ties=False)
 
     def blocks(self, state: State) -> int:
         """Return the blocks of rows of the covariance."""

@@ -1,4 +1,20 @@
-"""CR-FM-NES, for up to millions of parameters that depend on each other (Nomura & Ono 2022, arXiv:2201.11422).
+"""A normal distribution with the covariance I + v v^T: its samples, and its natural gradient in v and the scales D.
+
+The covariance of a strategy is D (I + v v^T) D with a diagonal D. With u = v / |v|, V = |v|^2 and g = 1 + V a sample is
+
+    y = z + (sqrt(g) - 1) (u . z) u
+
+All of it costs as much as a few vectors. From CR-FM-NES (Nomura & Ono 2022, arXiv:2201.11422). A gradient is (s, t):
+the step of log D is s, and that of v is t / |v|.
+
+
+What mirrored samples weigh by their rank, and by their distance from the centre too while it travels (CR-FM-NES).
+
+Far samples weigh exp(alpha |z|) times as much. Samples that failed are ranked as well: the farther, the worse.
+From Nomura & Ono 2022 (arXiv:2201.11422).
+
+
+CR-FM-NES, for up to millions of parameters that depend on each other (Nomura & Ono 2022, arXiv:2201.11422).
 
 A sample is x = m + sigma D y, where D is diagonal and y has the covariance I + v v^T (`parts/rank_one.py`). Samples
 come in mirrored pairs. While the centre travels, samples far from it weigh more (`parts/by_distance.py`).
@@ -17,30 +33,152 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hpc_es.algorithms.parts import distribution, stopping
-from hpc_es.algorithms.parts.by_distance import Weights, by_distance, by_rank, far_factor
-from hpc_es.algorithms.parts.covariance import expected_length
-from hpc_es.algorithms.parts.distribution import DistributionStrategy, PopulationSize, Ranked
-from hpc_es.algorithms.parts.gradient import norm
-from hpc_es.algorithms.parts.pairs import Pairs
-from hpc_es.algorithms.parts.rank_one import RankOne, dot
-from hpc_es.algorithms.parts.recombination import utilities
+from hpc_es.algorithms.common import distribution, stopping
+from hpc_es.algorithms.common.antithetic import Pairs
+from hpc_es.algorithms.common.covariance import expected_length
+from hpc_es.algorithms.common.distribution import DistributionStrategy, PopulationSize, Ranked
+from hpc_es.algorithms.common.gradient import norm
+from hpc_es.algorithms.common.ranking import sample_weights, utilities
 from hpc_es.config.options import option, options
-from hpc_es.core.data import (
-    Arrays,
-    Chunk,
-    Column,
-    Float64,
-    Outcome,
-    Poll,
-    Results,
-    Rows,
-    State,
-    with_columns,
-)
+from hpc_es.core.data import Array, Arrays, Chunk, Column, Float64, Outcome, Poll, Results, Rows, State, with_columns
 from hpc_es.core.interfaces import Needs
 from hpc_es.core.keys import Purpose
 from hpc_es.core.population import Perturbed
+
+Gradient = tuple[Float64, Float64]  # s and t, each float64[size]
+
+
+def dot(a: Array, b: Array) -> float:
+    """Return a . b, summed in float64 in an order that no library chooses."""
+    return float((a * b).sum(dtype=np.float64))
+
+
+@dataclass(frozen=True)
+class RankOne:
+    """The covariance I + v v^T."""
+
+    v: Array  # [size]
+
+    @cached_property
+    def length(self) -> float:
+        """|v|."""
+        return norm(self.v)
+
+    @cached_property
+    def axis(self) -> Array:
+        """The direction of v, u."""
+        unit: Array = self.v / self.v.dtype.type(self.length)
+        return unit
+
+    @property
+    def largest(self) -> float:
+        """The largest eigenvalue, g."""
+        return 1 + self.length**2
+
+    def sample(self, z: Array, along: float) -> Array:
+        """Return y of a standard normal z, or of a weighted sum of some; `along` is u . z."""
+        stretched: Array = self.axis * self.axis.dtype.type((math.sqrt(self.largest) - 1) * along)
+        stretched += z
+        return stretched
+
+    def gradient(self, y: Float64) -> Gradient:
+        """Return what a sample gives `natural` to make its natural gradient of."""
+        u, p = self.axis, dot(self.axis, y)
+        return y * y - self.length**2 / self.largest * p * u * y - 1, p * y - (p * p + self.largest) / 2 * u
+
+    def summed(self, along_z: Float64, squares: Float64, along_squared: float) -> Gradient:
+        """Return the weighted sum of the gradients of some samples, whose weights sum to 0.
+
+        They need no sample but the sums of w (u . z) z, of w z^2 and of w (u . z)^2.
+        """
+        u, g, root = self.axis, self.largest, math.sqrt(self.largest)
+        of_scales = squares + (root - 1) ** 2 / root * u * (along_z - along_squared * u)
+        return of_scales, root * along_z + (g / 2 - root) * along_squared * u
+
+    def natural(self, gradient: Gradient) -> Gradient:
+        """Return the natural gradient of the log density, damped where few coordinates have most of v: alpha < 1.
+
+        It is 0 where v has degenerated.
+        """
+        (s, t), u, big, g = gradient, self.axis, self.length**2, self.largest
+        o = u * u
+        alpha = min(1.0, math.sqrt(big**2 + (2 * g - math.sqrt(g)) / float(o.max())) / (2 + big))
+        b = 2 * alpha**2 - (1 - alpha**2) * big**2 / g
+        diagonal = 2 - (b + 2 * alpha**2) * o
+        s = s - alpha / g * ((2 + big) * t * u - big * dot(u, t) * o)
+        shared = o / diagonal
+        determinant = 1 + b * dot(o, shared)
+        if not (determinant > 0 and diagonal.min() > 0):  # so large a |v| that no digit of them is right
+            return np.zeros_like(s), np.zeros_like(t)
+        s = s / diagonal - b * dot(shared, s) / determinant * shared
+        return s, t - alpha * ((2 + big) * s * u - dot(o, s) * u)
+
+
+def far_factor(size: int) -> float:
+    """Return h > 0 of (1 + h^2) exp(h^2 / 2) = 0.24 (10 + n), which is alpha of a large population.
+
+    By Newton's method on the logarithms of both sides: nothing overflows, and from a start above h it falls to h.
+    """
+    goal = math.log(0.24 * (10 + size))
+    h = math.sqrt(2 * goal)
+    for _ in range(20):
+        h -= (math.log1p(h * h) + h * h / 2 - goal) / (2 * h / (1 + h * h) + h)
+    return h
+
+
+def standing(returns: Float64, lengths: Float64) -> Float64:
+    """Return numbers in the order of the samples, a larger one is better, float64[samples].
+
+    Those that failed come last, and of them the longest.
+    """
+    failed = ~np.isfinite(returns)
+    places = np.empty(len(returns))
+    places[~failed] = np.unique(returns[~failed], return_inverse=True)[1]
+    places[failed] = -1.0 - np.unique(lengths[failed], return_inverse=True)[1]
+    return places
+
+
+def by_rank(returns: Float64, lengths: Float64) -> Float64:
+    """Return the weights by rank, float64[samples]; they sum to 0, and samples of equal returns have equal ones."""
+    return sample_weights(utilities(len(returns)), standing(returns, lengths))
+
+
+def by_distance(weights: Float64, lengths: Float64, alpha: float) -> Float64:
+    """Return the weights by rank and distance of those by rank; they sum to 0."""
+    far = (weights + 1 / len(weights)) * np.exp(alpha * (lengths - lengths.max()))
+    found: Float64 = far / far.sum() - 1 / len(weights)
+    return found
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What the samples of a generation weigh in its sums of w z, w (u . z) z and w z^2."""
+
+    each: Float64  # float64[1 or 2, samples], by rank and perhaps by distance
+    along: Float64  # float64[samples], u . z
+    squares: Float64  # float64[samples], |z|^2
+    feasible: int  # samples that did not fail
+
+    @cached_property
+    def of_pairs(self) -> Float64:
+        """What pairs weigh in each of the sums, float64[3 or 6, pairs]; halves have opposite z."""
+        pairs = Pairs(mirrored=True)
+        rows = []
+        for weights in self.each:
+            both, parts = pairs.in_pairs(weights), pairs.in_pairs(weights * self.along)
+            rows += [pairs.differences(both), pairs.differences(parts), both.sum(axis=1)]
+        return np.stack(rows)
+
+    @property
+    def powers(self) -> tuple[int, ...]:
+        """Those of z in each of the sums."""
+        return (1, 1, 2) * len(self.each)
+
+    def chosen(self, travels: bool, sums: Float64) -> tuple[Float64, Float64]:
+        """Return the weights that hold, float64[samples], and their three sums, float64[3, size]."""
+        which = len(self.each) - 1 if travels else 0
+        return self.each[which], sums[3 * which : 3 * which + 3]
+
 
 ALONG = Column("along", "<f8")  # of a sample's z, its part along v
 LENGTH = Column("norm", "<f8")  # and its length
@@ -55,7 +193,7 @@ SMALLEST = 0.1  # times which a deviation may shrink in a generation; it must no
 class Options(distribution.Options):
     """`algorithm:` with `kind: cr_fm_nes`."""
 
-    kind: Literal["cr_fm_nes"] = option("the algorithm's module in hpc_es/algorithms", "cr_fm_nes")
+    kind: Literal["cr_fm_nes"] = option("name of the algorithm", "cr_fm_nes")
     population_size: PopulationSize | None = option(
         "jobs of a generation, two a mirrored pair; null: 4 + 3 ln(parameters), made even", None
     )

@@ -1,4 +1,17 @@
-"""Deep GA: a genetic algorithm with truncation selection and mutation alone (Such et al. 2017, arXiv:1712.06567).
+"""Genomes as chains of keys: how a vector began, and each of its mutations (Such et al. 2017, arXiv:1712.06567).
+
+A chain is int32[length, 2]. Its first key is that of the vector it began with, each further one, (generation, child),
+that of a mutation. Mutations are added in the order of the chain, so that a vector that is rebuilt from its chain has
+the bits of one that was made from its parent's.
+
+
+Children as mutations of parents, theta' = theta + sigma z, with z of the noise's (generation, child); no crossover.
+
+The parents' chains are in the state. Without parents each child begins anew, with an initial vector of its own; where
+all genomes begin with the same vector, it is a mutation of that.
+
+
+Deep GA: a genetic algorithm with truncation selection and mutation alone (Such et al. 2017, arXiv:1712.06567).
 
 A generation has N children. Each is a mutation, theta' = theta + sigma z, of one of T parents, drawn uniformly; without
 parents (generation 0, or T = 0, which is random search) it begins anew, with an initial vector of its own. The best
@@ -10,23 +23,178 @@ A genome is the chain of the keys of its mutations: a few bytes tell any rank of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from annotated_types import Ge, Interval
 
-from hpc_es.algorithms.parts.chains import chain, packed
-from hpc_es.algorithms.parts.genomes import Genomes
-from hpc_es.algorithms.parts.recombination import nothing_to_learn, ranking
-from hpc_es.algorithms.parts.strategy import Strategy
+from hpc_es.algorithms.common.ranking import nothing_to_learn, ranking
+from hpc_es.algorithms.common.strategy import Strategy, first_deviations
 from hpc_es.config.options import Count, Natural, Positive, option, options
 from hpc_es.config.warnings import unused
-from hpc_es.core.data import Array, Chunk, Float64, Jobs, Results, Rows, State, cut
+from hpc_es.core.data import Array, Arrays, Chunk, Float64, Jobs, Results, Rows, State, cut
 from hpc_es.core.interfaces import Needs, VectorProblem
+from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Explicit, Noise, Population
+
+Chain = npt.NDArray[np.int32]
+
+KEY_BYTES = 8
+
+
+def chain(*keys: tuple[int, int]) -> Chain:
+    """Return the chain of these keys."""
+    return np.array(keys, np.int32).reshape(-1, 2)
+
+
+def longer(parent: Chain, key: tuple[int, int]) -> Chain:
+    """Return the chain of a child: its parent's, and one mutation more."""
+    return np.concatenate([parent, chain(key)])
+
+
+def packed(chains: Sequence[Chain]) -> dict[str, Array]:
+    """Return chains as a part of the state: int32[chains, longest, 2], zeros behind the end, and their lengths."""
+    lengths = np.array([len(each) for each in chains], np.int64)
+    table = np.zeros((len(chains), max(lengths.tolist(), default=0), 2), np.int32)
+    for row, each in zip(table, chains, strict=True):
+        row[: len(each)] = each
+    return {"chains": table, "chain_lengths": lengths}
+
+
+def unpacked(arrays: Arrays) -> list[Chain]:
+    """Return the chains that `packed` gave."""
+    lengths = arrays["chain_lengths"].tolist()
+    return [row[:length] for row, length in zip(arrays["chains"], lengths, strict=True)]
+
+
+class Rebuilder:
+    """Makes vectors of chains; those of the parents are kept, since most chains to come go on from one of them.
+
+    `begun(origin, key)` gives the vector of a first key, `mutated(vector, key)` that of a child. No bit depends on what
+    is kept: as many vectors as there are parents, and twice that while a generation begins.
+    """
+
+    def __init__(
+        self,
+        begun: Callable[[Array, tuple[int, int]], Array],
+        mutated: Callable[[Array, tuple[int, int]], Array],
+    ) -> None:
+        self._begun, self._mutated = begun, mutated
+        self._kept: dict[bytes, Array] = {}  # by the bytes of the chain
+        self._arrays: Array | None = None
+        self._origin: Array = np.zeros(0)
+
+    def keep(self, arrays: Arrays, origin: Array) -> None:
+        """Have the vectors of the parents ready, `arrays` as `packed` gives them, and forget all others."""
+        if arrays["chains"] is self._arrays and origin is self._origin:
+            return
+        if not np.array_equal(origin, self._origin):
+            self._kept = {}
+        self._arrays, self._origin = arrays["chains"], origin
+        parents = unpacked(arrays)
+        names = [each.tobytes() for each in parents]
+        self._kept = {old: self._kept[old] for old in self._kept if any(name.startswith(old) for name in names)}
+        if not self._kept and parents:  # after a restart: what all of them share is rebuilt once
+            ancestor = _shared(parents)
+            if len(ancestor):
+                self._kept[ancestor.tobytes()] = self.vector(ancestor)
+        for name, parent in zip(names, parents, strict=True):
+            self._kept[name] = self.vector(parent)
+        self._kept = {name: self._kept[name] for name in names}
+
+    def vector(self, wanted: Chain) -> Array:
+        """Return the vector of a chain, [size], not to be written to; from its nearest ancestor among those kept."""
+        name = wanted.tobytes()
+        known = max((old for old in self._kept if name.startswith(old)), key=len, default=b"")
+        keys: list[tuple[int, int]] = [(generation, child) for generation, child in wanted.tolist()]
+        vector = self._kept[known] if known else self._begun(self._origin, keys[0])
+        for key in keys[max(len(known) // KEY_BYTES, 1) :]:
+            vector = self._mutated(vector, key)
+        return vector
+
+
+def _shared(chains: Sequence[Chain]) -> Chain:
+    """Return what all chains begin with."""
+    shortest = min(map(len, chains))
+    equal = [(each[:shortest] == chains[0][:shortest]).all(axis=1) for each in chains]
+    return chains[0][: int(np.cumprod(np.all(equal, axis=0)).sum())]
+
+
+SHARE = 0.2  # of the problem's spread, which is meant for a search that adapts its steps
+
+
+@dataclass(frozen=True)
+class Genomes:
+    """The children of every generation, each a function of the state and its number."""
+
+    problem: VectorProblem
+    noise: Noise
+    keys: Keys
+    given_sigma: float | None  # None: a share of the problem's spread
+    sigma_decay: float  # of each generation
+
+    def origin(self, state: State) -> Array:
+        """Return the vector that all genomes begin with, [size]; an empty one where each begins with its own.
+
+        That is the problem's initial vector where it has but one, or the theta of another run.
+        """
+        if state.generation:
+            return state.shared["origin"]
+        first, is_only = self._first
+        is_given = is_only or not np.array_equal(state.theta, first)
+        return state.theta if is_given else state.shared["origin"]
+
+    @cached_property
+    def _first(self) -> tuple[Array, bool]:
+        """The initial vector of the first key, and whether those of all others are equal to it."""
+        nothing = np.zeros(0)
+        first = self._begun(nothing, (0, 0))
+        return first, np.array_equal(first, self._begun(nothing, (0, 1)))
+
+    def _begun(self, origin: Array, key: tuple[int, int]) -> Array:
+        if len(origin):
+            return origin
+        return self.problem.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS, *key))
+
+    def sigma(self, generation: int) -> float:
+        """Return the standard deviation of a generation's mutations, the geometric mean over the coordinates."""
+        return self._deviations[0] * self.sigma_decay**generation
+
+    @cached_property
+    def _deviations(self) -> tuple[float, Array]:
+        """The first sigma, and the share of each coordinate in it, [size] or [1]."""
+        sigma, ratios = first_deviations(self.given_sigma, self.problem)
+        typed = ratios.astype(self.problem.dtype)
+        return sigma * (SHARE if self.given_sigma is None else 1), typed[:1] if (typed == 1).all() else typed
+
+    def _mutated(self, vector: Array, key: tuple[int, int]) -> Array:
+        generation, child = key
+        scales = vector.dtype.type(self.sigma(generation)) * self._deviations[1]
+        step: Array = scales * self.noise.direction(generation, child, 0, self.problem.size)
+        mutated: Array = vector + step.astype(vector.dtype, copy=False)
+        return mutated
+
+    def chain(self, state: State, child: int) -> Chain:
+        """Return the chain of a child: that of a parent, drawn uniformly, and its own mutation."""
+        parents, key = unpacked(state.shared), (state.generation, child)
+        if not parents:
+            return chain((0, 0), key) if len(self.origin(state)) else chain(key)
+        rng = self.keys.generator(Purpose.GENETICS, state.generation, child)
+        return longer(parents[int(rng.integers(len(parents)))], key)
+
+    @cached_property
+    def _rebuilder(self) -> Rebuilder:
+        return Rebuilder(self._begun, self._mutated)
+
+    def vector(self, state: State, child: int) -> Array:
+        """Return the vector of a child, [size]."""
+        self._rebuilder.keep(state.shared, self.origin(state))
+        return self._rebuilder.vector(self.chain(state, child))
+
 
 NEEDS = Needs(searches="vectors", noise=True, growing=True, presets={"noise.kind": "counter"})
 
@@ -38,7 +206,7 @@ VALIDATION_EPISODES = 30
 class Options:
     """`algorithm:` with `kind: deep_ga`."""
 
-    kind: Literal["deep_ga"] = option("the algorithm's module in hpc_es/algorithms", "deep_ga")
+    kind: Literal["deep_ga"] = option("name of the algorithm", "deep_ga")
     population_size: Count = option("children of a generation", 100)
     parents: Natural | None = option(
         "how many of the best have children; null: a tenth of the population; 0: none, which is random search", None

@@ -15,12 +15,11 @@ from typing import Literal
 
 import numpy as np
 
-from hpc_es.algorithms.parts import optimizers
-from hpc_es.algorithms.parts.gradient import norm
-from hpc_es.algorithms.parts.paired import PairedStrategy, Weights
-from hpc_es.algorithms.parts.pairs import Pairs
-from hpc_es.algorithms.parts.ranking import BY_SIGNS, Shaping, shaped
-from hpc_es.algorithms.parts.rounds import round_of_jobs
+from hpc_es.algorithms.common import optimizers
+from hpc_es.algorithms.common.antithetic import Pairs
+from hpc_es.algorithms.common.gradient import norm
+from hpc_es.algorithms.common.ranking import BY_SIGNS, Shaping, shaped
+from hpc_es.algorithms.common.strategy import PairedStrategy, Weights, round_of_jobs
 from hpc_es.config.options import Count, Natural, NonNegative, Positive, option, options
 from hpc_es.core.data import SIGN_RETURN, Chunk, Float64, Results, Rows, State
 from hpc_es.core.interfaces import Needs, VectorProblem
@@ -34,7 +33,7 @@ NEEDS = Needs(searches="vectors", noise=True)
 class Options:
     """`algorithm:` with `kind: es`."""
 
-    kind: Literal["es"] = option("the algorithm's module in hpc_es/algorithms", "es")
+    kind: Literal["es"] = option("name of the algorithm", "es")
     population_size: Count = option("jobs a round; a mirrored pair counts two", 64)
     min_timesteps_per_generation: Natural = option("further rounds are added until a generation has as many", 0)
     sigma: Positive = option("standard deviation of the perturbations", 0.05)
@@ -61,7 +60,7 @@ class EvolutionStrategy(PairedStrategy):
     State, shared:
         theta: dtype[params]; the centre of the perturbations
     State, master:
-        those of `hpc_es.algorithms.parts.optimizers.initial_slots`
+        those of `hpc_es.algorithms.common.optimizers.initial_slots`
     """
 
     options: Options

@@ -1,4 +1,8 @@
-"""NS-ES, NSR-ES and NSRA-ES: evolution strategies that look for new behaviour (Conti et al. 2018, arXiv:1712.06560).
+"""The archive of novelty search: behaviours, and how far others are from it (Lehman & Stanley 2011).
+
+How much returns weigh against novelty: more after progress, less without (Conti et al. 2018, algorithm 3).
+
+NS-ES, NSR-ES and NSRA-ES: evolution strategies that look for new behaviour (Conti et al. 2018, arXiv:1712.06560).
 
 The novelty N of a behaviour is its mean distance to the nearest entries of an archive. There are several parents, each
 a theta with its optimizer; a generation moves one of them, chosen with a probability in proportion to its novelty,
@@ -16,6 +20,7 @@ Observation statistics are one for all parents. The centres of chunks are number
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -23,17 +28,16 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge
 
-from hpc_es.algorithms.parts import optimizers
-from hpc_es.algorithms.parts.archive import chances, extended, novelties
-from hpc_es.algorithms.parts.gradient import norm
-from hpc_es.algorithms.parts.paired import PairedStrategy, Weights
-from hpc_es.algorithms.parts.progress import Progress
-from hpc_es.algorithms.parts.ranking import centered_ranks
+from hpc_es.algorithms.common import optimizers
+from hpc_es.algorithms.common.gradient import norm
+from hpc_es.algorithms.common.ranking import centered_ranks
+from hpc_es.algorithms.common.strategy import PairedStrategy, Weights
 from hpc_es.config.options import Count, NonNegative, Positive, Probability, option, options
 from hpc_es.config.warnings import unused
 from hpc_es.core.data import (
     BEHAVIOUR,
     Array,
+    Arrays,
     Chunk,
     Column,
     Float64,
@@ -48,6 +52,69 @@ from hpc_es.core.data import (
 from hpc_es.core.interfaces import Needs, VectorProblem
 from hpc_es.core.keys import Purpose
 from hpc_es.core.population import Population
+
+
+def novelty(behaviour: Array, archive: Array, neighbours: int) -> float:
+    """Return the mean distance of a behaviour, [numbers], to its nearest entries, [entries, numbers].
+
+    To all of them where there are fewer than `neighbours`; 0 where there is none.
+    """
+    if not len(archive):
+        return 0.0
+    differences = archive.astype(np.float64) - behaviour.astype(np.float64)
+    distances = np.sqrt(np.square(differences).sum(axis=1))
+    distances.sort()
+    return float(distances[:neighbours].mean())
+
+
+def novelties(behaviours: Array, archive: Array, neighbours: int) -> Float64:
+    """Return the novelty of each behaviour, float64[behaviours]; each is computed alone, whatever its company."""
+    return np.array([novelty(each, archive, neighbours) for each in behaviours], np.float64)
+
+
+def extended(archive: Array, entries: Array, most: int | None) -> Array:
+    """Return the archive with these entries behind it; of more than `most` only the newest."""
+    longer = np.concatenate([archive, entries])
+    return longer if most is None else longer[-most:]
+
+
+def chances(novelty_of_each: Float64) -> Float64:
+    """Return the probability of each to be chosen: its share of all novelty, or the same where there is none."""
+    total = novelty_of_each.sum()
+    count = len(novelty_of_each)
+    return novelty_of_each / total if total > 0 else np.full(count, 1 / count)
+
+
+@dataclass(frozen=True)
+class SearchProgress:
+    """The weight of the returns, 0 to 1, and what it follows from."""
+
+    weight: float
+    best: float = -math.inf  # return so far
+    stagnant: int = 0  # updates since then, or since the weight fell
+
+    def after(self, return_: float, step: float, patience: int) -> SearchProgress:
+        """Return the progress after a new theta has got this return; -inf where it could not be measured."""
+        if return_ > self.best:
+            return SearchProgress(min(1.0, self.weight + step), return_)
+        if self.stagnant + 1 >= patience:
+            return SearchProgress(max(0.0, self.weight - step), self.best)
+        return SearchProgress(self.weight, self.best, self.stagnant + 1)
+
+    def arrays(self) -> Arrays:
+        """Return it as a part of the state."""
+        return {
+            "reward_weight": np.array(self.weight),
+            "best_return": np.array(self.best),
+            "stagnant": np.array(self.stagnant),
+        }
+
+    @staticmethod
+    def of(arrays: Arrays) -> SearchProgress:
+        """Return what is in a state."""
+        weight, best = float(arrays["reward_weight"]), float(arrays["best_return"])
+        return SearchProgress(weight, best, int(arrays["stagnant"]))
+
 
 NOVELTY = Column("novelty", "<f8")
 NEEDS = Needs(
@@ -65,7 +132,7 @@ FIXED = {"ns": 0.0, "nsr": 0.5}  # the weight of the returns
 class Options:
     """`algorithm:` with `kind: novelty`."""
 
-    kind: Literal["novelty"] = option("the algorithm's module in hpc_es/algorithms", "novelty")
+    kind: Literal["novelty"] = option("name of the algorithm", "novelty")
     mode: Literal["ns", "nsr", "nsra"] = option(
         "what is climbed: novelty; novelty and return alike; or weighted by progress", "nsra"
     )
@@ -131,7 +198,7 @@ class NoveltySearch(PairedStrategy):
             "returns": np.full(count, np.nan),  # of their last probes
             "moved": np.array(ALL),
             "archive": np.zeros((0, width), np.float32),
-            **Progress(FIXED.get(self.options.mode, self.options.reward_weight)).arrays(),
+            **SearchProgress(FIXED.get(self.options.mode, self.options.reward_weight)).arrays(),
         }
         return State(0, shared, {name: np.stack([slot] * count) for name, slot in slots.items()})
 
@@ -188,7 +255,7 @@ class NoveltySearch(PairedStrategy):
         shared = {**state.shared, "behaviours": behaviours, "returns": returns, "archive": archive}
         if self.options.mode == "nsra" and _moved(state) != ALL:
             given = self.options
-            progress = Progress.of(state.shared).after(float(best), given.reward_weight_step, given.patience)
+            progress = SearchProgress.of(state.shared).after(float(best), given.reward_weight_step, given.patience)
             shared |= progress.arrays()
         return replace(state, shared=shared)
 

@@ -21,13 +21,10 @@ from typing import Literal
 
 import numpy as np
 
-from hpc_es.algorithms.parts import optimizers
-from hpc_es.algorithms.parts.optimizers import norm
-from hpc_es.algorithms.parts.paired import PairedStrategy, Weights
-from hpc_es.algorithms.parts.ranking import shaped
-from hpc_es.algorithms.parts.recombination import default_population, nothing_to_learn
-from hpc_es.algorithms.parts.rounds import round_of_jobs
-from hpc_es.algorithms.parts.samples import first_deviations
+from hpc_es.algorithms.common import optimizers
+from hpc_es.algorithms.common.optimizers import norm
+from hpc_es.algorithms.common.ranking import default_population, nothing_to_learn, shaped
+from hpc_es.algorithms.common.strategy import PairedStrategy, Weights, first_deviations, round_of_jobs
 from hpc_es.config.options import Count, Fraction, Natural, NonNegative, Positive, option, options
 from hpc_es.config.warnings import unused
 from hpc_es.core.data import Array, Chunk, Float64, Results, Rows, State
@@ -55,7 +52,7 @@ class Optimizer(optimizers.Options):
 class Options:
     """`algorithm:` with `kind: pgpe`."""
 
-    kind: Literal["pgpe"] = option("the algorithm's module in hpc_es/algorithms", "pgpe")
+    kind: Literal["pgpe"] = option("name of the algorithm", "pgpe")
     population_size: Count | None = option("jobs a round, two a pair; null: twice 4 + 3 ln(parameters)", None)
     min_timesteps_per_generation: Natural = option("further rounds are added until a generation has as many", 0)
     max_population_size: Count | None = option("jobs of a generation, of all rounds; null: any", None)
@@ -103,7 +100,7 @@ class PGPE(PairedStrategy):
         theta: dtype[params]; mu, the mean
         deviations: dtype[params]; s, the standard deviation of each parameter
     State, master:
-        those of `hpc_es.algorithms.parts.optimizers.initial_slots`
+        those of `hpc_es.algorithms.common.optimizers.initial_slots`
     """
 
     options: Options

@@ -14,11 +14,11 @@ from typing import Literal
 
 import numpy as np
 
-from hpc_es.algorithms.parts import distribution, stopping
-from hpc_es.algorithms.parts.covariance import expected_length
-from hpc_es.algorithms.parts.distribution import DistributionStrategy, Ranked
-from hpc_es.algorithms.parts.gradient import norm
-from hpc_es.algorithms.parts.recombination import of_samples
+from hpc_es.algorithms.common import distribution, stopping
+from hpc_es.algorithms.common.covariance import expected_length
+from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
+from hpc_es.algorithms.common.gradient import norm
+from hpc_es.algorithms.common.ranking import sample_weights
 from hpc_es.config.options import option, options
 from hpc_es.core.data import Array, Arrays, Chunk, Float64, Rows, State
 from hpc_es.core.interfaces import Needs
@@ -31,7 +31,7 @@ NEEDS = Needs(searches="vectors", noise=True, growing=True, presets={"noise.kind
 class Options(distribution.Options):
     """`algorithm:` with `kind: sep_cma_es`."""
 
-    kind: Literal["sep_cma_es"] = option("the algorithm's module in hpc_es/algorithms", "sep_cma_es")
+    kind: Literal["sep_cma_es"] = option("name of the algorithm", "sep_cma_es")
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class SepCMAES(DistributionStrategy):
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Array:
         """Return the weights of z and of its square, float64[2, samples]."""
         weights = constants(self.problem.size, self.population(state)).weights
-        return np.tile(of_samples(weights, fitness, share_ties=False), (2, 1))
+        return np.tile(sample_weights(weights, fitness, share_ties=False), (2, 1))
 
     def contribute(self, state: State, prepared: Ranked, block: int) -> Arrays:
         """Return the sums of w z and of w z^2 over a block of parameters."""

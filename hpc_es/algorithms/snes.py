@@ -18,9 +18,9 @@ from typing import Literal
 
 import numpy as np
 
-from hpc_es.algorithms.parts import distribution, stopping
-from hpc_es.algorithms.parts.distribution import DistributionStrategy, Ranked
-from hpc_es.algorithms.parts.recombination import of_samples, utilities
+from hpc_es.algorithms.common import distribution, stopping
+from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
+from hpc_es.algorithms.common.ranking import sample_weights, utilities
 from hpc_es.config.options import Positive, option, options
 from hpc_es.core.data import Array, Arrays, Chunk, Float64, Rows, State
 from hpc_es.core.interfaces import Needs
@@ -33,7 +33,7 @@ NEEDS = Needs(searches="vectors", noise=True, growing=True, presets={"noise.kind
 class Options(distribution.Options):
     """`algorithm:` with `kind: snes`."""
 
-    kind: Literal["snes"] = option("the algorithm's module in hpc_es/algorithms", "snes")
+    kind: Literal["snes"] = option("name of the algorithm", "snes")
     mean_learning_rate: Positive = option("eta of the mean", 1.0)
     sigma_learning_rate: Positive | None = option("eta of sigma; null: (3 + ln n) / (5 sqrt n)", None)
 
@@ -58,7 +58,7 @@ class SNES(DistributionStrategy):
 
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Array:
         """Return the utilities, for z and for its square, float64[2, samples]."""
-        return np.tile(of_samples(utilities(len(rows)), fitness), (2, 1))
+        return np.tile(sample_weights(utilities(len(rows)), fitness), (2, 1))
 
     def contribute(self, state: State, prepared: Ranked, block: int) -> Arrays:
         """Return the sums of u z and of u z^2 over a block of parameters."""

@@ -21,10 +21,10 @@ from typing import Literal
 
 import numpy as np
 
-from hpc_es.algorithms.parts import covariance, distribution, stopping
-from hpc_es.algorithms.parts.distribution import DistributionStrategy, Ranked
-from hpc_es.algorithms.parts.recombination import of_samples, utilities
-from hpc_es.algorithms.parts.transformed import Transformed
+from hpc_es.algorithms.common import covariance, distribution, stopping
+from hpc_es.algorithms.common.covariance import Transformed
+from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
+from hpc_es.algorithms.common.ranking import sample_weights, utilities
 from hpc_es.config.options import Positive, option, options
 from hpc_es.core.data import Arrays, Chunk, Float64, Rows, State
 from hpc_es.core.interfaces import Needs, VectorProblem
@@ -37,7 +37,7 @@ NEEDS = Needs(searches="vectors", noise=True, growing=True, presets={"noise.kind
 class Options(distribution.Options):
     """`algorithm:` with `kind: xnes`."""
 
-    kind: Literal["xnes"] = option("the algorithm's module in hpc_es/algorithms", "xnes")
+    kind: Literal["xnes"] = option("name of the algorithm", "xnes")
     mean_learning_rate: Positive = option("eta of the mean", 1.0)
     sigma_learning_rate: Positive | None = option("eta of sigma; null: (9 + 3 ln n) / (5 n sqrt n)", None)
     shape_learning_rate: Positive | None = option("eta of B; null: (9 + 3 ln n) / (5 n sqrt n)", None)
@@ -72,7 +72,7 @@ class XNES(DistributionStrategy):
 
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Float64:
         """Return the utilities, float64[samples]."""
-        return of_samples(utilities(len(rows)), fitness)
+        return sample_weights(utilities(len(rows)), fitness)
 
     def blocks(self, state: State) -> int:
         """Return the blocks of rows of G, which is summed only where its rank may be full."""

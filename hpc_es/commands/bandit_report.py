@@ -39,13 +39,13 @@ def run(arguments: argparse.Namespace) -> int:
     for name, least in (("episodes", 1), ("seed", 0)):
         if (found := getattr(arguments, name)) < least:
             raise UserError(f"--{name} is {found}: expected a whole number of at least {least}")
-    from hpc_es.report.regret import content, matrix, regret_text, report
+    from hpc_es.bandits.regret import content, matrix, regret_text, report
     from hpc_es.report.saved_policy import stored
 
     if arguments.output:
-        from hpc_es.report import regret_plot
+        from hpc_es.bandits import regret
 
-        regret_plot.check(arguments.output)
+        regret.check(arguments.output)
     sources = [stored(path, arguments.which, arguments.trust) for path in arguments.paths]
     a = arguments
     reports = [
@@ -59,6 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
         if len(reports) > 1:
             sys.stdout.write("\n" + matrix(reports))
     if a.output:
-        regret_plot.plot(reports, a.output)
+        regret.plot(reports, a.output)
         sys.stderr.write(f"{a.output} written\n")
     return 0

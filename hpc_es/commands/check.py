@@ -38,8 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_tuning(arguments: argparse.Namespace) -> int:
-    from hpc_es.tuning.check import check
-    from hpc_es.tuning.plan import load
+    from hpc_es.tuning.plan import check, load
 
     plan = load(Path(arguments.config), arguments.overrides)
     check(plan, arguments.ranks)

@@ -22,7 +22,7 @@ from hpc_es.core.arguments import whole_number
 from hpc_es.core.errors import UserError
 
 if TYPE_CHECKING:
-    from hpc_es.jobs.evaluation import Asked
+    from hpc_es.api.evaluate import Asked
     from hpc_es.report.saved_policy import Stored
 
 
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _all(arguments)
     if arguments.video:
         video.prepare(arguments.video)  # before a simulator is imported
-    from hpc_es.jobs.evaluation import evaluate, seeds
+    from hpc_es.api.evaluate import evaluate, seeds
     from hpc_es.report.saved_policy import require_stochastic, stored
 
     with stdout_to_stderr():
@@ -82,7 +82,7 @@ def _require_that_they_fit(arguments: argparse.Namespace) -> None:
 
 
 def _asked(arguments: argparse.Namespace) -> Asked:
-    from hpc_es.jobs.evaluation import Asked
+    from hpc_es.api.evaluate import Asked
 
     return Asked(arguments.episodes, arguments.seed, arguments.actions)
 
@@ -92,10 +92,10 @@ def _all(arguments: argparse.Namespace) -> int:
     from hpc_es.mpi.guard import guarded
 
     def body() -> int:
-        from hpc_es.jobs.evaluation import evaluate_all, prepare_all, table
+        from hpc_es.api.evaluate import evaluate_all, prepare_all, table
         from hpc_es.mpi.connect import connect
         from hpc_es.storage.files import write_text
-        from hpc_es.training.on_rank_0 import Ended, on_rank_0
+        from hpc_es.training.collective import CollectiveExit, on_rank_0
 
         def overridden(source: Stored) -> Stored:
             return changed(source, arguments.overrides)
@@ -104,7 +104,7 @@ def _all(arguments: argparse.Namespace) -> int:
         try:
             with stdout_to_stderr():
                 _, prepared = on_rank_0(world, lambda: prepare_all(arguments.path, overridden, trust), dict)
-        except Ended as ended:
+        except CollectiveExit as ended:
             if world.rank == 0:
                 sys.stderr.write(f"hpc-es: {ended.reason.text}\n")
             return ended.reason.status

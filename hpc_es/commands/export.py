@@ -8,7 +8,7 @@ where actions are Discrete, a logit for each (the policy takes the largest; add 
 MultiDiscrete the logits of one choice after the other; the command says how they are split. The wrappers of the
 task are layers of the model; one that cannot be written so is refused. With --env wrapped the model is for the
 environment with its wrappers. A recurrent policy takes float32[n, steps, observations] and its memory, and gives the
-memory after them too: hpc_es/policies/lstm/keras_model.py. With --value the last output is the value, [n, 1].
+memory after them too: hpc_es/policies/networks/keras_models.py. With --value the last output is the value, [n, 1].
 
 With --all OUTPUT is a directory: a file for each checkpoint, under its name, and best.keras.
 """
@@ -66,8 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _all(path: Path, folder: Path, options: ExportOptions) -> int:
     """Write a .keras file for each checkpoint of a run, under its name, and best.keras."""
-    from hpc_es.jobs.evaluation import snapshots
-    from hpc_es.storage.checkpoint_store import BEST
+    from hpc_es.api.evaluate import snapshots
+    from hpc_es.storage.checkpoint_directory import BEST
 
     if options.which is not None:
         raise UserError("--all writes every checkpoint: leave --which out")

@@ -28,15 +28,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the content; CheckpointError where there is no valid checkpoint."""
-    from hpc_es.storage import repetition_list
+    from hpc_es.storage import results
     from hpc_es.storage.checkpoint import load
-    from hpc_es.storage.checkpoint_store import find
+    from hpc_es.storage.checkpoint_directory import find
     from hpc_es.storage.status import STATUS, run_state, state_text
 
-    if repetition_list.holds_repetitions(arguments.path):
-        there = repetition_list.listed(arguments.path)
+    if results.holds_repetitions(arguments.path):
+        there = results.listed(arguments.path)
         listed = json.dumps({"path": str(arguments.path), "repetitions": there}, indent=2) + "\n"
-        sys.stdout.write(listed if arguments.json else repetition_list.repetitions_text(arguments.path))
+        sys.stdout.write(listed if arguments.json else results.repetitions_text(arguments.path))
         return 0
     path = find(arguments.path, whole=False)
     content = described(path, load(path))
@@ -49,8 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def described(path: Path, snapshot: Snapshot) -> dict[str, Any]:
     """The content as plain data, with the form of every array; `config` as in YAML, nothing it names is imported."""
-    from hpc_es.algorithms.parts import best_programs
     from hpc_es.config.resolved import plain_data
+    from hpc_es.programs import best_programs
     from hpc_es.report.best_vector import described_best
     from hpc_es.storage.results import digest
 
@@ -92,12 +92,12 @@ def _leading_on(since: Since) -> dict[str, Any]:
 
 def _programs(path: Path, snapshot: Snapshot) -> dict[str, int]:
     """Return how many correct programs were listed when the checkpoint was written, if the list lies where it was."""
-    from hpc_es.storage import programs_log
+    from hpc_es.programs import log
 
-    run_dir, length = path.parent.parent, snapshot.file_lengths.get(programs_log.NAME, 0)
-    if length and not (run_dir / programs_log.NAME).exists():
+    run_dir, length = path.parent.parent, snapshot.file_lengths.get(log.NAME, 0)
+    if length and not (run_dir / log.NAME).exists():
         return {}
-    return {"correct_programs": sum(1 for _ in programs_log.read_programs(run_dir, length))}
+    return {"correct_programs": sum(1 for _ in log.read_programs(run_dir, length))}
 
 
 def inspect_text(content: dict[str, Any]) -> str:

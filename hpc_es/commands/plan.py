@@ -37,14 +37,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, simulate, print; UserError."""
+    from hpc_es.bandits.regret import check
+    from hpc_es.cluster import plan_report
+    from hpc_es.cluster.measure import Cluster, measure
+    from hpc_es.cluster.predict import predictions
     from hpc_es.config.loading import read
-    from hpc_es.planning import report
-    from hpc_es.planning.costs import Cluster
-    from hpc_es.planning.measure import measure
-    from hpc_es.planning.predict import predictions
-    from hpc_es.report.regret_plot import check
     from hpc_es.training.build import valid_config
-    from hpc_es.training.misfits import needs
+    from hpc_es.training.compatibility import needs
 
     if arguments.plot is not None:
         check(arguments.plot)
@@ -56,15 +55,15 @@ def run(arguments: argparse.Namespace) -> int:
     cluster = Cluster(arguments.latency, arguments.bandwidth, arguments.cores_per_node, arguments.dispatch)
     table = needs(config).noise and config.noise.kind == "table"
     found = predictions(measured, config.stop, arguments.ranks, cluster, 4 * config.noise.table_size if table else 0)
-    best = report.chosen(found)
+    best = plan_report.chosen(found)
     sbatch = f"hpc-es sbatch {arguments.config} {' '.join(arguments.overrides)}".rstrip()
     sbatch += f" --nodes {best.nodes} --ntasks-per-node {-(-best.ranks // best.nodes)}"
     if arguments.json:
-        sys.stdout.write(report.as_json(measured, found, cluster, sbatch))
+        sys.stdout.write(plan_report.as_json(measured, found, cluster, sbatch))
     else:
-        sys.stdout.write(report.text(str(config.name), measured, found, sbatch))
+        sys.stdout.write(plan_report.text(str(config.name), measured, found, sbatch))
     if arguments.plot is not None:
-        report.draw(str(config.name), found, arguments.plot)
+        plan_report.draw(str(config.name), found, arguments.plot)
         sys.stderr.write(f"{arguments.plot} written\n")
     return 0
 

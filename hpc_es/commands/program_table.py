@@ -35,17 +35,19 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--npe-limit is {limit}: expected a whole number of at least 1")
     if limit is not None and arguments.rewards:
         raise UserError("--rewards with --npe-limit: the best reward within a limit is not known; leave one out")
-    from hpc_es.report import programs
+    from hpc_es.programs import table as table_module
     from hpc_es.storage.files import write_text
 
-    table = programs.read_table(arguments.directories, arguments.npe_limit)
+    table = table_module.read_table(arguments.directories, arguments.npe_limit)
     if arguments.csv:
-        write_text(arguments.csv, programs.as_csv(table))
+        write_text(arguments.csv, table_module.as_csv(table))
     if arguments.picture:
-        from hpc_es.report.heatmap import draw
+        from hpc_es.programs.table import draw
 
         draw(table, arguments.picture)
-    sys.stdout.write(programs.shortest(table) if arguments.shortest else programs.table_text(table, arguments.rewards))
+    sys.stdout.write(
+        table_module.shortest(table) if arguments.shortest else table_module.table_text(table, arguments.rewards)
+    )
     sys.stdout.flush()
     if table.unfinished:
         sys.stderr.write(f"not finished yet, and left out: {', '.join(map(str, table.unfinished))}\n")

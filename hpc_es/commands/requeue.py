@@ -26,8 +26,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Decide, say why, and do it; UserError outside of a job."""
+    from hpc_es.cluster.requeue import decide_in
     from hpc_es.core import slurm
-    from hpc_es.jobs.requeue import decide_in
     from hpc_es.storage.shard import Shard
 
     job = slurm.job_of(os.environ)
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     if state != "RUNNING":  # requeueing would bring back what scancel has ended
         return _say(f"job {job} is {state or 'gone'}: left to SLURM")
     if arguments.chain:
-        from hpc_es.jobs.chain import end_chain
+        from hpc_es.cluster.requeue import end_chain
 
         _say(end_chain(arguments.run, shard, arguments.status, job, slurm.this_run(os.environ)))
         return 0

@@ -33,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Execute it; UserError where there is no program."""
     from hpc_es.core.errors import UserError
-    from hpc_es.tasks.programs.brainfuck import MAX_STEPS, Status, evaluate
+    from hpc_es.programs.brainfuck import MAX_STEPS, Status, evaluate
 
     if (arguments.run is None) == (arguments.program is None):
         raise UserError("expected a run of a search for programs, or --program TEXT, and not both")
@@ -53,12 +53,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def found(path: Path) -> tuple[str, dict[str, Any]]:
     """Return the best program of a checkpoint, and the rules of its task; UserError where there is none."""
-    from hpc_es.algorithms.parts import best_programs
     from hpc_es.config.resolved import plain_data
     from hpc_es.core.errors import UserError
+    from hpc_es.programs import best_programs
+    from hpc_es.programs.coding_cases import TASKS
     from hpc_es.storage.checkpoint import load
-    from hpc_es.storage.checkpoint_store import find
-    from hpc_es.tasks.programs.coding_cases import TASKS
+    from hpc_es.storage.checkpoint_directory import find
 
     snapshot = load(find(path))
     if not best_programs.is_in(snapshot.state.master):

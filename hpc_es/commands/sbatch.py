@@ -26,14 +26,14 @@ from hpc_es.core.arguments import whole_number
 from hpc_es.core.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
-    from hpc_es.jobs.sbatch_script import BatchScript, Kind
+    from hpc_es.cluster.sbatch import BatchScript, Kind
 
 EVERYTHING = 0  # --array without a number
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What to run, and what to ask SLURM for."""
-    from hpc_es.jobs.sbatch_script import DEFAULTS
+    from hpc_es.cluster.sbatch import DEFAULTS
 
     parser.add_argument("config", metavar="CONFIG", help="an experiment or a tuning file, YAML, or a config string")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as seed=3; of a tuning: what is fixed")
@@ -76,8 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _batch(arguments: argparse.Namespace) -> BatchScript:
     """Return the script, for a config without mistakes; ConfigError has all of them."""
+    from hpc_es.cluster.sbatch import BatchScript
     from hpc_es.config.loading import is_tuning_file
-    from hpc_es.jobs.sbatch_script import BatchScript
 
     asked = {name: str(vars(arguments)[name]) for name in READ if vars(arguments)[name] is not None}
     is_tuning = is_tuning_file(arguments.config)
@@ -102,7 +102,7 @@ class Described:
 
 def _experiment(arguments: argparse.Namespace) -> Described:
     from hpc_es.config.loading import read
-    from hpc_es.config.sections import LIMITS
+    from hpc_es.config.schema import LIMITS
     from hpc_es.training.build import valid_config
     from hpc_es.training.check import check
 
@@ -120,8 +120,7 @@ def _experiment(arguments: argparse.Namespace) -> Described:
 
 
 def _tuning(arguments: argparse.Namespace) -> Described:
-    from hpc_es.tuning.check import check
-    from hpc_es.tuning.plan import load
+    from hpc_es.tuning.plan import check, load
 
     path = Path(arguments.config)
     plan = load(path, arguments.overrides)
@@ -134,14 +133,14 @@ def _tuning(arguments: argparse.Namespace) -> Described:
 
 def _absolute(config: str) -> str:
     """Return a file's path from anywhere; a config string as it is."""
-    from hpc_es.config.legacy import is_config_string
+    from hpc_es.config.config_strings import is_config_string
 
     return config if is_config_string(config) else str(Path(config).absolute())
 
 
 def _script(arguments: argparse.Namespace, batch: BatchScript) -> Path:
     """Return where the script is written: beside the config, or of a config string here, by the job's name."""
-    from hpc_es.config.legacy import is_config_string
+    from hpc_es.config.config_strings import is_config_string
 
     if is_config_string(arguments.config):
         return Path(f"{batch.asked['job_name']}.sbatch")
@@ -149,7 +148,7 @@ def _script(arguments: argparse.Namespace, batch: BatchScript) -> Path:
 
 
 def _ranks(arguments: argparse.Namespace) -> int:
-    from hpc_es.jobs.sbatch_script import DEFAULTS
+    from hpc_es.cluster.sbatch import DEFAULTS
 
     nodes, ranks = (vars(arguments)[name] or DEFAULTS[name] for name in ("nodes", "ranks_per_node"))
     return int(nodes) * int(ranks)
@@ -166,7 +165,7 @@ def _tasks(wanted: int, there: int, what: str) -> int:
 
 def _write(script: Path, batch: BatchScript) -> None:
     """Replace a script of ours; one that was changed by hand is left, and refused."""
-    from hpc_es.jobs.sbatch_script import untouched
+    from hpc_es.cluster.sbatch import untouched
     from hpc_es.storage.files import write_text
 
     if script.exists() and not untouched(script.read_text(encoding="utf-8", errors="replace")):

@@ -1,4 +1,10 @@
-"""From YAML and overrides to a validated config; rank 0 only.
+"""Presets: defaults of other sections that an algorithm declares, such as a linear policy.
+
+They stand where the config says nothing. A task or policy that has no such key goes without, and so do a policy of
+another kind than the algorithm's own and a section that the config has switched off by `enabled: false`.
+
+
+From YAML and overrides to a validated config; rank 0 only.
 
 config = load(path, ["algorithm.sigma=0.1"])    read, override, validate; imports pydantic
 
@@ -7,16 +13,84 @@ config = load(path, ["algorithm.sigma=0.1"])    read, override, validate; import
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpc_es.config import import_paths, legacy, moved, validation
+from hpc_es.config import config_strings, moved, registry, user_kinds, validation
 from hpc_es.config import reference as schema_table
-from hpc_es.config.presets import with_presets
-from hpc_es.config.sections import Config
+from hpc_es.config.schema import Config
+from hpc_es.config.type_hints import field_hints, kinds_mark, options_class
 from hpc_es.config.yaml_text import override, read_yaml
-from hpc_es.core.errors import Problems, UserError
+from hpc_es.core.errors import ConfigError, Problems, UserError
+
+
+def with_presets(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of `data` with the presets of its algorithm; `cls` is the class of the whole config."""
+    changed = copy.deepcopy(dict(data))
+    needs = _needs(changed)
+    for key, value in (needs.presets if needs else {}).items():
+        section, *inner = key.split(".")
+        options = _options(cls, section, changed, needs.policy if section == "policy" else None)
+        if options is not None and _has(options, inner):
+            _put_default(changed, [section, *inner], value)
+    return changed
+
+
+def _needs(data: Mapping[str, Any]) -> Any:
+    """Return the NEEDS of the algorithm; None of a wrong one."""
+    section = data.get("algorithm")
+    kind = section.get("kind", "es") if isinstance(section, Mapping) else "es"
+    if not isinstance(kind, str) or not (user_kinds.is_foreign(kind) or registry.find("algorithms", kind)):
+        return None
+    try:
+        return registry.module("algorithms", kind).NEEDS
+    except ConfigError:  # of a foreign kind, whose own section tells it
+        return None
+
+
+def _options(cls: type[Any], section: str, data: Mapping[str, Any], only: str | None) -> type[Any] | None:
+    """Return the class of a section's options, as its kind says; None where the section is null or wrong.
+
+    And where its kind is not `only`, if that is given.
+    """
+    hint = field_hints(cls)[section]
+    mark = kinds_mark(hint)
+    if mark is None:
+        return options_class(hint)
+    given = data.get(section, {})
+    if given is None or not isinstance(given, Mapping):
+        return None
+    kind = given.get("kind", mark.chosen(data))
+    if only is not None and kind != only:
+        return None
+    try:
+        found: type[Any] | None = None if kind is None else registry.module(mark.package, kind).Options
+    except ConfigError:
+        return None
+    return found
+
+
+def _has(options: type[Any], path: list[str]) -> bool:
+    hint: Any = options
+    for name in path:
+        inner = options_class(hint) if hint is not options else options
+        if inner is None or name not in field_hints(inner):
+            return False
+        hint = field_hints(inner)[name]
+    return True
+
+
+def _put_default(data: dict[str, Any], path: list[str], value: Any) -> None:
+    for name in path[:-1]:
+        inner = data.setdefault(name, {})
+        if not isinstance(inner, dict):  # which validation tells
+            return
+        data = inner
+    if data.get("enabled") is False:
+        return
+    data.setdefault(path[-1], value)
 
 
 def validate(data: Mapping[str, Any]) -> Config:
@@ -32,7 +106,7 @@ def validate(data: Mapping[str, Any]) -> Config:
 def draft(data: Mapping[str, Any]) -> tuple[Config, Problems]:
     """Return what is right of the config that `data` describes, and all mistakes; see `config.validation`."""
     if isinstance(directory := data.get("directory"), str):
-        import_paths.use(*import_paths.used(), directory)
+        user_kinds.use(*user_kinds.used(), directory)
     return validation.draft(Config, with_presets(Config, overridden(data)))
 
 
@@ -67,7 +141,7 @@ def read(source: Path | str, overrides: Iterable[str] = ()) -> dict[str, Any]:
 
 def is_tuning_file(source: Path | str) -> bool:
     """Return whether this is a tuning file, which `hpc-es tune` runs, and no config; ConfigError if it is no YAML."""
-    return not legacy.is_config_string(str(source)) and _is_tuning(read_yaml(Path(source)))
+    return not config_strings.is_config_string(str(source)) and _is_tuning(read_yaml(Path(source)))
 
 
 def _is_tuning(data: Mapping[str, Any]) -> bool:
@@ -76,10 +150,10 @@ def _is_tuning(data: Mapping[str, Any]) -> bool:
 
 def _read(source: Path | str, overrides: Iterable[str]) -> tuple[dict[str, Any], str]:
     """Return the data of a file or config string, whose task an override may give, and the name of the file."""
-    if isinstance(source, str) and legacy.is_config_string(source):
-        import_paths.use()
-        return legacy.parse(source, override({}, overrides).get("task")), ""
-    import_paths.use(Path(source).parent)
+    if isinstance(source, str) and config_strings.is_config_string(source):
+        user_kinds.use()
+        return config_strings.parse_config_string(source, override({}, overrides).get("task")), ""
+    user_kinds.use(Path(source).parent)
     return read_yaml(Path(source)), Path(source).stem
 
 

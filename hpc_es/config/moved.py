@@ -15,9 +15,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hpc_es.config import kinds
-from hpc_es.config.hints import field_hints, kinds_mark, options_class
-from hpc_es.config.yaml_text import Problem, override
+from hpc_es.config import registry
+from hpc_es.config.type_hints import field_hints, kinds_mark, options_class
+from hpc_es.config.yaml_text import ConfigProblem, override
 from hpc_es.core.errors import ConfigError
 
 MOVED = {"algorithm.observation_normalization": "task.observation_normalization"}
@@ -85,7 +85,7 @@ def tell(notice: str) -> None:
 
 def _taken(data: Mapping[str, Any], entries: Mapping[str, str]) -> tuple[Data, Notices]:
     """Return a copy of `data` with what is at old places at the new ones; ConfigError."""
-    changed, problems, notices = copy.deepcopy(dict(data)), list[Problem](), Notices()
+    changed, problems, notices = copy.deepcopy(dict(data)), list[ConfigProblem](), Notices()
     for old, new in entries.items():
         if _get(changed, old) is _ABSENT:
             continue
@@ -120,7 +120,7 @@ def _knows(cls: type[Any], data: Mapping[str, Any], key: str) -> bool | None:
         mark, inner = kinds_mark(hint), section.get(name, {})
         if not isinstance(inner, Mapping):
             return None
-        ours = kinds.find(mark.package, inner.get("kind", mark.chosen(data))) if mark else None
+        ours = registry.find(mark.package, inner.get("kind", mark.chosen(data))) if mark else None
         found = ours.Options if ours else options_class(hint)
         if found is None:
             return None

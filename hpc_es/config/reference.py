@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from hpc_es.config import kinds
-from hpc_es.config.hints import Kinds, describe, field_hints, kinds_mark, options_class, required
+from hpc_es.config import registry
+from hpc_es.config.type_hints import Kinds, describe, field_hints, kinds_mark, options_class, required
 from hpc_es.core.errors import ConfigError
 
 
@@ -63,7 +63,7 @@ def _chosen_rows(kind: Kinds, section: str, data: Mapping[str, Any], help: str) 
     if name is None:
         return
     try:
-        cls = kinds.module(kind.package, name).Options
+        cls = registry.module(kind.package, name).Options
     except ConfigError as error:
         raise ConfigError([(f"{section}.{key}", text) for key, text in error.problems]) from error
     yield from (row for row in rows(cls, f"{section}.") if row.key != f"{section}.kind")
@@ -71,11 +71,11 @@ def _chosen_rows(kind: Kinds, section: str, data: Mapping[str, Any], help: str) 
 
 def _kind_rows(kind: Kinds, section: str, help: str) -> Iterator[Row]:
     """Yield the rows of a section for all its kinds; kinds that agree on a key share its row."""
-    names = kinds.kinds(kind.package)
+    names = registry.kinds(kind.package)
     yield Row(f"{section}.kind", describe(Literal[names]), f"`{kind.default}`", help)
     holders: dict[Row, list[str]] = {}
     for name in names:
-        for row in rows(kinds.module(kind.package, name).Options, section + "."):
+        for row in rows(registry.module(kind.package, name).Options, section + "."):
             if row.key != f"{section}.kind":
                 holders.setdefault(row, []).append(name)
     for row, having in holders.items():

@@ -13,11 +13,11 @@ from typing import Any, get_origin
 
 import yaml
 
-from hpc_es.config import kinds
-from hpc_es.config.hints import LISTS, MAPPINGS, field_hints, item_hint, kinds_mark, options_class, union_members
+from hpc_es.config import registry
 from hpc_es.config.moved import moved
-from hpc_es.config.sections import USUAL_CHUNK, Config
+from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.config.sources import foreign_kinds
+from hpc_es.config.type_hints import LISTS, MAPPINGS, field_hints, item_hint, kinds_mark, options_class, union_members
 from hpc_es.config.yaml_text import Dumper, parse
 from hpc_es.core.errors import ConfigError
 
@@ -102,7 +102,7 @@ def _build(hint: Any, value: Any) -> Any:
     if value is None:
         return None
     if kind:
-        cls = kinds.module(kind.package, value["kind"]).Options
+        cls = registry.module(kind.package, value["kind"]).Options
     if cls:
         return cls(**_build_fields(cls, value))
     if isinstance(value, dict) and get_origin(member) in MAPPINGS:

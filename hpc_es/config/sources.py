@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpc_es.config import import_paths
-from hpc_es.config.foreign import files, is_foreign, source_hash
-from hpc_es.config.hints import field_hints, kinds_mark
-from hpc_es.config.kinds import find
-from hpc_es.config.sections import Config
+from hpc_es.config.registry import find
+from hpc_es.config.schema import Config
+from hpc_es.config.type_hints import field_hints, kinds_mark
+from hpc_es.config.user_kinds import described, files, is_foreign, source_hash
 from hpc_es.core.errors import UserError
 
 Hashes = dict[str, str]
@@ -59,7 +58,7 @@ def check_trust(data: Mapping[str, Any], recorded: Mapping[str, str], trusted: b
     for name, now in found.items():
         before = recorded.get(name, "")
         if not now:
-            text = f"expected the source of {name!r}, which {where} needs, found none in {import_paths.described()}"
+            text = f"expected the source of {name!r}, which {where} needs, found none in {described()}"
             raise UserError(f"{text}: start this command in its directory")
         if now != before and not trusted:
             place = (

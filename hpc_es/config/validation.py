@@ -15,8 +15,10 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
-from hpc_es.config import foreign, kinds
-from hpc_es.config.hints import (
+from hpc_es.config import registry, user_kinds
+from hpc_es.config.messages import found_text, join, nearest, nearest_name
+from hpc_es.config.reference import Row, rows
+from hpc_es.config.type_hints import (
     LISTS,
     MAPPINGS,
     Kinds,
@@ -28,8 +30,6 @@ from hpc_es.config.hints import (
     required,
     union_members,
 )
-from hpc_es.config.reference import Row, rows
-from hpc_es.config.words import found_text, join, nearest, nearest_name
 from hpc_es.config.yaml_text import parse
 from hpc_es.core.errors import ConfigError, Problems
 
@@ -149,22 +149,22 @@ def _kind_section(kind: Kinds, data: Any, key: str, problems: SchemaProblems, de
     if default is None and not data:
         return None
     name = data.get("kind", default or kind.default) if isinstance(data, Mapping) else default
-    if isinstance(data, str) and kinds.find(kind.package, data):
+    if isinstance(data, str) and registry.find(kind.package, data):
         problems.append((key, f"expected a mapping with keys such as 'kind', found {data!r}; write {key}.kind: {data}"))
         return _WRONG
-    if name is not None and foreign.is_foreign(name):
+    if name is not None and user_kinds.is_foreign(name):
         return _foreign_section(kind, name, data, key, problems)
-    if name is None or not kinds.find(kind.package, name):
-        text = _expected(Literal[kinds.kinds(kind.package)], name) + foreign.hint(name)
+    if name is None or not registry.find(kind.package, name):
+        text = _expected(Literal[registry.kinds(kind.package)], name) + user_kinds.hint(name)
         problems.append((join(key, "kind"), text))
         return _WRONG
-    return _section(kinds.module(kind.package, name).Options, data, key, problems)
+    return _section(registry.module(kind.package, name).Options, data, key, problems)
 
 
 def _foreign_section(kind: Kinds, name: str, data: Any, key: str, problems: SchemaProblems) -> Any:
     """Return the options of a foreign kind, whose `kind` is the text that names it."""
     try:
-        cls = kinds.module(kind.package, name).Options
+        cls = registry.module(kind.package, name).Options
     except ConfigError as error:
         problems += [(join(key, place), text) for place, text in error.problems]
         return _WRONG

@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from hpc_es.config.words import join, shown
-from hpc_es.config.yaml_text import Problem
+from hpc_es.config.messages import join, shown
+from hpc_es.config.yaml_text import ConfigProblem
 
 
 def warnings_of(options: Any, key: str = "") -> list[str]:
@@ -19,7 +19,7 @@ def warnings_of(options: Any, key: str = "") -> list[str]:
     return [f"{place}: {text}" for place, text in _warnings(options, key)]
 
 
-def _warnings(options: Any, key: str) -> Iterator[Problem]:
+def _warnings(options: Any, key: str) -> Iterator[ConfigProblem]:
     if hasattr(options, "warnings"):
         yield from ((join(key, name), text) for name, text in options.warnings())
     for field in dataclasses.fields(options):
@@ -28,7 +28,7 @@ def _warnings(options: Any, key: str) -> Iterator[Problem]:
             yield from _warnings(value, join(key, field.name))
 
 
-def unused(options: Any, names: Iterable[str], why: str) -> Iterator[Problem]:
+def unused(options: Any, names: Iterable[str], why: str) -> Iterator[ConfigProblem]:
     """Yield a warning for each of these options that is not at its default; `why` says what makes it do nothing."""
     fields = {field.name: field for field in dataclasses.fields(options)}
     for name in names:
@@ -37,7 +37,7 @@ def unused(options: Any, names: Iterable[str], why: str) -> Iterator[Problem]:
             yield name, f"is {shown(list(value) if isinstance(value, tuple) else value)}, but does nothing: {why}"
 
 
-def unused_of_kinds(options: Any, names: Mapping[str, Iterable[str]]) -> Iterator[Problem]:
+def unused_of_kinds(options: Any, names: Mapping[str, Iterable[str]]) -> Iterator[ConfigProblem]:
     """Yield the same for options that some kinds alone have: `names` by kind."""
     owners: dict[str, list[str]] = {}
     for kind, own in names.items():

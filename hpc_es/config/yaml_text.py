@@ -11,10 +11,10 @@ from typing import Any
 
 import yaml
 
-from hpc_es.config.words import found_text, nearest
+from hpc_es.config.messages import found_text, nearest
 from hpc_es.core.errors import ConfigError
 
-Problem = tuple[str, str]  # dotted key, text
+ConfigProblem = tuple[str, str]  # dotted key, text
 
 
 class Loader(yaml.SafeLoader):
@@ -106,7 +106,7 @@ def parse(text: str) -> Any:
 def override(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """Return a copy of `data` with each "a.b=value" put in; values are YAML, and "a.b=" is null."""
     changed = copy.deepcopy(dict(data))
-    problems: list[Problem] = []
+    problems: list[ConfigProblem] = []
     for item in overrides:
         try:
             _put(changed, item)

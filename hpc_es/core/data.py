@@ -213,7 +213,7 @@ NO_PARAMETERS: Float32 = np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True)
-class Carried:
+class ProblemState:
     """The arrays of the state that belong to the problem: what it learns, such as observation statistics."""
 
     shared: Arrays = field(default_factory=dict)  # on every rank
@@ -223,10 +223,10 @@ class Carried:
         """Return the state with these arrays behind the algorithm's."""
         return State(state.generation, {**state.shared, **self.shared}, {**state.master, **self.master})
 
-    def found_in(self, state: State) -> Carried:
+    def found_in(self, state: State) -> ProblemState:
         """Return the arrays of these names in a state."""
         shared = {name: state.shared[name] for name in self.shared}
-        return Carried(shared, {name: state.master[name] for name in self.master})
+        return ProblemState(shared, {name: state.master[name] for name in self.master})
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class Failure:
     place: int = 0  # of the job in its chunk, from 0
 
 
-def of_error(error: BaseException, place: int = 0) -> Failure:
+def failure_from_error(error: BaseException, place: int = 0) -> Failure:
     """Return the failure that an exception is; its location is the deepest frame in the user's own code."""
     name, location = type(error).__name__, _location(error)
     text = f"{name}: {error}" + (f" ({location})" if location else "")
@@ -38,7 +38,7 @@ def of_error(error: BaseException, place: int = 0) -> Failure:
     return Failure(one_line(text), kind, shortened(details), place)
 
 
-def of_text(text: str, place: int = 0) -> Failure:
+def failure_from_text(text: str, place: int = 0) -> Failure:
     """Return a failure without an exception; texts that differ in their numbers only are of one kind."""
     return Failure(one_line(text), kind_of(text), place=place)
 

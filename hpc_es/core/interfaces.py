@@ -28,11 +28,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from hpc_es.core.acting import Actor, Batch, Policy, Segments
 from hpc_es.core.data import (
     Array,
     Arrays,
-    Carried,
     Chunk,
     Column,
     Float64,
@@ -40,13 +38,15 @@ from hpc_es.core.data import (
     Json,
     Outcome,
     Poll,
+    ProblemState,
     Results,
     Rows,
     Spaces,
     State,
 )
 from hpc_es.core.keys import Keys
-from hpc_es.core.places import RunPlace
+from hpc_es.core.paths import RunPlace
+from hpc_es.core.policy import Actor, Batch, Policy, Segments
 from hpc_es.core.population import Layout, Population
 
 Searched = Literal["vectors", "programs", "trajectories"]
@@ -97,11 +97,11 @@ class Problem(Protocol):
     cutting: Cutting  # how rounds may be divided into chunks
     evaluation_episodes: int | None  # of an evaluation of the centre; None: evaluation.episodes; 0: no evaluation
 
-    def carried(self) -> Carried:
+    def carried(self) -> ProblemState:
         """Return the arrays of what the problem learns, before the first generation; none for most problems."""
         ...
 
-    def merge(self, carried: Carried, units: Sequence[Arrays]) -> Carried:
+    def merge(self, carried: ProblemState, units: Sequence[Arrays]) -> ProblemState:
         """Return the arrays after further units were merged in their order; on rank 0 only."""
         ...
 
@@ -109,7 +109,7 @@ class Problem(Protocol):
         """Return what was learned from a unit, from what was learned from its jobs, in their order; on rank 0 only."""
         ...
 
-    def fitness(self, rows: Rows, carried: Carried) -> Float64:
+    def fitness(self, rows: Rows, carried: ProblemState) -> Float64:
         """Return what algorithms rank, float64[jobs]: higher is better, NaN excludes a job from the ranking.
 
         `rows` are those of all training jobs of the generation so far, or of all its probes; there is at least one.
@@ -119,7 +119,7 @@ class Problem(Protocol):
         """
         ...
 
-    def metrics(self, carried: Carried) -> Mapping[str, float]:
+    def metrics(self, carried: ProblemState) -> Mapping[str, float]:
         """Return further numbers for the metrics of a generation; on rank 0 only."""
         ...
 
@@ -127,11 +127,11 @@ class Problem(Protocol):
         """Return what an evaluation of the centre teaches, as units to merge after the others; on rank 0 only."""
         ...
 
-    def is_reached(self, carried: Carried, target: float) -> bool:
+    def is_reached(self, carried: ProblemState, target: float) -> bool:
         """Return whether the best value is as good as `stop.target_value`; on rank 0 only."""
         ...
 
-    def summary(self, carried: Carried) -> Mapping[str, Json]:
+    def summary(self, carried: ProblemState) -> Mapping[str, Json]:
         """Return what result.json says about what was learned, plain numbers and text; on rank 0 only."""
         ...
 
@@ -171,7 +171,7 @@ class VectorProblem(Problem, Protocol):
         """Return the initial vector, dtype[size]."""
         ...
 
-    def evaluate(self, population: Population, jobs: Jobs, carried: Carried, poll: Poll) -> Outcome:
+    def evaluate(self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll) -> Outcome:
         """Evaluate the candidates of a chunk.
 
         Call `poll()` every few milliseconds, so that rank 0 can answer the other ranks. Only the shared arrays of

@@ -8,10 +8,9 @@ import re
 from hpc_es.core.errors import LaunchError
 from hpc_es.core.extras import remedy
 from hpc_es.mpi import shared_memory as shared
-from hpc_es.mpi.communicators import connected
-from hpc_es.mpi.faults import no_endless_start
+from hpc_es.mpi.fault_tolerance import no_endless_start
 from hpc_es.mpi.launch import prefer_short_addresses, refusal, tasks_started
-from hpc_es.mpi.world import World
+from hpc_es.mpi.world import World, connected
 
 _joined: list[World] = []
 

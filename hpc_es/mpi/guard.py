@@ -20,8 +20,7 @@ from typing import Any, NoReturn
 
 from hpc_es.core.errors import LaunchError, UserError
 from hpc_es.mpi.connect import joined
-from hpc_es.mpi.ending import abort
-from hpc_es.mpi.launch import by_srun, task_rank, tasks_started
+from hpc_es.mpi.launch import abort, by_srun, task_rank, tasks_started
 
 FIRST_WORD_SECONDS = 0.5  # rank 0 speaks first: where all fail alike it ends the others before they say the same
 REPEAT_SECONDS = 0.5  # a launcher and the scheduler may both deliver one signal

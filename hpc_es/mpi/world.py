@@ -1,29 +1,126 @@
-"""The ranks of the job: collectives, small messages and node-shared memory, none of which ever blocks inside MPI.
+"""What a world does when ranks are lost: by default, nothing; `faults.py` has the other answer.
+
+The MPI side of a world of several ranks.
+
+The ranks of the job: collectives, small messages and node-shared memory, none of which ever blocks inside MPI.
 
 Every operation is the nonblocking one, completed by `waiting.Waiting.wait`. A world of one rank needs no MPI library.
 """
 
 from __future__ import annotations
 
+import enum
 import os
 import socket
 import sys
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.mpi.communicators import Communicators
-from hpc_es.mpi.ending import abort
-from hpc_es.mpi.losses import Losses, NoFaults
-from hpc_es.mpi.waiting import Waiting
+from hpc_es.mpi.launch import abort
+from hpc_es.mpi.shared_memory import Windows
+from hpc_es.mpi.waiting import NodeMemory, Waiting
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+
+class Meeting(enum.Enum):
+    """What the survivors have agreed on; the same on all of them."""
+
+    THROUGH = enum.auto()  # nothing is left to do
+    GO_ON = enum.auto()  # all of them can go on where they are, rank 0 among them
+    START_AGAIN = enum.auto()  # rank 0 is another one, or not all ranks are at the same place
+
+
+class StartAgain(BaseException):
+    """The ranks have met, and begin again at the last checkpoint."""
+
+
+class Losses(Protocol):
+    """How a world takes the loss of ranks."""
+
+    @property
+    def outlives(self) -> bool:
+        """Whether the others go on."""
+        ...
+
+    @property
+    def lost(self) -> Sequence[tuple[str, int]]:
+        """Host and process id of the ranks that were lost."""
+        ...
+
+    def is_loss(self, error: Exception) -> bool:
+        """Return whether an error says that a rank was lost."""
+        ...
+
+    def meet(self, through: bool, in_place: bool) -> Meeting:
+        """Come together with every rank that lives, and go on without the others."""
+        ...
+
+    def parted(self) -> bool:
+        """Wait shortly for the others, at the end; False where MPI_Finalize does it."""
+        ...
+
+
+class NoFaults:
+    """A world that ends when a rank dies."""
+
+    outlives = False
+    lost: Sequence[tuple[str, int]] = ()
+
+    def is_loss(self, error: Exception) -> bool:
+        """No error is one that can be outlived."""
+        return False
+
+    def meet(self, through: bool, in_place: bool) -> Meeting:
+        """Nobody was lost."""
+        return Meeting.THROUGH
+
+    def parted(self) -> bool:
+        """Return the ranks part by MPI_Finalize."""
+        return False
+
+
 Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Communicators:
+    """Communicators: each kind of traffic has its own."""
+
+    mpi: Any  # the module mpi4py.MPI
+    collectives: MPI.Comm
+    messages: MPI.Comm
+    node: MPI.Comm
+    place: tuple[int, int]  # rank on the node, ranks there
+    memory: NodeMemory
+
+    def sent(self, mine: Array) -> Any:
+        """Bytes as MPI takes them."""
+        assert mine.dtype == np.uint8, f"bytes are uint8, not {mine.dtype}: use .view(np.uint8)"
+        return [np.ascontiguousarray(mine).reshape(-1), self.mpi.BYTE]
+
+    def received(self, every: Array, lengths: Array) -> Any:
+        """Room for so many bytes of each rank."""
+        starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+        return [every, lengths.tolist(), starts.tolist(), self.mpi.BYTE]
+
+    def part(self, group: int, rank: int) -> Communicators:
+        """Links among the ranks that name the same group; blocking, as is `connected`."""
+        return connected(self.mpi, self.collectives.Split(group, rank))
+
+
+def connected(mpi: Any, ranks: Any) -> Communicators:
+    """Links among these ranks; blocking, so they come here together."""
+    node = ranks.Split_type(mpi.COMM_TYPE_SHARED)
+    return Communicators(mpi, ranks.Dup(), ranks.Dup(), node, (node.rank, node.size), Windows(mpi, node))
+
+
 Bytes = npt.NDArray[np.uint8]
 Int64 = npt.NDArray[np.int64]
 

@@ -20,7 +20,7 @@ BLOCK = 8192  # parameters a block; part of the result: every block has its own 
 class Options:
     """`noise:` with `kind: counter`."""
 
-    kind: Literal["counter"] = option("the noise's module in hpc_es/noise", "counter")
+    kind: Literal["counter"] = option("name of the noise", "counter")
 
 
 class CounterNoise(BlockNoise):

@@ -26,7 +26,7 @@ FILL_BLOCK = 1 << 20  # numbers; part of the result
 class Options:
     """`noise:` with `kind: table`."""
 
-    kind: Literal["table"] = option("the noise's module in hpc_es/noise", "table")
+    kind: Literal["table"] = option("name of the noise", "table")
     table_size: Count = option("float32 numbers in the table (4 bytes each)", 25_000_000)
 
 

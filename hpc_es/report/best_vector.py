@@ -11,7 +11,7 @@ import numpy as np
 from hpc_es.core.data import Arrays
 from hpc_es.core.errors import UserError
 from hpc_es.storage.files import write_json, written
-from hpc_es.tasks.functions.best import BestVector, best_report, has_best
+from hpc_es.tasks.functions.problem import BestVector, best_report, has_best
 
 SUFFIXES = (".npy", ".json")
 
@@ -29,7 +29,7 @@ def export_best(path: Path, output: Path) -> None:
     import yaml
 
     from hpc_es.storage.checkpoint import load
-    from hpc_es.storage.checkpoint_store import find
+    from hpc_es.storage.checkpoint_directory import find
 
     snapshot = load(find(path))
     if not has_best(snapshot.outcome):

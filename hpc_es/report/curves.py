@@ -61,7 +61,7 @@ def alike(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunCurves:
     """One run directory."""
 
     path: Path
@@ -99,7 +99,7 @@ class Group:
     """Runs of one configuration."""
 
     label: str
-    runs: Sequence[Run]
+    runs: Sequence[RunCurves]
 
     @property
     def measure(self) -> Measure:
@@ -127,7 +127,7 @@ class Curve:
         return Curve(self.x[kept], self.mean[kept], self.spread[kept], self.runs)
 
 
-def load(path: Path) -> Run:
+def load(path: Path) -> RunCurves:
     """Read a run directory; raises UserError if it is none, or has no metrics yet."""
     config_path = path / "config.yaml"
     if not config_path.is_file():
@@ -138,7 +138,7 @@ def load(path: Path) -> Run:
         raise UserError(f"{config_path} cannot be read as YAML: {error}") from error
     if not isinstance(config, dict):
         raise UserError(f"{config_path}: expected the run's configuration, found {type(config).__name__}")
-    run = Run(path, _with_own_task(config, path), _columns(path))
+    run = RunCurves(path, _with_own_task(config, path), _columns(path))
     if not all(run.series(COLUMNS[x], run.measure.y)[0].size for x in run.measure.panels):
         raise UserError(f"{path / JSONL} has no metrics yet: plot the run when its first generation is finished")
     return run
@@ -168,9 +168,9 @@ def _with_own_task(config: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     return {**config, "task": {**task, "name": name, "cycle": None}}
 
 
-def grouped(runs: Sequence[Run]) -> list[Group]:
+def grouped(runs: Sequence[RunCurves]) -> list[Group]:
     """Runs of one configuration together, in the order in which they were given."""
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[RunCurves]] = {}
     for run in runs:
         groups.setdefault(json.dumps(alike(run.config), sort_keys=True, default=str), []).append(run)
     names = [_common_name([run.name for run in members]) for members in groups.values()]
@@ -233,7 +233,7 @@ def evaluation(group: Group, x: X) -> Curve | None:
     return average(series)
 
 
-def _evaluations(run: Run, x: X) -> tuple[Float64, ...]:
+def _evaluations(run: RunCurves, x: X) -> tuple[Float64, ...]:
     return run.series(COLUMNS[x], "evaluation_return_mean")
 
 
@@ -245,7 +245,7 @@ def _common_name(names: Sequence[str]) -> str:
     return re.sub(r"[-_. ]*(seed|run|rep|s)?[-_. ]*\d*$", "", prefix) or names[0]
 
 
-def _difference(members: Sequence[Sequence[Run]], names: Sequence[str], index: int) -> str:
+def _difference(members: Sequence[Sequence[RunCurves]], names: Sequence[str], index: int) -> str:
     """Return the options in which one of several groups of the same name differs from the others."""
     flat = [_flat(alike(runs[0].config)) for runs, name in zip(members, names, strict=True) if name == names[index]]
     mine = _flat(alike(members[index][0].config))

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpc_es.config.foreign import is_foreign
 from hpc_es.core import extras
 from hpc_es.core.data import Actions, Array, Box, MultiDiscrete, Spaces
 from hpc_es.core.errors import UserError
 from hpc_es.mpi.devices import import_tensorflow
-from hpc_es.policies.networks.keras_layers import Affine, Clip, Reshape, Surroundings, Transformation
+from hpc_es.policies.networks.keras_models import MODELS, Affine, Clip, Reshape, Surroundings, Transformation
 from hpc_es.storage.files import written
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def is_installed() -> bool:
 
 def is_exportable(kind: str) -> bool:
     """Return whether policies of this kind have a Keras model."""
-    return not is_foreign(kind) and importlib.util.find_spec(f"hpc_es.policies.{kind}.keras_model") is not None
+    return kind in MODELS
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def export(path: Path, output: Path, options: ExportOptions) -> str:
     os.environ["KERAS_BACKEND"] = "tensorflow"
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # nothing here is worth starting a GPU for
     import_tensorflow()
-    build = importlib.import_module(f"hpc_es.policies.{kind}.keras_model").model
+    build, _ = MODELS[kind]
     _save(build(policy.policy, policy.source.theta, policy.source.normaliser, around, value), output)
     return _logits(policy.spaces.actions)
 

@@ -1,4 +1,18 @@
-"""Learning curves: return against timesteps and against wall time, one line a configuration.
+"""Labels of logarithmic axes, as plain numbers: mathematical text is off in the pictures, so that a $ is a $.
+
+Curves of objectives: the best value so far against evaluations, logarithmic where that helps.
+
+The lower row of curves: how broad a search is.
+
+Of a search for vectors it is what the strategy has of these: the step size, which falls where the search converges and
+rises where the optimum is far away; the ratio of the longest axis of its distribution to the shortest, which says how
+badly scaled the problem is; the length of the step-size path, 1 where sigma is right; the entries of a novelty
+search's archive. Vertical lines are restarts. Of programs that a network writes it is the entropy of a token, and how
+many programs of a batch are distinct: 1 where the search has collapsed. All are logarithmic, and what never changes is
+left out.
+
+
+Learning curves: return against timesteps and against wall time, one line a configuration.
 
 Of searches for programs it is the best reward, against the number of programs executed and against wall time.
 
@@ -9,6 +23,7 @@ drawn as it was measured, shaded by the spread of its population.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,17 +31,174 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, Locator, MaxNLocator, NullFormatter
 
+from hpc_es.core.data import Float64
 from hpc_es.core.errors import UserError
-from hpc_es.report.curves import RETURNS, VALUES, Curve, Group, Measure, X, evaluation, grouped, load, population
-from hpc_es.report.distribution_plot import distribution_key, draw_distribution, has_distribution
-from hpc_es.report.value_plot import best_values, draw_values, scale_values, value_key
+from hpc_es.report.curves import (
+    COLUMNS,
+    RETURNS,
+    REWARDS,
+    VALUES,
+    Curve,
+    Group,
+    Measure,
+    X,
+    average,
+    evaluation,
+    grouped,
+    load,
+    population,
+)
 from hpc_es.storage.files import run_error, written
 from hpc_es.storage.metrics_log import JSONL
+
+FEWEST, MOST = 3, 7  # labels
+WITHIN_A_DECADE = ((1,), (1, 3), (1, 2, 5), (1, 2, 3, 4, 6, 8))
+
+
+def label_log_axis(axis: Axis) -> None:
+    """Give an axis, which is logarithmic, some labelled ticks, however many decades it spans."""
+    axis.set_major_locator(LogTicks())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+class LogTicks(Locator):
+    """Powers of ten, every second or third of many; 3, or 2 and 5, or other digits between few of them."""
+
+    def __call__(self) -> list[float]:
+        """Return the ticks of the axis as it is."""
+        assert self.axis is not None
+        low, high = self.axis.get_view_interval()
+        return self.tick_values(low, high)
+
+    def tick_values(self, vmin: float, vmax: float) -> list[float]:
+        """Return the ticks between two positive numbers."""
+        low, high = sorted((vmin, vmax))
+        if low <= 0:
+            return []
+        exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        for digits in WITHIN_A_DECADE:
+            ticks = [digit * 10.0**exponent for exponent in exponents for digit in digits]
+            inside = [tick for tick in ticks if low <= tick * (1 + 1e-9) and tick <= high * (1 + 1e-9)]
+            if len(inside) >= FEWEST:
+                return inside[:: -(-len(inside) // MOST)]
+        return [float(tick) for tick in MaxNLocator(MOST - 2).tick_values(low, high)]
+
+
+DECADES = 2  # values that span more of them get a logarithmic axis, where all are positive
+GREY = "#555555"
+
+
+def best_values(group: Group, x: X) -> Curve:
+    """Return the best value so far of a group's runs, their mean where there are several."""
+    series = [run.series(COLUMNS[x], VALUES.y) for run in group.runs]
+    if len(series) > 1:
+        return average([(run_x, values) for run_x, values in series])
+    only_x, values = series[0]
+    return Curve(only_x, values, np.full_like(values, np.nan), runs=1)
+
+
+def draw_values(ax: Axes, curve: Curve, color: str, dash: str) -> None:
+    """Draw a group: the best value changes in steps, a mean over runs does not."""
+    style = "steps-post" if curve.runs == 1 else "default"
+    marker = "." if len(curve.x) == 1 else None
+    ax.plot(curve.x, curve.mean, dash, color=color, lw=1.8, drawstyle=style, marker=marker)
+    if curve.runs > 1:
+        low, high = curve.mean - curve.spread, curve.mean + curve.spread
+        if curve.mean.min() > 0:  # a logarithmic axis has no place for less
+            low = np.maximum(low, curve.mean / 10)
+        ax.fill_between(curve.x, low, high, color=color, alpha=0.2, lw=0)
+
+
+def scale_values(axes: Sequence[Axes]) -> None:
+    """Make the axis logarithmic where all values are positive and span more than DECADES."""
+    drawn = np.concatenate([np.asarray(line.get_ydata(), np.float64) for ax in axes for line in ax.get_lines()])
+    if drawn.min() > 0 and drawn.max() / drawn.min() > 10**DECADES:
+        axes[0].set_yscale("log")  # the panels share it
+        for ax in axes:
+            label_log_axis(ax.yaxis)
+
+
+def value_key(groups: Sequence[Group]) -> list[Line2D | Patch]:
+    """Return what the line and the shade mean."""
+    key: list[Line2D | Patch] = [Line2D([], [], color=GREY, lw=1.8, label="best value so far")]
+    if any(len(group.runs) > 1 for group in groups):
+        key.append(Patch(color=GREY, alpha=0.2, lw=0, label="± std over runs"))
+    return key
+
+
+OF_VECTORS = {
+    "sigma": ("-", "sigma"),
+    "axis_ratio": (":", "longest axis / shortest axis"),
+    "path_length": ("--", "|p_s| / its expected length"),
+    "archive_size": ("-.", "entries of the archive"),
+}
+SHOWN = {  # columns of the metrics, by what is drawn above them
+    VALUES: OF_VECTORS,
+    RETURNS: OF_VECTORS,
+    REWARDS: {"token_entropy": ("-", "entropy of a token"), "distinct_programs": (":", "distinct programs of a batch")},
+}
+
+
+def has_distribution(groups: Sequence[Group]) -> bool:
+    """Return whether there is something to draw."""
+    return any(_columns(group) for group in groups)
+
+
+def _columns(group: Group) -> list[str]:
+    """Return the columns of SHOWN that a group has."""
+    x = group.measure.panels[0]
+    return [column for column in SHOWN[group.measure] if _series(group, column, x) is not None]
+
+
+def _series(group: Group, column: str, x: X) -> Curve | None:
+    """Return a metric of a group's runs, the geometric mean where there are several; None if there is none to show."""
+    series = [run.series(COLUMNS[x], column) for run in group.runs]
+    logarithms = [(run_x[y > 0], np.log(y[y > 0])) for run_x, y in series if (y > 0).any()]
+    if not logarithms or all(len(y) > 1 and np.ptp(y) == 0 for _, y in logarithms):
+        return None
+    if len(logarithms) == 1:
+        only_x, y = logarithms[0]
+        return Curve(only_x, np.exp(y), np.full_like(y, np.nan), runs=1)
+    mean = average(logarithms)
+    return Curve(mean.x, np.exp(mean.mean), mean.spread, mean.runs)
+
+
+def _restarts(group: Group, x: X) -> Float64:
+    """Return where the searches of a group's runs have begun anew, float64[restarts]."""
+    series = [run.series(COLUMNS[x], "restarts") for run in group.runs]
+    places: Float64 = np.concatenate([run_x[1:][np.diff(count) > 0] for run_x, count in series])
+    return places
+
+
+def draw_distribution(ax: Axes, group: Group, x: X, color: str) -> None:
+    """Draw what a group has of SHOWN."""
+    for column, (dash, _) in SHOWN[group.measure].items():
+        series = _series(group, column, x)
+        if series is not None:
+            curve = series.drawn()
+            width, marker = 1.3 if dash == "-" else 0.9, "." if len(curve.x) == 1 else None
+            ax.plot(curve.x, curve.mean, dash, color=color, lw=width, marker=marker)
+    for place in _restarts(group, x):
+        ax.axvline(place, color=color, lw=0.7, alpha=0.6)
+    ax.set_yscale("log")
+    label_log_axis(ax.yaxis)
+
+
+def distribution_key(groups: Sequence[Group]) -> list[Line2D]:
+    """Return what the dashes mean, of the columns that are drawn."""
+    looks = dict.fromkeys(SHOWN[group.measure][column] for group in groups for column in _columns(group))
+    key = [Line2D([], [], color=GREY, ls=dash, lw=1.3, label=label) for dash, label in looks]
+    if any(len(_restarts(group, group.measure.panels[0])) for group in groups):
+        key.append(Line2D([], [], color=GREY, ls="none", marker="|", ms=9, mew=0.7, label="restart"))
+    return key
+
 
 SUFFIXES = (".png", ".pdf", ".svg")
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito 2008
@@ -34,7 +206,6 @@ DASHES = ("-", "--", ":")  # behind the last colour, the colours begin again
 MOST_MARKERS = 30
 LEGEND_LETTERS = 120  # in a line
 UNDATED: dict[str, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
-GREY = "#555555"
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from hpc_es.config.sections import Stop
+    from hpc_es.config.schema import Stop
 
 Info = Mapping[str, object]
 

@@ -12,18 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.algorithms.actor_critic.episodes import Sampled
-from hpc_es.config import import_paths
-from hpc_es.config.kinds import module
+from hpc_es.config import user_kinds
+from hpc_es.config.registry import module
 from hpc_es.config.resolved import completed, parse_resolved, plain_data
-from hpc_es.config.sections import Config
+from hpc_es.config.schema import Config
 from hpc_es.config.sources import check_trust, foreign_kinds
-from hpc_es.core.acting import Actor, Policy
 from hpc_es.core.data import Array, Arrays, Discrete, Float32, Spaces
 from hpc_es.core.errors import CheckpointError, ConfigError, UserError
+from hpc_es.core.policy import Actor, Policy
 from hpc_es.core.population import unperturbed
 from hpc_es.storage.checkpoint import Snapshot, load
-from hpc_es.storage.checkpoint_store import BEST, find
-from hpc_es.storage.repetition_list import require_run
+from hpc_es.storage.checkpoint_directory import BEST, find
+from hpc_es.storage.results import require_run
 from hpc_es.storage.status import final_evaluation, is_surpassed
 from hpc_es.storage.stepping_cache import remembered
 
@@ -109,7 +109,7 @@ def stored(path: Path, which: Which | None = None, trust: bool = False) -> Store
 
 def check_snapshot(path: Path, snapshot: Snapshot, trust: bool) -> None:
     """Make importable what was in training, and see that foreign code is what it was then; UserError."""
-    import_paths.use(*snapshot.provenance.get("import_paths", ()))
+    user_kinds.use(*snapshot.provenance.get("import_paths", ()))
     check_trust(plain_data(snapshot.config_text), snapshot.provenance.get("sources", {}), trust, str(path))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from hpc_es.core.data import Array
 from hpc_es.core.errors import CheckpointError
-from hpc_es.policies.networks.keras_layers import SavedLayer
+from hpc_es.policies.networks.keras_models import SavedLayer
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"  # a checkpoint of ours begins with text instead
 

@@ -51,7 +51,7 @@ def machine() -> dict[str, Any]:
     return {"host": platform.node(), "processor": processor.model(), "system": platform.platform()}
 
 
-def of(mpi: str, ranks: int) -> dict[str, Any]:
+def environment_info(mpi: str, ranks: int) -> dict[str, Any]:
     """Return all that a checkpoint tells of where and with what it was made; `mpi` is the MPI library."""
     return {"versions": versions(), **machine(), "mpi": mpi, "ranks": ranks, "blas_threads": blas_threads()}
 

@@ -1,4 +1,6 @@
-"""What finished runs have reached: one JSON line a repetition, in shards, so that no two writers share a file.
+"""What a directory of repetitions holds, run by run, as their status files say.
+
+What finished runs have reached: one JSON line a repetition, in shards, so that no two writers share a file.
 
     output/results/0-of-4.jsonl    the repetitions of the first of four groups of ranks or array tasks
     output/result.json             the same of a single run, in its own directory
@@ -12,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,11 +22,62 @@ from typing import Any
 import numpy as np
 
 from hpc_es.config.resolved import plain_data
-from hpc_es.config.sections import Config
+from hpc_es.config.schema import Config
 from hpc_es.core.data import Arrays, State
-from hpc_es.core.errors import UserError
+from hpc_es.core.errors import CheckpointError, UserError
 from hpc_es.storage.files import json_text, writing
 from hpc_es.storage.shard import Shard
+from hpc_es.storage.status import run_state
+
+SHOWN = ("status", "generation", "best_return")
+
+
+def holds_repetitions(path: Path) -> bool:
+    """Return whether this is a directory of repetitions, and not a run."""
+    return path.is_dir() and any(path.glob("repetition_*/"))
+
+
+def listed(path: Path) -> list[dict[str, Any]]:
+    """Return what each repetition that was begun says of itself; None for what it does not say."""
+    return [_entry(run) for run in sorted(path.glob("repetition_*/"))]
+
+
+def repetitions_text(path: Path) -> str:
+    """Return the same in lines, with how many there are to be."""
+    there, wanted = listed(path), repetitions(path)
+    of = "" if wanted is None else f" of {wanted}"
+    return "\n".join([f"{path} holds repetitions, {len(there)}{of} begun:", *(_line(entry) for entry in there)]) + "\n"
+
+
+def require_run(path: Path) -> None:
+    """Raise CheckpointError, with the list, where one run is needed and these are several."""
+    if holds_repetitions(path):
+        first = next(path.glob("repetition_*/")).name
+        raise CheckpointError(
+            f"expected one run: name a repetition, such as {path / first}\n{repetitions_text(path)}".rstrip()
+        )
+
+
+def _entry(run: Path) -> dict[str, Any]:
+    try:
+        told = json.loads((run / "status.json").read_text())
+    except (OSError, ValueError):
+        told = {}
+    told = {**told, "status": run_state(run)["state"]} if isinstance(told, dict) and "status" in told else {}
+    return {"path": str(run), **{name: told.get(name) for name in SHOWN}}
+
+
+def _line(entry: dict[str, Any]) -> str:
+    return "  ".join([f"  {Path(entry['path']).name}", *_parts(entry)])
+
+
+def _parts(entry: dict[str, Any]) -> Iterator[str]:
+    yield str(entry["status"] or "not begun")
+    if entry["generation"] is not None:
+        yield f"generations {entry['generation']}"
+    if entry["best_return"] is not None:
+        yield f"best return {entry['best_return']:.6g}"
+
 
 Result = dict[str, Any]
 SHARDS = "results"

@@ -26,10 +26,10 @@ from annotated_types import MinLen
 from hpc_es.config.options import option, options
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.interfaces import Offers
-from hpc_es.core.places import config_directory
+from hpc_es.core.paths import config_directory
 from hpc_es.tasks.function import VectorTask, first_vector
-from hpc_es.tasks.functions.external import CONFIG, PARAMETERS, RESULT, Command, External, Format
-from hpc_es.tasks.functions.options import Problem, Search
+from hpc_es.tasks.functions.options import ConfigProblem, Search
+from hpc_es.tasks.functions.subprocess_evaluator import CONFIG, PARAMETERS, RESULT, Command, External, Format
 
 OFFERS = Offers(problems=("vectors",), values=True, any_chunks=True)
 BESIDE = f"{CONFIG}/"
@@ -39,7 +39,7 @@ BESIDE = f"{CONFIG}/"
 class Options(Search):
     """`task:` with `kind: command`."""
 
-    kind: Literal["command"] = option("the task's module in hpc_es/tasks", "command")
+    kind: Literal["command"] = option("name of the task", "command")
     command: Annotated[tuple[str, ...], MinLen(1)] = option(
         "the program and its arguments, such as ['./simulate', '{parameters}', '{result}']"
     )
@@ -50,7 +50,7 @@ class Options(Search):
         "variables for the program, such as {OMP_NUM_THREADS: '4'}", default_factory=dict
     )
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[ConfigProblem]:
         """Mistakes that no single field shows: (key, text)."""
         yield from super().problems()
         for mark in (PARAMETERS, RESULT):

@@ -11,25 +11,13 @@ import numpy as np
 
 from hpc_es.config.options import Count, Positive, Probability, option, options
 from hpc_es.config.warnings import unused
-from hpc_es.core.acting import Actor, Batch, Policy, Segments
-from hpc_es.core.data import (
-    SIGN_RETURN,
-    Arrays,
-    Carried,
-    Column,
-    Float32,
-    Jobs,
-    Normaliser,
-    Outcome,
-    Poll,
-    Spaces,
-)
+from hpc_es.core.data import SIGN_RETURN, Arrays, Column, Float32, Jobs, Normaliser, Outcome, Poll, ProblemState, Spaces
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Cutting
 from hpc_es.core.keys import Keys, Purpose
+from hpc_es.core.policy import Actor, Batch, Policy, Segments
 from hpc_es.core.population import Population
-from hpc_es.tasks.observation_deviations import Deviations
-from hpc_es.tasks.observation_moments import Moments
+from hpc_es.tasks.observation_statistics import Deviations, Moments
 from hpc_es.tasks.problem_defaults import ProblemDefaults
 
 SPREAD = 0.1  # of parameters, of which a layer's columns have the length 1
@@ -126,12 +114,12 @@ class PolicyProblem(ProblemDefaults):
         """Return the policy's initial parameters, float32[size]."""
         return self._policy.initial(rng)
 
-    def evaluate(self, population: Population, jobs: Jobs, carried: Carried, poll: Poll) -> Outcome:
+    def evaluate(self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll) -> Outcome:
         """Play every job's episodes with its own parameters."""
         actor = self._policy.bind(population, self._normaliser(carried))
         return self._task.evaluate(actor, self._batch(jobs), poll)
 
-    def _normaliser(self, carried: Carried) -> Normaliser | None:
+    def _normaliser(self, carried: ProblemState) -> Normaliser | None:
         if not self._normalization.enabled:
             return None
         return carried.shared["observation_mean"], carried.shared["observation_std"], self._normalization.limit
@@ -167,9 +155,9 @@ class PolicyProblem(ProblemDefaults):
     def _action_noise(self, generation: int, first_job: int, place: int) -> np.random.Generator:
         return self._keys.generator(Purpose.ACTION_NOISE, generation, first_job + place)
 
-    def carried(self) -> Carried:
+    def carried(self) -> ProblemState:
         """Return mean 0 and standard deviation 1, where observations are normalised."""
-        return carried_statistics(self._nothing_seen()) if self._normalization.enabled else Carried()
+        return carried_statistics(self._nothing_seen()) if self._normalization.enabled else ProblemState()
 
     def _nothing_seen(self) -> Any:
         return self._statistics.initial(self._task.spaces.observations.statistics)
@@ -179,7 +167,7 @@ class PolicyProblem(ProblemDefaults):
         statistics = [self._statistics.of(arrays) for arrays in parts if arrays]
         return reduce(lambda so_far, more: so_far.plus(more), statistics).arrays() if statistics else {}
 
-    def merge(self, carried: Carried, units: Sequence[Arrays]) -> Carried:
+    def merge(self, carried: ProblemState, units: Sequence[Arrays]) -> ProblemState:
         """Return the statistics with those of more observations, added in the order of the units."""
         if not self._normalization.enabled:
             return carried
@@ -188,16 +176,16 @@ class PolicyProblem(ProblemDefaults):
             statistics = statistics.plus(self._statistics.of(arrays)) if arrays else statistics
         return carried_statistics(statistics)
 
-    def metrics(self, carried: Carried) -> Mapping[str, float]:
+    def metrics(self, carried: ProblemState) -> Mapping[str, float]:
         """Return how many observations the statistics are of."""
         seen = self._statistics.of(carried.master) if self._normalization.enabled else self._nothing_seen()
         return {"observation_count": seen.count}
 
 
-def carried_statistics(statistics: Any) -> Carried:
+def carried_statistics(statistics: Any) -> ProblemState:
     """Return statistics of observations as a part of the state."""
     shared = {"observation_mean": statistics.mean(), "observation_std": statistics.deviation()}
-    return Carried(shared, dict(statistics.arrays()))
+    return ProblemState(shared, dict(statistics.arrays()))
 
 
 class PolicyTrajectories(ProblemDefaults):

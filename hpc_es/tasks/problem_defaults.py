@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.core.data import Array, Arrays, Carried, Column, Float64, Results, Rows, State
+from hpc_es.core.data import Array, Arrays, Column, Float64, ProblemState, Results, Rows, State
 from hpc_es.core.interfaces import Cutting, Evaluation
 from hpc_es.core.keys import Keys
-from hpc_es.core.places import RunPlace
+from hpc_es.core.paths import RunPlace
 from hpc_es.core.population import Layout
 
 SPREAD = 0.3  # initial standard deviation of a coordinate, where a problem has no bounds
@@ -30,11 +30,11 @@ class ProblemDefaults:
     notices: tuple[str, ...] = ()
     coordinate_names: tuple[str, ...] = ()
 
-    def carried(self) -> Carried:
+    def carried(self) -> ProblemState:
         """Return nothing."""
-        return Carried()
+        return ProblemState()
 
-    def merge(self, carried: Carried, units: Sequence[Arrays]) -> Carried:
+    def merge(self, carried: ProblemState, units: Sequence[Arrays]) -> ProblemState:
         """Return nothing."""
         return carried
 
@@ -43,12 +43,12 @@ class ProblemDefaults:
         (whole,) = parts
         return whole
 
-    def fitness(self, rows: Rows, carried: Carried) -> Float64:
+    def fitness(self, rows: Rows, carried: ProblemState) -> Float64:
         """Return the returns."""
         returns: Float64 = rows["return_"]
         return returns
 
-    def metrics(self, carried: Carried) -> Mapping[str, float]:
+    def metrics(self, carried: ProblemState) -> Mapping[str, float]:
         """Return nothing."""
         return {}
 
@@ -56,11 +56,11 @@ class ProblemDefaults:
         """Return nothing: an evaluation of the centre teaches nothing."""
         return ()
 
-    def is_reached(self, carried: Carried, target: float) -> bool:
+    def is_reached(self, carried: ProblemState, target: float) -> bool:
         """Return False: there are no values."""
         return False
 
-    def summary(self, carried: Carried) -> Mapping[str, Any]:
+    def summary(self, carried: ProblemState) -> Mapping[str, Any]:
         """Return nothing."""
         return {}
 

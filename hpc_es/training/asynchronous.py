@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.core.data import Arrays, Results, Rows, State
+from hpc_es.mpi.scheduler import Work
 from hpc_es.mpi.serialize import decode, encode, from_words, to_words
-from hpc_es.mpi.work import Work
 from hpc_es.mpi.world import World
 from hpc_es.training.build import Parts
 from hpc_es.training.executors import HEADER, Evaluated, MpiExecutor

@@ -1,10 +1,12 @@
-"""From a config to the parts of a run: task, policy, problem, noise, algorithm."""
+"""The packages that a config needs and that are not installed, told before the run starts.
+
+From a config to the parts of a run: task, policy, problem, noise, algorithm."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,21 +14,57 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpc_es.config.kinds import module
 from hpc_es.config.loading import draft
-from hpc_es.config.sections import Config
+from hpc_es.config.registry import module
+from hpc_es.config.schema import Config
 from hpc_es.config.validation import without
-from hpc_es.core.acting import Policy
-from hpc_es.core.data import Carried, State, row_dtype
+from hpc_es.config.yaml_text import ConfigProblem
+from hpc_es.core.data import ProblemState, State, row_dtype
 from hpc_es.core.errors import ConfigError, Problems
+from hpc_es.core.extras import lacking
 from hpc_es.core.interfaces import Algorithm, Cutting, Problem, Task
 from hpc_es.core.keys import Keys
-from hpc_es.core.places import set_config_directory
+from hpc_es.core.paths import set_config_directory
+from hpc_es.core.policy import Policy
 from hpc_es.core.population import Noise
 from hpc_es.mpi.world import World
-from hpc_es.training import lacking, misfits
-from hpc_es.training.cutting import USUAL
-from hpc_es.training.misfits import needs, offers
+from hpc_es.training import compatibility
+from hpc_es.training.chunking import USUAL
+from hpc_es.training.compatibility import needs, offers
+
+
+def missing_for_policy(config: Config) -> Iterator[ConfigProblem]:
+    """Yield (key, text) of each option of the policy that needs a package which is not installed."""
+    if getattr(config.policy, "backend", "") == "tensorflow" and (tensorflow := lacking("tensorflow")):
+        yield "policy.backend", f"is tensorflow, which needs {tensorflow}, or choose numpy"
+
+
+def missing_for_algorithm(config: Config) -> Iterator[ConfigProblem]:
+    """Yield the same of the algorithm."""
+    algorithm = config.algorithm.kind
+    if module("algorithms", algorithm).NEEDS.tensorflow and (tensorflow := lacking("tensorflow")):
+        yield "algorithm.kind", f"{algorithm} needs {tensorflow}"
+
+
+def missing_for_task(config: Config) -> Iterator[ConfigProblem]:
+    """Yield the same of the task."""
+    if module("tasks", config.task.kind).OFFERS.compiled and (text := lacking("jax")):
+        yield "task.kind", f"is {config.task.kind}, which needs {text}"
+
+
+def missing_for_report(config: Config) -> Iterator[ConfigProblem]:
+    """Yield the same of extra outputs."""
+    report = config.report
+    if report.export_interval and (tensorflow := lacking("tensorflow")):
+        yield "report.export_interval", f"is {report.export_interval}, which needs {tensorflow}, or set it to 0"
+    if report.tensorboard and (text := lacking("tensorboard")):
+        yield "report.tensorboard", f"is true, which needs {text}, or set it to false"
+    for name in report.loggers:
+        if text := lacking(name):
+            yield "report.loggers", f"has {name}, which needs {text}, or leave it out"
+
+
+DEPENDENCY_CHECKS = (missing_for_policy, missing_for_algorithm, missing_for_task, missing_for_report)
 
 
 @dataclass(frozen=True)
@@ -47,9 +85,9 @@ class Parts:
         """Return the state before generation 0."""
         return self.problem.carried().added_to(self.algorithm.initial())
 
-    def carried(self, state: State) -> Carried:
+    def carried(self, state: State) -> ProblemState:
         """Return the arrays that the problem carries in a state and that every rank has."""
-        return Carried({name: state.shared[name] for name in self._carried_names})
+        return ProblemState({name: state.shared[name] for name in self._carried_names})
 
     @cached_property
     def _carried_names(self) -> tuple[str, ...]:
@@ -59,7 +97,7 @@ class Parts:
 def valid_config(data: Mapping[str, Any], output: Path | None = None) -> Config:
     """Return the config that `data` describes; ConfigError lists the mistakes of all stages, not of validation only.
 
-    Those of a valid config are found by `begin` or `build_searched`, which the caller needs anyway. `output` is the
+    Those of a valid config are found by `begin` or `build_task`, which the caller needs anyway. `output` is the
     run directory, where it is not the config's.
     """
     config, problems = draft(data)
@@ -69,7 +107,7 @@ def valid_config(data: Mapping[str, Any], output: Path | None = None) -> Config:
     return config
 
 
-class Searched(NamedTuple):
+class BuiltTask(NamedTuple):
     """What is searched, as it can be built without a communicator."""
 
     task: Task
@@ -79,16 +117,16 @@ class Searched(NamedTuple):
 
 def begin(
     config: Config, directory: Path, problems: Problems, repetition: int = 0
-) -> tuple[Searched | None, State | None]:
+) -> tuple[BuiltTask | None, State | None]:
     """Return what is searched, and the state of `policy.init_from` that a run in this directory begins with, if any.
 
     All that can be known to be wrong before a start is added to `problems`; on rank 0 only. With those that are known
     already the config may be a draft. None where anything is wrong with what is searched.
     """
-    searched: Searched | None = None
+    searched: BuiltTask | None = None
     source: State | None = None
     with problems.collect():
-        searched = build_searched(config, repetition, problems)
+        searched = build_task(config, repetition, problems)
     with problems.collect():
         _check_output(directory)
     with problems.collect():
@@ -115,7 +153,7 @@ def _check_output(directory: Path) -> None:
         raise ConfigError([("output", f"{text}: {error.strerror}; choose another --output")]) from error
 
 
-def build_searched(config: Config, repetition: int = 0, problems: Sequence[tuple[str, str]] = ()) -> Searched:
+def build_task(config: Config, repetition: int = 0, problems: Sequence[tuple[str, str]] = ()) -> BuiltTask:
     """Make the cheap half, which finds unknown environments and parts that do not fit each other.
 
     Raises ConfigError with the mistakes of all stages: a value that is wrong is left out as `config.validation` has it,
@@ -123,7 +161,7 @@ def build_searched(config: Config, repetition: int = 0, problems: Sequence[tuple
     """
     set_config_directory(config.directory)
     found = Problems(problems)
-    for check in (*misfits.OF_KINDS, *lacking.CHECKS):
+    for check in (*compatibility.OF_KINDS, *DEPENDENCY_CHECKS):
         with found.collect():
             for problem in check(config):
                 found.append(problem)
@@ -150,7 +188,7 @@ def build_searched(config: Config, repetition: int = 0, problems: Sequence[tuple
     return searched
 
 
-def _searched(config: Config, repetition: int) -> Searched:
+def _searched(config: Config, repetition: int) -> BuiltTask:
     wanted = config.report.reductions() if offers(config).info else {}
     info = {"info": wanted} if wanted else {}
     task: Task = module("tasks", config.task.kind).build(config.task, repetition, **info)
@@ -158,7 +196,7 @@ def _searched(config: Config, repetition: int) -> Searched:
         policy: Policy | None = None
         if task.spaces is not None and config.policy is not None:
             policy = module("policies", config.policy.kind).build(config.policy, task.spaces)
-        return Searched(task, policy, _fitting_problem(config, task, policy, repetition))
+        return BuiltTask(task, policy, _fitting_problem(config, task, policy, repetition))
     except BaseException:
         task.close()
         raise
@@ -169,11 +207,11 @@ def _fitting_problem(config: Config, task: Task, policy: Policy | None, repetiti
     problem: Any = None
     problems = Problems()
     with problems.collect():
-        problems.extend(misfits.of_acting(config, task, policy))
-    if (policy is None) == (task.spaces is None) and not [*misfits.of_search(config)]:
+        problems.extend(compatibility.of_acting(config, task, policy))
+    if (policy is None) == (task.spaces is None) and not [*compatibility.of_search(config)]:
         with problems.collect():
             problem = task.problem(needs(config).searches, policy, Keys(config.seed, repetition), unit_of(config))
-            problems.extend(misfits.of_problem(config, problem))
+            problems.extend(compatibility.of_problem(config, problem))
             noise = module("noise", config.noise.kind)
             if needs(config).noise and hasattr(noise, "check"):
                 noise.check(config.noise, problem.layout)
@@ -198,7 +236,7 @@ def uses_tensorflow(config: Config) -> bool:
     return bool(backend == "tensorflow" or needs(config).tensorflow)
 
 
-def parts(config: Config, world: World, searched: Searched, repetition: int = 0, shared: Any = None) -> Parts:
+def parts(config: Config, world: World, searched: BuiltTask, repetition: int = 0, shared: Any = None) -> Parts:
     """Make all parts; every rank of the world calls this, since a node's ranks fill the noise table together.
 
     `shared` is what `shared_noise` gives, where it is there already.

@@ -11,23 +11,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.config.foreign import is_foreign
-from hpc_es.config.kinds import module
-from hpc_es.config.sections import Config
+from hpc_es.config.registry import module
+from hpc_es.config.schema import Config
+from hpc_es.config.user_kinds import is_foreign
 from hpc_es.config.warnings import warnings_of
-from hpc_es.core.acting import Policy
 from hpc_es.core.data import Actions, Array, Box, Discrete, Jobs, MultiDiscrete, ObservationSpec, State
 from hpc_es.core.errors import ConfigError, Problems, RunError
-from hpc_es.core.failures import of_error
+from hpc_es.core.failures import failure_from_error
 from hpc_es.core.interfaces import Algorithm, Problem, Task, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
+from hpc_es.core.policy import Policy
 from hpc_es.core.population import unperturbed
-from hpc_es.tasks.episodes.probe import differences
+from hpc_es.tasks.episodes.environments import differences
 from hpc_es.tasks.episodes.task import Episodes
 from hpc_es.training.build import begin, cutting_of, unit_of
-from hpc_es.training.filling import idle_on
+from hpc_es.training.chunk_plan import idle_on
+from hpc_es.training.compatibility import needs, offers
 from hpc_es.training.init_from import mismatches, with_optimizer
-from hpc_es.training.misfits import needs, offers
 
 PROBE_STEPS = 200
 ROWS = 2  # in which a policy of one's own is tried
@@ -122,7 +122,7 @@ def _check_act(config: Config, task: Task, policy: Policy) -> None:
         actor = policy.bind(unperturbed(policy.layout, theta, ROWS), None)
         actions = actor.act(np.stack([_observation(task, spaces.observations)] * ROWS))
     except Exception as error:  # of code that is not ours
-        text = f"{kind} fails when it acts on an observation of {task.name}: {of_error(error).text}"
+        text = f"{kind} fails when it acts on an observation of {task.name}: {failure_from_error(error).text}"
         raise ConfigError([("policy", text)]) from error
     if found := _wrong_actions(actions, spaces.actions):
         text = f"expected {found[0]} of {kind} for {ROWS} observations of {task.name}, found {found[1]}"

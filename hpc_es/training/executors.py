@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Results, Rows
+from hpc_es.mpi.scheduler import Work
 from hpc_es.mpi.serialize import decode, encode
-from hpc_es.mpi.work import Work
 from hpc_es.mpi.world import World
 from hpc_es.training.failure_reports import FailureReports
 from hpc_es.training.generation import Gathered, Generation

@@ -21,7 +21,7 @@ LABELS = {"train": "job", "probe": "probe", "evaluate": "evaluation"}
 
 
 @dataclass(frozen=True)
-class Report:
+class FailureReport:
     """The first failure of its kind on a rank."""
 
     generation: int
@@ -40,11 +40,11 @@ class Report:
 class FailureReports:
     """What this rank has to report; on rank 0 `write` gets what all ranks report, one report of each kind."""
 
-    def __init__(self, world: World, write: Callable[[Report], None] | None) -> None:
+    def __init__(self, world: World, write: Callable[[FailureReport], None] | None) -> None:
         self._rank, self._host, self._write = world.rank, world.host, write
         self._noted: set[str] = set()  # kinds that this rank has met
         self._written: set[str] = set()  # kinds that rank 0 has written
-        self._pending: list[Report] = []
+        self._pending: list[FailureReport] = []
         self.first = ""  # rank 0: the text of the first report
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class FailureReports:
             if failure.kind not in self._noted and len(self._noted) < MOST_KINDS:
                 self._noted.add(failure.kind)
                 job = chunk.first_job + failure.place
-                self._pending.append(Report(generation, chunk.purpose, job, self._rank, self._host, failure))
+                self._pending.append(FailureReport(generation, chunk.purpose, job, self._rank, self._host, failure))
 
     def collect(self, world: World) -> None:
         """Send what is pending to rank 0, which writes it in job order; every rank of `world` calls this."""
@@ -78,7 +78,7 @@ class FailureReports:
         """Write, on rank 0, what some ranks have sent."""
         assert self._write is not None
         entries = [entry for message in messages for entry in json.loads(message.tobytes())]
-        reports = [Report(**{**entry, "failure": Failure(**entry["failure"])}) for entry in entries]
+        reports = [FailureReport(**{**entry, "failure": Failure(**entry["failure"])}) for entry in entries]
         for report in sorted(reports, key=lambda report: (report.generation, report.purpose, report.job)):
             if report.failure.kind not in self._written:
                 self._written.add(report.failure.kind)

@@ -11,11 +11,11 @@ import numpy as np
 from hpc_es.core.data import (
     NO_FITNESS,
     Arrays,
-    Carried,
     Chunk,
     Float64,
     Outcome,
     Poll,
+    ProblemState,
     Purpose,
     Results,
     Rows,
@@ -26,9 +26,9 @@ from hpc_es.core.data import (
 from hpc_es.core.errors import RunError
 from hpc_es.tasks.problem_defaults import ranks_returns
 from hpc_es.training.build import Parts
-from hpc_es.training.cutting import Plan, recut
+from hpc_es.training.chunking import CutPlan, recut
 
-NOTHING_CARRIED = Carried()
+NOTHING_CARRIED = ProblemState()
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ class Generation:
         state: State,
         evaluation_jobs: int = 0,
         train: bool = True,
-        plan: Plan | None = None,
+        plan: CutPlan | None = None,
         ranks: int = 1,
     ) -> None:
         self.parts, self.number, self.train = parts, state.generation, train
         self.state = state  # with what the probes of earlier rounds have shown
         self._before, self._evaluation_jobs = state, evaluation_jobs
-        self._plan, self._ranks = plan or Plan(), ranks
+        self._plan, self._ranks = plan or CutPlan(), ranks
         self.round = 0
         self.chunks: list[Chunk] = []  # of all rounds so far
         self._rows: dict[int, Rows] = {}  # by the index of the chunk

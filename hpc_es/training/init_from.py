@@ -6,7 +6,6 @@ separately: those of `init_from`, none, or those of another file.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,17 +13,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpc_es.algorithms.parts.optimizers import SLOTS
-from hpc_es.core.acting import Policy
-from hpc_es.core.data import Array, Arrays, Carried, State
+from hpc_es.algorithms.common.optimizers import SLOTS
+from hpc_es.core.data import Array, Arrays, ProblemState, State
 from hpc_es.core.errors import CheckpointError, ConfigError
+from hpc_es.core.policy import Policy
 from hpc_es.report.export import is_exportable
-from hpc_es.tasks.observation_deviations import Deviations
-from hpc_es.tasks.observation_moments import Moments
+from hpc_es.tasks.observation_statistics import Deviations, Moments
 from hpc_es.tasks.policy_problems import carried_statistics
 
 if TYPE_CHECKING:
-    from hpc_es.policies.networks.options import Options
+    from hpc_es.policies.networks.feed_forward import Options
 
 STATISTICS = "observation_"  # what the names of the arrays begin with
 COUNT = 1e5  # observations that a Keras model's mean and deviation count as, as in OpenAI's `init_from`
@@ -69,12 +67,12 @@ def _read(key: str, path: str, policy: Policy | None, kind: str = "") -> State:
 
 def _state(path: str, policy: Policy | None, kind: str) -> State:
     from hpc_es.storage.checkpoint import load
-    from hpc_es.storage.checkpoint_store import find
+    from hpc_es.storage.checkpoint_directory import find
     from hpc_es.storage.keras_file import is_keras_file, read_layers
 
     if not is_keras_file(Path(path)):
         return load(find(Path(path))).state
-    from hpc_es.policies.networks.keras_layers import normaliser_of, value_of
+    from hpc_es.policies.networks.keras_models import MODELS, normaliser_of, value_of
 
     layers = read_layers(Path(path))
     shared: dict[str, Array] = {}
@@ -82,7 +80,7 @@ def _state(path: str, policy: Policy | None, kind: str) -> State:
         if not is_exportable(kind):
             raise ConfigError([("policy.init_from", f"a policy of kind {kind!r} cannot begin from a Keras model")])
         try:
-            shared["theta"] = importlib.import_module(f"hpc_es.policies.{kind}.keras_model").theta(policy, layers)
+            shared["theta"] = MODELS[kind][1](policy, layers)
         except ValueError as error:
             raise ConfigError([("policy.init_from", f"{path}: {error}: the networks differ")]) from error
         value = value_of(layers)
@@ -143,7 +141,7 @@ def _arrays_of(key: str, path: str, *names: str) -> list[Array]:
         raise ConfigError([(key, text)]) from error
 
 
-def started_from(state: State, source: State, carried: Carried) -> State:
+def started_from(state: State, source: State, carried: ProblemState) -> State:
     """Return `state` with the theta of `source`, and what else both have: a value head, observation statistics.
 
     A number that counts, such as episodes, begins anew. What the problem carries comes along as a whole, or not.
@@ -160,7 +158,7 @@ def started_from(state: State, source: State, carried: Carried) -> State:
     return replace(state, shared=shared, master=master)
 
 
-def _as_carried(source: State, carried: Carried) -> Carried | None:
+def _as_carried(source: State, carried: ProblemState) -> ProblemState | None:
     """Return what the problem carries as the source has it; None where it has not.
 
     Statistics of another kind, or mean and deviation alone, become those of the new run.
@@ -180,7 +178,7 @@ def _has(arrays: Arrays, wanted: Arrays) -> bool:
     return all(name in arrays and arrays[name].shape == array.shape for name, array in wanted.items())
 
 
-def mismatches(options: Options, source: State, carried: Carried) -> Iterator[str]:
+def mismatches(options: Options, source: State, carried: ProblemState) -> Iterator[str]:
     """Yield in what the source's policy saw observations otherwise than that of the new run will; ConfigError."""
     had, has = "observation_mean" in source.shared, "observation_mean" in carried.shared
     path, enabled = options.init_from, "task.observation_normalization.enabled"

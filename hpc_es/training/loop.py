@@ -1,41 +1,168 @@
-"""The only loop: generations until a limit, a signal or a failure; the same on every rank."""
+"""Rank 0 by itself for a while, where the messages of a generation cost more than the other ranks save.
+
+Of a cheap function of few parameters rank 0 evaluates all vectors in any case. It tries then whether it is faster
+alone, and if so runs generations alone for `SPELL_SECONDS` at a time, while the others wait for its next command. No
+bit depends on who computes what. Between the spells a generation of all ranks tells rank 0 of their signals.
+
+
+When the centre of a search is measured without noise, in how many jobs, and what came of the last time.
+
+What an algorithm has to say of its generations, without saying it again and again.
+
+The only loop: generations until a limit, a signal or a failure; the same on every rank."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpc_es.config.sections import Config
-from hpc_es.core.data import Arrays, Results, State
+from hpc_es.config.schema import Config
+from hpc_es.core.data import Arrays, Results, Rows, State
 from hpc_es.core.errors import RunError, RunFailedError
-from hpc_es.core.interfaces import GradientAlgorithm
-from hpc_es.mpi.work import GiveUp, Work
+from hpc_es.core.interfaces import GradientAlgorithm, Problem
+from hpc_es.mpi.scheduler import GiveUp, Work
 from hpc_es.mpi.world import World
-from hpc_es.training.alone import Alone
 from hpc_es.training.asynchronous import Asynchronous
 from hpc_es.training.build import Parts
 from hpc_es.training.chunk_plan import ChunkPlan
-from hpc_es.training.cutting import Plan
-from hpc_es.training.evaluations import Evaluations, final_returns
-from hpc_es.training.executors import Evaluated, Executor, MpiExecutor, SerialExecutor
-from hpc_es.training.failing import give_up, told_in_status
+from hpc_es.training.chunking import SHARED_SECONDS, CutPlan
+from hpc_es.training.collective import INTERRUPTED
+from hpc_es.training.compatibility import needs
+from hpc_es.training.end_message import end_message
+from hpc_es.training.executors import HEADER, Evaluated, Executor, MpiExecutor, SerialExecutor
+from hpc_es.training.failure import give_up, told_in_status
 from hpc_es.training.failure_reports import FailureReports
 from hpc_es.training.generation import Generation
-from hpc_es.training.last_words import last_words
-from hpc_es.training.metrics_row import Row, of_problem, row, used_after
-from hpc_es.training.misfits import needs
-from hpc_es.training.notices import Notices
-from hpc_es.training.on_rank_0 import INTERRUPTED
+from hpc_es.training.metrics_row import Row, problem_metrics, row, used_after
 from hpc_es.training.replay import LearnedFrom, updated
 from hpc_es.training.shared_arrays import SharedState, contiguous
 
 if TYPE_CHECKING:
     from hpc_es.training.recorder import Recorder
+
+
+SPELL_SECONDS = 0.25
+LONGEST_SECONDS = 0.05  # of a generation of all ranks, to whose messages that matters
+COMPARED = 5  # generations of all ranks, and alone, whose medians are compared
+TRIED_LESS = 10  # times as many generations until the next trial, after one that did not pay
+
+
+class Alone:
+    """Runs generations on rank 0 only, and says when."""
+
+    def __init__(self, world: World, parts: Parts, signals: Callable[[], int], reports: FailureReports) -> None:
+        self._ranks = world.size
+        mine = World(world.library)  # of one rank
+        self._parts, self._work = parts, Work(mine, "static", True, signals)
+        self.executor = SerialExecutor(self._work, signals, reports)
+        self._together, self._alone = (deque[float](maxlen=COMPARED) for _ in range(2))  # seconds of generations
+        self._until = 0.0  # the end of a spell
+        self._to_trial = self._interval = COMPARED  # generations of all ranks until the next trial
+
+    @classmethod
+    def of(
+        cls, config: Config, world: World, parts: Parts, signals: Callable[[], int], reports: FailureReports
+    ) -> Alone | None:
+        """Return that of rank 0, where it may evaluate all and nobody's share is part of the result or a recovery."""
+        mpi = config.mpi
+        is_free = parts.cutting == "one by one" and mpi.chunk_size == "auto" and mpi.master_evaluates is not False
+        if not is_free or world.rank or world.size == 1 or mpi.update == "replicated" or world.faults.outlives:
+            return None
+        return cls(world, parts, signals, reports)
+
+    def insist(self) -> None:
+        """Give the generation up where an evaluation hangs."""
+        self._work.insist()
+
+    def run(self, state: State, evaluation_jobs: int, plan: CutPlan) -> Evaluated:
+        """Return a generation in which the other ranks do nothing; `state` is `contiguous`."""
+        evaluated = self.executor.run(Generation(self._parts, state, evaluation_jobs, plan=plan))
+        headers = np.zeros(self._ranks, HEADER)  # the others tell after the spell that they were idle
+        headers[0] = evaluated.headers[0]
+        return replace(evaluated, headers=headers)
+
+    def is_next(self, was_alone: bool, measured: Row, evaluated: Evaluated) -> bool:
+        """Return whether rank 0 runs the next generation alone, after this one and its metrics."""
+        seconds = float(measured["seconds_this_generation"] or 0.0)
+        (self._alone if was_alone else self._together).append(seconds)
+        if float(evaluated.headers["environment"].sum()) >= SHARED_SECONDS:
+            return False
+        if was_alone:
+            return time.perf_counter() < self._until
+        if seconds > LONGEST_SECONDS or not (self._pays() or self._is_tried()):
+            return False
+        self._until = time.perf_counter() + SPELL_SECONDS
+        return True
+
+    def _pays(self) -> bool:
+        return bool(self._alone) and median(self._alone) < median(self._together)
+
+    def _is_tried(self) -> bool:
+        """Count down to the next trial."""
+        self._to_trial -= 1
+        if self._to_trial > 0:
+            return False
+        self._alone.clear()
+        self._interval *= TRIED_LESS
+        self._to_trial = self._interval
+        return True
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """How often, and in how many jobs."""
+
+    jobs: int  # that measure the centre; 0 where nothing does
+    interval: int  # generations between evaluations; 0: there are none
+
+    @classmethod
+    def of(cls, config: Config, problem: Problem) -> Evaluations:
+        """Return those of a config; some problems know how many jobs it takes."""
+        own = problem.evaluation_episodes
+        jobs = config.evaluation.episodes if own is None else own
+        return cls(jobs, config.evaluation.interval if jobs else 0)
+
+    def due(self, generation: int) -> int:
+        """Return the evaluation jobs of a generation."""
+        return self.jobs if self.interval and generation % self.interval == 0 else 0
+
+    def next_after(self, generation: int) -> float:
+        """Return the next generation with an evaluation."""
+        return (generation // self.interval + 1) * self.interval if self.interval else math.inf
+
+
+def final_returns(rows: Rows) -> dict[str, float]:
+    """Return what the evaluation at the end of a run has found; nothing where every job failed."""
+    returns = rows["return_"][~np.isnan(rows["return_"])]
+    if not len(returns):
+        return {}
+    return {"final_return_mean": float(returns.mean()), "final_return_std": float(returns.std())}
+
+
+QUIET = 100  # generations in which a notice is not said again
+
+
+class Notices:
+    """Remembers when a notice was last due."""
+
+    def __init__(self) -> None:
+        self._due: dict[str, int] = {}
+
+    def new(self, generation: int, notices: Sequence[str]) -> Iterator[str]:
+        """Yield those that were not due in one of the last `QUIET` generations."""
+        for notice in notices:
+            if generation - self._due.get(notice, -QUIET) >= QUIET:
+                yield f"generation {generation}: {notice}"
+            self._due[notice] = generation
+
 
 AfterTrainStep = Callable[[Arrays, Mapping[str, float]], object]  # (sample, loss)
 RUN, EVALUATE, STOP, FAIL, REPLAY = 0, 1, 2, 3, 4  # what rank 0 tells the others to do
@@ -59,7 +186,7 @@ class Training:
         self._replicated = self.config.mpi.update == "replicated" and needs(self.config).searches == "vectors"
         self._reports = FailureReports(self.world, self.writer.failed if self.writer else None)
         self._executor = MpiExecutor(self.world, self._work, self.signals, self._reports, self._replicated)
-        self._plan = Plan()  # of the next generation
+        self._plan = CutPlan()  # of the next generation
         self._is_asynchronous = getattr(self.config.algorithm, "updates", "") == "asynchronous"
         self._evaluations = Evaluations.of(self.config, self.parts.problem)
         self._chunks = ChunkPlan(self.config, self.parts, self.world, self._evaluations.jobs)
@@ -118,7 +245,9 @@ class Training:
         command = self._decide()
         if command == FAIL and self.writer is not None:
             self.writer.finish_triggers(whole=True)
-            self.writer.finish(last_words(self.config, "failed", self._failure, self.state.generation, self.writer, {}))
+            self.writer.finish(
+                end_message(self.config, "failed", self._failure, self.state.generation, self.writer, {})
+            )
         return command
 
     def _decide(self) -> int:
@@ -179,7 +308,7 @@ class Training:
         told = [command, self.state.generation, self._interrupted, *self._chunks.plan.words(), *plan]
         control = np.array(told, np.int64)
         self.world.broadcast(control)
-        self._interrupted, self._plan = bool(control[2]), Plan.of(control[3:7].tolist())
+        self._interrupted, self._plan = bool(control[2]), CutPlan.of(control[3:7].tolist())
         if control[0] == FAIL:
             raise RunFailedError(self.world.broadcast_text(reason))
         if control[0] != STOP:
@@ -305,7 +434,7 @@ class Training:
             evaluated,
             problem.episodes_per_job,
             (self.world.size, by.evaluating_ranks),
-            {**learned, **of_problem(problem, before, self.state), **more},
+            {**learned, **problem_metrics(problem, before, self.state), **more},
             time.perf_counter() - since,
             self.writer.counters,
             self.config.report.reductions(),
@@ -344,5 +473,5 @@ class Training:
         reason = "a signal" if self._interrupted else self._reached() or "the caller"
         status = "interrupted" if self._interrupted else "finished"
         self.writer.status(status, exit_status=self.exit_status, reason=reason, **summary)
-        text = last_words(self.config, status, reason, self.state.generation, self.writer, summary)
+        text = end_message(self.config, status, reason, self.state.generation, self.writer, summary)
         self.writer.finish(text)

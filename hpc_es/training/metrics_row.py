@@ -64,7 +64,7 @@ def row(
     }
 
 
-def of_problem(problem: Problem, before: State, after: State) -> dict[str, float]:
+def problem_metrics(problem: Problem, before: State, after: State) -> dict[str, float]:
     """Return the problem's own metrics; where it counts observations, how many this generation added to them too."""
     carried = problem.carried()
     measured = dict(problem.metrics(carried.found_in(after)))

@@ -1,38 +1,109 @@
-"""One run on every rank, as a straight list: open the directory, build, restore, loop, close.
+"""Going on without ranks that died: with the generation they died in, or from the last checkpoint.
+
+A loss is an exception on every rank, at whatever it was doing. Where all were training and rank 0 lives they run that
+generation again, with what they have of it (`rows`). Else, in a new session, they begin again at the last checkpoint
+(`outliving`), whoever is rank 0 then.
+
+
+One run on every rank, as a straight list: open the directory, build, restore, loop, close.
 
 Only rank 0 imports what reads and writes the run directory (h5py among it).
 """
 
 from __future__ import annotations
 
+import gc
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from hpc_es.config.sections import Config
+from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, State
-from hpc_es.core.errors import Problems, RunFailedError, UserError
+from hpc_es.core.errors import LaunchError, Problems, RunFailedError, UserError
 from hpc_es.core.interfaces import Algorithm, GradientAlgorithm
-from hpc_es.core.places import RunPlace
+from hpc_es.core.paths import RunPlace
 from hpc_es.core.quiet import quiet_stderr
+from hpc_es.mpi.fault_tolerance import outlive_ranks
 from hpc_es.mpi.guard import Signals
-from hpc_es.mpi.world import World
+from hpc_es.mpi.world import Meeting, StartAgain, World
+from hpc_es.storage import run_lock as lock
 from hpc_es.storage.compare import verify_restored
 from hpc_es.tasks.native_differences import differences
-from hpc_es.training import recovery
-from hpc_es.training.build import Parts, Searched, begin, build_searched, parts, uses_tensorflow
-from hpc_es.training.failing import told_in_status
+from hpc_es.training.build import BuiltTask, Parts, begin, build_task, parts, uses_tensorflow
+from hpc_es.training.collective import CollectiveExit, ExitReason, on_rank_0
+from hpc_es.training.compatibility import require_gradient
+from hpc_es.training.failure import told_in_status
 from hpc_es.training.loop import AfterTrainStep, Training
 from hpc_es.training.metrics_row import Row
-from hpc_es.training.misfits import require_gradient
-from hpc_es.training.on_rank_0 import Ended, ExitReason, on_rank_0
 from hpc_es.training.triggers import IntervalTrigger
 
 if TYPE_CHECKING:
     from hpc_es.training.run_directory import Opened, Resume
     from hpc_es.training.run_writer import RunWriter
+
+
+TRIES, TRY_SECONDS = 60, 2.0  # a file server may keep the lock of a dead node for a while (NFS: 90 s)
+
+
+def outliving(world: World, run: Callable[[bool], ExitReason]) -> ExitReason:
+    """Call `run(again)` until all ranks that live are through with it; all of them get the same answer."""
+    try:
+        outlive_ranks(world)
+    except LaunchError as error:
+        return ExitReason(error.status, str(error))
+    again = False
+    while True:
+        ended: ExitReason | None = None
+        gc.collect()  # of what was begun before, the noise table above all, nothing is to stay
+        try:
+            ended = _when_free(world, run, again)
+        except StartAgain:  # they have met
+            again = True
+            continue
+        except Exception as error:
+            if not world.faults.is_loss(error):
+                raise
+        if world.faults.meet(ended is not None, in_place=False) is Meeting.THROUGH and ended is not None:
+            return ended
+        again = True
+
+
+def _when_free(world: World, run: Callable[[bool], ExitReason], again: bool) -> ExitReason:
+    """Run; where a lost rank had the directory, wait until it is given free."""
+    for host, pid in world.faults.lost:
+        lock.died(host, pid)
+    ended = run(again)
+    for _ in range(TRIES if world.faults.lost else 0):
+        if not ended.in_use:
+            break
+        time.sleep(TRY_SECONDS)
+        ended = run(again)
+    return ended
+
+
+def rows(world: World, training: Training) -> Generator[Row]:
+    """Yield what `training.run()` yields, on through losses that can be outlived in place; StartAgain after another.
+
+    The caller takes all of it: leaving early is not for jobs that lose ranks.
+    """
+    meeting = Meeting.GO_ON
+    while meeting is not Meeting.THROUGH:
+        through = False
+        try:
+            yield from training.run()
+            through = True
+        except Exception as error:
+            if not world.faults.is_loss(error):
+                raise
+        meeting = world.faults.meet(through, in_place=True)
+        if meeting is Meeting.START_AGAIN:
+            raise StartAgain
+        if meeting is Meeting.GO_ON:
+            training.go_on()
+
 
 OnRow = Callable[[int, Row], bool]
 Result = dict[str, Any]
@@ -57,7 +128,7 @@ def run_once(world: World, signals: Signals, config: Config, request: RunRequest
     """Run from the directory to the end, on every rank; return how it ended, and on rank 0 the result if finished."""
     try:
         run = start(world, signals, config, request)
-    except Ended as ended:
+    except CollectiveExit as ended:
         return ended.reason, None
     with run:
         rows = run.rows()
@@ -95,7 +166,7 @@ def start(world: World, signals: Signals, config: Config, request: RunRequest) -
 class Prepared:
     """What rank 0 has before the others begin."""
 
-    searched: Searched
+    searched: BuiltTask
     opened: Opened
     source: State | None  # what a new run begins with: `policy.init_from`
 
@@ -119,7 +190,7 @@ def prepare(config: Config, request: RunRequest) -> Prepared:
 def build(world: World, config: Config, request: RunRequest, prepared: Prepared | None) -> Parts:
     """Make the parts, on every rank; rank 0 has some of them already."""
     with quiet_stderr(prepared is None):  # rank 0 has shown what there is
-        searched = build_searched(config, request.repetition) if prepared is None else prepared.searched
+        searched = build_task(config, request.repetition) if prepared is None else prepared.searched
     if uses_tensorflow(config):
         from hpc_es.mpi.devices import bind_device
 
@@ -226,7 +297,7 @@ class Run:
     def rows(self) -> Generator[Row]:
         """Train: yield the metrics of each generation on rank 0, nothing on the others."""
         if self.config.mpi.fault_tolerance:
-            return recovery.rows(self.world, self.training)
+            return rows(self.world, self.training)
         return self.training.run()
 
     def stop(self) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hpc_es.config.resolved import completed, identity, resolved
-from hpc_es.config.sections import Config
+from hpc_es.config.schema import Config
 from hpc_es.config.sources import changes, foreign_kinds, sources
 from hpc_es.core import extras
 from hpc_es.core.errors import CheckpointError, InUseError, RunError, UserError
 from hpc_es.storage import provenance
 from hpc_es.storage.checkpoint import Snapshot
-from hpc_es.storage.checkpoint_store import Store
+from hpc_es.storage.checkpoint_directory import Store
 from hpc_es.storage.compare import differences
 from hpc_es.storage.files import writing
 from hpc_es.storage.run_lock import RunLock

@@ -1,4 +1,15 @@
-"""Rank 0's side of a run: what is written into its directory and told to the user."""
+"""The ranks in the log: each with its process, or of many those of each host.
+
+Which generations leave a row: each `report.metrics_interval`, those with an evaluation, and the last one.
+
+Which one is the last is known at the end only. Its row is then written behind what the checkpoint counts, so that a
+run that goes on after all cuts it off and has the same file as one that was never stopped. If nothing is left to train
+it is written again.
+
+
+The files of a run that grow with its generations; a checkpoint counts their bytes, a resume cuts them to those.
+
+Rank 0's side of a run: what is written into its directory and told to the user."""
 
 from __future__ import annotations
 
@@ -8,13 +19,14 @@ import gc
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from hpc_es.config import import_paths
+from hpc_es.config import user_kinds
 from hpc_es.config.resolved import config_hash, dump, resolved
-from hpc_es.config.sections import Config
+from hpc_es.config.schema import Config, Report
 from hpc_es.config.sources import sources, with_history
 from hpc_es.config.warnings import warnings_of
 from hpc_es.core.data import Arrays, Results, Rows, State
@@ -22,26 +34,151 @@ from hpc_es.core.errors import RunError, UserError
 from hpc_es.core.interfaces import Problem
 from hpc_es.core.slurm import this_run
 from hpc_es.mpi.world import World
-from hpc_es.report.loggers.contract import LoggedRun, Status, flat
-from hpc_es.report.loggers.loggers import Loggers
+from hpc_es.programs.log import ProgramsLog
+from hpc_es.report.loggers.loggers import LoggedRun, Loggers, Status, flat
 from hpc_es.report.progress import Progress
-from hpc_es.storage import provenance, results
+from hpc_es.storage import metrics_log, provenance, results
 from hpc_es.storage.checkpoint import Best, Since, Snapshot, is_whole
-from hpc_es.storage.failures_log import FailuresLog
 from hpc_es.storage.files import remove_leftovers, write_json, write_text, written
+from hpc_es.storage.line_logs import EvaluationsLog, FailuresLog
 from hpc_es.storage.status import HEARTBEAT_SECONDS, RUNNING, STATUS, final_evaluation, now, this_process
-from hpc_es.training.failure_reports import Report
-from hpc_es.training.journal import Journal, Replay
+from hpc_es.training.compatibility import needs
+from hpc_es.training.failure_reports import FailureReport
 from hpc_es.training.metrics_row import Row
-from hpc_es.training.misfits import needs
-from hpc_es.training.rank_table import table_lines
-from hpc_es.training.recorder import Recorder
+from hpc_es.training.recorder import Recorder, UpdateJournal, UpdateReplay
 from hpc_es.training.run_directory import CONFIG, Opened
-from hpc_es.training.run_logs import RunLogs
 from hpc_es.training.triggers import IntervalTrigger, TriggerList, Unit
 
 if TYPE_CHECKING:
     from hpc_es.report.saved_policy import Env
+
+
+FEW = 64  # ranks that are told one by one
+
+
+def table_lines(table: Sequence[tuple[int, str, int]]) -> list[str]:
+    """Return lines of (rank, host, process id): `rank=host:pid`, or of many ranks `ranks=host`, ten hosts a line."""
+    if len(table) <= FEW:
+        return ["rank=host:pid  " + "  ".join(f"{rank}={host}:{pid}" for rank, host, pid in table)]
+    runs = [(host, [rank for rank, _, _ in ranks]) for host, ranks in groupby(table, key=lambda entry: entry[1])]
+    told = [f"{ranks[0]}-{ranks[-1]}={host}" if len(ranks) > 1 else f"{ranks[0]}={host}" for host, ranks in runs]
+    if len(told) > len(table) // 2:  # ranks that go round the hosts
+        by_host: dict[str, list[int]] = {}
+        for rank, host, _ in table:
+            by_host.setdefault(host, []).append(rank)
+        told = [f"{ranks[0]},{ranks[1]}..{ranks[-1]}={host}" for host, ranks in by_host.items() if len(ranks) > 1]
+        told += [f"{ranks[0]}={host}" for host, ranks in by_host.items() if len(ranks) == 1]
+    return ["ranks=host  " + "  ".join(told[start : start + 10]) for start in range(0, len(told), 10)]
+
+
+class WrittenRows:
+    """The rows of a run on their way to metrics.jsonl, log.csv and the loggers.
+
+    `lengths` are the file lengths of the checkpoint that training goes on from, `generation` that of its state.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        report: Report,
+        lengths: Mapping[str, int],
+        generation: int,
+        loggers: Loggers,
+        warn: Callable[[str], object],
+    ) -> None:
+        self._interval = report.metrics_interval
+        self._last: Row | None = _row_behind(run_dir, generation)
+        self._log = metrics_log.MetricsLog(run_dir, warn, report.columns)
+        self._log.cut(lengths)
+        rows = metrics_log.read_metrics(run_dir)
+        if self._last is not None and any(row["generation"] == generation - 1 for row in rows):
+            self._last = None  # it is within what the checkpoint counts
+        self._loggers = loggers
+        self._loggers.start(generation if self._last is None else generation - 1, rows)
+        self._lengths: dict[str, int] | None = None  # before the last row
+
+    def add(self, row: Row, has_evaluation: bool) -> None:
+        """Write a generation's row if it is due, or keep it, as it may be the last."""
+        self._last = row
+        if has_evaluation or int(row["generation"] or 0) % self._interval == 0:
+            self._write()
+
+    def end(self) -> None:
+        """Write the last row where it is not there yet; `lengths` stays as it was before."""
+        if self._last is not None and self._lengths is None:
+            self._lengths = self._log.lengths()
+            self._write()
+
+    def lengths(self) -> dict[str, int]:
+        """Return the bytes of each file that a checkpoint counts."""
+        return self._lengths or self._log.lengths()
+
+    def close(self, status: Status) -> None:
+        """Close the files and the loggers."""
+        with contextlib.suppress(OSError):
+            self._log.close()
+        self._loggers.close(status)
+
+    def _write(self) -> None:
+        assert self._last is not None
+        self._log.write(self._last)
+        self._loggers.write(self._last)
+        self._last = None
+
+
+def _row_behind(run_dir: Path, generation: int) -> Row | None:
+    """Return the row of the last finished generation, if the file has it."""
+    with contextlib.suppress(RunError):  # of a damaged file: `cut` says what is to be done
+        rows = metrics_log.each_row(run_dir) if generation else iter(())
+        return next((row for row in rows if row["generation"] == generation - 1), None)
+    return None
+
+
+class RunLogs:
+    """metrics.jsonl, log.csv and the loggers; programs.jsonl; evaluations.csv.
+
+    `lengths` are those of the checkpoint that training goes on from, `generation` that of its state.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        report: Report,
+        problem: Problem,
+        lengths: Mapping[str, int],
+        generation: int,
+        loggers: Loggers,
+        warn: Callable[[str], object],
+    ) -> None:
+        self._problem = problem
+        self._metrics = WrittenRows(directory, report, lengths, generation, loggers, warn)
+        self._programs = ProgramsLog(directory, warn)
+        self._programs.cut(lengths)
+        self._evaluations = EvaluationsLog(directory, problem.coordinate_names, warn)
+        self._evaluations.cut(lengths)
+
+    def add_evaluations(self, state: State, results: Results, evaluation: Rows) -> None:
+        """Write down what a generation has evaluated, before its update."""
+        self._evaluations.write(state.generation, self._problem.evaluations(state, results, evaluation))
+
+    def add(self, row: Row, is_evaluation: bool, found: Sequence[Mapping[str, Any]]) -> None:
+        """Write down a generation's metrics, and the correct programs that it has found."""
+        self._metrics.add(row, is_evaluation)
+        self._programs.write(found)
+
+    def end(self) -> None:
+        """Write the last row of the metrics."""
+        self._metrics.end()
+
+    def lengths(self) -> dict[str, int]:
+        """Return the bytes of each file, all of them on the disk: what a checkpoint stores."""
+        return {**self._metrics.lengths(), **self._programs.lengths(), **self._evaluations.lengths()}
+
+    def close(self, status: Status) -> None:
+        """Close the files; `status` is how the run has ended."""
+        self._metrics.close(status)
+        self._programs.close()
+        self._evaluations.close()
 
 
 class RunWriter(Recorder):
@@ -65,11 +202,11 @@ class RunWriter(Recorder):
             self.best, self._final = old.best, old.final
         self.measured = final_evaluation(self.directory, old.generation if old else None)
         self._saved_generation = old.generation if old else -1
-        self._journal = Journal(config.checkpoint.full_interval if needs(config).searches == "vectors" else 0)
+        self._journal = UpdateJournal(config.checkpoint.full_interval if needs(config).searches == "vectors" else 0)
         if old:
             self._journal.begin(opened.store.path(old.generation), old)
         if old and old.since:
-            self.replay = Replay(old.since, old.state, old.best.generation if old.best else None)
+            self.replay = UpdateReplay(old.since, old.state, old.best.generation if old.best else None)
         self._triggers = TriggerList([*triggers, *self._own_triggers()])
         if old:
             self._triggers.restore(old.triggers)
@@ -154,7 +291,7 @@ class RunWriter(Recorder):
         if self._saved_generation < 0:
             self.save()
 
-    def failed(self, report: Report) -> None:
+    def failed(self, report: FailureReport) -> None:
         """Log why a job failed, the first one of its kind; later ones are only counted."""
         self.message(f"{report.line()}; others like it are only counted")
         self._failures.add(f"{report.line()} (on {report.host})", report.failure)
@@ -323,9 +460,9 @@ class RunWriter(Recorder):
 def _provenance(config: Config, world: World, problem: Problem, old: Snapshot | None) -> dict[str, Any]:
     """Return where and with what the run goes on; sources that have changed since it began keep their hashes."""
     now = {
-        **provenance.of(world.library, world.size),
+        **provenance.environment_info(world.library, world.size),
         **problem.circumstances(),
-        "import_paths": list(import_paths.used()),
+        "import_paths": list(user_kinds.used()),
         "sources": sources(resolved(config)),
     }
     return with_history(now, old.provenance if old else {})

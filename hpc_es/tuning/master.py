@@ -12,22 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpc_es.config.sections import Config
+from hpc_es.api.config_broadcast import orders
+from hpc_es.api.repetitions import status_name
+from hpc_es.config.schema import Config
 from hpc_es.core import extras
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.core.slurm import this_run
-from hpc_es.jobs.orders import orders
-from hpc_es.jobs.repetitions import status_name
 from hpc_es.storage import results
 from hpc_es.storage.files import write_json, writing
 from hpc_es.storage.run_lock import RunLock
 from hpc_es.storage.shard import Shard
+from hpc_es.training.collective import INTERRUPTED, ExitReason
 from hpc_es.training.metrics_row import Row
-from hpc_es.training.on_rank_0 import INTERRUPTED, ExitReason
-from hpc_es.tuning.check import check
 from hpc_es.tuning.objective import fraction, measures, objective
-from hpc_es.tuning.plan import load
-from hpc_es.tuning.sampling import Hyperparameters
+from hpc_es.tuning.plan import check, load
+from hpc_es.tuning.space import Hyperparameters
 from hpc_es.tuning.table import extend, freeze, frozen, grown, known
 from hpc_es.tuning.trial import BEGUN, COMPLETE, FAILED, OVER, PRUNED, PRUNING, Trial, begun, held, lock
 

@@ -1,26 +1,62 @@
-"""A tuning as its YAML file says: what varies, around which config, and what is sought."""
+"""Trials that stand for all of them, and the mistakes that a validation of trials finds.
+
+A tuning as its YAML file says: what varies, around which config, and what is sought.
+
+Whether every trial of a tuning can be run, before the first one is."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import MinLen
 
-from hpc_es.config import import_paths, legacy, validation
+from hpc_es.config import config_strings, user_kinds, validation
 from hpc_es.config.loading import overridden, validate
 from hpc_es.config.moved import applying, renamed
 from hpc_es.config.options import Count, option, options
-from hpc_es.config.sections import Config
-from hpc_es.config.yaml_text import Problem, parse, read_yaml
+from hpc_es.config.resolved import resolved
+from hpc_es.config.schema import Config
+from hpc_es.config.yaml_text import ConfigProblem, parse, read_yaml
 from hpc_es.core.errors import ConfigError
-from hpc_es.tuning.objective import BY_NAME, FINAL_RETURN, WEIGHT
-from hpc_es.tuning.probes import probes, problems_of
-from hpc_es.tuning.sampling import Hyperparameters, grid_size, table
-from hpc_es.tuning.space import Space, as_text, parse_space
+from hpc_es.storage.results import budget
+from hpc_es.training.compatibility import needs
+from hpc_es.tuning.objective import BEST_REWARD, BY_NAME, FINAL_RETURN, WEIGHT, limits
+from hpc_es.tuning.space import Hyperparameters, Space, as_text, grid_size, parse_space, table
+
+SAID = 3  # mistakes of one key that are told; a random search may have one a trial
+
+
+def probes(space: Space) -> list[Hyperparameters]:
+    """Trials in which each value, or end of a range, stands once beside the first values of the other keys."""
+    first = {key: entry.ends[0] for key, entry in space.items()}
+    return [{**first, key: value} for key, entry in space.items() for value in entry.ends]
+
+
+def problems_of(
+    validate: Callable[[Hyperparameters], object], trials: Iterable[Hyperparameters]
+) -> list[ConfigProblem]:
+    """Return the mistakes that `validate` finds in the trials: each once, and of each key some."""
+    found: dict[ConfigProblem, None] = {}
+    for hyperparameters in trials:
+        try:
+            validate(hyperparameters)
+        except ConfigError as error:
+            found |= dict.fromkeys(error.problems)
+    counts, told = Counter(key for key, _ in found), Counter[str]()
+    problems = []
+    for key, text in found:
+        told[key] += 1
+        if told[key] <= SAID:
+            more = f" (and {counts[key] - SAID} more like this)" if told[key] == SAID < counts[key] else ""
+            problems.append((key, text + more))
+    return problems
+
 
 LARGEST_GRID = 10_000
 
@@ -38,7 +74,7 @@ class Tuning:
     repetitions: Count | None = option("of each trial; null: those of the base config", None)
     objective: Literal["final_return", "best_reward"] | dict[str, Any] = option("what is maximised", FINAL_RETURN)
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[ConfigProblem]:
         """Mistakes that no single key shows."""
         if self.search == "grid" and self.trials is not None:
             yield "trials", "a grid has as many as its lists make: remove the key, or take search: random"
@@ -57,7 +93,7 @@ def _is_weight(objective: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TuningPlan:
     """A tuning file without mistakes of its own; whether all its trials are valid, `check.check` says."""
 
     options: Tuning
@@ -77,7 +113,7 @@ class Plan:
         """Return the hyperparameters of all trials that are known beforehand: none of optuna's."""
         return table(self.options.search, self.space, self.trials, self.seed)
 
-    def named_as(self, identity: Mapping[str, Any]) -> Plan:
+    def named_as(self, identity: Mapping[str, Any]) -> TuningPlan:
         """Return the plan with the names of keys that the trials and the study of a directory have."""
         entries = applying(Config, identity["base"])
         names = {renamed(key, entries): key for key in identity["space"]}
@@ -105,12 +141,12 @@ def varied(base: Mapping[str, Any], hyperparameters: Hyperparameters) -> dict[st
     return overridden(base, [f"{key}={as_text(value)}" for key, value in hyperparameters.items()])
 
 
-def load(path: Path, fixed: Iterable[str] = ()) -> Plan:
+def load(path: Path, fixed: Iterable[str] = ()) -> TuningPlan:
     """Return the plan in a tuning file, where each "key=value" of `fixed` replaces what the space has; ConfigError.
 
     Where something is wrong, the right part of the space is tried on the base config too, to tell all in one go.
     """
-    import_paths.use(path.parent)
+    user_kinds.use(path.parent)
     data, problems = _with_fixed(read_yaml(path), fixed)
     tuning = None
     try:
@@ -129,10 +165,10 @@ def load(path: Path, fixed: Iterable[str] = ()) -> Plan:
     if problems or tuning is None:
         tried = problems_of(lambda h: validate(varied(base, h)), probes(space)) if base else []
         raise ConfigError([*problems, *tried])
-    return Plan(tuning, space, base, raw, size if tuning.trials is None else tuning.trials, directory)
+    return TuningPlan(tuning, space, base, raw, size if tuning.trials is None else tuning.trials, directory)
 
 
-def _with_fixed(data: Mapping[str, Any], fixed: Iterable[str]) -> tuple[dict[str, Any], list[Problem]]:
+def _with_fixed(data: Mapping[str, Any], fixed: Iterable[str]) -> tuple[dict[str, Any], list[ConfigProblem]]:
     problems = []
     space = data.get("space")
     space = dict(space) if isinstance(space, dict) else {}
@@ -147,7 +183,7 @@ def _with_fixed(data: Mapping[str, Any], fixed: Iterable[str]) -> tuple[dict[str
     return {**data, **({"space": space} if space else {})}, problems
 
 
-def _given_twice(space: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[Problem]:
+def _given_twice(space: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[ConfigProblem]:
     """Keys of the space that have moved to where another of its keys is, or a part of it."""
     entries = applying(Config, base)
     for key in space:
@@ -158,14 +194,78 @@ def _given_twice(space: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[
                 yield f"space.{key}", f"is now {new}, and {other!r} is in the space too: remove one of them"
 
 
-def _base(path: Path, name: Any) -> tuple[dict[str, Any], str | None, list[Problem]]:
+def _base(path: Path, name: Any) -> tuple[dict[str, Any], str | None, list[ConfigProblem]]:
     """Return the base config as in its file, and where that is; nothing of what is not there."""
     if not isinstance(name, str) or not name:  # which has been told
         return {}, None, []
-    is_string = legacy.is_config_string(name)
+    is_string = config_strings.is_config_string(name)
     directory = (path if is_string else path.parent / name).resolve().parent
-    import_paths.use(path.parent, directory)
+    user_kinds.use(path.parent, directory)
     try:
-        return (legacy.parse(name) if is_string else read_yaml(path.parent / name)), str(directory), []
+        return (
+            (config_strings.parse_config_string(name) if is_string else read_yaml(path.parent / name)),
+            str(directory),
+            [],
+        )
     except ConfigError as error:
         return {}, None, [("base", text if key in text else f"{key}: {text}") for key, text in error.problems]
+
+
+def check(plan: TuningPlan, ranks: int | None) -> None:
+    """Validate the config of every trial, of an optuna study at the ends of its ranges; ConfigError with all mistakes.
+
+    `ranks` are those that each trial has, where they are known.
+
+    Where all are valid the environments and policies are made too, each different one once.
+    """
+    configs: list[Config] = []
+
+    def valid(hyperparameters: Hyperparameters) -> None:
+        configs.append(plan.config(hyperparameters))
+
+    problems = problems_of(valid, plan.table() or probes(plan.space))
+    if not configs:  # its other mistakes are to be told too
+        problems_of(valid, [{}])
+    problems += dict.fromkeys(
+        problem for config in configs for problem in _unfit(config, plan.options.objective, ranks)
+    )
+    problems = problems or _unmakeable(configs)
+    if problems:
+        raise ConfigError(problems)
+
+
+def _unfit(config: Config, objective: Any, ranks: int | None) -> Iterator[ConfigProblem]:
+    """Yield what makes a valid config unfit to be a trial."""
+    programs = needs(config).searches == "programs"
+    if objective == FINAL_RETURN and config.policy is None:
+        others = f"{BEST_REWARD!r} or {{{WEIGHT}: w}}" if programs else f"{{{WEIGHT}: w}}"
+        yield "objective", f"nothing is evaluated where no policy acts: expected {others}, found {FINAL_RETURN!r}"
+    elif objective == BEST_REWARD and not programs:
+        yield "objective", f"{BEST_REWARD!r} is of searches for programs: expected {FINAL_RETURN!r} or {{{WEIGHT}: w}}"
+    elif objective == FINAL_RETURN and not config.evaluation.interval:
+        yield "evaluation.interval", f"is 0, but the objective {FINAL_RETURN} needs evaluations (try 10)"
+    if isinstance(objective, dict) and config.policy is not None and config.stop.target_return is None:
+        yield "stop.target_return", "is null, but the objective is the share of repetitions that reach it: set it"
+    if not limits(budget(config)):
+        yield "stop", "expected a limit, as every trial must end, found none: set stop.generations or stop.timesteps"
+    if config.mpi.fault_tolerance:
+        yield "mpi.fault_tolerance", "is true, but a tuning cannot go on without ranks that die (expected false)"
+    if ranks is not None and config.repetition_groups > ranks:
+        yield "repetition_groups", f"is {config.repetition_groups}, but the job has {ranks} ranks: a group needs one"
+
+
+def _unmakeable(configs: Iterable[Config]) -> list[ConfigProblem]:
+    """Return the environments that cannot be made, and the policies that do not fit them."""
+    from hpc_es.training.build import build_task
+
+    different = {
+        json.dumps([resolved(config)[part] for part in ("task", "policy", "algorithm", "noise")]): config
+        for config in configs
+    }
+    problems: dict[ConfigProblem, None] = {}
+    for config in different.values():
+        try:
+            build_task(config).task.close()
+        except ConfigError as error:
+            problems |= dict.fromkeys(error.problems)
+    return list(problems)

@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Report:
+class TuningReport:
     """The trials of a directory: the complete ones by objective, best first, then the others by number."""
 
     directory: Path
@@ -54,7 +54,7 @@ class Report:
         return sorted(row["trial"] for row in self.rows if row["state"] in states)
 
 
-def read_report(directory: Path) -> Report:
+def read_report(directory: Path) -> TuningReport:
     """Read a tuning; UserError if the directory is none."""
     table = frozen(directory)
     if table is None:
@@ -64,7 +64,7 @@ def read_report(directory: Path) -> Report:
     if not trials:  # of a study
         rows = {number: _row(Trial(directory, number), {}) for number in range(identity["trials"])}
         rows |= {trial.number: _row(trial, {}) for trial in begun(directory)}
-    return Report(directory, identity, sorted(rows.values(), key=_place))
+    return TuningReport(directory, identity, sorted(rows.values(), key=_place))
 
 
 def _row(trial: Trial, hyperparameters: Mapping[str, Any]) -> Row:
@@ -85,7 +85,7 @@ def _place(row: Row) -> tuple[int, float, int]:
     return ORDER.index(row["state"]), -objective, row["trial"]
 
 
-def content(report: Report) -> dict[str, Any]:
+def content(report: TuningReport) -> dict[str, Any]:
     """Return the report as plain data."""
     best = report.best
     return {
@@ -99,7 +99,7 @@ def content(report: Report) -> dict[str, Any]:
     }
 
 
-def report_text(report: Report) -> str:
+def report_text(report: TuningReport) -> str:
     """Return the report for people."""
     head = ["trial", "state", "objective", *report.measures, *report.keys]
     cells = [[*_cells(row, report.measures, report.keys)] for row in report.rows]

@@ -1,38 +1,104 @@
-"""The files that a report of a tuning writes: the trials as CSV, a picture, and the best config."""
+"""Objective against each hyperparameter: one panel a key, a dot a complete trial, the best one ringed.
+
+The files that a report of a tuning writes: the trials as CSV, a picture, and the best config."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import matplotlib as mpl
 import yaml
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from hpc_es.config.resolved import plain_data
 from hpc_es.config.yaml_text import Dumper
-from hpc_es.storage.files import write_text
-from hpc_es.tuning.objective import BY_NAME
+from hpc_es.report.plot import PALETTE, STYLE, label_log_axis
+from hpc_es.storage.files import write_text, written
+from hpc_es.tuning.objective import BY_NAME, WEIGHT
 from hpc_es.tuning.plan import varied
-from hpc_es.tuning.report import AGAIN, BEST, CSV, PICTURE, Report, Row
-from hpc_es.tuning.space import as_text
+from hpc_es.tuning.report import AGAIN, BEST, CSV, PICTURE, Row, TuningReport
+from hpc_es.tuning.space import Range, Values, as_text, parse_space
 from hpc_es.tuning.trial import COMPLETE, Trial
 
+COLUMNS = 4
+WIDE = 100.0  # positive values of a list that differ by this factor are drawn on a log axis
 
-def write(report: Report) -> list[Path]:
+
+def draw(report: TuningReport, output: Path) -> None:
+    """Draw the complete trials into a PNG; RunError where it cannot be written."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(STYLE)
+        with written(output) as temporary:
+            figure(report).savefig(temporary, format="png")
+
+
+def figure(report: TuningReport) -> Figure:
+    """Return the figure; keys of one value are left out unless there is no other."""
+    space, _ = parse_space(report.identity["space"], report.identity["search"])
+    keys = [key for key in report.keys if len(set(map(str, space[key].ends))) > 1] or report.keys
+    columns = min(len(keys), COLUMNS)
+    lines = math.ceil(len(keys) / columns)
+    result = Figure(figsize=(1.0 + 2.6 * columns, 0.5 + 2.6 * lines), dpi=150, layout="constrained")
+    axes = result.subplots(lines, columns, sharey=True, squeeze=False).flat
+    complete = [row for row in report.rows if row["state"] == COMPLETE]
+    objectives = [row["objective"] for row in complete]
+    for place, ax in enumerate(axes):
+        if place >= len(keys):
+            ax.set_axis_off()
+            continue
+        key = keys[place]
+        positions = _positions(ax, space[key], [row["hyperparameters"][key] for row in complete])
+        ax.plot(positions, objectives, "o", color=PALETTE[0], ms=4, alpha=0.7, mew=0)
+        ax.plot(positions[:1], objectives[:1], "o", mfc="none", mec=PALETTE[1], ms=9, mew=1.5)
+        ax.set_xlabel(key)
+        if place % columns == 0:
+            ax.set_ylabel(_goal(report))
+    result.suptitle(f"{report.directory.name}: {len(complete)} complete of {len(report.rows)} trials", fontsize=10)
+    return result
+
+
+def _positions(ax: Axes, entry: Values | Range, values: Sequence[Any]) -> list[float]:
+    """Return where the values stand on the axis, which is made ready for them."""
+    numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in entry.ends)
+    if not numeric:
+        texts = [value if isinstance(value, str) else as_text(value) for value in entry.ends]
+        ax.set_xticks(range(len(texts)), texts, rotation=20 if max(map(len, texts)) > 6 else 0)
+        ax.set_xlim(-0.5, len(texts) - 0.5)
+        return [float(list(entry.ends).index(value)) for value in values]
+    low, high = min(entry.ends), max(entry.ends)
+    if (isinstance(entry, Range) and entry.kind == "log_uniform") or (
+        isinstance(entry, Values) and low > 0 and high / low >= WIDE
+    ):
+        ax.set_xscale("log")
+        label_log_axis(ax.xaxis)
+    return [float(value) for value in values]
+
+
+def _goal(report: TuningReport) -> str:
+    objective = report.identity["objective"]
+    return objective.replace("_", " ") if objective in BY_NAME else f"objective ({WEIGHT} {objective[WEIGHT]:g})"
+
+
+def write(report: TuningReport) -> list[Path]:
     """Write the CSV and, if a trial is complete, the picture and the best config; their paths. RunError."""
     written = [report.directory / CSV]
     write_text(written[0], _csv(report))
     if report.best is not None:
-        from hpc_es.tuning.picture import draw
-
         written += [report.directory / PICTURE, report.directory / BEST]
         draw(report, written[1])
         write_text(written[2], best_config(report, report.best))
     return written
 
 
-def _csv(report: Report) -> str:
+def _csv(report: TuningReport) -> str:
     """Numbers in full; lists as JSON."""
     file = io.StringIO()
     out = csv.writer(file, lineterminator="\n")
@@ -45,7 +111,7 @@ def _csv(report: Report) -> str:
     return file.getvalue()
 
 
-def best_config(report: Report, best: Row) -> str:
+def best_config(report: TuningReport, best: Row) -> str:
     """Return the base config with the hyperparameters of a trial, as YAML that hpc_es.main takes."""
     config = varied(report.identity["base"], best["hyperparameters"])
     config.pop("output", None)  # not that of the base
@@ -64,7 +130,7 @@ def best_config(report: Report, best: Row) -> str:
     return "\n".join(head) + "\n" + yaml.dump(config, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
-def _config_directory(report: Report, best: Row) -> str | None:
+def _config_directory(report: TuningReport, best: Row) -> str | None:
     """Return where the config of a trial had its modules and files; None where the trial's config is gone."""
     path = Trial(report.directory, best["trial"]).place / "config.yaml"
     found = plain_data(path.read_text(encoding="utf-8")).get("directory") if path.exists() else None

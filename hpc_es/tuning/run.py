@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpc_es.jobs.orders import carried_out
-from hpc_es.jobs.repetitions import run_experiment
+from hpc_es.api.config_broadcast import carried_out
+from hpc_es.api.repetitions import run_experiment
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import World
+from hpc_es.training.collective import CollectiveExit, ExitReason, on_rank_0
 from hpc_es.training.metrics_row import Row
-from hpc_es.training.on_rank_0 import Ended, ExitReason, on_rank_0
 
 if TYPE_CHECKING:
     from hpc_es.tuning.master import Master
@@ -28,7 +28,7 @@ def tune(tuning: Path, output: Path | None, fixed: Sequence[str], shard: str | N
         ended: ExitReason | None = None
         while True:
             ended = _trial(world, signals, _next(world, signals, master, ended), master)
-    except Ended as end:
+    except CollectiveExit as end:
         if world.rank == 0 and end.reason.text:
             sys.stderr.write(f"hpc_es: {end.reason.text}\n")
         return end.reason.status
@@ -60,6 +60,6 @@ def _trial(world: World, signals: Signals, told: Mapping[str, Any], master: Mast
 
     try:
         config = carried_out(world, told)
-    except Ended as ended:
+    except CollectiveExit as ended:
         return ended.reason
     return run_experiment(world, signals, config, Path(told["place"]), on_row=on_row)

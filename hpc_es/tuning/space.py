@@ -1,17 +1,60 @@
-"""What a hyperparameter may be: one of some values, or a number between two bounds."""
+"""The trials of a grid or a random search: the same on every task, each computed from its number alone.
+
+What a hyperparameter may be: one of some values, or a number between two bounds."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from hpc_es.config.words import found_text, nearest
-from hpc_es.config.yaml_text import Problem
+from hpc_es.config.messages import found_text, nearest
+from hpc_es.config.yaml_text import ConfigProblem
+from hpc_es.core.keys import Keys, Purpose
+
+Hyperparameters = dict[str, Any]  # by dotted key
+
+
+def digits(number: int, bases: Sequence[int]) -> list[int]:
+    """Return a number in a mixed base, the least significant digit first."""
+    found = []
+    for base in bases:
+        number, digit = divmod(number, base)
+        found.append(digit)
+    return found
+
+
+def grid_size(space: Space) -> int:
+    """Return how many trials all combinations are."""
+    return math.prod(len(entry.ends) for entry in space.values())
+
+
+def grid(space: Space, number: int) -> Hyperparameters:
+    """Return a trial of the grid of Values: keys in alphabetical order, the first varies fastest."""
+    lists = {key: entry.values for key, entry in sorted(space.items()) if isinstance(entry, Values)}
+    places = digits(number, [len(values) for values in lists.values()])
+    return {key: values[place] for (key, values), place in zip(lists.items(), places, strict=True)}
+
+
+def random(space: Space, number: int, seed: int) -> Hyperparameters:
+    """Return a trial of a random search."""
+    keys = Keys(seed)
+    return {
+        key: entry.sample(keys.generator(Purpose.TUNING, index=number, block=place))
+        for place, (key, entry) in enumerate(sorted(space.items()))
+    }
+
+
+def table(search: str, space: Space, trials: int, seed: int) -> list[Hyperparameters]:
+    """Return all trials that are known beforehand: none of optuna's."""
+    if search == "optuna":
+        return []
+    return [grid(space, number) if search == "grid" else random(space, number, seed) for number in range(trials)]
+
 
 RANGES = ("uniform", "log_uniform", "integer")
 RESERVED = ("name", "output", "repetitions", "repetition_groups")
@@ -61,7 +104,7 @@ Entry = Values | Range
 Space = dict[str, Entry]  # by dotted key, in alphabetical order
 
 
-def parse_space(data: Mapping[str, Any], search: str) -> tuple[Space, list[Problem]]:
+def parse_space(data: Mapping[str, Any], search: str) -> tuple[Space, list[ConfigProblem]]:
     """Return the entries that are right, and the mistakes in the others."""
     space: Space = {}
     problems = list(_key_problems(data))
@@ -76,7 +119,7 @@ def parse_space(data: Mapping[str, Any], search: str) -> tuple[Space, list[Probl
     return space, problems
 
 
-def _key_problems(data: Mapping[str, Any]) -> Iterator[Problem]:
+def _key_problems(data: Mapping[str, Any]) -> Iterator[ConfigProblem]:
     for key in sorted(data):
         above = [other for other in data if key.startswith(f"{other}.")]
         if above:

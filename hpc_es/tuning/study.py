@@ -23,8 +23,7 @@ from hpc_es.core.errors import InUseError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.storage.files import writing
 from hpc_es.storage.run_lock import RunLock
-from hpc_es.tuning.sampling import Hyperparameters
-from hpc_es.tuning.space import Range, Space, as_text
+from hpc_es.tuning.space import Hyperparameters, Range, Space, as_text
 from hpc_es.tuning.trial import COMPLETE, OVER, PRUNING, Trial, held, lock
 
 JOURNAL = "study.journal"

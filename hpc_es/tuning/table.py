@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from hpc_es.config.moved import applying, moved, renamed
-from hpc_es.config.sections import Config
+from hpc_es.config.schema import Config
 from hpc_es.core.errors import UserError
 from hpc_es.storage.compare import differences
 from hpc_es.storage.files import json_text, run_error, sync_directory, temporary_name, write_json
-from hpc_es.tuning.sampling import Hyperparameters
+from hpc_es.tuning.space import Hyperparameters
 
 NAME = "trials.json"
 NO_RESULT_DEPENDS = ("name", "output", "repetition_groups", "checkpoint", "report")  # on these keys of the base

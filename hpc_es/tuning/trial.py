@@ -18,7 +18,7 @@ from hpc_es.core.errors import InUseError, UserError
 from hpc_es.storage.files import write_json, writing
 from hpc_es.storage.metrics_log import JSONL
 from hpc_es.storage.run_lock import RunLock
-from hpc_es.tuning.sampling import Hyperparameters
+from hpc_es.tuning.space import Hyperparameters
 
 NAME = "trial.json"
 PRUNED = "pruned.json"  # while the trial is still running: every group of ranks looks for it

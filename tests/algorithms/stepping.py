@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.config import kinds
+from hpc_es.config import registry
 from hpc_es.config.loading import validate
-from hpc_es.core.data import Array, Carried, Column, Outcome, Results, State, behaviour, row_dtype
+from hpc_es.core.data import Array, Column, Outcome, ProblemState, Results, State, behaviour, row_dtype
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Layout
 from hpc_es.noise.blocks import BlockNoise
@@ -24,7 +24,9 @@ from hpc_es.training.build import Parts
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation
 
-KINDS = [kind for kind in kinds.kinds("algorithms") if kinds.module("algorithms", kind).NEEDS.searches == "vectors"]
+KINDS = [
+    kind for kind in registry.kinds("algorithms") if registry.module("algorithms", kind).NEEDS.searches == "vectors"
+]
 
 
 class Waves(BlockNoise):
@@ -85,7 +87,7 @@ class Cost(ProblemDefaults):
     def initial(self, rng: np.random.Generator) -> Array:
         return self._theta.copy()
 
-    def evaluate(self, candidates: Any, jobs: Any, carried: Carried, poll: Any) -> Outcome:
+    def evaluate(self, candidates: Any, jobs: Any, carried: ProblemState, poll: Any) -> Outcome:
         stack = candidates.stacked()
         self.evaluated.append(stack)
         rows = np.zeros(len(stack), row_dtype(self.columns))
@@ -101,7 +103,7 @@ class Behaving(Cost):
         super().__init__(cost, theta)
         self.columns = (behaviour(self.size),)
 
-    def evaluate(self, candidates: Any, jobs: Any, carried: Carried, poll: Any) -> Outcome:
+    def evaluate(self, candidates: Any, jobs: Any, carried: ProblemState, poll: Any) -> Outcome:
         outcome = super().evaluate(candidates, jobs, carried, poll)
         outcome.rows["behaviour"] = candidates.stacked()
         return outcome
@@ -114,7 +116,7 @@ def strategy(kind: str, cost: Any, theta: Any, noise: Any = None, chunk_size: in
     task = {"kind": "function", "function": "tests.toys:noisy_bowl", "dimension": len(theta)}
     config = validate({"task": task, "policy": None, "algorithm": {"kind": kind, **options}})
     noise = noise or CounterNoise(Keys(1), len(theta))
-    module = kinds.module("algorithms", kind)
+    module = registry.module("algorithms", kind)
     problem = Behaving if module.NEEDS.presets.get("task.vector_behaviour") else Cost
     return module.build(config.algorithm, problem(cost, theta), noise, Keys(1), chunk_size)
 

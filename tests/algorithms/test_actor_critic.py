@@ -11,16 +11,16 @@ import pytest
 
 import hpc_es
 from hpc_es.algorithms.actor_critic.algorithm import SUMS, annealed
-from hpc_es.algorithms.parts.gradient import GRADIENT
+from hpc_es.algorithms.common.gradient import GRADIENT
 from hpc_es.config.loading import load, validate
-from hpc_es.config.sections import Config
+from hpc_es.config.schema import Config
 from hpc_es.config.yaml_text import override
 from hpc_es.core.data import EPISODE_LENGTH, NO_FITNESS, ROW, SIGN_RETURN, Chunk, Results, State, row_dtype
 from hpc_es.core.errors import CheckpointError, ConfigError, UserError
 from hpc_es.mpi.world import World
 from hpc_es.storage.checkpoint import load as load_checkpoint
-from hpc_es.storage.checkpoint_store import Store
-from hpc_es.training.build import build_searched, parts
+from hpc_es.storage.checkpoint_directory import Store
+from hpc_es.training.build import build_task, parts
 from tests import runs
 from tests.toys import nothing
 
@@ -46,7 +46,7 @@ def config(*overrides: str) -> Config:
 
 def built(*overrides: str) -> Any:
     made = config(*overrides)
-    return parts(made, World("none"), build_searched(made)).algorithm
+    return parts(made, World("none"), build_task(made)).algorithm
 
 
 def trained(run: Path, *overrides: str) -> list[dict[str, Any]]:
@@ -288,14 +288,14 @@ MISTAKES = {
 def test_what_is_wrong_is_told_before_the_run(mistake: str) -> None:
     overrides, key, text = MISTAKES[mistake]
     with pytest.raises(ConfigError) as told:
-        build_searched(config(*overrides))
+        build_task(config(*overrides))
     lines = [line for line in str(told.value).splitlines() if key in line]
     assert len(lines) == 1 and text in lines[0], str(told.value)
 
 
 @pytest.mark.parametrize("unroll", ["1", "6", "null"])
 def test_any_shorter_unroll_will_do(unroll: str) -> None:
-    build_searched(config(f"algorithm.unroll={unroll}"))
+    build_task(config(f"algorithm.unroll={unroll}"))
 
 
 @pytest.mark.long

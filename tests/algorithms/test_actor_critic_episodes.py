@@ -8,13 +8,20 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.actor_critic.episodes import DRAWN_AT_ONCE, SHORTEST, Recorder, Sampled, Trajectories, payouts
+from hpc_es.algorithms.actor_critic.episodes import (
+    DRAWN_AT_ONCE,
+    SHORTEST,
+    EpisodeRecorder,
+    Sampled,
+    Trajectories,
+    payouts,
+)
+from hpc_es.bandits.families import Arms
+from hpc_es.bandits.setting import Draws
 from hpc_es.core.data import Discrete, Spaces, flat_observations
-from hpc_es.policies.lstm.policy import LSTM
-from hpc_es.policies.lstm.policy import Options as LSTMOptions
-from hpc_es.policies.mlp.policy import MLP, Options
-from hpc_es.tasks.bandits.families import Arms
-from hpc_es.tasks.bandits.setting import Draws
+from hpc_es.policies.lstm import LSTM
+from hpc_es.policies.lstm import Options as LSTMOptions
+from hpc_es.policies.mlp import MLP, Options
 from hpc_es.tasks.episodes.task import Episodes
 from tests.toys import Still, batch, episodes, lifetime, nothing
 
@@ -69,7 +76,7 @@ def test_a_job_acts_the_same_whoever_else_is_there(moment: int) -> None:
 
 
 def recorded(task: Episodes, seeds: Sequence[int], action: int = 0) -> Trajectories:
-    recorder = Recorder(Still(len(seeds), action), len(seeds), 0)
+    recorder = EpisodeRecorder(Still(len(seeds), action), len(seeds), 0)
     told = dataclasses.replace(batch(seeds), on_step=recorder.on_step)
     outcome = task.evaluate(recorder, told, nothing)
     return recorder.trajectories(np.isnan(outcome.rows["return_"]))
@@ -104,7 +111,7 @@ def test_lengths_are_powers_of_two_with_room_for_a_last_state() -> None:
 
 
 def test_actions_are_numbered_from_zero() -> None:
-    recorder = Recorder(Still(1, 6), 1, first_action=5)
+    recorder = EpisodeRecorder(Still(1, 6), 1, first_action=5)
     told = dataclasses.replace(batch([2]), on_step=recorder.on_step)
     episodes("Shifted").evaluate(recorder, told, nothing)
     assert recorder.trajectories(np.array([False])).actions[:4, 0].tolist() == [1, 1, 1, 0]

@@ -18,23 +18,22 @@ from hpc_es.algorithms.actor_critic.graph import (
     seen_by,
     terms,
 )
+from hpc_es.bandits.setting import Inputs, Lockstep, setting
 from hpc_es.core.data import Box, Discrete, Spaces, flat_observations
-from hpc_es.policies.differentiable import Network
-from hpc_es.policies.lstm.policy import LSTM
-from hpc_es.policies.lstm.policy import Options as LSTMOptions
-from hpc_es.policies.mlp.policy import MLP
-from hpc_es.policies.mlp.policy import Options as MLPOptions
-from hpc_es.policies.networks import lstm
-from hpc_es.policies.networks.lstm_tensorflow import sequence
-from hpc_es.policies.networks.tensorflow_setup import tensorflow
-from hpc_es.tasks.bandits.setting import Inputs, Lockstep, setting
+from hpc_es.policies.lstm import LSTM
+from hpc_es.policies.lstm import Options as LSTMOptions
+from hpc_es.policies.mlp import MLP
+from hpc_es.policies.mlp import Options as MLPOptions
+from hpc_es.policies.networks import layers
+from hpc_es.policies.networks.differentiable import DifferentiableNetwork
+from hpc_es.policies.networks.tensorflow_actors import sequence, tensorflow
 from tests.populations import centre
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
 RNG = np.random.default_rng(0)
-RECURRENT = Network((3, 4, 2), None)
-DEEP = Network((3, 4, 5, 2), None)
-FORWARD = Network((3, 4, 2), "tanh")
+RECURRENT = DifferentiableNetwork((3, 4, 2), None)
+DEEP = DifferentiableNetwork((3, 4, 5, 2), None)
+FORWARD = DifferentiableNetwork((3, 4, 2), "tanh")
 PLAIN = Loss(discount=0.9, gae_lambda=0.7, value_weight=0.3, reward_clip=None, unroll=None)
 
 tf: Any = None
@@ -50,19 +49,19 @@ def normal(*shape: int) -> Any:
     return RNG.standard_normal(shape)
 
 
-def gradient(network: Network, loss: Loss, theta: Any, value: Any, *episodes: Any) -> Any:
+def gradient(network: DifferentiableNetwork, loss: Loss, theta: Any, value: Any, *episodes: Any) -> Any:
     """What `learned` gives, with beta 0.1."""
     found = learned(tf, network, loss, tf.constant(theta), tf.constant(value), 0.1, *episodes)
     return [part.numpy() for part in found]
 
 
-def size(network: Network) -> int:
+def size(network: DifferentiableNetwork) -> int:
     policies: Any = {None: LSTM, "tanh": MLP}[network.activation]
     options: Any = {None: LSTMOptions, "tanh": MLPOptions}[network.activation]
     made = policies(
         options(hidden_dims=network.widths[1:-1]), Spaces(flat_observations(network.inputs), Discrete(network.outputs))
     )
-    assert Network.of(made) == network
+    assert DifferentiableNetwork.of(made) == network
     return int(made.layout.size)
 
 
@@ -92,7 +91,7 @@ def test_the_loss_of_two_steps() -> None:
 def test_a_fresh_policy_is_nearly_uniform() -> None:
     """T9: the entropy of a step is ln 2 of two arms, ln 11 of eleven."""
     for arms, expected in ((2, 0.693147), (11, 2.397895)):
-        network = Network((4, 48, arms), None)
+        network = DifferentiableNetwork((4, 48, arms), None)
         theta = (
             LSTM(LSTMOptions(), Spaces(flat_observations(4), Discrete(arms)))
             .initial(np.random.default_rng(1))
@@ -147,7 +146,7 @@ def test_rewards_to_learn_from_are_clipped() -> None:
 
 
 @pytest.mark.parametrize("network", [RECURRENT, DEEP, FORWARD])
-def test_the_gradient_is_that_of_the_loss(network: Network) -> None:
+def test_the_gradient_is_that_of_the_loss(network: DifferentiableNetwork) -> None:
     """Against central differences, with targets held fixed; float64."""
     inputs, actions, _, lives, _ = episodes()
     both = np.concatenate([normal(size(network)), normal(network.features + 1)])
@@ -179,7 +178,7 @@ def plain(kernel: Any, bias: Any, x: Any, unroll: int) -> Any:
     for t in range(x.shape[0]):
         if t % unroll == 0:
             h, c = tf.stop_gradient(h), tf.stop_gradient(c)
-        h, c = lstm.gates(lstm.TensorFlowOps(tf), tf.matmul(tf.concat([x[t], h], 1), kernel) + bias, c)
+        h, c = layers.gates(layers.TensorFlowOps(tf), tf.matmul(tf.concat([x[t], h], 1), kernel) + bias, c)
         outputs.append(h)
     return tf.stack(outputs)
 
@@ -241,7 +240,7 @@ def test_episodes_of_bandits_are_those_of_numpy(name: str) -> None:
     """The actions of the graph, played by the task: the same rewards, and the same inputs (T6)."""
     problem = SETTINGS[name]
     drawn = problem.of_seeds([3, 4, 5])
-    network = Network((problem.inputs.width, 6, problem.family.arms), None)
+    network = DifferentiableNetwork((problem.inputs.width, 6, problem.family.arms), None)
     theta = normal(size(network)).astype(np.float32)
     uniforms = RNG.random((problem.num_trials, 3)).astype(np.float32)
     actions, rewards = played(tf, network, problem.inputs, tf.constant(theta), payouts(drawn), uniforms)
@@ -276,7 +275,7 @@ def test_inputs_are_those_of_the_step_before(inputs: Inputs) -> None:
 def test_actions_are_drawn_from_the_softmax() -> None:
     """A network of zeros with the output bias ln p: uniforms below p_0 is action 0, and so on."""
     inputs = Inputs(3, 1)
-    network = Network((inputs.width, 1, 3), None)
+    network = DifferentiableNetwork((inputs.width, 1, 3), None)
     theta = np.zeros(size(network), np.float32)
     theta[-3:] = np.log([0.2, 0.5, 0.3])
     uniforms = np.array([[0.0, 0.19, 0.21, 0.69, 0.71, 0.999]], np.float32)
@@ -287,7 +286,7 @@ def test_actions_are_drawn_from_the_softmax() -> None:
 
 def test_the_gradient_of_bandits_is_that_of_their_episodes() -> None:
     problem = SETTINGS["values"]
-    network = Network((problem.inputs.width, 6, problem.family.arms), None)
+    network = DifferentiableNetwork((problem.inputs.width, 6, problem.family.arms), None)
     theta, value = normal(size(network)).astype(np.float32), normal(7).astype(np.float32)
     uniforms, paid = RNG.random((6, 3)).astype(np.float32), payouts(problem.of_seeds([3, 4, 5]))
     beta = np.float32(0.1)
@@ -305,7 +304,7 @@ def test_a_network_without_biases_computes_what_the_policy_does() -> None:
         MLP(MLPOptions(hidden_dims=(4,), bias=False), Spaces(flat_observations(3), Box(-wide, wide))),
         np.random.default_rng(1),
     )
-    network, theta = Network.of(policy), rng.standard_normal(20).astype(np.float32)
+    network, theta = DifferentiableNetwork.of(policy), rng.standard_normal(20).astype(np.float32)
     seen = rng.standard_normal((1, 6, 3)).astype(np.float32)
     assert network is not None and policy.layout.size == 20
     outputs, _ = network(tf, tf.constant(theta), tf.constant(seen))

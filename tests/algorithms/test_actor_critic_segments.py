@@ -13,18 +13,17 @@ import pytest
 
 import hpc_es
 from hpc_es.algorithms.actor_critic.algorithm import SUMS, ActorCritic
-from hpc_es.algorithms.actor_critic.graph import Loss, episodes_graph, segments_graph
-from hpc_es.algorithms.actor_critic.segments import FAILURES_IN_A_ROW
-from hpc_es.algorithms.parts.gradient import GRADIENT
+from hpc_es.algorithms.actor_critic.graph import FAILURES_IN_A_ROW, Loss, episodes_graph, segments_graph
+from hpc_es.algorithms.common.gradient import GRADIENT
 from hpc_es.config.loading import validate
-from hpc_es.config.sections import Config
+from hpc_es.config.schema import Config
 from hpc_es.config.yaml_text import override
 from hpc_es.core.data import NO_FITNESS, Chunk, Outcome, Results, State
 from hpc_es.core.errors import ConfigError, RunError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.mpi.world import World
-from hpc_es.policies.differentiable import Network
-from hpc_es.training.build import build_searched, parts
+from hpc_es.policies.networks.differentiable import DifferentiableNetwork
+from hpc_es.training.build import build_task, parts
 from tests import runs
 from tests.populations import centre
 from tests.toys import lifetime, nothing
@@ -52,7 +51,7 @@ def config(*overrides: str) -> Config:
 
 def built(*overrides: str) -> Any:
     made = config(*overrides)
-    return parts(made, World("none"), build_searched(made)).algorithm
+    return parts(made, World("none"), build_task(made)).algorithm
 
 
 def update(algorithm: Any, state: State) -> Outcome:
@@ -111,8 +110,8 @@ def test_a_time_limit_is_worth_the_value_of_the_last_state(seeds: list[list[int]
 
 def test_the_value_of_a_state_that_is_reached_is_that_of_the_whole_past() -> None:
     """V is linear in h, which the memory is a part of: 10 steps at once, or 4 and then 6 with what they left."""
-    network, rng = Network((3, 5, 4, 2), None), np.random.default_rng(0)
-    from hpc_es.policies.networks.tensorflow_setup import tensorflow
+    network, rng = DifferentiableNetwork((3, 5, 4, 2), None), np.random.default_rng(0)
+    from hpc_es.policies.networks.tensorflow_actors import tensorflow
 
     tf = tensorflow()
     policy = built("policy.hidden_dims=[5, 4]").policy
@@ -129,7 +128,7 @@ def test_the_value_of_a_state_that_is_reached_is_that_of_the_whole_past() -> Non
 
 def test_the_gradient_stops_where_a_segment_begins() -> None:
     """With targets that do not bootstrap, segments of 4 give in sum what unrolls of 4 give of the whole."""
-    network, rng = Network((3, 5, 2), None), np.random.default_rng(0)
+    network, rng = DifferentiableNetwork((3, 5, 2), None), np.random.default_rng(0)
     policy = built("policy.hidden_dims=[5]").policy
     theta, value = 3 * policy.initial(rng), rng.standard_normal(6).astype(np.float32)
     x, rewards = rng.standard_normal((12, 2, 3)).astype(np.float32), rng.standard_normal((12, 2)).astype(np.float32)
@@ -167,7 +166,7 @@ def test_memory_goes_on_as_if_there_had_been_no_update(seeds: list[list[int]], b
 
 def test_what_is_learned_of_a_segment_is_seen_with_its_memory(seeds: list[list[int]]) -> None:
     """Without discount R is 1: the second segment's errors are V - 1 in the steps 3, 4, 5 of an uninterrupted pass."""
-    from hpc_es.policies.networks.tensorflow_setup import tensorflow
+    from hpc_es.policies.networks.tensorflow_actors import tensorflow
 
     seeds += [[5, 5]]  # a life of 6
     algorithm = built("algorithm.discount=0")
@@ -175,7 +174,7 @@ def test_what_is_learned_of_a_segment_is_seen_with_its_memory(seeds: list[list[i
     state = dataclasses.replace(state, shared={**state.shared, "theta": state.theta / 4})  # far from saturation
     found = [update(algorithm, later(state, n)).arrays[SUMS][1] for n in range(2)]
     seen = np.array([[[step, 6, 1]] for step in range(6)], np.float32)
-    features = Network((3, 4, 2), None)(tensorflow(), state.theta, seen)[1].numpy()[:, 0]
+    features = DifferentiableNetwork((3, 4, 2), None)(tensorflow(), state.theta, seen)[1].numpy()[:, 0]
     errors = (features @ state.shared["value"][:-1] - 1) ** 2
     assert found == pytest.approx([2 * errors[:3].sum(), 2 * errors[3:].sum()], rel=1e-4)
 
@@ -299,7 +298,7 @@ MISTAKES = {
 def test_what_is_wrong_is_told_before_the_run(mistake: str) -> None:
     overrides, key, text = MISTAKES[mistake]
     with pytest.raises(ConfigError) as found:
-        build_searched(config(*overrides))
+        build_task(config(*overrides))
     lines = [line for line in str(found.value).splitlines() if key in line]
     assert len(lines) == 1 and text in lines[0], str(found.value)
 

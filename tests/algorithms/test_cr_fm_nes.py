@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import hpc_es
+from hpc_es.algorithms.common.distribution import RestartPlan, Search, following
 from hpc_es.algorithms.cr_fm_nes import STALLED, constants
-from hpc_es.algorithms.parts.restarts import Plan, Run, following
 from hpc_es.core.data import Chunk, State
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys
@@ -148,9 +148,9 @@ def test_an_odd_population_is_refused_with_the_nearest_even_one() -> None:
 
 
 def test_restarts_have_whole_pairs() -> None:
-    run = following(Plan("ipop", 10, 1.5, 9, pair=2), Keys(1), Run(0, 10), 1)
+    run = following(RestartPlan("ipop", 10, 1.5, 9, pair=2), Keys(1), Search(0, 10), 1)
     assert run is not None and run.population == 16
-    run = following(Plan("ipop", 10, 1.5, 9), Keys(1), Run(0, 10), 1)
+    run = following(RestartPlan("ipop", 10, 1.5, 9), Keys(1), Search(0, 10), 1)
     assert run is not None and run.population == 15
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.parts.chains import chain, packed, unpacked
+from hpc_es.algorithms.deep_ga import chain, packed, unpacked
 from hpc_es.config.loading import validate
 from hpc_es.core.data import Array, Results, State, row_dtype
 from hpc_es.core.errors import ConfigError

@@ -9,19 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpc_es.algorithms.common import optimizers
 from hpc_es.algorithms.es import EvolutionStrategy, Options, misfits
-from hpc_es.algorithms.parts import optimizers
-from hpc_es.core.acting import Batch
 from hpc_es.core.data import (
     ROW,
     Array,
     Arrays,
     Box,
-    Carried,
     Chunk,
     Float32,
     Jobs,
     Outcome,
+    ProblemState,
     Results,
     Rows,
     Spaces,
@@ -30,11 +29,12 @@ from hpc_es.core.data import (
     row_dtype,
 )
 from hpc_es.core.keys import Keys
+from hpc_es.core.policy import Batch
 from hpc_es.core.population import Population
 from hpc_es.noise.blocks import BlockNoise
 from hpc_es.noise.counter import BLOCK, CounterNoise
-from hpc_es.policies.mlp import policy as mlp
-from hpc_es.tasks.observation_moments import INITIAL_COUNT
+from hpc_es.policies import mlp
+from hpc_es.tasks.observation_statistics import INITIAL_COUNT
 from hpc_es.tasks.policy_problems import ObservationNormalization, PolicyProblem
 from hpc_es.tasks.problem_defaults import ProblemDefaults
 from tests.populations import flat
@@ -553,7 +553,7 @@ class Coordinates(ProblemDefaults):
     def initial(self, rng: np.random.Generator) -> Array:
         return np.array([1 + 1e-9, 3.0])
 
-    def evaluate(self, candidates: Population, jobs: Jobs, carried: Carried, poll: Any) -> Outcome:
+    def evaluate(self, candidates: Population, jobs: Jobs, carried: ProblemState, poll: Any) -> Outcome:
         stack = candidates.stacked()
         self.seen.append(stack)
         made = np.zeros(len(jobs), row_dtype())

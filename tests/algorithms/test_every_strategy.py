@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.core.data import Array, Carried, Column, Outcome, Rows, State, with_columns
+from hpc_es.core.data import Array, Column, Outcome, ProblemState, Rows, State, with_columns
 from tests.algorithms.stepping import KINDS, after, following, generation, sphere, strategy
 
 every = pytest.mark.parametrize("kind", KINDS)
@@ -69,7 +69,7 @@ def test_it_ranks_the_fitness_and_not_the_return(kind: str) -> None:
             outcome.rows["return_"] *= -1
             return replace(outcome, rows=with_columns(outcome.rows, {WORTH: worth}))
 
-        def fitness(self, rows: Rows, carried: Carried) -> Any:
+        def fitness(self, rows: Rows, carried: ProblemState) -> Any:
             return rows["worth"]
 
     turned = UpsideDown(sphere, np.ones(SIZE))

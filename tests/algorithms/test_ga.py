@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms import ga
 from hpc_es.config.loading import validate
 from hpc_es.core.data import CORRECT, NO_FITNESS, Jobs, Outcome, Results, State, row_dtype
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys
+from hpc_es.programs import ga
 from hpc_es.tasks.problem_defaults import ProblemDefaults
 from tests.toys import nothing
 

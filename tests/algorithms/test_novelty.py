@@ -18,9 +18,9 @@ from hpc_es.core.data import (
     NO_FITNESS,
     SIGN_RETURN,
     Array,
-    Carried,
     Column,
     Outcome,
+    ProblemState,
     Rows,
     State,
     behaviour,
@@ -28,7 +28,7 @@ from hpc_es.core.data import (
     with_columns,
 )
 from hpc_es.core.errors import ConfigError
-from hpc_es.training.build import build_searched
+from hpc_es.training.build import build_task
 from tests import runs
 from tests.algorithms.stepping import D4, Cost, following, generation, sphere, strategy
 
@@ -45,7 +45,7 @@ class Placed(Cost):
     def initial(self, rng: np.random.Generator) -> Array:
         return rng.standard_normal(self.size)
 
-    def evaluate(self, candidates: Any, jobs: Any, carried: Carried, poll: Any) -> Outcome:
+    def evaluate(self, candidates: Any, jobs: Any, carried: ProblemState, poll: Any) -> Outcome:
         outcome = super().evaluate(candidates, jobs, carried, poll)
         outcome.rows["behaviour"] = candidates.stacked()[:, :2]
         return outcome
@@ -255,4 +255,4 @@ def test_ask_and_tell_and_what_is_saved(tmp_path: Path) -> None:
 def test_a_task_without_behaviour_is_refused(task: dict[str, Any]) -> None:
     config = validate({"task": task, "algorithm": {"kind": "novelty"}})
     with pytest.raises(ConfigError, match=r"tells of no behaviour: expected task.behaviour, such as"):
-        build_searched(config)
+        build_task(config)

@@ -8,18 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.parts.gradient import GRADIENT, norm
-from hpc_es.algorithms.parts.returns import targets
-from hpc_es.algorithms.policy_gradient.algorithm import PolicyGradient, build
-from hpc_es.algorithms.policy_gradient.loss import SUMS, baseline_after
-from hpc_es.algorithms.policy_gradient.options import Options
-from hpc_es.algorithms.policy_gradient.program_gradient import ProgramBatch, differentiate
-from hpc_es.algorithms.policy_gradient.queue import imitated, queue_after, queue_nothing
-from hpc_es.algorithms.policy_gradient.token_lstm import lengths
-from hpc_es.algorithms.policy_gradient.writing import write
+from hpc_es.algorithms.actor_critic.graph import targets
+from hpc_es.algorithms.common.gradient import GRADIENT, norm
 from hpc_es.core.data import CORRECT, NO_FITNESS, Array, Outcome, Results, State, row_dtype
 from hpc_es.core.keys import Keys
-from hpc_es.tasks.programs import task as programs
+from hpc_es.programs import task as programs
+from hpc_es.programs.policy_gradient.algorithm import PolicyGradient, build, imitated, queue_after, queue_nothing
+from hpc_es.programs.policy_gradient.loss import SUMS, ProgramBatch, baseline_after, differentiate
+from hpc_es.programs.policy_gradient.options import Options
+from hpc_es.programs.policy_gradient.token_lstm import lengths, write
 from tests.toys import nothing
 
 NO_ROWS = np.zeros(0, row_dtype((CORRECT,)))

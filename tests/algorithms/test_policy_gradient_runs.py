@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hpc_es.storage import programs_log
-from hpc_es.tasks.programs.task import Options, build
+from hpc_es.programs import log
+from hpc_es.programs.task import Options, build
 from tests import runs
 from tests.harness import ROOT, Finished, Job, mpiexec, script, start
 
@@ -86,8 +86,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("ranks", RANKS)
 def test_any_number_of_ranks_gives_the_same_bits(done: Path, ranks: int, variant: str) -> None:
     runs.assert_same(done / str(ranks) / variant, done / "1" / variant)
-    listed = list(programs_log.read_programs(done / str(ranks) / variant))
-    assert listed == list(programs_log.read_programs(done / "1" / variant))
+    listed = list(log.read_programs(done / str(ranks) / variant))
+    assert listed == list(log.read_programs(done / "1" / variant))
     if variant == "correct ones":  # the first of them is the one that the checkpoint counts
         state = runs.newest(done / "1" / variant).state
         assert (listed[0]["npe"], len(listed) > 1) == (int(state.master["solution_npe"]), True)
@@ -171,10 +171,10 @@ def test_a_correct_program_ends_the_run_and_is_told(tmp_path: Path) -> None:
 def test_what_is_wrong_is_told_before_the_run(overrides: list[str], key: str, text: str, tmp_path: Path) -> None:
     from hpc_es.config.loading import load
     from hpc_es.core.errors import ConfigError
-    from hpc_es.training.build import build_searched
+    from hpc_es.training.build import build_task
 
     with pytest.raises(ConfigError) as told:
-        build_searched(load(runs.tiny(tmp_path, TINY), overrides))
+        build_task(load(runs.tiny(tmp_path, TINY), overrides))
     lines = [line for line in str(told.value).splitlines() if key in line]
     assert len(lines) == 1 and text in lines[0], str(told.value)
 

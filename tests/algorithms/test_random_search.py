@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
-from hpc_es.algorithms import random_search
 from hpc_es.config.loading import validate
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys
-from hpc_es.tasks.programs.task import Options, build
-from hpc_es.training.build import build_searched
+from hpc_es.programs import random_search
+from hpc_es.programs.task import Options, build
+from hpc_es.training.build import build_task
 
 
 def search(length: int = 10) -> random_search.RandomSearch:
@@ -38,4 +38,4 @@ def test_characters_are_equally_frequent() -> None:
 def test_only_programs_are_searched(kind: str) -> None:
     config = validate({"task": {"env_id": "CartPole-v1"}, "algorithm": {"kind": kind}})
     with pytest.raises(ConfigError, match=r"task\.kind.*expected 'programs'"):
-        build_searched(config)
+        build_task(config)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from hpc_es.config import kinds
+from hpc_es.config import registry
 from hpc_es.core.data import Array, Arrays, State
 from hpc_es.training.build import Parts
 from hpc_es.training.executors import SerialExecutor
@@ -50,9 +50,11 @@ def normalised(deviation: str) -> Mapping[str, Any]:
     return {"task": {**task, "observation_normalization": {"enabled": True, "deviation": deviation}}}
 
 
-VECTORS = [kind for kind in kinds.kinds("algorithms") if kinds.module("algorithms", kind).NEEDS.searches == "vectors"]
+VECTORS = [
+    kind for kind in registry.kinds("algorithms") if registry.module("algorithms", kind).NEEDS.searches == "vectors"
+]
 CASES = [
-    *(Case(kind) for kind in kinds.kinds("algorithms")),
+    *(Case(kind) for kind in registry.kinds("algorithms")),
     *(Case(kind, others=FUNCTION) for kind in VECTORS if kind != "novelty"),
     *(
         Case(kind, {"optimizer": {"kind": optimizer}})
@@ -136,7 +138,7 @@ def wrong_types(lines: Mapping[tuple[str, str], Any], state: State) -> Iterator[
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_array_of_the_state_is_documented_with_its_ranks_type_and_shape(case: Case) -> None:
     parts = built(case)
-    assert parts.growing == kinds.module("algorithms", case.kind).NEEDS.growing
+    assert parts.growing == registry.module("algorithms", case.kind).NEEDS.growing
     assert mistakes(documented(parts), states(parts), parts.growing) == []
 
 
@@ -149,7 +151,7 @@ def test_the_example_of_an_own_algorithm_documents_its_state(monkeypatch: pytest
 def test_every_array_that_is_documented_as_optional_occurs() -> None:
     lines: dict[tuple[str, str, str], Any] = {}
     owners = [pydoc.locate(name) for name in DOCS.PARTS]
-    for owner in [*owners, *(kinds.module("algorithms", kind).build for kind in kinds.kinds("algorithms"))]:
+    for owner in [*owners, *(registry.module("algorithms", kind).build for kind in registry.kinds("algorithms"))]:
         own = [line for line in DOCS.own_arrays(owner) if not isinstance(line, str)]
         lines |= {(owner.__qualname__, line.group, line.name): line for line in own}
     for case in CASES:
@@ -245,8 +247,8 @@ def test_the_page_of_states_has_every_array_of_every_algorithm_and_task() -> Non
     sections = dict(re.findall(r"^### `?([\w ]+)`?\n\n(.*?)(?=^### |\Z)", page, re.MULTILINE | re.DOTALL))
     anchors = {f"#{title.lower().replace(' ', '-')}" for title in sections}
     assert set(re.findall(r"\]\((#[\w-]+)\)", page)) <= anchors
-    assert sections.keys() >= set(kinds.kinds("algorithms"))
-    for kind in kinds.kinds("algorithms"):
+    assert sections.keys() >= set(registry.kinds("algorithms"))
+    for kind in registry.kinds("algorithms"):
         text = "".join(sections[title] for title in _titles(sections, kind))
         for group, name in arrays(built(Case(kind)).algorithm.initial()):
             assert f"| `{name}` | {'all' if group == 'shared' else 0} |" in text, (kind, name)

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.policy_gradient.program_gradient import ProgramBatch, Terms, differentiate
-from hpc_es.algorithms.policy_gradient.token_lstm import TOKENS, TokenLSTM, lengths
-from hpc_es.algorithms.policy_gradient.writing import write
 from hpc_es.core.data import Array
+from hpc_es.programs.policy_gradient.loss import ProgramBatch, Terms, differentiate
+from hpc_es.programs.policy_gradient.token_lstm import TOKENS, TokenLSTM, lengths, write
 
 SMALL = TokenLSTM((5,), (), 3, 2, ends=True)
 RNG = np.random.default_rng

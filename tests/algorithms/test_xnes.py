@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.parts.covariance import SHARED
-from hpc_es.algorithms.parts.recombination import utilities
+from hpc_es.algorithms.common.covariance import SHARED
+from hpc_es.algorithms.common.ranking import utilities
 from hpc_es.core.data import State
 from tests.algorithms.stepping import D4, Rotated, after, elli, following, rotation, sphere, strategy
 

@@ -19,7 +19,7 @@ from hpc_es.config.loading import load, table, validate
 from hpc_es.config.options import Count, options
 from hpc_es.config.options import option as opt
 from hpc_es.config.resolved import config_hash, dump, dump_json, identity, parse_resolved, resolved
-from hpc_es.config.sections import Config
+from hpc_es.config.schema import Config
 from hpc_es.config.yaml_text import override, read_yaml
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Needs, Offers
@@ -267,7 +267,7 @@ def test_items_of_lists_are_named(tmp_path: Path) -> None:
 
 def test_an_unknown_kind_names_the_nearest_and_all_known_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"algorithms": ("es", "ga"), "tasks": ("episodes",), "policies": ("mlp",), "noise": ("table",)}
-    monkeypatch.setattr("hpc_es.config.kinds.kinds", known.get)
+    monkeypatch.setattr("hpc_es.config.registry.kinds", known.get)
     assert problems(tmp_path, MINIMAL, ("algorithm.kind=ess",)) == [
         ("algorithm.kind", "expected one of 'es', 'ga', found 'ess'; did you mean 'es'?")
     ]
@@ -497,11 +497,11 @@ def test_the_table_says_which_kinds_have_a_key(monkeypatch: pytest.MonkeyPatch) 
         shared: Count = opt("in both", 1)
 
     classes = {"first": First, "second": Second}
-    monkeypatch.setattr("hpc_es.config.kinds.kinds", lambda _: ("first", "second"))
+    monkeypatch.setattr("hpc_es.config.registry.kinds", lambda _: ("first", "second"))
     both = {"OFFERS": Offers(problems=("vectors",), policy=True), "NEEDS": Needs(searches="vectors", policy="first")}
     toys = {kind: SimpleNamespace(Options=cls, **both) for kind, cls in classes.items()}
-    monkeypatch.setattr("hpc_es.config.kinds.module", lambda _, kind: toys[kind])
-    monkeypatch.setattr("hpc_es.config.kinds.find", lambda _, kind: toys.get(kind))
+    monkeypatch.setattr("hpc_es.config.registry.module", lambda _, kind: toys[kind])
+    monkeypatch.setattr("hpc_es.config.registry.find", lambda _, kind: toys.get(kind))
     lines = table().splitlines()
     assert "| `task.kind` | one of 'first', 'second' | `episodes` | what is optimised |" in lines
     assert "| `task.shared` | a whole number of at least 1 | `1` | in both |" in lines

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpc_es.config.config_string import parse
+from hpc_es.config.config_strings import parse_settings
 from hpc_es.core.errors import ConfigError
 
 
@@ -38,7 +38,7 @@ from hpc_es.core.errors import ConfigError
     ],
 )
 def test_parse(text: str, expected: dict[str, Any]) -> None:
-    assert parse(text) == expected
+    assert parse_settings(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -60,4 +60,4 @@ def test_parse(text: str, expected: dict[str, Any]) -> None:
 )
 def test_mistakes(text: str, what: str) -> None:
     with pytest.raises(ConfigError, match=what):
-        parse(text)
+        parse_settings(text)

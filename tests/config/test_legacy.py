@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import hpc_es
-from hpc_es.config.legacy import is_config_string, parse
+from hpc_es.config.config_strings import is_config_string, parse_config_string
 from hpc_es.config.loading import load, validate
 from hpc_es.config.resolved import resolved
 from hpc_es.core.errors import ConfigError
@@ -91,16 +91,20 @@ def test_without_an_agent_it_is_policy_gradient() -> None:
 
 def test_before_the_paper() -> None:
     """config_for_iclr=False: base 27, short programs are better, and 'print' asks for HELLO or the string given."""
-    hello = parse('env=c(task="print",config_for_iclr=False),agent=c(algorithm="rand"),timestep_limit=100')["task"]
+    hello = parse_config_string(
+        'env=c(task="print",config_for_iclr=False),agent=c(algorithm="rand"),timestep_limit=100'
+    )["task"]
     assert (hello["name"], hello["base"], hello["simplify"]) == ("print-hello", 27, True)
     fixed = 'env=c(task="print",config_for_iclr=False,fixed_string=[8,5,12,12,15]),agent=c(algorithm="rand")'
     config = load(fixed, ["task.max_code_length=100"])
-    from hpc_es.tasks.programs.task import build
+    from hpc_es.programs.task import build
 
     coding: Any = build(config.task).coding
     rewards = [coding.score(code).reward for code in ("++++++++.---.+++++++...", "++++++++.---.+++++++..+++.")]
     assert rewards == pytest.approx([0.2444, 0.935], abs=1e-4)  # as published
-    assert "base" not in parse('env=c(task="add",config_for_iclr=False),agent=c(algorithm="rand")')["task"]
+    assert (
+        "base" not in parse_config_string('env=c(task="add",config_for_iclr=False),agent=c(algorithm="rand")')["task"]
+    )
 
 
 @pytest.mark.parametrize(

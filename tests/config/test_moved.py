@@ -13,7 +13,7 @@ from hpc_es.config import moved as moves
 from hpc_es.config.loading import load, validate
 from hpc_es.config.moved import moved, overridden, renamed
 from hpc_es.config.resolved import completed, config_hash, dump, dump_json, identity, parse_resolved, resolved
-from hpc_es.config.sections import Config
+from hpc_es.config.schema import Config
 from hpc_es.core.errors import ConfigError
 
 TABLE = {"mpi.optimizer": "algorithm.optimizer"}

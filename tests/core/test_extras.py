@@ -14,7 +14,7 @@ from hpc_es.config.yaml_text import override
 from hpc_es.core import extras
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.report import video
-from hpc_es.training.build import build_searched
+from hpc_es.training.build import build_task
 from tests import runs
 from tests.harness import ROOT, python, script
 
@@ -68,7 +68,7 @@ def test_a_config_is_refused_with_the_key_and_the_line(
 ) -> None:
     hide(monkeypatch, package)
     with pytest.raises(ConfigError) as told:
-        build_searched(validate(override(CARTPOLE, overrides)))
+        build_task(validate(override(CARTPOLE, overrides)))
     assert [each for each, _ in told.value.problems] == [key]
     assert f"{package}, which is not installed: pip install 'hpc_es{line}" in str(told.value)
 
@@ -78,7 +78,7 @@ def test_an_environment_of_the_old_gym_names_the_extra(tmp_path: Path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "before_gymnasium.py").write_text("import gym\n")
     with pytest.raises(ConfigError, match=r"task\.env_id: .*'gym' cannot be imported: pip install 'hpc_es\[gym\]'"):
-        build_searched(validate(override(CARTPOLE, ["task.env_id=before_gymnasium:Old-v0"])))
+        build_task(validate(override(CARTPOLE, ["task.env_id=before_gymnasium:Old-v0"])))
 
 
 def test_a_film_needs_imageio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

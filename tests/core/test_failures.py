@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpc_es.config.loading import validate
-from hpc_es.core.failures import LONGEST_DETAILS, Failure, of_error, of_text, shortened
+from hpc_es.core.failures import LONGEST_DETAILS, Failure, failure_from_error, failure_from_text, shortened
 
 
 def in_frozen_modules() -> None:
@@ -42,7 +42,7 @@ def failed(function: object) -> Failure:
     try:
         function()
     except Exception as error:
-        return of_error(error, 3)
+        return failure_from_error(error, 3)
     raise AssertionError("it did not fail")
 
 
@@ -71,11 +71,11 @@ def test_without_a_frame_of_the_user_it_is_the_deepest_one() -> None:
         eval(compile("import json; json.loads('{')", "<string>", "exec"), {})
     except ValueError as error:
         error.__traceback__ = error.__traceback__.tb_next  # type: ignore[union-attr]  # without this file's frame
-        assert of_error(error).kind.startswith("JSONDecodeError at decoder.py:")
+        assert failure_from_error(error).kind.startswith("JSONDecodeError at decoder.py:")
 
 
 def test_an_error_that_was_not_raised_has_no_location() -> None:
-    failure = of_error(ValueError("the observation is NaN at step 17"))
+    failure = failure_from_error(ValueError("the observation is NaN at step 17"))
     assert failure == Failure(
         "ValueError: the observation is NaN at step 17", "ValueError: the observation is NaN at step #"
     )
@@ -83,9 +83,14 @@ def test_an_error_that_was_not_raised_has_no_location() -> None:
 
 def test_a_text_is_one_line_and_its_numbers_make_no_kind() -> None:
     assert failed(several_lines).text.startswith("ValueError: one two (")
-    assert len({of_text(text).kind for text in ("the value is -1.5e+3", "the value is -20", "the value is -0.1")}) == 1
-    assert of_text("the value is nan").kind != of_text("the value is inf").kind
-    assert of_text("x" * 3000).text == "x" * 1000 + " ..."
+    assert (
+        len(
+            {failure_from_text(text).kind for text in ("the value is -1.5e+3", "the value is -20", "the value is -0.1")}
+        )
+        == 1
+    )
+    assert failure_from_text("the value is nan").kind != failure_from_text("the value is inf").kind
+    assert failure_from_text("x" * 3000).text == "x" * 1000 + " ..."
 
 
 def test_of_long_details_the_ends_are_kept() -> None:

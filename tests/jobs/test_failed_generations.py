@@ -11,7 +11,7 @@ import pytest
 import hpc_es
 from hpc_es.core.errors import RunFailedError
 from hpc_es.storage.checkpoint import load, save
-from hpc_es.storage.checkpoint_store import find
+from hpc_es.storage.checkpoint_directory import find
 from tests import runs
 from tests.harness import ROOT, mpiexec
 

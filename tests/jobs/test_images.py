@@ -20,11 +20,11 @@ import pytest
 
 import hpc_es
 from hpc_es import cli
+from hpc_es.api import evaluate
 from hpc_es.config.loading import load as load_config
 from hpc_es.core.data import ObservationSpec
 from hpc_es.core.errors import ConfigError
-from hpc_es.jobs import evaluation
-from hpc_es.storage.checkpoint_store import Store
+from hpc_es.storage.checkpoint_directory import Store
 from hpc_es.tasks.episodes import environments
 from tests.harness import ROOT, Finished, mpiexec, python, start
 from tests.runs import digest, newest, wait_for
@@ -195,7 +195,7 @@ def test_eval_film_and_library_see_the_same_images(actions: str, inside: Path, c
     policy = hpc_es.load_policy("run")
     environment = policy.make_env()
     images, singles, total = [], [], 0.0
-    for seed in evaluation.seeds(4, range(3)):
+    for seed in evaluate.seeds(4, range(3)):
         image, is_over = environment.reset(seed=seed)[0], False
         while not is_over:
             images.append(image)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import hpc_es
-from hpc_es.report.loggers.contract import metrics
-from hpc_es.storage.checkpoint_store import Store
+from hpc_es.report.loggers.loggers import metrics
+from hpc_es.storage.checkpoint_directory import Store
 from hpc_es.training.metrics_row import Row
 from tests import runs
 

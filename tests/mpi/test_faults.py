@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_es.mpi.faults import place
+from hpc_es.mpi.fault_tolerance import place
 from tests.harness import Finished, script
 from tests.ulfm import HANG_SECONDS, needs_ulfm, start
 
@@ -13,8 +13,8 @@ import dataclasses, os, signal, sys, time
 import numpy as np
 from hpc_es.mpi import faults, mapped_memory as mapped
 from hpc_es.mpi.connect import connect
-from hpc_es.mpi.faults import outlive_ranks, place
-from hpc_es.mpi.losses import Meeting
+from hpc_es.mpi.fault_tolerance import outlive_ranks, place
+from hpc_es.mpi.world import Meeting
 from hpc_es.mpi.guard import guarded
 
 def die(number):

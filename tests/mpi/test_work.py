@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpc_es.core.data import ROW, Chunk, Outcome
-from hpc_es.mpi.work import AHEAD, DONE, FREE, Work
+from hpc_es.mpi.scheduler import AHEAD, DONE, FREE, Work
 from tests.harness import mpiexec, script
 
 HEAD = """
@@ -19,7 +19,7 @@ import numpy as np
 from hpc_es.core.data import ROW, Chunk, Outcome
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import guarded
-from hpc_es.mpi.work import Work
+from hpc_es.mpi.scheduler import Work
 
 def body():
     world = connect()

@@ -13,13 +13,12 @@ import yaml
 
 import hpc_es
 from hpc_es.cli import main
+from hpc_es.cluster.measure import Cluster, Costs, Measured, Timed, extra_seconds, fitted, measure
+from hpc_es.cluster.plan_report import chosen, draw, text
+from hpc_es.cluster.predict import generations_to, paying_population, predictions
 from hpc_es.config.loading import validate
-from hpc_es.config.sections import Stop
-from hpc_es.planning.costs import Cluster, Costs
-from hpc_es.planning.measure import Measured, Timed, extra_seconds, fitted, measure
-from hpc_es.planning.predict import generations_to, paying_population, predictions
-from hpc_es.planning.report import chosen, draw, text
-from hpc_es.report import log_axis
+from hpc_es.config.schema import Stop
+from hpc_es.report import plot
 from tests import runs
 
 EVEN = Measured(
@@ -251,7 +250,7 @@ def test_the_ticks_of_the_picture_are_plain_numbers(tmp_path: Path) -> None:
     ],
 )
 def test_a_log_axis_has_some_labels_however_many_decades_it_has(low: float, high: float, ticks: list[float]) -> None:
-    assert log_axis.LogTicks().tick_values(low, high) == pytest.approx(ticks)
+    assert plot.LogTicks().tick_values(low, high) == pytest.approx(ticks)
 
 
 def test_the_command_prints_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

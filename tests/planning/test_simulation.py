@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.planning.costs import Cluster, Costs, allgather_seconds, broadcast_seconds, gather_seconds
-from hpc_es.planning.simulation import Generation, evaluated, generation
-from hpc_es.training.cutting import Cut
+from hpc_es.cluster.measure import Cluster, Costs, allgather_seconds, broadcast_seconds, gather_seconds
+from hpc_es.cluster.predict import SimulatedGeneration, evaluated, generation
+from hpc_es.training.chunking import Cut
 
 FREE = Cluster(latency=0.0, bandwidth=math.inf, dispatch=0.0, per_rank=0.0)
 SLOW = Cluster(latency=0.0, bandwidth=math.inf, dispatch=0.1, per_rank=0.0)
@@ -106,7 +106,7 @@ def test_rounds_are_cut_as_the_loop_cuts_them() -> None:
 
 
 def test_efficiency_counts_all_ranks() -> None:
-    found = Generation(ranks=4, evaluating=2.0, work=4.0, tail=1.0, dispatch=0.0, messages=1.0, update=1.0)
+    found = SimulatedGeneration(ranks=4, evaluating=2.0, work=4.0, tail=1.0, dispatch=0.0, messages=1.0, update=1.0)
     assert found.seconds == 4.0
     assert found.efficiency == 4.0 / 16.0
     assert found.without_tail == 4.0 / (4 * (4.0 - 2.0) + 4 * 1.0)

@@ -13,10 +13,9 @@ from hpc_es.config.loading import validate
 from hpc_es.core.data import Array, Box, Discrete, Float32, Normaliser, Spaces, flat_observations
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.population import Perturbed
-from hpc_es.policies.lstm import policy as lstm
-from hpc_es.policies.lstm.numpy_actor import NumpyActor
-from hpc_es.policies.lstm.policy import LSTM, Options
-from hpc_es.policies.networks.lstm import InPlace, NumPyOps, gates
+from hpc_es.policies import lstm
+from hpc_es.policies.lstm import LSTM, NumpyActor, Options
+from hpc_es.policies.networks.layers import InPlace, NumPyOps, gates
 from tests.populations import population
 from tests.trained import HEADS, NORMALISER, WIDTH
 
@@ -203,11 +202,11 @@ def test_the_exported_model_equals_numpy(head: str, normaliser: Normaliser | Non
     """A whole sequence, then one step more with the memory that came out."""
     import keras
 
-    from hpc_es.policies.lstm import keras_model as lstm_keras
+    from hpc_es.policies.networks import keras_models
 
     network, seen = headed(head, (7, 3)), observations(steps=STEPS + 1)
     theta = np.random.default_rng(7).standard_normal(network.layout.size).astype(np.float32)
-    lstm_keras.model(network, theta, normaliser).save(tmp_path / "policy.keras")
+    keras_models.lstm_model(network, theta, normaliser).save(tmp_path / "policy.keras")
     model = keras.models.load_model(tmp_path / "policy.keras")
     memory = [np.zeros((ROWS, units), np.float32) for units in (7, 7, 3, 3)]
     by_row = np.ascontiguousarray(seen.transpose(1, 0, 2))
@@ -229,7 +228,7 @@ def test_a_policy_without_layers_is_refused() -> None:
 
 
 def test_without_tensorflow_the_key_is_named(monkeypatch: Any) -> None:
-    from hpc_es.policies.mlp import tensorflow_actor as mlp_tensorflow
+    from hpc_es.policies.networks import tensorflow_actors as mlp_tensorflow
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     mlp_tensorflow.tensorflow.cache_clear()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from hpc_es.core.data import Array
-from hpc_es.policies.networks import lstm
-from hpc_es.policies.networks.lstm_layers import AT_ONCE, Layers
+from hpc_es.policies.networks import layers as layers_module
+from hpc_es.programs.policy_gradient.token_lstm import AT_ONCE, Layers
 
 INPUTS, SIZES, ROWS = 2, (3, 4), 3
 STEPS = AT_ONCE + 2  # more than are differentiated at once
@@ -32,13 +32,13 @@ def made() -> Layers:
 
 
 def test_outputs_are_those_of_the_cell() -> None:
-    found, ops = forwards(made(), X), lstm.ArrayOps(np)
+    found, ops = forwards(made(), X), layers_module.ArrayOps(np)
     memory = [(np.zeros((ROWS, units)), np.zeros((ROWS, units))) for units in SIZES]
     for t in range(STEPS):
         x = X[t].T
         for number, (kernel, bias) in enumerate(WEIGHTS):
             h, c = memory[number]
-            x, c = lstm.gates(ops, np.concatenate([x, h], axis=1) @ kernel + bias, c)
+            x, c = layers_module.gates(ops, np.concatenate([x, h], axis=1) @ kernel + bias, c)
             memory[number] = (x, c)
         np.testing.assert_allclose(found[t], x.T, rtol=1e-12)
 

@@ -11,11 +11,9 @@ from hpc_es.config.loading import validate
 from hpc_es.config.warnings import warnings_of
 from hpc_es.core.data import Box, Discrete, Float32, Spaces, flat_observations
 from hpc_es.core.population import Perturbed
-from hpc_es.policies.mlp.network import Layers
-from hpc_es.policies.mlp.policy import MLP, Options
-from hpc_es.policies.networks.activations import ACTIVATIONS
-from hpc_es.policies.networks.dense import dense
-from hpc_es.policies.networks.inputs import normalise
+from hpc_es.policies.mlp import MLP, Options
+from hpc_es.policies.networks.heads import normalise
+from hpc_es.policies.networks.layers import ACTIVATIONS, Layers, dense
 from tests.populations import population
 
 

@@ -13,8 +13,8 @@ import pytest
 from hpc_es.core.data import Float32, Normaliser, Spaces, flat_observations
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.population import Perturbed
-from hpc_es.policies.mlp import tensorflow_actor as mlp_tensorflow
-from hpc_es.policies.mlp.policy import MLP, Options
+from hpc_es.policies.mlp import MLP, Options
+from hpc_es.policies.networks import tensorflow_actors as mlp_tensorflow
 from tests.harness import python, script
 from tests.populations import population
 from tests.trained import HEADS, NORMALISER, WIDTH
@@ -49,7 +49,7 @@ def test_equal_to_numpy(activation: str, head: str, normaliser: Normaliser | Non
     ours, theirs = (policy(backend, head, activation) for backend in ("tensorflow", "numpy"))
     assert ours.layout.size == theirs.layout.size
     actor = ours.bind(perturbed(ours.layout.size), normaliser)
-    assert type(actor) is mlp_tensorflow.TensorFlowActor
+    assert type(actor) is mlp_tensorflow.TensorFlowMLP
     actions = actor.act(observations())
     expected = theirs.bind(perturbed(ours.layout.size), normaliser).act(observations())
     assert (actions.shape, actions.dtype) == (expected.shape, expected.dtype)
@@ -93,7 +93,7 @@ def test_rows_kept_act_as_before_to_the_last_bit() -> None:
 
 def test_one_trace_serves_all_stacks() -> None:
     network = policy("tensorflow", "box", hidden=(3,))
-    compiled = mlp_tensorflow.compiled("tanh", network.layers.widths, False)
+    compiled = mlp_tensorflow.compiled_mlp("tanh", network.layers.widths, False)
     for rows in (2, 5, 1):
         network.bind(perturbed(network.layout.size, rows), None).act(observations(rows))
     assert compiled.experimental_get_tracing_count() == 1  # type: ignore[attr-defined]
@@ -103,7 +103,7 @@ def test_one_trace_serves_all_stacks() -> None:
 def test_one_thread_and_deterministic() -> None:
     done = python(
         script("""
-        from hpc_es.policies.networks.tensorflow_setup import tensorflow
+        from hpc_es.policies.networks.tensorflow_actors import tensorflow
         tf = tensorflow()
         from tensorflow.python.framework import config
         print(tf.config.threading.get_intra_op_parallelism_threads(),

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.core.acting import PurePolicy
 from hpc_es.core.data import Box, Discrete, Spaces, flat_observations
+from hpc_es.core.policy import PurePolicy
 from hpc_es.policies import lstm, mlp
-from hpc_es.policies.networks.inputs import normalise, normalised
+from hpc_es.policies.networks.heads import normalise, normalised
 from tests.populations import explicit
 
 BOX = Box(np.array([-1, -0.5], np.float32), np.array([1, 0.25], np.float32))

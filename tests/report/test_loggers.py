@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from hpc_es.config.sections import Mlflow, Report
+from hpc_es.config.schema import Mlflow, Report
 from hpc_es.config.warnings import warnings_of
-from hpc_es.report.loggers.contract import LoggedRun, Started, flat, metrics, tag
-from hpc_es.report.loggers.loggers import Loggers
+from hpc_es.report.loggers.loggers import LoggedRun, Loggers, Started, flat, metrics, tag
 from hpc_es.storage import metrics_log
 from hpc_es.storage.metrics_log import Row
 from tests import runs

@@ -11,7 +11,7 @@ import pytest
 
 from hpc_es import cli
 from hpc_es.core.errors import UserError
-from hpc_es.report import heatmap, programs
+from hpc_es.programs import table as table_module
 
 
 def row(
@@ -53,7 +53,7 @@ def made(tmp_path: Path) -> Path:
 
 def test_the_table(made: Path) -> None:
     """add by ga: 2 of 3, (100 + 1000 + 400) / 3 = 500; reverse comes first, as in the paper; others last."""
-    assert programs.table_text(programs.read_table([made])) == (
+    assert table_module.table_text(table_module.read_table([made])) == (
         "task               ga-1K            rand-1K\n"
         "reverse            2* [0.00, 1000]\n"
         "add                3 [0.67, 500]    3 [1.00, 11]\n"
@@ -61,7 +61,7 @@ def test_the_table(made: Path) -> None:
         "mean success rate  0.33             0.50\n"
         "* repetitions are missing\n"
     )
-    cell = programs.read_table([made]).cells["add", "ga-1K"]
+    cell = table_module.read_table([made]).cells["add", "ga-1K"]
     assert (cell.success_npe, cell.missing) == (250.0, 0)
 
 
@@ -77,9 +77,9 @@ def test_what_a_limit_leaves(made: Path, capsys: pytest.CaptureFixture[str]) -> 
         "mean success rate  0.17            0.50\n"
         "* repetitions are missing\n"
     )
-    assert "ga-1K (150 NPE)" in programs.as_csv(programs.read_table([made], 150))
+    assert "ga-1K (150 NPE)" in table_module.as_csv(table_module.read_table([made], 150))
     with pytest.raises(UserError, match="repetition 1 gave up after 1000 programs"):
-        programs.read_table([made], 1001)
+        table_module.read_table([made], 1001)
     with pytest.raises(SystemExit, match="2"):
         cli.main(["program-table", "--npe-limit", "0", str(made)])
 
@@ -87,7 +87,7 @@ def test_what_a_limit_leaves(made: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_the_best_rewards(tmp_path: Path) -> None:
     run(tmp_path / "a", *(row(i, False, 1000, best_reward=reward) for i, reward in enumerate((0.2, 0.3, 0.1))))
     run(tmp_path / "b", row(0, True, 3, "rand-1K", best_reward=0.98765))
-    assert programs.table_text(programs.read_table([tmp_path]), rewards=True) == (
+    assert table_module.table_text(table_module.read_table([tmp_path]), rewards=True) == (
         "task  ga-1K    rand-1K\nadd   3 0.200  1* 0.988\n* repetitions are missing\n"
     )
 
@@ -99,18 +99,18 @@ def test_repetitions_with_a_cycle_of_tasks(tmp_path: Path) -> None:
         rows = [row(i, True, 10, task=name, repetitions=5, seed=seed) for i, name in enumerate(names)]
         run(tmp_path / str(seed), *rows[: 5 - seed])
         (tmp_path / str(seed) / "config.yaml").write_text("task: {kind: programs, cycle: [add, echo, echo]}\n")
-    cells = programs.read_table([tmp_path]).cells
+    cells = table_module.read_table([tmp_path]).cells
     assert {task: (len(cell.rows), cell.missing) for (task, _), cell in cells.items()} == {
         "add": (4, 0),
         "echo": (5, 1),
     }
     (tmp_path / "0" / "config.yaml").write_text("task: [1]\n")
     with pytest.raises(UserError, match="expected the config of a search for programs"):
-        programs.read_table([tmp_path])
+        table_module.read_table([tmp_path])
 
 
 def test_the_csv(made: Path) -> None:
-    lines = list(csv.reader(programs.as_csv(programs.read_table([made])).splitlines()))
+    lines = list(csv.reader(table_module.as_csv(table_module.read_table([made])).splitlines()))
     assert lines == [
         ["", "ga-1K (1000 NPE)", "", "", "rand-1K (1000 NPE)", "", ""],
         ["task", "reps", "success rate", "mean NPE", "reps", "success rate", "mean NPE"],
@@ -122,16 +122,16 @@ def test_the_csv(made: Path) -> None:
 
 def test_the_shortest_programs(made: Path) -> None:
     """Of correct ones only: ga's best program was none, so its first solutions count."""
-    assert programs.shortest(programs.read_table([made])) == (
+    assert table_module.shortest(table_module.read_table([made])) == (
         "reverse  none\nadd  +.  (2 characters, by ga-1K)\nzigzag  none\n"
     )
     best = row(0, True, 5, "simpl", task="echo", code_solution="+++.", best_correct=True, best_program=".", seed=1)
     run(made / "more", best)
-    assert ".  (1 characters, by simpl, R=0.500000)" in programs.shortest(programs.read_table([made / "more"]))
+    assert ".  (1 characters, by simpl, R=0.500000)" in table_module.shortest(table_module.read_table([made / "more"]))
 
 
 def test_directories_may_be_named_one_by_one(made: Path) -> None:
-    assert programs.read_table([made / "c", made / "a"]).algorithms == ["rand-1K", "ga-1K"]
+    assert table_module.read_table([made / "c", made / "a"]).algorithms == ["rand-1K", "ga-1K"]
 
 
 @pytest.mark.parametrize(
@@ -144,17 +144,17 @@ def test_directories_may_be_named_one_by_one(made: Path) -> None:
 def test_runs_that_do_not_fit(made: Path, more: dict[str, Any], text: str) -> None:
     run(made / "z", more)
     with pytest.raises(UserError, match=text):
-        programs.read_table([made])
+        table_module.read_table([made])
 
 
 def test_directories_without_searches(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected a run directory"):
-        programs.read_table([tmp_path / "none"])
+        table_module.read_table([tmp_path / "none"])
     with pytest.raises(UserError, match="expected finished searches for programs, found none"):
-        programs.read_table([tmp_path])
+        table_module.read_table([tmp_path])
     without = {name: value for name, value in row(0, True, 1).items() if name != "npe"}
     with pytest.raises(UserError, match="expected finished searches for programs, found none"):
-        programs.read_table([run(tmp_path / "es", without)])
+        table_module.read_table([run(tmp_path / "es", without)])
 
 
 def test_runs_that_are_not_finished_are_left_out_and_told(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,12 +163,12 @@ def test_runs_that_are_not_finished_are_left_out_and_told(made: Path, capsys: py
     assert cli.run(["program-table", str(made / "a"), str(made / "e")]) == 0
     assert capsys.readouterr().err == f"not finished yet, and left out: {made / 'e'}\n"
     with pytest.raises(UserError, match="e: expected finished searches for programs, found none"):
-        programs.read_table([made / "e"])
+        table_module.read_table([made / "e"])
 
 
 def test_the_picture_has_a_field_for_each_cell(made: Path) -> None:
-    table = programs.read_table([made])
-    ax = heatmap.figure(table).axes[0]
+    table = table_module.read_table([made])
+    ax = table_module.figure(table).axes[0]
     texts = {(round(text.get_position()[0]), round(text.get_position()[1])): text.get_text() for text in ax.texts}
     assert texts == {
         (0, 0): "0.00*\n1K NPE",
@@ -183,7 +183,7 @@ def test_the_picture_has_a_field_for_each_cell(made: Path) -> None:
 
 
 def test_short_numbers() -> None:
-    assert [heatmap.short(number) for number in (7, 999, 12_345, 20_000_000, 5e8)] == [
+    assert [table_module.short(number) for number in (7, 999, 12_345, 20_000_000, 5e8)] == [
         "7",
         "999",
         "12.3K",
@@ -196,7 +196,7 @@ def test_the_command(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     files = [str(tmp_path / "out.csv"), str(tmp_path / "out.png")]
     assert cli.run(["program-table", str(made), "--csv", files[0], "--picture", files[1]]) == 0
     shown = capsys.readouterr()
-    assert shown.out == programs.table_text(programs.read_table([made]))
+    assert shown.out == table_module.table_text(table_module.read_table([made]))
     assert all(f"{file} written" in shown.err for file in files)
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
     assert cli.run(["program-table", str(made), "--shortest"]) == 0

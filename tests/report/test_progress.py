@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_es.config.sections import Stop
+from hpc_es.config.schema import Stop
 from hpc_es.report import progress as module
 from hpc_es.report.progress import Progress, clock, number, on_terminal, seconds_left, split
 from hpc_es.storage.metrics_log import Number

@@ -14,13 +14,13 @@ import pytest
 
 import hpc_es
 from hpc_es import cli
+from hpc_es.bandits import regret
+from hpc_es.bandits.setting import setting
+from hpc_es.bandits.task import optimal_regret
 from hpc_es.config.yaml_text import override
 from hpc_es.core.errors import UserError
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.report import regret, regret_plot
 from hpc_es.report.saved_policy import Stored, stored
-from hpc_es.tasks.bandits.setting import setting
-from hpc_es.tasks.bandits.task import optimal_regret
 
 CONFIG: dict[str, Any] = {
     "name": "tiny",
@@ -53,7 +53,7 @@ def stubborn(preferred: tuple[float, float], *overrides: str) -> Stored:
     return dataclasses.replace(source, shared={**source.shared, "theta": theta})
 
 
-def of(found: regret.Report, agent: str) -> regret.Score:
+def of(found: regret.RegretReport, agent: str) -> regret.Score:
     return next(score for score in found.scores if score.agent == agent)
 
 
@@ -155,7 +155,7 @@ def test_tables_and_a_picture(tmp_path: Path, capsys: Any) -> None:
 
 def test_every_reference_has_a_colour() -> None:
     for distribution in ("easy", "restless", "gaussian", "eleven"):
-        assert set(regret.references(setting(distribution, 5))) <= set(regret_plot.REFERENCES)
+        assert set(regret.references(setting(distribution, 5))) <= set(regret.REFERENCES)
 
 
 @pytest.mark.parametrize(

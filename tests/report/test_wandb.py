@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from hpc_es.config.sections import Report
-from hpc_es.report.loggers.contract import LoggedRun
-from hpc_es.report.loggers.loggers import Loggers
+from hpc_es.config.schema import Report
+from hpc_es.report.loggers.loggers import LoggedRun, Loggers
 from hpc_es.storage import metrics_log
 from tests import runs
 

@@ -73,11 +73,11 @@ def test_a_signal_stops_all_ranks_with_a_checkpoint_and_75(
 
 FAULTS = {
     "import": ("sys.modules['gymnasium'] = None", "ModuleNotFoundError: import of gymnasium halted"),
-    "import before MPI": ("sys.modules['hpc_es.jobs.command'] = None", "ModuleNotFoundError: import of hpc_es."),
+    "import before MPI": ("sys.modules['hpc_es.api.job'] = None", "ModuleNotFoundError: import of hpc_es."),
     "MPI library": ("sys.modules['mpi4py'] = None", "there is no MPI library here"),
     "environment": ("import tests.trouble; tests.trouble.Rough.reset = fail", "ValueError: trouble on purpose"),
     "policy": (
-        "import hpc_es.policies.mlp.policy; hpc_es.policies.mlp.policy.MLP.bind = fail",
+        "import hpc_es.policies.mlp; hpc_es.policies.mlp.MLP.bind = fail",
         "ValueError: trouble on purpose",
     ),
 }

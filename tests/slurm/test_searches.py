@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from hpc_es.report import programs
+from hpc_es.programs import table
 from tests import runs
 from tests.harness import Job
 from tests.slurm.cluster import Cluster
@@ -37,7 +37,7 @@ def test_a_table_of_searches_carries_on(cluster: Cluster, shared: Path) -> None:
     plain = [sys.executable, "-m", "hpc_es.main", str(config), "--output", str(shared / "plain")]
     with Job(plain) as job:
         assert job.wait().status == 0
-    one, other = (programs.read_table([path]) for path in (run, shared / "plain"))
-    assert programs.as_csv(one) == programs.as_csv(other) and programs.shortest(one) == programs.shortest(other)
+    one, other = (table.read_table([path]) for path in (run, shared / "plain"))
+    assert table.as_csv(one) == table.as_csv(other) and table.shortest(one) == table.shortest(other)
     assert [len(one.cells[task, "tiny"].rows) for task in ("print", "reverse")] == [2, 2]
     assert not one.cells["reverse", "tiny"].missing

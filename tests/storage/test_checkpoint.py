@@ -25,7 +25,7 @@ from hpc_es.core.data import Arrays, State
 from hpc_es.core.errors import CheckpointError, RunError
 from hpc_es.storage import checkpoint
 from hpc_es.storage.checkpoint import Best, DamagedError, Snapshot, load, save
-from hpc_es.storage.checkpoint_store import Store, find
+from hpc_es.storage.checkpoint_directory import Store, find
 from hpc_es.storage.compare import differences, verify_restored
 
 ARRAYS: dict[str, Any] = {
@@ -393,7 +393,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from test_checkpoint import snapshot
 from hpc_es.core.errors import RunError
-from hpc_es.storage.checkpoint_store import Store
+from hpc_es.storage.checkpoint_directory import Store
 store = Store(Path(sys.argv[1]))
 store.save(snapshot(10))
 before = store.paths()[0].read_bytes()
@@ -471,7 +471,7 @@ from pathlib import Path
 import numpy as np
 sys.path.insert(0, sys.argv[2])
 from test_checkpoint import snapshot
-from hpc_es.storage.checkpoint_store import Store
+from hpc_es.storage.checkpoint_directory import Store
 store = Store(Path(sys.argv[1]), keep_last=2)
 while True:                      # a fresh run for each line: fork, so that only the first one pays for the imports
     line = sys.stdin.readline()
@@ -539,7 +539,7 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from test_checkpoint import snapshot
-from hpc_es.storage.checkpoint_store import Store
+from hpc_es.storage.checkpoint_directory import Store
 store = Store(Path(sys.argv[1]), keep_last=1)
 store.save(snapshot(10))
 store.save_best(snapshot(10))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc_es.core.errors import RunError
-from hpc_es.storage.evaluations_log import NAME, EvaluationsLog
+from hpc_es.storage.line_logs import EVALUATIONS, EvaluationsLog
 
 
 def rows(generation: int) -> list[tuple[int, float, list[float]]]:
@@ -19,7 +19,7 @@ def rows(generation: int) -> list[tuple[int, float, list[float]]]:
 def test_rows_have_every_bit(tmp_path: Path) -> None:
     log = EvaluationsLog(tmp_path, ["learning_rate", 'a,"b"'])
     log.write(3, rows(3))
-    header, first, second = list(csv.reader((tmp_path / NAME).open()))
+    header, first, second = list(csv.reader((tmp_path / EVALUATIONS).open()))
     assert header == ["generation", "job", "value", "learning_rate", 'a,"b"']
     assert first[:2] == ["3", "0"] and [float(cell) for cell in first[2:]] == [1 / 3, 0.1, -2e-300]
     assert second[2:] == ["nan", "3.0", "5e+22"]
@@ -39,13 +39,13 @@ def test_a_resumed_log_is_equal_to_one_never_stopped(tmp_path: Path) -> None:
     resumed.cut(lengths[0])
     for generation in (1, 2):
         resumed.write(generation, rows(generation))
-    assert (cut / NAME).read_bytes() == (straight / NAME).read_bytes()
+    assert (cut / EVALUATIONS).read_bytes() == (straight / EVALUATIONS).read_bytes()
 
 
 def test_a_new_run_clears_what_one_left_that_died_early(tmp_path: Path) -> None:
     EvaluationsLog(tmp_path, ["x0", "x1"]).write(0, rows(0))
     EvaluationsLog(tmp_path, ["x0", "x1"]).cut({})
-    assert not (tmp_path / NAME).exists()
+    assert not (tmp_path / EVALUATIONS).exists()
 
 
 def test_what_was_damaged_is_refused_before_it_is_cut(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_what_was_damaged_is_refused_before_it_is_cut(tmp_path: Path) -> None:
     lengths = log.lengths()
     for wrong, message in ((1, "bytes, but had"), (-1, "ends no line")):
         with pytest.raises(RunError, match=message):
-            log.cut({NAME: lengths[NAME] + wrong})
+            log.cut({EVALUATIONS: lengths[EVALUATIONS] + wrong})
     with pytest.raises(RunError, match="other columns"):
         EvaluationsLog(tmp_path, ["x0", "y"]).cut(lengths)
     assert log.lengths() == lengths
@@ -64,14 +64,14 @@ def test_a_missing_file_is_made_anew_with_a_warning(tmp_path: Path) -> None:
     log = EvaluationsLog(tmp_path, ["x0", "x1"])
     log.write(0, rows(0))
     lengths = log.lengths()
-    (tmp_path / NAME).unlink()
+    (tmp_path / EVALUATIONS).unlink()
     with pytest.warns(match="is missing: the evaluations before this resume are lost"):
         log.cut(lengths)
-    assert log.lengths() == lengths and (tmp_path / NAME).read_text().startswith("generation,job,value,x0,x1\n")
+    assert log.lengths() == lengths and (tmp_path / EVALUATIONS).read_text().startswith("generation,job,value,x0,x1\n")
 
 
 def test_switched_off_it_writes_nothing(tmp_path: Path) -> None:
     log = EvaluationsLog(tmp_path, [])
-    log.cut({NAME: 100})
+    log.cut({EVALUATIONS: 100})
     log.write(0, rows(0))
-    assert not (tmp_path / NAME).exists() and log.lengths() == {}
+    assert not (tmp_path / EVALUATIONS).exists() and log.lengths() == {}

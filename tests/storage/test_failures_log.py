@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpc_es.core.failures import LONGEST_DETAILS, Failure
-from hpc_es.storage.failures_log import MOST_KINDS, FailuresLog
+from hpc_es.storage.line_logs import MOST_KINDS, FailuresLog
 
 
 def test_each_kind_has_one_entry_over_restarts_too(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from hpc_es.core.errors import RunError
-from hpc_es.storage.log_columns import NAMES
-from hpc_es.storage.metrics_log import CSV, JSONL, MetricsLog, read_metrics
+from hpc_es.storage.metrics_log import CSV, JSONL, NAMES, MetricsLog, read_metrics
 
 # Facts 3.6: the 21 columns of the notebook's log.csv, in this order, under this house's names (T55).
 NOTEBOOK = {

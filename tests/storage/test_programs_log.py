@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hpc_es.core.errors import RunError
-from hpc_es.storage import programs_log
-from hpc_es.storage.programs_log import NAME, ProgramsLog, read_programs
+from hpc_es.programs import log as log_module
+from hpc_es.programs.log import NAME, ProgramsLog, read_programs
 
 
 def program(text: str, reward: float = 1.0) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, text: str, message: str) -> N
 def test_a_full_list_takes_better_programs_only_after_a_resume_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(programs_log, "MOST", 2)
+    monkeypatch.setattr(log_module, "MOST", 2)
     told: list[str] = []
     log = ProgramsLog(tmp_path, told.append)
     log.write([program("a", 0.5), program("b", 0.7), program("c", 0.6), program("d", 0.8)])

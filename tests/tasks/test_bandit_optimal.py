@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.core.errors import ConfigError, UserError
-from hpc_es.tasks.bandits.optimal import (
+from hpc_es.bandits.optimal import (
     choices_of_two_arms,
     optimal_regret,
     optimal_reward,
@@ -17,6 +16,7 @@ from hpc_es.tasks.bandits.optimal import (
     plan_of_eleven,
     values_of_arms,
 )
+from hpc_es.core.errors import ConfigError, UserError
 
 
 @pytest.mark.parametrize(  # T17, T19

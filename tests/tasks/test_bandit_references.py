@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpc_es.bandits.optimal import optimal_regret, optimal_reward
+from hpc_es.bandits.reference_agents import Seen, play, posterior_greedy, references
+from hpc_es.bandits.setting import setting
 from hpc_es.core.data import Array
-from hpc_es.tasks.bandits.optimal import optimal_regret, optimal_reward
-from hpc_es.tasks.bandits.references import Seen, play, posterior_greedy, references
-from hpc_es.tasks.bandits.setting import setting
 
 TWO = ("independent", "uniform", "easy", "medium", "hard")
 EPISODES = 10_000

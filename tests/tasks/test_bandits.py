@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from hpc_es.bandits import task as bandits
+from hpc_es.bandits.families import FAMILIES, Arms, family
+from hpc_es.bandits.setting import Inputs, Lockstep, generators, setting, slots
 from hpc_es.config.loading import validate
 from hpc_es.core.data import Array, Discrete
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.tasks.bandits import task as bandits
-from hpc_es.tasks.bandits.families import FAMILIES, Arms, family
-from hpc_es.tasks.bandits.setting import Inputs, Lockstep, generators, setting, slots
 from tests.toys import batch, nothing
 
 EPISODES = 4000

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpc_es.programs.brainfuck import packed
+from hpc_es.programs.compiled import FIRST_KEPT, pair, run
 from hpc_es.tasks.brainfuck import CHARACTERS, Result, Status, evaluate, execute
-from hpc_es.tasks.programs.brainfuck import packed
-from hpc_es.tasks.programs.compiled_brainfuck import FIRST_KEPT, pair, run
 
 Inputs = list[int]
 

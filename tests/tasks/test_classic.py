@@ -13,10 +13,10 @@ import hpc_es
 from hpc_es.config.loading import load
 from hpc_es.core.data import Array, Discrete, Spaces
 from hpc_es.core.errors import ConfigError
-from hpc_es.tasks.episodes.classic import choice, dynamics
-from hpc_es.tasks.episodes.classic.stepping import ClassicStepping
+from hpc_es.tasks.episodes import classic_control
+from hpc_es.tasks.episodes.classic_control import ClassicStepping
+from hpc_es.tasks.episodes.environment_backend import Running
 from hpc_es.tasks.episodes.gymnasium_stepping import GymnasiumStepping
-from hpc_es.tasks.episodes.stepping import Running
 from hpc_es.tasks.episodes.task import Episodes
 from tests import runs
 from tests.toys import episodes, played
@@ -161,7 +161,7 @@ def test_others_are_stepped_by_gymnasium_without_a_word() -> None:
 
 def stepped(env_id: str, state: list[float], action: Any) -> tuple[list[float], float, bool]:
     """State, reward and end of one step of the dynamics."""
-    made = choice.KINDS[choice._name(gymnasium.make(env_id))](gymnasium.make(env_id).unwrapped)
+    made = classic_control.KINDS[classic_control._name(gymnasium.make(env_id))](gymnasium.make(env_id).unwrapped)
     found = made.step(np.array(state)[:, None], np.array([action]))
     over = found.terminated is not None and bool(found.terminated[0])
     return found.state[:, 0].tolist(), float(np.broadcast_to(found.rewards, 1)[0]), over
@@ -186,7 +186,7 @@ def test_a_car_that_arrives() -> None:
 def test_an_episode_that_ended_leaves_the_others_alone() -> None:
     """Of three jobs the first and the last run on."""
     bare = gymnasium.make("CartPole-v1").unwrapped
-    stepping = ClassicStepping(dynamics.CartPole(bare), 2)
+    stepping = ClassicStepping(classic_control.CartPole(bare), 2)
     observations, rewards = np.zeros((3, 4), np.float32), np.zeros(3)
     with stepping.chunk([1, 2, 3]):
         for job in range(3):

@@ -13,7 +13,7 @@ from hpc_es.config.loading import validate
 from hpc_es.core.data import Box, Discrete, flat_observations
 from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.episodes import environments
-from hpc_es.training.build import build_searched
+from hpc_es.training.build import build_task
 from tests.harness import python, script
 from tests.toys import episodes, lifetime, played
 
@@ -136,7 +136,7 @@ def test_the_remedy_says_how_many_observations_and_parameters_it_makes() -> None
     """Images of 8 x 8 x 3, and two layers of 64: (192 + 1) 64 + (64 + 1) 64 + (64 + 1) 2."""
     task = {"env_id": f"{TOYS}Strange-v0", "env_kwargs": {"observations": "image"}}
     with pytest.raises(ConfigError) as told:
-        build_searched(validate({"task": task}))
+        build_task(validate({"task": task}))
     assert "which makes 192 observations and a policy of 16,642 parameters" in str(told.value)
     assert "ResizeObservation': {shape: [42, 42]}" in str(told.value)
 

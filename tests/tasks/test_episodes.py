@@ -11,8 +11,8 @@ import pytest
 
 from hpc_es.core.data import Box, Outcome, Spaces
 from hpc_es.core.errors import ConfigError, RunError
-from hpc_es.policies.mlp import policy as mlp
-from hpc_es.tasks.episodes.action_noise import NOISE_STEPS
+from hpc_es.policies import mlp
+from hpc_es.tasks.episodes.rollout import NOISE_STEPS
 from hpc_es.tasks.episodes.task import Episodes, Options, build
 from tests import toys
 from tests.populations import centre, population

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_es.tasks.programs.hill_climb import BLOCKS, score
+from hpc_es.programs.shorten import BLOCKS, score
 
 
 def path(names: str, *more: int) -> list[int]:

@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from hpc_es.config.sections import Reduction
+from hpc_es.config.schema import Reduction
 from hpc_es.core.data import ROW, without_info
 from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.episodes.infos import number

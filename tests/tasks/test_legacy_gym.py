@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpc_es.api.train import train
 from hpc_es.core.errors import ConfigError
-from hpc_es.jobs.library import train
 from hpc_es.tasks.episodes import environments
-from hpc_es.tasks.episodes.probe import differences
+from hpc_es.tasks.episodes.environments import differences
 
 pytest.importorskip("gym", reason="the old gym is not installed here: make test-gym")
 

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 import pytest
 
-from hpc_es.tasks.episodes.mujoco import choice
+from hpc_es.tasks.episodes.mujoco import compatibility
 from tests.tasks.mujoco_traces import by_gymnasium, difference, is_reset, natively
 
 pytest.importorskip("mujoco")
@@ -90,7 +90,7 @@ IDS = [f"{name}-{'-'.join(options)}" for name, options in CASES]
 UNUSED = {"uph_cost_weight"}
 
 
-@pytest.mark.parametrize("name", choice.FILES)
+@pytest.mark.parametrize("name", compatibility.MODELS)
 def test_a_thousand_steps_with_resets(name: str) -> None:
     """Four environments in lockstep, 250 steps each; actions go half again beyond their bounds."""
     given = f"{name}-v5", {"max_episode_steps": 60}, 4, 250, 1.5
@@ -122,9 +122,13 @@ def test_every_option(name: str, options: dict[str, Any]) -> None:
 
 def test_every_option_of_gymnasium_is_compared() -> None:
     """All keywords of the eleven classes, but those of the picture and the model."""
-    for name in choice.FILES:
+    for name in compatibility.MODELS:
         environment = gymnasium.make(f"{name}-v5", disable_env_checker=True)
-        known = choice._options(environment).keys() - {*choice.UNSEEN, "default_camera_config", "xml_file"}
+        known = compatibility._options(environment).keys() - {
+            *compatibility.UNSEEN,
+            "default_camera_config",
+            "xml_file",
+        }
         compared = {option for options in OPTIONS[name] for option in options} - {"max_episode_steps"}
         assert compared == known, name
 

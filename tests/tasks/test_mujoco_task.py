@@ -16,9 +16,9 @@ import hpc_es
 from hpc_es.config.loading import load
 from hpc_es.core.data import Outcome
 from hpc_es.core.errors import ConfigError
-from hpc_es.policies.mlp import policy as mlp
+from hpc_es.policies import mlp
 from hpc_es.tasks.episodes.gymnasium_stepping import GymnasiumStepping
-from hpc_es.tasks.episodes.mujoco import choice
+from hpc_es.tasks.episodes.mujoco import compatibility
 from hpc_es.tasks.episodes.mujoco.stepping import MujocoStepping
 from hpc_es.tasks.episodes.task import Episodes
 from tests import runs
@@ -37,7 +37,7 @@ def is_native(task: Episodes) -> bool:
 # The choice.
 
 
-@pytest.mark.parametrize("name", choice.FILES)
+@pytest.mark.parametrize("name", compatibility.MODELS)
 def test_every_environment_is_stepped_natively(name: str) -> None:
     task = episodes(f"{name}-v5")
     assert is_native(task)

@@ -12,10 +12,9 @@ import pytest
 
 from hpc_es.core.data import Array
 from hpc_es.core.errors import ConfigError
-from hpc_es.tasks.episodes import environments, native_backend
-from hpc_es.tasks.episodes.classic import choice as classic
-from hpc_es.tasks.episodes.classic import dynamics
-from hpc_es.tasks.episodes.mujoco import choice as mujoco
+from hpc_es.tasks.episodes import classic_control, environments, native_backend
+from hpc_es.tasks.episodes import classic_control as classic
+from hpc_es.tasks.episodes.mujoco import compatibility as mujoco
 from hpc_es.tasks.native_differences import differences
 from tests.toys import episodes
 
@@ -45,7 +44,7 @@ def test_versions_other_than_those_of_the_tests_are_native_too(monkeypatch: pyte
     assert isinstance(task.stepping(), classic.ClassicStepping)
 
 
-@pytest.mark.parametrize("env_id", [*CLASSIC, *(f"{name}-v5" for name in mujoco.FILES)])
+@pytest.mark.parametrize("env_id", [*CLASSIC, *(f"{name}-v5" for name in mujoco.MODELS)])
 def test_all_kinds_of_ends_are_compared(env_id: str) -> None:
     """Episodes that end by themselves, where there are such, and by the limit; at least two resets of each row."""
     if env_id.endswith("v5"):
@@ -62,21 +61,21 @@ def test_all_kinds_of_ends_are_compared(env_id: str) -> None:
     assert native_backend.difference(environment, kind.stepping(environment), kind.TRIAL) == ""
 
 
-class LastBit(dynamics.Pendulum):
+class LastBit(classic_control.Pendulum):
     """A processor whose cosine has another last bit."""
 
     def observe(self, state: Array) -> tuple[Array, ...]:
         return np.nextafter(np.cos(state[0]).astype(np.float32), np.float32(2)), np.sin(state[0]), state[1]
 
 
-class OtherReward(dynamics.Pendulum):
-    def step(self, state: Array, actions: Array) -> dynamics.Step:
+class OtherReward(classic_control.Pendulum):
+    def step(self, state: Array, actions: Array) -> classic_control.Step:
         step = super().step(state, actions)
         return step._replace(rewards=np.nextafter(step.rewards, 1))
 
 
-class OtherEnd(dynamics.Pendulum):
-    def step(self, state: Array, actions: Array) -> dynamics.Step:
+class OtherEnd(classic_control.Pendulum):
+    def step(self, state: Array, actions: Array) -> classic_control.Step:
         return super().step(state, actions)._replace(terminated=state[1] > 3)
 
 
@@ -104,15 +103,15 @@ def test_another_last_bit_is_stepped_by_gymnasium(other: Any, text: str, monkeyp
 def test_a_mujoco_environment_with_another_last_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its control cost: one unit in the last place of a float64 reward."""
     pytest.importorskip("mujoco")
-    from hpc_es.tasks.episodes.mujoco import planar
+    from hpc_es.tasks.episodes.mujoco import models
 
-    step = planar.HalfCheetah.step
+    step = models.HalfCheetah.step
 
     def other(self: Any, s: Any, velocity: Any, actions: Array) -> Any:
         rewards, terminated = step(self, s, velocity, actions)
         return np.nextafter(rewards, 1), terminated
 
-    monkeypatch.setattr(planar.HalfCheetah, "step", other)
+    monkeypatch.setattr(models.HalfCheetah, "step", other)
     (notice,) = episodes("HalfCheetah-v5").notices
     assert "the reward is " in notice
     assert notice.endswith("; change that, or accept it by task.stepping: gymnasium")

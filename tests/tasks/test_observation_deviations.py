@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from hpc_es.core.data import Array, flat_observations
-from hpc_es.policies.networks.inputs import normalise
-from hpc_es.tasks.observation_deviations import Deviations
-from hpc_es.tasks.observation_sums import Sums
+from hpc_es.policies.networks.heads import normalise
+from hpc_es.tasks.observation_statistics import Deviations, Sums
 from tests.toys import batch
 
 STATES = np.array([[1, 2, 3], [2, 2, 5], [4, 2, -1], [7, 2, 0]], np.float32)

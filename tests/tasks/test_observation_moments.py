@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpc_es.tasks.observation_moments import Moments
+from hpc_es.tasks.observation_statistics import Moments
 
 
 def of(samples: np.ndarray) -> Moments:

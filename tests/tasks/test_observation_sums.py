@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpc_es.core.acting import Batch
 from hpc_es.core.data import Array, ObservationSpec, flat_observations
-from hpc_es.tasks.observation_deviations import ADDED, Deviations
-from hpc_es.tasks.observation_moments import Moments
-from hpc_es.tasks.observation_sums import Sums
+from hpc_es.core.policy import Batch
+from hpc_es.tasks.observation_statistics import ADDED, Deviations, Moments, Sums
 
 IMAGE = ObservationSpec((1, 2, 3), np.dtype(np.uint8))
 FIRST, SECOND = [[[200, 0, 7], [250, 4, 7]]], [[[210, 8, 7], [220, 0, 7]]]  # of one job: two pixels, three channels

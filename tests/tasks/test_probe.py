@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_es.tasks.episodes.probe import EPISODES, differences
+from hpc_es.tasks.episodes.environments import EPISODES, differences
 from tests.toys import Faulty, episodes
 
 

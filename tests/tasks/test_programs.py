@@ -11,11 +11,10 @@ from dataclasses import replace
 import pytest
 
 from hpc_es.core.errors import UserError
-from hpc_es.tasks.programs import rewards
-from hpc_es.tasks.programs.brainfuck import CHARACTERS
-from hpc_es.tasks.programs.coding_cases import TASKS
-from hpc_es.tasks.programs.known_programs import KNOWN
-from hpc_es.tasks.programs.task import PAPER, make_task
+from hpc_es.programs import coding_tasks
+from hpc_es.programs.brainfuck import CHARACTERS
+from hpc_es.programs.coding_cases import KNOWN, TASKS
+from hpc_es.programs.task import PAPER, make_task
 
 FINGERPRINTS = {
     "reverse": "f8680bc3d012",
@@ -209,11 +208,11 @@ def test_mistakes() -> None:
 
 
 def test_distances_by_hand() -> None:
-    assert rewards.absolute([1, 2, 4], [1, 2, 3], 5) == 1 - 1 / 15
-    assert rewards.modular_difference(13, 4, 5) == 1
-    assert rewards.logarithmic_distance([0], [4], 5) == pytest.approx(math.log(2) / math.log(4))
-    assert rewards.absolute([], [1, 2], 5) == 0.0
-    assert rewards.absolute([1, 1, 1, 1], [1], 5) == 1 - 15 / 5
-    assert rewards.absolute_modular([4], [0], 5) == 1 - 1 / 5
-    assert rewards.absolute_logarithmic([3, 3], [3], 5) == 0.0
-    assert rewards.logarithmic_distance([], [], 5) == 0.0
+    assert coding_tasks.absolute([1, 2, 4], [1, 2, 3], 5) == 1 - 1 / 15
+    assert coding_tasks.modular_difference(13, 4, 5) == 1
+    assert coding_tasks.logarithmic_distance([0], [4], 5) == pytest.approx(math.log(2) / math.log(4))
+    assert coding_tasks.absolute([], [1, 2], 5) == 0.0
+    assert coding_tasks.absolute([1, 1, 1, 1], [1], 5) == 1 - 15 / 5
+    assert coding_tasks.absolute_modular([4], [0], 5) == 1 - 1 / 5
+    assert coding_tasks.absolute_logarithmic([3, 3], [3], 5) == 0.0
+    assert coding_tasks.logarithmic_distance([], [], 5) == 0.0

@@ -11,9 +11,9 @@ import pytest
 
 from hpc_es.config.loading import load, validate
 from hpc_es.core.errors import ConfigError
-from hpc_es.tasks.programs import task as programs
-from hpc_es.tasks.programs.brainfuck import CHARACTERS
-from hpc_es.tasks.programs.task import NAMES, PAPER, Options, build
+from hpc_es.programs import task as programs
+from hpc_es.programs.brainfuck import CHARACTERS
+from hpc_es.programs.task import NAMES, PAPER, Options, build
 from tests.harness import ROOT
 from tests.toys import nothing
 
@@ -54,7 +54,7 @@ def test_without_numba_the_rows_are_the_same_and_it_is_said_once(
     some = ["".join(rng.choices(CHARACTERS, k=40)) for _ in range(70)]
     made = task(name="reverse")
     fast = made.evaluate(some, None, nothing).rows
-    monkeypatch.setitem(sys.modules, "hpc_es.tasks.programs.compiled_scores", None)
+    monkeypatch.setitem(sys.modules, "hpc_es.programs.compiled", None)
     programs.has_numba.cache_clear()
     try:
         with caplog.at_level(logging.WARNING):

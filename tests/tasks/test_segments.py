@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.actor_critic.episodes import Recorder
+from hpc_es.algorithms.actor_critic.episodes import EpisodeRecorder
 from hpc_es.core.data import ROW, Outcome, of_episodes
-from hpc_es.tasks.episodes.segments import Segments
+from hpc_es.tasks.episodes.partial_episodes import Segments
 from tests.toys import Faulty, Still, batch, episodes, lifetime, nothing, played
 
 
@@ -54,7 +54,7 @@ def test_what_goes_on_is_told_of_as_cut_off() -> None:
     """Survival observes (step, lifetime, 1): its state after the last step of the segment is at hand."""
     segments = episodes("Survival").segments()
     segment(segments, [2, 11], 5)
-    recorder = Recorder(Still(2), 2, 0)
+    recorder = EpisodeRecorder(Still(2), 2, 0)
     outcome = segments.play(recorder, dataclasses.replace(batch([3, 0]), on_step=recorder.on_step), 5, nothing)
     assert told(outcome) == [(4, 4, 4), (10, 5, 0)]
     found = recorder.trajectories(np.zeros(2, bool), 5)
@@ -68,7 +68,7 @@ def test_a_time_limit_ends_an_episode_in_its_segment_and_is_told_of_once() -> No
         segments = episodes("Survival", max_episode_steps=7).segments()
         if steps == 4:
             segment(segments, [40], 4)
-        recorder = Recorder(Still(1), 1, 0)
+        recorder = EpisodeRecorder(Still(1), 1, 0)
         outcome = segments.play(recorder, dataclasses.replace(batch([40]), on_step=recorder.on_step), steps, nothing)
         assert told(outcome) == [(7, length, 7)]
         assert np.argwhere(recorder.trajectories(np.zeros(1, bool)).cuts).tolist() == [[length, 0]]

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpc_es.tasks.programs.brainfuck import evaluate
-from hpc_es.tasks.programs.coding import make_task
-from hpc_es.tasks.programs.coding_cases import TASKS
-from hpc_es.tasks.programs.shorten import Judged, fresh_cases, judged
+from hpc_es.programs.brainfuck import evaluate
+from hpc_es.programs.coding_cases import TASKS
+from hpc_es.programs.coding_tasks import make_task
+from hpc_es.programs.shorten import Judged, fresh_cases, judged
 from tests.harness import ROOT
 
 

@@ -81,9 +81,9 @@ def test_final_observations_are_behaviours() -> None:
 def runs_task(env_id: str, **task: Any) -> Any:
     """The task of a validated config, as options within options have to be."""
     from hpc_es.config.loading import validate
-    from hpc_es.training.build import build_searched
+    from hpc_es.training.build import build_task
 
-    return build_searched(validate({"task": {"env_id": env_id, **task}})).task
+    return build_task(validate({"task": {"env_id": env_id, **task}})).task
 
 
 # Runs.

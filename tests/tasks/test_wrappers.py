@@ -10,8 +10,8 @@ import pytest
 from gymnasium import spaces
 
 import hpc_es
+from hpc_es.api.evaluate import Asked, evaluate, seeds
 from hpc_es.core.errors import ConfigError, UserError
-from hpc_es.jobs.evaluation import Asked, evaluate, seeds
 from hpc_es.report.saved_policy import stored
 from hpc_es.tasks.episodes.task import Options
 from hpc_es.tasks.episodes.wrappers import applied_wrappers

@@ -15,10 +15,10 @@ import pytest
 from hpc_es.core.data import Results, row_dtype
 from hpc_es.mpi.world import World
 from hpc_es.storage.metrics_log import read_metrics
-from hpc_es.training.alone import COMPARED, LONGEST_SECONDS, SPELL_SECONDS, TRIED_LESS, Alone
-from hpc_es.training.cutting import SHARED_SECONDS
+from hpc_es.training.chunking import SHARED_SECONDS
 from hpc_es.training.executors import HEADER, Evaluated
 from hpc_es.training.failure_reports import FailureReports
+from hpc_es.training.loop import COMPARED, LONGEST_SECONDS, SPELL_SECONDS, TRIED_LESS, Alone
 from tests import runs
 from tests.algorithms.stepping import KINDS
 from tests.harness import ROOT, mpiexec, script, start
@@ -33,7 +33,7 @@ class Clocked:
         parts: Any = SimpleNamespace(algorithm=None, row=row_dtype(), unit=1)
         self.alone = Alone(World("none"), parts, lambda: 0, FailureReports(World("none"), None))
         self.now = 100.0
-        monkeypatch.setattr("hpc_es.training.alone.time", SimpleNamespace(perf_counter=lambda: self.now))
+        monkeypatch.setattr("hpc_es.training.loop.time", SimpleNamespace(perf_counter=lambda: self.now))
 
     def after(self, was_alone: bool, seconds: float, evaluating: float = CHEAP) -> bool:
         """Whether the next generation is rank 0's, after one like this."""
@@ -117,7 +117,7 @@ SPELLS = """
     import hpc_es
     from hpc_es.algorithms.parts import covariance
     from hpc_es.mpi.connect import connect
-    from hpc_es.training.alone import Alone
+    from hpc_es.training.loop import Alone
     from hpc_es.training.executors import Executor
 
     left = [0]

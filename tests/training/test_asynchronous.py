@@ -21,7 +21,7 @@ from hpc_es.core.data import ROW, Chunk, Outcome, State
 from hpc_es.core.failures import Failure
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import guarded
-from hpc_es.mpi.work import GiveUp, Work
+from hpc_es.mpi.scheduler import GiveUp, Work
 
 class Toy:
     def ask(self, state, round, rows, fitness):

@@ -12,8 +12,8 @@ from hpc_es.core.data import CORRECT, SIGN_RETURN, Column, row_dtype
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Needs
 from hpc_es.mpi.world import World
-from hpc_es.tasks.programs.task import Programs
-from hpc_es.training.build import build_searched, cutting_of, parts
+from hpc_es.programs.task import Programs
+from hpc_es.training.build import build_task, cutting_of, parts
 
 SURVIVAL = {"kind": "episodes", "env_id": "tests.toys:Survival-v0"}
 PROGRAMS = {"kind": "programs", "name": "reverse"}
@@ -22,7 +22,7 @@ PROGRAMS = {"kind": "programs", "name": "reverse"}
 def told(**sections: Any) -> list[str]:
     """What is said of an experiment that does not fit, a line a problem."""
     with pytest.raises(ConfigError) as error:
-        build_searched(validate({"noise": {"table_size": 10_000}, **sections}))
+        build_task(validate({"noise": {"table_size": 10_000}, **sections}))
     return str(error.value).splitlines()
 
 
@@ -50,7 +50,7 @@ def test_a_task_that_the_algorithm_cannot_search_is_told_with_those_that_fit(
 def test_a_policy_is_for_tasks_in_which_one_acts() -> None:
     config = validate({"task": SURVIVAL, "algorithm": {"kind": "es"}})
     with pytest.raises(ConfigError, match="policy: is null, but a policy acts in the task 'episodes': expected one"):
-        build_searched(dataclasses.replace(config, policy=None))
+        build_task(dataclasses.replace(config, policy=None))
     lines = told(task=PROGRAMS, policy={"kind": "mlp"}, algorithm={"kind": "ga"}, stop={"target_return": 1.0})
     assert lines == [
         "policy: nothing acts in the task 'programs': expected null, or no such key",
@@ -62,7 +62,7 @@ def test_gradients_of_returns_do_not_go_with_a_fitness_of_its_own(monkeypatch: p
     monkeypatch.setattr(Programs, "fitness", lambda self, rows, carried: rows["correct"])
     (line,) = told(task=PROGRAMS, algorithm={"kind": "policy_gradient"})
     assert line.startswith("algorithm.kind: is 'policy_gradient', which follows gradients of returns, but the task")
-    build_searched(validate({"task": PROGRAMS, "algorithm": {"kind": "ga"}}))
+    build_task(validate({"task": PROGRAMS, "algorithm": {"kind": "ga"}}))
 
 
 def test_the_row_has_the_columns_of_the_problem_and_then_of_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,17 +73,17 @@ def test_the_row_has_the_columns_of_the_problem_and_then_of_the_strategy(monkeyp
     ):
         settings = {"noise": {"table_size": 10_000}, **sections, "algorithm": {"kind": algorithm}}
         config = validate(settings)
-        made = parts(config, World("none"), build_searched(config))
+        made = parts(config, World("none"), build_task(config))
         assert made.row == row_dtype((column,))
         is_noisy = algorithm == "es"
         needs = Needs(searches="vectors" if is_noisy else "programs", noise=is_noisy, columns=(own,))
         monkeypatch.setattr(f"hpc_es.algorithms.{algorithm}.NEEDS", needs)
-        assert parts(config, World("none"), build_searched(config)).row == row_dtype((column, own))
+        assert parts(config, World("none"), build_task(config)).row == row_dtype((column, own))
 
 
 @pytest.mark.parametrize(("kind", "cutting"), [("policy_gradient", "fixed"), ("ga", "one by one")])
 def test_chunks_that_give_gradients_are_cut_as_the_algorithm_asks(kind: str, cutting: str) -> None:
     """A sum of gradients has other bits where chunks follow the ranks."""
     config = validate({"task": PROGRAMS, "algorithm": {"kind": kind}})
-    assert cutting_of(config, build_searched(config).problem) == cutting
+    assert cutting_of(config, build_task(config).problem) == cutting
     assert config.depends_on_chunks() is (cutting == "fixed")

@@ -12,10 +12,9 @@ import pytest
 import hpc_es
 from hpc_es.core.data import Chunk, Results, State, cut, row_dtype
 from hpc_es.core.errors import RunError
-from hpc_es.training.chunk_plan import ChunkPlan
-from hpc_es.training.cutting import AS_ASKED, Cut, Plan, evaluation_size, recut
+from hpc_es.training.chunk_plan import ChunkPlan, told_idle
+from hpc_es.training.chunking import AS_ASKED, Cut, CutPlan, evaluation_size, recut
 from hpc_es.training.executors import HEADER, Evaluated, first_units
-from hpc_es.training.filling import told_idle
 
 
 def plan(
@@ -34,7 +33,7 @@ def plan(
     return ChunkPlan(config, parts, world, 10)
 
 
-def after(found: ChunkPlan, seconds: float, jobs: int = 64, parameters: int = 10, lengths: Any = (1, ())) -> Plan:
+def after(found: ChunkPlan, seconds: float, jobs: int = 64, parameters: int = 10, lengths: Any = (1, ())) -> CutPlan:
     """The plan after a generation in which each job took so many seconds."""
     headers = np.zeros(2, HEADER)
     headers["environment"] = seconds * jobs / 2
@@ -151,8 +150,8 @@ def test_the_longer_episodes_are_handed_out_first() -> None:
 
 
 def test_a_plan_is_sent_as_numbers() -> None:
-    sent = Plan(Cut(3, 2), 5, False)
-    assert Plan.of(sent.words()) == sent
+    sent = CutPlan(Cut(3, 2), 5, False)
+    assert CutPlan.of(sent.words()) == sent
 
 
 @pytest.mark.parametrize(
@@ -202,8 +201,8 @@ def test_jobs_that_change_each_other_are_refused_where_chunks_follow_the_ranks()
 def test_no_bit_depends_on_how_evaluations_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for seconds in (1e-9, 1e-5, 1.0):
-        monkeypatch.setattr("hpc_es.training.cutting.LARGEST_SECONDS", seconds)
-        monkeypatch.setattr("hpc_es.training.cutting.SMALLEST_SECONDS", seconds / 3)
+        monkeypatch.setattr("hpc_es.training.chunking.LARGEST_SECONDS", seconds)
+        monkeypatch.setattr("hpc_es.training.chunking.SMALLEST_SECONDS", seconds / 3)
         minimum = hpc_es.minimize(
             lambda x: float((x * x).sum()), np.ones(3), 0.5, algorithm="cma_es", max_evaluations=70
         )

@@ -9,7 +9,7 @@ import numpy as np
 from hpc_es.core.data import Chunk
 from hpc_es.core.failures import Failure
 from hpc_es.mpi.world import World
-from hpc_es.training.failure_reports import MOST_KINDS, FailureReports, Report
+from hpc_es.training.failure_reports import MOST_KINDS, FailureReport, FailureReports
 
 
 @dataclass
@@ -20,13 +20,13 @@ class Place:
     host: str
 
 
-def reports(rank: int, written: list[Report] | None = None) -> FailureReports:
+def reports(rank: int, written: list[FailureReport] | None = None) -> FailureReports:
     write = None if written is None else written.append
     return FailureReports(Place(rank, f"node{rank}"), write)  # type: ignore[arg-type]
 
 
 def test_each_rank_sends_each_kind_once_and_rank_0_writes_each_once_in_job_order() -> None:
-    written: list[Report] = []
+    written: list[FailureReport] = []
     first, second = reports(0, written), reports(1)
     first.note(3, Chunk(1, 8, 4), [Failure("a", "A", "trace", 1), Failure("a again", "A", "", 2)])
     second.note(3, Chunk(0, 0, 4), [Failure("a too", "A", "", 3), Failure("b", "B", "", 2)])
@@ -45,7 +45,7 @@ def test_there_is_a_limit_of_kinds() -> None:
 
 
 def test_collecting_on_one_rank_writes_and_forgets() -> None:
-    written: list[Report] = []
+    written: list[FailureReport] = []
     one = reports(0, written)
     one.note(0, Chunk(0, 5, 1, "evaluate"), [Failure("x", "X")])
     one.collect(World("none"))

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.parts.strategy import Strategy
-from hpc_es.core.data import Carried, Chunk, Float64, Outcome, Poll, Rows, State, cut, row_dtype
+from hpc_es.algorithms.common.strategy import Strategy
+from hpc_es.core.data import Chunk, Float64, Outcome, Poll, ProblemState, Rows, State, cut, row_dtype
 from hpc_es.core.errors import RunError
 from hpc_es.tasks.problem_defaults import ProblemDefaults
 from hpc_es.training.build import Parts
@@ -24,11 +24,11 @@ from tests.harness import mpiexec, script
 TOY = """
 import json
 import numpy as np
-from hpc_es.algorithms.parts.strategy import Strategy
-from hpc_es.core.data import Carried, Chunk, Column, Outcome, State, cut, row_dtype
+from hpc_es.algorithms.common.strategy import Strategy
+from hpc_es.core.data import ProblemState, Chunk, Column, Outcome, State, cut, row_dtype
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import guarded
-from hpc_es.mpi.work import Work
+from hpc_es.mpi.scheduler import Work
 from hpc_es.tasks.problem_defaults import ProblemDefaults
 from hpc_es.training.failure_reports import FailureReports
 from hpc_es.training.build import Parts
@@ -40,7 +40,7 @@ asked, measured = [], []
 
 class Relative(ProblemDefaults):
     def carried(self):
-        return Carried({"factor": np.array(1.0)}, {"of_rank_0": np.array(0)})
+        return ProblemState({"factor": np.array(1.0)}, {"of_rank_0": np.array(0)})
 
     def fitness(self, rows, carried):
         assert list(carried.shared) == ["factor"] and not carried.master
@@ -206,14 +206,14 @@ def rows_of(*returns: float) -> Rows:
 class Shorter(ProblemDefaults):
     """The fitness is minus the length, of a failed job too."""
 
-    def fitness(self, rows: Rows, carried: Carried) -> Any:
+    def fitness(self, rows: Rows, carried: ProblemState) -> Any:
         return -rows["length"]
 
 
 class Mean(ProblemDefaults):
     """One number for all jobs."""
 
-    def fitness(self, rows: Rows, carried: Carried) -> Any:
+    def fitness(self, rows: Rows, carried: ProblemState) -> Any:
         return rows["return_"].mean()
 
 

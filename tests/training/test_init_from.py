@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 from pathlib import Path
@@ -13,14 +12,13 @@ import numpy as np
 import pytest
 
 import hpc_es
-from hpc_es.config.kinds import module
+from hpc_es.config.registry import module
 from hpc_es.config.yaml_text import override
-from hpc_es.core.data import Array, Box, Carried, Float32, Spaces, State, flat_observations
+from hpc_es.core.data import Array, Box, Float32, ProblemState, Spaces, State, flat_observations
 from hpc_es.core.errors import UserError
-from hpc_es.policies.networks.keras_layers import normaliser_of, value_of
+from hpc_es.policies.networks.keras_models import MODELS, normaliser_of, value_of
 from hpc_es.storage.keras_file import is_keras_file, read_layers
-from hpc_es.tasks.observation_deviations import Deviations
-from hpc_es.tasks.observation_moments import Moments
+from hpc_es.tasks.observation_statistics import Deviations, Moments
 from hpc_es.tasks.policy_problems import carried_statistics
 from hpc_es.training.init_from import started_from
 from tests.trained import CONFIG, NORMALISED, run, snapshot
@@ -44,7 +42,7 @@ def state(size: int = 2, fill: float = 0.0, count: float = 0.0, **more: Any) -> 
     return State(int(fill), shared, master)
 
 
-CARRIED = Carried({"observation_mean": np.zeros(3, np.float32)}, {"observation_count": np.array(0.0)})
+CARRIED = ProblemState({"observation_mean": np.zeros(3, np.float32)}, {"observation_count": np.array(0.0)})
 
 
 def test_a_run_takes_the_theta_of_another_and_what_the_problem_has_learned_but_not_the_optimizer() -> None:
@@ -67,7 +65,7 @@ def test_what_only_one_of_both_has_stays_as_it_is() -> None:
 
 def test_statistics_of_another_kind_are_not_mixed() -> None:
     """The other run's mean and count without its sums would be neither its statistics nor ours."""
-    ours = Carried(CARRIED.shared, {**CARRIED.master, "observation_centre": np.zeros(3)})
+    ours = ProblemState(CARRIED.shared, {**CARRIED.master, "observation_centre": np.zeros(3)})
     begin = ours.added_to(State(0, {"theta": np.zeros(2, np.float32)}, {}))
     found = started_from(begin, state(fill=5.0, count=7.0), ours)
     assert found.theta.tolist() == [5, 5]
@@ -82,7 +80,7 @@ def test_what_a_run_counts_begins_anew() -> None:
 
 def test_a_run_without_statistics_takes_none() -> None:
     plain = State(0, {"theta": np.zeros(2, np.float32)}, {})
-    found = started_from(plain, state(fill=5.0, count=7.0), Carried())
+    found = started_from(plain, state(fill=5.0, count=7.0), ProblemState())
     assert (list(found.shared), list(found.master), found.theta.tolist()) == (["theta"], [], [5, 5])
 
 
@@ -225,7 +223,7 @@ def test_a_keras_model_of_another_network_is_refused(tmp_path: Path) -> None:
 def test_an_exported_policy_goes_on_as_it_was(suffix: str, tmp_path: Path) -> None:
     source, file = run(*REACH, *NORMALISED), tmp_path / f"policy{suffix}"
     policy = hpc_es.load_policy(source, "last")
-    build = importlib.import_module("hpc_es.policies.mlp.keras_model").model
+    build, _ = MODELS["mlp"]
     build(policy.policy, policy.source.theta, policy.source.normaliser).save(file)
     assert is_keras_file(file) and not is_keras_file(source / "checkpoints" / "best.h5")
     found = begun(tmp_path / "run", file, *NORMALISED)
@@ -236,14 +234,14 @@ def test_an_exported_policy_goes_on_as_it_was(suffix: str, tmp_path: Path) -> No
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
 def test_theta_value_and_normaliser_come_back_from_a_keras_file(kind: str, tmp_path: Path) -> None:
-    package, keras_model = module("policies", kind), importlib.import_module(f"hpc_es.policies.{kind}.keras_model")
+    package, (build, parameters) = module("policies", kind), MODELS[kind]
     policy = package.build(package.Options(hidden_dims=(4, 5)), Spaces(flat_observations(3), BOX))
     rng = np.random.default_rng(0)
     theta, value = (rng.normal(size=size).astype(np.float32) for size in (policy.layout.size, 6))
     normaliser: tuple[Float32, Float32, float] = (np.float32([1, 2, 3]), np.float32([1, 0.1, np.inf]), 5.0)  # type: ignore[assignment,arg-type]
-    keras_model.model(policy, theta, normaliser, value=value).save(tmp_path / "model.keras")
+    build(policy, theta, normaliser, value=value).save(tmp_path / "model.keras")
     layers = read_layers(tmp_path / "model.keras")
-    np.testing.assert_allclose(keras_model.theta(policy, layers), theta, atol=1e-6)
+    np.testing.assert_allclose(parameters(policy, layers), theta, atol=1e-6)
     np.testing.assert_array_equal(value_of(layers), value)  # type: ignore[arg-type]
     for found, expected in zip(normaliser_of(layers) or (), normaliser[:2], strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-6)

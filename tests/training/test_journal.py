@@ -13,7 +13,7 @@ from hpc_es.core.data import ROW, Column, Results, State, row_dtype
 from hpc_es.core.errors import CheckpointError, RunError
 from hpc_es.storage.checkpoint import Snapshot, image_sha256, save
 from hpc_es.storage.results import digest
-from hpc_es.training.journal import Journal, Replay
+from hpc_es.training.recorder import UpdateJournal, UpdateReplay
 from hpc_es.training.replay import LearnedFrom
 
 
@@ -37,11 +37,11 @@ def snapshot_of(state: State) -> Snapshot:
     return Snapshot(state, {}, None, {}, "", "", {}, {}, {})
 
 
-def begun(directory: Path, generation: int, interval: int) -> Journal:
+def begun(directory: Path, generation: int, interval: int) -> UpdateJournal:
     """A journal after a whole checkpoint of this generation."""
     path = directory / f"checkpoint_{generation:010d}.h5"
     save(path, snapshot_of(state(generation)))
-    journal = Journal(interval)
+    journal = UpdateJournal(interval)
     journal.begin(path, snapshot_of(state(generation)))
     return journal
 
@@ -128,7 +128,7 @@ def test_another_state_than_before_ends_the_run(tmp_path: Path) -> None:
     journal = begun(tmp_path, 0, interval=5)
     journal.add(Results(rows(1.0), []), [])
     base, since = journal.since(state(1)) or pytest.fail("expected one")
-    replay = Replay(since, state(base), None)
+    replay = UpdateReplay(since, state(base), None)
     assert replay.is_due(state(0)) and not replay.is_due(state(1))
     replay.require_same(state(1))
     with pytest.raises(RunError, match=r"computed again since checkpoint_0000000000\.h5, is another"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpc_es.config.loading import validate
-from hpc_es.training.last_words import last_words
+from hpc_es.training.end_message import end_message
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_a_last_theta_that_did_better_is_told(best: float | None, final: float |
         best=None if best is None else SimpleNamespace(return_=best),
     )
     found = {} if final is None else {"final_return_mean": final}
-    line = last_words(
+    line = end_message(
         validate({"task": {"env_id": "CartPole-v1"}}), "finished", "stop.timesteps: 200000", 3, writer, found
     )
     work = "3 generations, 220,242 timesteps, 7 failed episodes"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpc_es.training.notices import QUIET, Notices
+from hpc_es.training.loop import QUIET, Notices
 
 
 def test_a_notice_is_said_once_and_again_after_it_was_not_due_for_long() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpc_es.training.rank_table import table_lines
+from hpc_es.training.run_writer import table_lines
 
 
 def test_few_are_told_one_by_one() -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpc_es.core.errors import ConfigError
-from hpc_es.tuning.check import check
-from hpc_es.tuning.plan import Plan, load
+from hpc_es.tuning.plan import TuningPlan, check, load
 from tests.runs import TINY
 
 GRID = "base: tiny.yaml\nspace: {algorithm.sigma: [0.1, 0.2]}\n"
@@ -176,7 +175,7 @@ def test_a_base_that_no_trial_can_be_made_of(old: str, new: str, said: str, tmp_
 
 
 def test_the_identity_is_all_that_results_depend_on(tmp_path: Path) -> None:
-    plans: list[Plan] = [
+    plans: list[TuningPlan] = [
         load(written(tmp_path, GRID)),
         load(written(tmp_path, GRID), ["algorithm.sigma=0.1"]),
         load(written(tmp_path, GRID + "repetitions: 2\n")),

@@ -13,8 +13,8 @@ import yaml
 from hpc_es import cli
 from hpc_es.config.loading import load
 from hpc_es.core.errors import UserError
-from hpc_es.tuning.picture import figure
 from hpc_es.tuning.report import read_report
+from hpc_es.tuning.report_files import figure
 from hpc_es.tuning.table import freeze
 from hpc_es.tuning.trial import Trial
 from tests.runs import TINY

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from hpc_es.storage.shard import Shard
-from hpc_es.tuning.sampling import digits, grid, grid_size, random, table
-from hpc_es.tuning.space import parse_space
+from hpc_es.tuning.space import digits, grid, grid_size, parse_space, random, table
 
 PG = {"lr": [1e-5, 1e-4, 1e-3], "entropy_beta": [0.005, 0.01, 0.05, 0.10]}
 GA = {

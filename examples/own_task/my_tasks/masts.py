@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from hpc_es.extend import (
-    Carried,
     Count,
     Float64,
     Jobs,
@@ -15,6 +14,7 @@ from hpc_es.extend import (
     Outcome,
     Poll,
     Population,
+    ProblemState,
     Purpose,
     VectorProblemDefaults,
     VectorTask,
@@ -46,7 +46,7 @@ class Placement(VectorProblemDefaults):
         """Return positions in the middle of town."""
         return rng.normal(0.0, 0.1, self.size)
 
-    def evaluate(self, population: Population, jobs: Jobs, carried: Carried, poll: Poll) -> Outcome:
+    def evaluate(self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll) -> Outcome:
         """Evaluate a chunk; `poll` between jobs lets rank 0 answer other ranks."""
         rows = np.zeros(len(jobs), row_dtype(self.columns))
         rows["length"] = 1

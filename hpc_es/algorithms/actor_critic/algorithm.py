@@ -21,12 +21,20 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.algorithms.actor_critic.episodes import MEMORY, Recorder, Sampled, Trajectories, joined, of_bandits, payouts
+from hpc_es.algorithms.actor_critic.episodes import (
+    MEMORY,
+    EpisodeRecorder,
+    Sampled,
+    Trajectories,
+    bandit_trajectories,
+    joined,
+    payouts,
+)
+from hpc_es.algorithms.actor_critic.graph import Worker
 from hpc_es.algorithms.actor_critic.options import Options
-from hpc_es.algorithms.actor_critic.segments import Worker
-from hpc_es.algorithms.parts import gradient, optimizers
-from hpc_es.algorithms.parts.strategy import Strategy
-from hpc_es.core.acting import Actor, Batch, Policy
+from hpc_es.algorithms.common import gradient, optimizers
+from hpc_es.algorithms.common.strategy import Strategy
+from hpc_es.bandits.setting import Setting
 from hpc_es.core.data import (
     EPISODE_LENGTH,
     INFO,
@@ -48,8 +56,8 @@ from hpc_es.core.data import (
 from hpc_es.core.errors import UserError
 from hpc_es.core.interfaces import Needs, TrajectoryProblem
 from hpc_es.core.keys import Purpose
+from hpc_es.core.policy import Actor, Batch, Policy
 from hpc_es.core.population import unperturbed
-from hpc_es.tasks.bandits.setting import Setting
 
 NEEDS = Needs(
     searches="trajectories",
@@ -80,7 +88,7 @@ class ActorCritic(Strategy):
         episodes: int64[], if update_every is set; episodes that have ended so far
         timesteps: int64[], if entropy.timesteps is set; timesteps so far
     State, master:
-        those of `hpc_es.algorithms.parts.optimizers.initial_slots`
+        those of `hpc_es.algorithms.common.optimizers.initial_slots`
     """
 
     options: Options
@@ -98,7 +106,7 @@ class ActorCritic(Strategy):
 
     def initial(self) -> State:
         """theta from the policy; the value's column has length 1, its bias is 0."""
-        from hpc_es.policies.networks.initial import normalised_columns
+        from hpc_es.policies.networks.layers import normalised_columns
 
         theta = self.policy.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS))
         rng = self.keys.generator(Purpose.INITIAL_PARAMETERS, index=1)
@@ -116,9 +124,9 @@ class ActorCritic(Strategy):
         return counts
 
     def _network(self) -> Any:
-        from hpc_es.policies.differentiable import Network
+        from hpc_es.policies.networks.differentiable import DifferentiableNetwork
 
-        network = Network.of(self.policy)
+        network = DifferentiableNetwork.of(self.policy)
         assert network
         return network
 
@@ -165,14 +173,14 @@ class ActorCritic(Strategy):
         seconds = {"environment": environment, "policy": policy, "policy_calls": float(trials)}
         arrays = self._arrays(slope, sums)
         if self.keeps_samples:
-            arrays |= self._sample(of_bandits(setting.inputs, actions.numpy(), rewards.numpy()))
+            arrays |= self._sample(bandit_trajectories(setting.inputs, actions.numpy(), rewards.numpy()))
         return Outcome(rows, arrays, seconds)
 
     def _episodes(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
         from hpc_es.algorithms.actor_critic.graph import episodes_graph
 
         actor = Sampled(self.policy, state.theta, self._uniforms(state, chunk))
-        recorder = Recorder(actor, chunk.jobs, self.problem.spaces.actions.start)  # type: ignore[union-attr]
+        recorder = EpisodeRecorder(actor, chunk.jobs, self.problem.spaces.actions.start)  # type: ignore[union-attr]
         outcome = self.problem.play(recorder, self._batch(state, chunk, recorder.on_step), poll)
         if recorder.is_empty:
             return replace(outcome, arrays=self._no_arrays(state))
@@ -185,7 +193,7 @@ class ActorCritic(Strategy):
         from hpc_es.algorithms.actor_critic.graph import segments_graph
 
         actor = Sampled(self.policy, state.theta, self._uniforms(state, chunk))
-        recorder = Recorder(actor, chunk.jobs, self.problem.spaces.actions.start)  # type: ignore[union-attr]
+        recorder = EpisodeRecorder(actor, chunk.jobs, self.problem.spaces.actions.start)  # type: ignore[union-attr]
         memory = self._worker.memory
         outcome = self._worker.play(actor, recorder, self._batch(state, chunk, recorder.on_step), steps, poll)
         if recorder.is_empty:

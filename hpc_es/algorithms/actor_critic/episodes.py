@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.acting import Actor, Policy
+from hpc_es.bandits.setting import Draws, Inputs
 from hpc_es.core.data import Array, Discrete, Float32, Float64
+from hpc_es.core.policy import Actor, Policy
 from hpc_es.core.population import unperturbed
-from hpc_es.tasks.bandits.setting import Draws, Inputs
 
-Memory = list[Float32]  # of a recurrent policy: h and c of each layer, float32[rows, 2, units]
+ArrayMemory = list[Float32]  # of a recurrent policy: h and c of each layer, float32[rows, 2, units]
 
 MEMORY = "memory/"  # before the number of a layer, among the arrays of a sample
 
@@ -75,13 +75,13 @@ class Sampled:
         """A new episode begins; the random numbers go on."""
         self._actor.restart(row)
 
-    def memory(self) -> Memory:
+    def memory(self) -> ArrayMemory:
         """Return what a recurrent policy remembers, h and c of each layer."""
         actor: Any = self._actor
-        memory: Memory = actor.memory()
+        memory: ArrayMemory = actor.memory()
         return memory
 
-    def remember(self, memory: Memory) -> None:
+    def remember(self, memory: ArrayMemory) -> None:
         """Take over what a recurrent policy remembered in an earlier batch."""
         actor: Any = self._actor
         actor.remember(memory)
@@ -102,7 +102,7 @@ class Trajectories:
         return self.inputs, self.actions, self.rewards, self.lives, self.cuts
 
 
-def of_bandits(inputs: Inputs, actions: Array, rewards: Float32) -> Trajectories:
+def bandit_trajectories(inputs: Inputs, actions: Array, rewards: Float32) -> Trajectories:
     """Return whole episodes of bandits with these actions and rewards, [trials, episodes]."""
     seen = [inputs.first(actions.shape[1])]
     seen += [inputs.after(t, actions[t].astype(np.int64), rewards[t]) for t in range(len(actions) - 1)]
@@ -123,7 +123,7 @@ def joined(samples: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     return whole
 
 
-class Recorder:
+class EpisodeRecorder:
     """An actor that records the steps of its episodes, one a job."""
 
     def __init__(self, actor: Actor, jobs: int, first_action: int) -> None:

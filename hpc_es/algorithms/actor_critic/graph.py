@@ -1,4 +1,16 @@
-"""The compiled parts of the actor-critic: its loss with the gradient, and whole episodes of bandits.
+"""What an actor-critic learns from: discounted returns and advantages (GAE, Schulman et al. 2016, arXiv:1506.02438).
+
+    R_t = sum_{k >= t} g^(k-t) r_k
+    d_t = r_t + g v_{t+1} - v_t                    with v = 0 after the last step
+    A_t = sum_{k >= t} (g l)^(k-t) d_k             = R_t - v_t where l is 1
+
+The value b of a state that an episode was cut off in is a reward of g b that comes with its last step: R and A are then
+those of an episode that goes on and gets b in all. Arrays are [steps, ...]; `xp` is NumPy or TensorFlow.
+
+
+What a rank keeps between updates in the middle of an episode (A3C): its environments and its policy's memory.
+
+The compiled parts of the actor-critic: its loss with the gradient, and whole episodes of bandits.
 
     L = sum_t [ -log pi(a_t) A_t  +  value_weight (V_t - R_t)^2  -  beta H(pi_t) ]
 
@@ -8,15 +20,67 @@ over the steps of all episodes; R and A are constants. The caller divides by the
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpc_es.algorithms.parts.returns import later, targets
-from hpc_es.policies.differentiable import Network
-from hpc_es.policies.networks.lstm_tensorflow import Memory
-from hpc_es.policies.networks.tensorflow_setup import tensorflow
-from hpc_es.tasks.bandits.setting import SLOTS, Inputs
+import numpy as np
+
+from hpc_es.algorithms.actor_critic.episodes import ArrayMemory, EpisodeRecorder, Sampled
+from hpc_es.bandits.setting import SLOTS, Inputs
+from hpc_es.core.data import EPISODE_LENGTH, Outcome, Poll
+from hpc_es.core.errors import RunError
+from hpc_es.core.policy import Batch, Segments
+from hpc_es.policies.networks.differentiable import DifferentiableNetwork
+from hpc_es.policies.networks.tensorflow_actors import TensorMemory, tensorflow
+
+
+def later(x: Any, steps: int = 1, xp: Any = np) -> Any:
+    """x_{t + steps}, 0 after the last."""
+    steps = min(steps, x.shape[0])
+    return xp.pad(x[steps:], [[0, steps]] + [[0, 0]] * (len(x.shape) - 1))
+
+
+def discounted(x: Any, decay: float, xp: Any = np) -> Any:
+    """y_t = sum_{k >= t} decay^(k-t) x_k, of the shape of `x`, which is static; log2(steps) sums of shifted arrays."""
+    reach = 1  # y_t has the terms k < t + reach
+    while reach < x.shape[0]:
+        x = x + decay**reach * later(x, reach, xp)
+        reach *= 2
+    return x
+
+
+def targets(rewards: Any, values: Any, discount: float, gae_lambda: float, xp: Any = np) -> tuple[Any, Any]:
+    """R and A; where episodes end early both arguments are 0 after the end, and so are R and A."""
+    residuals = rewards + discount * later(values, 1, xp) - values
+    return discounted(rewards, discount, xp), discounted(residuals, discount * gae_lambda, xp)
+
+
+FAILURES_IN_A_ROW = 20  # updates in which every environment of the rank failed: this is no accident
+
+
+class Worker:
+    """One rank's environments, whose episodes go on from update to update, and what the policy remembers of them."""
+
+    def __init__(self, segments: Segments, memory_shapes: Sequence[tuple[int, int, int]]) -> None:
+        self._segments = segments
+        self._failures = 0  # updates in a row
+        self.memory: ArrayMemory = [np.zeros(shape, np.float32) for shape in memory_shapes]
+
+    def play(self, actor: Sampled, recorder: EpisodeRecorder, batch: Batch, steps: int, poll: Poll) -> Outcome:
+        """Run the environments on for so many steps, each with what it remembers; RunError where they always fail."""
+        if self.memory:
+            actor.remember(self.memory)
+        outcome = self._segments.play(recorder, batch, steps, poll)
+        failed = np.isnan(outcome.rows["return_"])
+        self._failures = self._failures + 1 if failed.all() else 0
+        if self._failures == FAILURES_IN_A_ROW:
+            text = f"every environment of a rank has failed in {self._failures} updates in a row, the last time by"
+            raise RunError(f"{text} {outcome.failures[-1].text}")
+        if self.memory:
+            goes_on = ~failed & (outcome.rows[EPISODE_LENGTH.name] == 0)
+            self.memory = [np.where(goes_on[:, None, None], held, np.float32(0)) for held in actor.memory()]
+        return outcome
 
 
 @dataclass(frozen=True)
@@ -31,7 +95,7 @@ class Loss:
 
 
 @functools.cache
-def episodes_graph(network: Network, loss: Loss) -> Callable[..., tuple[Any, Any]]:
+def episodes_graph(network: DifferentiableNetwork, loss: Loss) -> Callable[..., tuple[Any, Any]]:
     """Return the compiled (theta, value, beta, inputs, actions, rewards, lives, cuts) -> (gradient, sums).
 
     inputs [steps, rows, inputs], actions int [steps, rows], rewards [steps, rows], all 0 after an episode's end;
@@ -49,7 +113,7 @@ def episodes_graph(network: Network, loss: Loss) -> Callable[..., tuple[Any, Any
 
 
 @functools.cache
-def segments_graph(network: Network, loss: Loss) -> Callable[..., tuple[Any, Any]]:
+def segments_graph(network: DifferentiableNetwork, loss: Loss) -> Callable[..., tuple[Any, Any]]:
     """The same of segments of episodes: the compiled (theta, value, beta, memory, inputs, ...) -> (gradient, sums).
 
     memory has h and c of each layer, [rows, 2, units], before the first step; no gradient passes to it. cuts are 1 a
@@ -66,7 +130,9 @@ def segments_graph(network: Network, loss: Loss) -> Callable[..., tuple[Any, Any
 
 
 @functools.cache
-def bandits_graph(network: Network, loss: Loss, inputs: Inputs) -> Callable[..., tuple[Any, Any, Any, Any]]:
+def bandits_graph(
+    network: DifferentiableNetwork, loss: Loss, inputs: Inputs
+) -> Callable[..., tuple[Any, Any, Any, Any]]:
     """Return the compiled graph of whole episodes: (theta, value, beta, payouts, uniforms) -> (gradient, sums, actions,
     rewards).
 
@@ -87,7 +153,14 @@ def bandits_graph(network: Network, loss: Loss, inputs: Inputs) -> Callable[...,
 
 
 def learned(
-    tf: Any, network: Network, loss: Loss, theta: Any, value: Any, beta: Any, *episodes: Any, memory: Memory = ()
+    tf: Any,
+    network: DifferentiableNetwork,
+    loss: Loss,
+    theta: Any,
+    value: Any,
+    beta: Any,
+    *episodes: Any,
+    memory: TensorMemory = (),
 ) -> Any:
     """Return the gradient of theta and value, and the sums of the parts of the loss."""
     with tf.GradientTape() as tape:
@@ -99,7 +172,7 @@ def learned(
 
 def terms(
     tf: Any,
-    network: Network,
+    network: DifferentiableNetwork,
     loss: Loss,
     theta: Any,
     value: Any,
@@ -109,7 +182,7 @@ def terms(
     lives: Any,
     cuts: Any,
     *,
-    memory: Memory = (),
+    memory: TensorMemory = (),
 ) -> tuple[Any, Any, Any]:
     """Return the sums of -log pi A, of (V - R)^2 and of H."""
     logits, features = network(tf, theta, inputs, loss.unroll, memory)
@@ -134,7 +207,9 @@ def losses(
     return policy, squares, entropy
 
 
-def played(tf: Any, network: Network, inputs: Inputs, theta: Any, payouts: Any, uniforms: Any) -> tuple[Any, Any]:
+def played(
+    tf: Any, network: DifferentiableNetwork, inputs: Inputs, theta: Any, payouts: Any, uniforms: Any
+) -> tuple[Any, Any]:
     """Actions and rewards of whole episodes of bandits."""
     trials, rows, arms = payouts.shape
     memory = network.memory(tf, rows, theta.dtype)

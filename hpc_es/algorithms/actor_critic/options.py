@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from hpc_es.algorithms.parts import optimizers
+from hpc_es.algorithms.common import optimizers
 from hpc_es.config.options import Count, NonNegative, Positive, Probability, option, options
 from hpc_es.config.warnings import unused
-from hpc_es.core.acting import Policy
 from hpc_es.core.data import Box, Discrete
 from hpc_es.core.interfaces import TrajectoryProblem
+from hpc_es.core.policy import Policy
 
 
 @options
@@ -37,7 +37,7 @@ class Entropy:
 class Options:
     """`algorithm:` with `kind: actor_critic`."""
 
-    kind: Literal["actor_critic"] = option("the algorithm's module in hpc_es/algorithms", "actor_critic")
+    kind: Literal["actor_critic"] = option("name of the algorithm", "actor_critic")
     batch_size: Count = option("episodes an update; with update_every: environments of a rank, stepped together", 16)
     updates: Literal["synchronous", "asynchronous"] = option(
         "synchronous: all ranks share a batch; asynchronous: a batch a rank, followed as it comes", "synchronous"
@@ -101,9 +101,9 @@ def _instead(problem: TrajectoryProblem) -> str:
 
 
 def _policy_misfits(options: Options, policy: Policy) -> Iterator[tuple[str, str]]:
-    from hpc_es.policies.differentiable import Network
+    from hpc_es.policies.networks.differentiable import DifferentiableNetwork
 
-    network = Network.of(policy)
+    network = DifferentiableNetwork.of(policy)
     if network is None:
         yield "policy", f"is {type(policy).__name__}, whose gradient is not known: expected the kind 'lstm' or 'mlp'"
     elif not network.is_recurrent and options.unroll is not None:

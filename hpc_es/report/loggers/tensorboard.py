@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hpc_es.config.sections import Report
-from hpc_es.report.loggers.contract import LoggedRun, Started, Status, metrics, step
+from hpc_es.config.schema import Report
+from hpc_es.report.loggers.loggers import LoggedRun, Started, Status, metrics, step
 from hpc_es.storage.metrics_log import Row
 
 

@@ -12,9 +12,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from hpc_es.config.sections import Report, Wandb
-from hpc_es.core.places import config_directory
-from hpc_es.report.loggers.contract import LoggedRun, Started, Status, metrics, step
+from hpc_es.config.schema import Report, Wandb
+from hpc_es.core.paths import config_directory
+from hpc_es.report.loggers.loggers import LoggedRun, Started, Status, metrics, step
 from hpc_es.storage.metrics_log import Row
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from hpc_es.core.data import Array, Float64
 from hpc_es.core.quiet import quiet_stderr
+from hpc_es.tasks.episodes.environment_backend import Running, Stepped
 from hpc_es.tasks.episodes.environments import Environment
 from hpc_es.tasks.episodes.infos import numbers
-from hpc_es.tasks.episodes.stepping import Running, Stepped
 from hpc_es.tasks.timeouts import EpisodeTimeout, Watch
 
 

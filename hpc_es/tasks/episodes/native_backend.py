@@ -16,10 +16,10 @@ import gymnasium
 import numpy as np
 
 from hpc_es.core.data import Array, Float32
-from hpc_es.tasks.episodes.classic import choice as classic
+from hpc_es.tasks.episodes import classic_control as classic
+from hpc_es.tasks.episodes.environment_backend import ComparisonRun, NotNativeError, Running, Stepping
 from hpc_es.tasks.episodes.environments import Environment
-from hpc_es.tasks.episodes.mujoco import choice as mujoco
-from hpc_es.tasks.episodes.stepping import NotNativeError, Running, Stepping, Trial
+from hpc_es.tasks.episodes.mujoco import compatibility as mujoco
 from hpc_es.tasks.native_differences import differences
 
 NAMES = "the environments of MuJoCo and classic control"
@@ -102,7 +102,7 @@ class Line(NamedTuple):
     is_cut: bool = False
 
 
-def difference(environment: Environment, make: Callable[[int | None], Stepping], trial: Trial) -> str:
+def difference(environment: Environment, make: Callable[[int | None], Stepping], trial: ComparisonRun) -> str:
     """Return the first number that differs between native stepping and Gymnasium's, "" where all bits agree.
 
     Infos are not compared: native stepping has none, and what needs them is stepped by Gymnasium.
@@ -116,7 +116,7 @@ def difference(environment: Environment, make: Callable[[int | None], Stepping],
     return ""
 
 
-def _native(environment: Environment, stepping: Stepping, trial: Trial) -> tuple[list[list[Line]], Array]:
+def _native(environment: Environment, stepping: Stepping, trial: ComparisonRun) -> tuple[list[list[Line]], Array]:
     """Return the lines of each row, and the actions [steps, rows, ...].
 
     Every other step takes the rows in two groups, as if the others were over.

@@ -1,4 +1,6 @@
-"""A chunk's episodes in lockstep: all its environments take a step, then all its jobs choose the next action.
+"""Noise on the actions of training episodes.
+
+A chunk's episodes in lockstep: all its environments take a step, then all its jobs choose the next action.
 
 All actions of a step come from one stacked matrix product, so that the time goes into the simulator.
 """
@@ -13,17 +15,40 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpc_es.config.sections import Reduction
-from hpc_es.core.acting import Actor, Batch
+from hpc_es.config.schema import Reduction
 from hpc_es.core.data import BEHAVIOUR, INFO, SIGN_RETURN, Array, Column, Outcome, Poll, Spaces, row_dtype
 from hpc_es.core.errors import RunError
-from hpc_es.core.failures import Failure, of_error
-from hpc_es.tasks.episodes.action_noise import ActionNoise
+from hpc_es.core.failures import Failure, failure_from_error
+from hpc_es.core.policy import Actor, Batch
 from hpc_es.tasks.episodes.behaviour import Behaviour, End
+from hpc_es.tasks.episodes.environment_backend import Running, Stepped, Stepping
 from hpc_es.tasks.episodes.infos import EpisodeNumbers
-from hpc_es.tasks.episodes.stepping import Running, Stepped, Stepping
-from hpc_es.tasks.observation_sums import Sums
+from hpc_es.tasks.observation_statistics import Sums
 from hpc_es.tasks.timeouts import EpisodeTimeout
+
+NOISE_STEPS = 64  # drawn for so many steps at a time
+
+
+class ActionNoise:
+    """Normal noise on Box actions of training episodes, from each job's own generator."""
+
+    def __init__(self, batch: Batch, space: Any) -> None:
+        self._std = np.float32(batch.action_noise_std if batch.training else 0.0)
+        self._space = space
+        if self._std:
+            self._generators = [batch.action_noise(job) for job in range(len(batch.seeds))]
+            self._buffer = np.zeros((len(batch.seeds), NOISE_STEPS, len(space.low)), np.float32)
+
+    def added(self, actions: Array, jobs: list[int], live: list[int], number: int) -> Array:
+        """Return the actions of step `number` with noise, clipped again to the space."""
+        if not self._std:
+            return actions
+        at = number % NOISE_STEPS
+        if at == 0:
+            for row in live:
+                self._generators[jobs[row]].standard_normal(out=self._buffer[jobs[row]], dtype=np.float32)
+        noisy: Array = np.clip(actions + self._std * self._buffer[jobs, at], self._space.low, self._space.high)
+        return noisy
 
 
 class Played(Protocol):
@@ -194,7 +219,7 @@ class Rollout:
         job = self._jobs[row]
         if np.isnan(self._total_return[job]):  # told already, such as a NaN observation with a NaN reward
             return
-        failure = of_error(error, job)
+        failure = failure_from_error(error, job)
         self._failures.append(failure)
         if self._task.options.on_failed_episode == "abort":
             text = f"an episode failed and task.on_failed_episode is abort: job {job} of the chunk: {failure.text}"

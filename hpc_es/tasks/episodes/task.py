@@ -11,23 +11,22 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from hpc_es.config.foreign import is_installed, source_hash
 from hpc_es.config.options import Count, Positive, option, options
-from hpc_es.config.sections import NO_NUMBERS, Reduction
-from hpc_es.core.acting import Actor, Batch, Policy
+from hpc_es.config.schema import NO_NUMBERS, Reduction
+from hpc_es.config.user_kinds import is_installed, source_hash
 from hpc_es.core.data import Column, Outcome, Poll, behaviour, info_numbers
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Cutting, Offers, Searched
 from hpc_es.core.keys import Keys
+from hpc_es.core.policy import Actor, Batch, Policy
 from hpc_es.tasks.episodes import behaviour as behaviours
 from hpc_es.tasks.episodes import environments, native_backend
+from hpc_es.tasks.episodes.environment_backend import NotNativeError, Stepping
 from hpc_es.tasks.episodes.gymnasium_stepping import GymnasiumStepping
 from hpc_es.tasks.episodes.infos import never_given, random_episode
+from hpc_es.tasks.episodes.partial_episodes import Segments
 from hpc_es.tasks.episodes.rollout import Rollout
-from hpc_es.tasks.episodes.segments import Segments
-from hpc_es.tasks.episodes.stepping import NotNativeError, Stepping
-from hpc_es.tasks.episodes.vector_choice import Vectors
-from hpc_es.tasks.episodes.vector_stepping import VectorStepping
+from hpc_es.tasks.episodes.vector_stepping import Vectors, VectorStepping
 from hpc_es.tasks.policy_problems import (
     ObservationNormalization,
     PolicyProblem,
@@ -42,7 +41,7 @@ OFFERS = Offers(problems=("vectors", "trajectories"), policy=True, any_chunks=Tr
 class Options:
     """`task:` with `kind: episodes`."""
 
-    kind: Literal["episodes"] = option("the task's module in hpc_es/tasks", "episodes")
+    kind: Literal["episodes"] = option("name of the task", "episodes")
     env_id: str = option("a Gymnasium id, such as CartPole-v1 or module:Env-v0; an old gym id with the gym extra")
     env_kwargs: Mapping[str, Any] = option("keywords of the environment", default_factory=dict)
     max_episode_steps: Count | None = option("time limit in steps; null: the environment's own", None)

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, Literal
 from hpc_es.core.data import Float64
 from hpc_es.core.errors import RunError
 from hpc_es.core.failures import Failure, kind_of
-from hpc_es.tasks.functions.evaluator import Measured
+from hpc_es.tasks.functions.python_evaluator import Measured
 
 Mode = Literal["auto"] | bool
 
@@ -35,7 +35,7 @@ Entry = tuple[int, str]  # generation, and the key of what was evaluated
 Known = dict[Entry, Measured]
 
 
-class Journal:
+class EvaluationJournal:
     """The journal of one rank; without `failures`, what has failed is evaluated again."""
 
     def __init__(self, mode: Mode, identity: str, failures: bool = True) -> None:

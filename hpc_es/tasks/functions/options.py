@@ -1,16 +1,157 @@
-"""The options that the tasks `function` and `command` have in common."""
+"""Bounds of a search vector, and three ways to keep to them.
+
+What is evaluated is always inside the bounds. A vector that is inside already is kept to the last bit.
+
+
+From the vector that is searched to what the objective sees.
+
+Without named parameters both are the same, kept inside the bounds. Named parameters are searched from 0 to 1, each on a
+linear or a logarithmic scale between its `low` and `high`, so that one sigma fits them all.
+
+
+The options that the tasks `function` and `command` have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Literal
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
 
 from hpc_es.config.options import Count, Natural, NonNegative, Positive, option, options
-from hpc_es.tasks.functions.bounds import Bounds, Keep
-from hpc_es.tasks.functions.coordinates import Coordinates, Range, limits, named_coordinates
+from hpc_es.core.data import Float64
 from hpc_es.tasks.functions.journal import Mode
 
-Problem = tuple[str, str]
+Keep = Literal["clip", "reflect", "penalty"]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Each coordinate's limits, minus and plus infinity where there is none."""
+
+    low: Float64  # float64[size]
+    high: Float64  # float64[size]
+
+    def clipped(self, vectors: Float64) -> Float64:
+        """Return the nearest vectors inside, float64[..., size]."""
+        nearest: Float64 = np.clip(vectors, self.low, self.high)
+        return nearest
+
+    def reflected(self, vectors: Float64) -> Float64:
+        """Return the vectors folded at the bounds, as a ray between two mirrors, float64[..., size]."""
+        closed = np.isfinite(self.low) & np.isfinite(self.high)
+        width = np.where(closed, self.high - self.low, 1.0)
+        way = np.mod(vectors - np.where(closed, self.low, 0.0), 2 * width)
+        folded = np.where(closed, self.low, 0.0) + np.minimum(way, 2 * width - way)
+        open_side = np.where(vectors < self.low, 2 * self.low - vectors, 2 * self.high - vectors)
+        inside = (vectors >= self.low) & (vectors <= self.high)
+        return self.clipped(np.where(inside, vectors, np.where(closed, folded, open_side)))
+
+    def excess(self, vectors: Float64) -> Float64:
+        """Return the squared distance to the nearest vector inside, float64[...]; 0 inside."""
+        beyond: Float64 = vectors - self.clipped(vectors)
+        return np.asarray((beyond * beyond).sum(axis=-1))
+
+    def middle(self) -> Float64:
+        """Return the middle where both limits are there, else the number nearest to 0 that is inside."""
+        closed = np.isfinite(self.low) & np.isfinite(self.high)
+        with np.errstate(invalid="ignore"):
+            return np.where(closed, self.low + (self.high - self.low) / 2, self.clipped(np.zeros(len(self.low))))
+
+
+def kept(bounds: Bounds | None, how: Keep, vectors: Float64, weight: float = 1.0) -> tuple[Float64, Float64]:
+    """Return the vectors as they are evaluated, and what is added to the cost of each, float64[vectors].
+
+    `penalty` evaluates the nearest vector inside and adds `weight` times the squared distance to it. That is the form
+    of pycma's BoundPenalty; its weights follow the spread of the costs so far, here the weight is a constant, so that a
+    job's value depends on nothing but the job.
+    """
+    nothing = np.zeros(len(vectors))
+    if bounds is None:
+        return vectors, nothing
+    if how == "reflect":
+        return bounds.reflected(vectors), nothing
+    return bounds.clipped(vectors), weight * bounds.excess(vectors) if how == "penalty" else nothing
+
+
+@dataclass(frozen=True)
+class Range:
+    """The scale of one named parameter."""
+
+    low: float
+    high: float
+    is_log: bool = False
+
+    def value(self, unit: float) -> float:
+        """Return the parameter at 0 .. 1; the ends are met exactly."""
+        if unit <= 0.0 or unit >= 1.0:
+            return self.low if unit <= 0.0 else self.high
+        if not self.is_log:
+            inner = self.low + unit * (self.high - self.low)
+        else:  # math, not NumPy: one number at a time, so that the bits do not depend on the length of an array
+            inner = math.exp(math.log(self.low) + unit * (math.log(self.high) - math.log(self.low)))
+        return min(max(inner, self.low), self.high)
+
+    def unit(self, value: float) -> float:
+        """Return the place of a value in 0 .. 1."""
+        if not self.is_log:
+            return (value - self.low) / (self.high - self.low)
+        return math.log(value / self.low) / math.log(self.high / self.low)
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """How search vectors of `size` numbers become vectors that are evaluated, of the same size."""
+
+    size: int
+    bounds: Bounds | None = None  # of the search vector
+    keep: Keep = "reflect"
+    penalty_weight: float = 1.0
+    ranges: Mapping[str, Range] = field(default_factory=dict)  # of named parameters, in the order of the vector
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the coordinates: those of the parameters, or x0, x1, ..."""
+        return tuple(self.ranges) or tuple(f"x{index}" for index in range(self.size))
+
+    def seen(self, vectors: Float64) -> tuple[Float64, Float64]:
+        """Return what the objective sees, float64[k, size], and what is added to each cost, float64[k]."""
+        inside, penalties = kept(self.bounds, self.keep, vectors, self.penalty_weight)
+        if not self.ranges:
+            return inside, penalties
+        ranges = list(self.ranges.values())
+        values = [[each.value(unit) for each, unit in zip(ranges, row, strict=True)] for row in inside.tolist()]
+        return np.array(values, np.float64).reshape(inside.shape), penalties
+
+    def searched(self, values: Float64) -> Float64:
+        """Return the search vector of what the objective is to see, float64[size]."""
+        if not self.ranges:
+            return values
+        pairs = zip(self.ranges.values(), values.tolist(), strict=True)
+        return np.array([each.unit(value) for each, value in pairs], np.float64)
+
+    def named(self, values: Float64) -> dict[str, float]:
+        """Return the parameters of one vector as the objective sees it, by name."""
+        return dict(zip(self.names, values.tolist(), strict=True))
+
+
+def named_coordinates(ranges: Mapping[str, Range], keep: Keep, penalty_weight: float) -> Coordinates:
+    """Return the coordinates of named parameters: searched from 0 to 1."""
+    size = len(ranges)
+    return Coordinates(size, Bounds(np.zeros(size), np.ones(size)), keep, penalty_weight, dict(ranges))
+
+
+def limits(value: float | Sequence[float | None] | None, size: int, open_end: float) -> Float64:
+    """Return a bound of each coordinate, `open_end` where it is null; ValueError where a list has another length."""
+    values: list[Any] = list(value) if isinstance(value, Sequence) else [value] * size
+    if len(values) != size:
+        raise ValueError(f"expected {size} numbers, one for each coordinate, found {len(values)}")
+    return np.array([open_end if each is None else each for each in values], np.float64)
+
+
+ConfigProblem = tuple[str, str]
 Side = float | tuple[float | None, ...] | None
 LONGEST = 1_000_000  # numbers in a vector
 
@@ -25,7 +166,7 @@ class Parameter:
     initial: float | None = option("where the search begins; null: the middle of the scale", None)
     integer: bool = option("not supported yet", False)
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[ConfigProblem]:
         """Mistakes that no single field shows: (key, text)."""
         if self.integer:
             text = "is true, but whole numbers are not supported yet: expected false, and round in the function"
@@ -106,7 +247,7 @@ class Search:
         """What a value is multiplied with to be a return, which is maximised."""
         return -1.0 if self.goal == "minimise" else 1.0
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[ConfigProblem]:
         """Mistakes that no single field shows: (key, text)."""
         if (self.dimension is None) == (not self.parameters):
             found = "neither" if self.dimension is None else "both"
@@ -138,7 +279,7 @@ def bounded_coordinates(size: int, low: Side, high: Side, keep: Keep, penalty_we
     return Coordinates(size, bounds, keep, penalty_weight)
 
 
-def _named_problems(search: Search) -> Iterator[Problem]:
+def _named_problems(search: Search) -> Iterator[ConfigProblem]:
     for section, given in (("bounds", search.bounds), ("initial_region", search.initial_region)):
         for side in ("low", "high"):
             if getattr(given, side) is not None:
@@ -147,7 +288,7 @@ def _named_problems(search: Search) -> Iterator[Problem]:
         yield "initial", "is set, but named parameters have one each: remove it, or write parameters.NAME.initial"
 
 
-def _side_problems(search: Search) -> Iterator[Problem]:
+def _side_problems(search: Search) -> Iterator[ConfigProblem]:
     wrong = False
     for side in ("low", "high"):
         try:

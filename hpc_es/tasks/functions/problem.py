@@ -1,4 +1,6 @@
-"""An objective as a VectorProblem: a job is one evaluation, an episode of length 1 with the return +value or -value.
+"""The best vector so far, over all that were evaluated: a part of the state, so that it is exact on any ranks.
+
+An objective as a VectorProblem: a job is one evaluation, an episode of length 1 with the return +value or -value.
 
 A job fails where its evaluation fails. What it gives depends on its vector and seed alone; the seed is that of its
 group, so that both halves of a mirrored pair have the same one.
@@ -7,8 +9,8 @@ group, so that both halves of a mirrored pair have the same one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,12 +19,12 @@ import numpy as np
 from hpc_es.core.data import (
     BEHAVIOUR,
     Arrays,
-    Carried,
     Column,
     Float64,
     Jobs,
     Outcome,
     Poll,
+    ProblemState,
     Results,
     Rows,
     State,
@@ -33,15 +35,60 @@ from hpc_es.core.errors import RunError
 from hpc_es.core.failures import Failure
 from hpc_es.core.interfaces import Evaluation
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.core.places import RunPlace
+from hpc_es.core.paths import RunPlace
 from hpc_es.core.population import Layout, Population
-from hpc_es.tasks.functions.best import CENTRE, BestVector, best_report
-from hpc_es.tasks.functions.bounds import Bounds
-from hpc_es.tasks.functions.coordinates import Coordinates
-from hpc_es.tasks.functions.evaluator import Evaluator, Measured
-from hpc_es.tasks.functions.journal import Journal, remove_finished
-from hpc_es.tasks.functions.options import Search
+from hpc_es.tasks.functions.journal import EvaluationJournal, remove_finished
+from hpc_es.tasks.functions.options import Bounds, Coordinates, Search
+from hpc_es.tasks.functions.python_evaluator import Evaluator, Measured
 from hpc_es.tasks.problem_defaults import ProblemDefaults
+
+BEST_X, BEST_VALUE, BEST_AT = "best_x", "best_value", "best_at"
+CENTRE = -1  # in place of a job's number: the evaluation of the centre
+
+
+@dataclass(frozen=True)
+class BestVector:
+    """A vector as the objective saw it, its value in the user's sign, and where it was found."""
+
+    x: Float64  # float64[size]; NaN before the first evaluation
+    value: float = math.nan
+    generation: int = -1
+    job: int = -1
+
+    def arrays(self) -> dict[str, Any]:
+        """Return it as arrays of the state."""
+        at = np.array([self.generation, self.job], np.int64)
+        return {BEST_X: self.x, BEST_VALUE: np.array(self.value, np.float64), BEST_AT: at}
+
+    @staticmethod
+    def of(arrays: Arrays) -> BestVector:
+        """Return what `arrays` gave."""
+        generation, job = arrays[BEST_AT].tolist()
+        return BestVector(np.array(arrays[BEST_X], np.float64), float(arrays[BEST_VALUE]), generation, job)
+
+    def better(self, others: Iterable[BestVector], sign: float) -> BestVector:
+        """Return the best of this and the others, the first of several; `sign` is -1 where small values are wanted."""
+        best = self
+        for other in others:
+            if not math.isnan(other.value) and not sign * other.value <= sign * best.value:
+                best = other
+        return best
+
+
+def has_best(arrays: Arrays) -> bool:
+    """Return whether these arrays of a state hold a best vector."""
+    return BEST_X in arrays and not math.isnan(float(arrays[BEST_VALUE]))
+
+
+def best_report(arrays: Arrays, names: tuple[str, ...] = ()) -> Mapping[str, Any]:
+    """Return the best vector as plain data: a list, or numbers by name where the parameters have names."""
+    best = BestVector.of(arrays)
+    if math.isnan(best.value):
+        return {}
+    x: Any = dict(zip(names, best.x.tolist(), strict=True)) if names else best.x.tolist()
+    where = {"generation": best.generation, "job": best.job}
+    return {"value": best.value, "x": x, **where}
+
 
 VALUE = Column("value", "<f8")  # as the objective gave it, without sign and penalty
 SEEN = "seen"  # what was evaluated, float64[jobs, size]
@@ -87,7 +134,7 @@ class ObjectiveProblem(ProblemDefaults):
         self._search, self._coordinates, self._first = search, coordinates, first
         self._evaluator, self._keys = evaluator, keys
         keeps_failures = search.on_failed_evaluation == "drop"  # else a run that ended by one would end by it again
-        self._journal = Journal(search.journal, evaluator.identity, keeps_failures)
+        self._journal = EvaluationJournal(search.journal, evaluator.identity, keeps_failures)
         self._place: RunPlace | None = None
         self.size = coordinates.size
         self.columns: tuple[Column, ...] = (VALUE, behaviour(self.size)) if search.vector_behaviour else (VALUE,)
@@ -120,7 +167,7 @@ class ObjectiveProblem(ProblemDefaults):
         """Return what the objective sees of some candidates, float64[jobs, size]."""
         return self._coordinates.seen(population.stacked())[0]
 
-    def evaluate(self, population: Population, jobs: Jobs, carried: Carried, poll: Poll) -> Outcome:
+    def evaluate(self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll) -> Outcome:
         """Evaluate a chunk."""
         seen, penalties = self._coordinates.seen(population.stacked())
         found = self._measured(seen, jobs, poll)
@@ -181,25 +228,25 @@ class ObjectiveProblem(ProblemDefaults):
         number = jobs.numbers[row] if jobs.purpose == "train" else CENTRE
         return [[BestVector(seen[row], float(rows["value"][row]), jobs.generation, number).arrays()]]
 
-    def carried(self) -> Carried:
+    def carried(self) -> ProblemState:
         """Return that nothing was evaluated yet."""
-        return Carried({}, BestVector(np.full(self.size, np.nan)).arrays())
+        return ProblemState({}, BestVector(np.full(self.size, np.nan)).arrays())
 
-    def merge(self, carried: Carried, units: Sequence[Arrays]) -> Carried:
+    def merge(self, carried: ProblemState, units: Sequence[Arrays]) -> ProblemState:
         """Return the best vector so far."""
         best = BestVector.of(carried.master)
-        return Carried({}, best.better(map(BestVector.of, units), self._search.sign).arrays())
+        return ProblemState({}, best.better(map(BestVector.of, units), self._search.sign).arrays())
 
-    def metrics(self, carried: Carried) -> Mapping[str, float]:
+    def metrics(self, carried: ProblemState) -> Mapping[str, float]:
         """Return the best value so far."""
         return {"best_value": BestVector.of(carried.master).value}
 
-    def is_reached(self, carried: Carried, target: float) -> bool:
+    def is_reached(self, carried: ProblemState, target: float) -> bool:
         """Return whether the best value is at least as good as the target."""
         sign = self._search.sign
         return sign * BestVector.of(carried.master).value >= sign * target
 
-    def summary(self, carried: Carried) -> Mapping[str, Any]:
+    def summary(self, carried: ProblemState) -> Mapping[str, Any]:
         """Return the best vector so far."""
         return {"best": best_report(carried.master, tuple(self._search.parameters or ()))}
 

@@ -1,4 +1,6 @@
-"""Episodes of an environment written in JAX: environment and policy are compiled to one call for many jobs.
+"""A policy's parameters, evaluated by compiled episodes.
+
+Episodes of an environment written in JAX: environment and policy are compiled to one call for many jobs.
 
 What a job gives depends on its parameters and seeds, and on `lanes` and `jobs_per_call`, which the code is compiled
 for; not on the chunk it is in, nor on its place there. JAX is imported when the task is built: see `setup.py`.
@@ -12,27 +14,88 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from hpc_es.config.foreign import source_hash
 from hpc_es.config.options import Count, Natural, option, options
-from hpc_es.core.acting import Batch, Policy, PurePolicy
+from hpc_es.config.user_kinds import source_hash
 from hpc_es.core.data import Box, Column, Normaliser, Outcome, Poll, behaviour
 from hpc_es.core.errors import ConfigError, RunError, UserError
 from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
+from hpc_es.core.paths import RunPlace
+from hpc_es.core.policy import Batch, Policy, PurePolicy
 from hpc_es.core.quiet import quiet_stderr
-from hpc_es.policies.compiled import Bound, CompiledPolicy
-from hpc_es.tasks.jax_episodes import cache
-from hpc_es.tasks.jax_episodes.form import Form
-from hpc_es.tasks.jax_episodes.problem import CompiledProblem
-from hpc_es.tasks.jax_episodes.setup import Platform, jax_on, require_device
-from hpc_es.tasks.policy_problems import ObservationNormalization
+from hpc_es.policies.networks.jax_functions import Bound, CompiledPolicy
+from hpc_es.tasks.jax_episodes import setup
+from hpc_es.tasks.jax_episodes.setup import Form, Platform, jax_on, require_device
+from hpc_es.tasks.policy_problems import ObservationNormalization, PolicyProblem
 
 if TYPE_CHECKING:
     from hpc_es.tasks.jax_episodes.program import Program
+
+
+class CompiledTask(Protocol):
+    """What the problem needs of its task."""
+
+    options: Any
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """What a row has besides what every episode's has."""
+        ...
+
+    def program(self, policy: PurePolicy, is_normalised: bool) -> Program:
+        """Return the compiled call of a policy."""
+        ...
+
+    def require_device(self) -> None:
+        """Raise ConfigError where there is no such device."""
+        ...
+
+    def circumstances(self) -> Mapping[str, Any]:
+        """Return what bits depend on besides config and versions."""
+        ...
+
+
+class CompiledProblem(PolicyProblem):
+    """Its chunks are the calls: their size is part of what is compiled."""
+
+    def __init__(self, task: CompiledTask, policy: CompiledPolicy, keys: Keys) -> None:
+        o = task.options
+        given: tuple[Any, Any] = task, policy  # the one takes what the other binds, which is no Actor
+        super().__init__(*given, keys, o.observation_normalization, o.jobs_per_call, task.columns)
+        self._compiled_task, self._pure = task, policy.policy
+
+    @property
+    def program(self) -> Program:
+        """The call of training and of its evaluations."""
+        enabled = self._compiled_task.options.observation_normalization.enabled
+        return self._compiled_task.program(self._pure, enabled)
+
+    def check(self) -> None:
+        """Trace a call without compiling it; ConfigError."""
+        self.program.trace()
+
+    def open(self, place: RunPlace) -> None:
+        """Compile on rank 0, then read what it has compiled on the others; signals are seen meanwhile."""
+        self._compiled_task.require_device()
+        if self._compiled_task.options.compilation_cache:
+            setup.use(place.from_rank_0(lambda: setup.prepared(place.directory)))
+        if place.rank == 0:
+            self._compile()
+        place.from_rank_0(lambda: "compiled")
+        if place.rank != 0:
+            self._compile()
+
+    def _compile(self) -> None:
+        self.program.compile(lambda: None)
+
+    def circumstances(self) -> Mapping[str, Any]:
+        """Return the device, the lanes and XLA's flags."""
+        return self._compiled_task.circumstances()
+
 
 OFFERS = Offers(problems=("vectors",), policy=True, compiled=True)
 LIBRARIES = ("gymnax", "brax", "playground", "jumanji", "craftax")
@@ -56,7 +119,7 @@ class Behaviour:
 class Options:
     """`task:` with `kind: jax_episodes`."""
 
-    kind: Literal["jax_episodes"] = option("the task's module in hpc_es/tasks", "jax_episodes")
+    kind: Literal["jax_episodes"] = option("name of the task", "jax_episodes")
     env_id: str = option(
         "'library:name' such as gymnax:CartPole-v1, of gymnax, brax, playground, jumanji or craftax; or "
         "'my_module:factory', which gives an environment of five members"
@@ -91,8 +154,7 @@ class JaxEpisodes:
 
     def __init__(self, options: Options) -> None:
         jax_on(options.platform)
-        from hpc_es.tasks.jax_episodes.environments import traced
-        from hpc_es.tasks.jax_episodes.libraries import make
+        from hpc_es.tasks.jax_episodes.environments import make, traced
 
         self.options, self.name = options, options.env_id
         self.episodes_per_job = options.episodes_per_job
@@ -131,7 +193,7 @@ class JaxEpisodes:
     def use_what_is_compiled(self, checkpoint: Path) -> None:
         """Take what the run of a checkpoint has compiled, where it is this user's own."""
         if self.options.compilation_cache:
-            cache.use(cache.existing(checkpoint))
+            setup.use(setup.existing(checkpoint))
 
     def program(self, policy: PurePolicy, is_normalised: bool) -> Program:
         """Return the compiled call of a policy; it is not compiled yet where it is new."""
@@ -152,7 +214,7 @@ class JaxEpisodes:
 
     def evaluate(self, actor: Bound, batch: Batch, poll: Poll) -> Outcome:
         """Play every job's episodes, in calls of `jobs_per_call` jobs."""
-        from hpc_es.tasks.jax_episodes.chunk import Collected, inputs_of
+        from hpc_es.tasks.jax_episodes.program import Collected, inputs_of
 
         self.require_device()
         since = time.perf_counter()

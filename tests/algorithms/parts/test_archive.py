@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.parts.archive import chances, extended, novelties, novelty
+from hpc_es.algorithms.novelty import chances, extended, novelties, novelty
 
 ARCHIVE = np.array([[0, 0], [3, 4], [1, 0], [0, 2]], np.float32)
 

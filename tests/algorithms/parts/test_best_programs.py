@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hpc_es.algorithms.parts import best_programs
 from hpc_es.core.data import CORRECT, Array, Arrays, Rows, State, row_dtype
+from hpc_es.programs import best_programs
 
 
 def rows(*jobs: tuple[float, bool]) -> Rows:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.parts.by_distance import Weights, by_distance, by_rank, far_factor, standing
+from hpc_es.algorithms.cr_fm_nes import Weights, by_distance, by_rank, far_factor, standing
 
 UTILITIES = [0.4804227103, 0.01957728969, -0.25, -0.25]  # of four samples
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.parts import covariance
-from hpc_es.algorithms.parts.covariance import BLOCK, IN_CACHE, SHARED, constants, root_of, rows_of_sum
+from hpc_es.algorithms.common import covariance
+from hpc_es.algorithms.common.covariance import BLOCK, IN_CACHE, SHARED, constants, root_of, rows_of_sum
 
 CONSTANTS = {  # size, population: mueff, c_s, d_s, c_c, c_1, c_mu, chi, of pycma's equations
     (2, 6): (2.028611465, 0.4462049874, 1.446204987, 0.624554539, 0.1548153999, 0.08559277943, 1.254272743),

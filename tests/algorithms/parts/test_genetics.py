@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.parts import genetics
-from hpc_es.algorithms.parts.genetics import Change, crossed, is_closed, mutated, offspring, roulette
-from hpc_es.algorithms.parts.genetics_compiled import change
-from hpc_es.core.compiled import compiled as compile_
+from hpc_es.programs import ga
+from hpc_es.programs.compiled import change
+from hpc_es.programs.compiled import compiled as compile_
+from hpc_es.programs.ga import Change, crossed, is_closed, mutated, offspring, roulette
 
 
 def genome(text: str) -> bytes:
@@ -79,7 +79,7 @@ def test_where_nothing_can_be_written_it_is_compiled_all_the_same(monkeypatch: p
 def test_without_numba_the_same_children_are_born(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
     parents = [bytes(row) for row in np.random.default_rng(4).integers(8, size=(31, length), dtype=np.uint8)]
     fast = offspring(parents, 0.7, 0.3, 8, np.random.default_rng(5))
-    monkeypatch.setattr(genetics, "_compiled", lambda: None)
+    monkeypatch.setattr(ga, "_compiled", lambda: None)
     assert offspring(parents, 0.7, 0.3, 8, np.random.default_rng(5)) == fast
     assert sorted(fast) != sorted(parents) or length == 1
     assert {len(child) for child in fast} == {length}

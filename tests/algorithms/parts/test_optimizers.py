@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.parts.optimizers import Kind, Options, initial_slots, step
-from hpc_es.algorithms.policy_gradient import options as policy_gradient
+from hpc_es.algorithms.common.optimizers import Kind, Options, initial_slots, step
 from hpc_es.core.data import Arrays, Float32
+from hpc_es.programs.policy_gradient import options as policy_gradient
 
 GRADIENT = np.array([1, -2, 0.5], np.float32)
 KINDS: tuple[Kind, ...] = ("adam", "rmsprop", "sgd", "clipup", "none")

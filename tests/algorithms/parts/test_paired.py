@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.parts.paired import PairedStrategy, Weights
+from hpc_es.algorithms.common.strategy import PairedStrategy, Weights
 from hpc_es.core.data import SIGN_RETURN, Float64, Results, Rows, State, row_dtype
 from hpc_es.core.keys import Keys
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.parts.pairs import Pairs
+from hpc_es.algorithms.common.antithetic import Pairs
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Directions
 from hpc_es.noise.counter import CounterNoise

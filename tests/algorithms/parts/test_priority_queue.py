@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpc_es.algorithms.parts.priority_queue import MaxUniquePriorityQueue
+from hpc_es.programs.best_programs import MaxUniquePriorityQueue
 
 
 def filled(capacity: int, *pairs: tuple[float, str]) -> MaxUniquePriorityQueue:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.parts.rank_one import RankOne, dot
+from hpc_es.algorithms.cr_fm_nes import RankOne, dot
 from hpc_es.core.data import Float64
 
 V = np.array([0.4, -0.5, 0.45, 0.5, -0.4, 0.55])

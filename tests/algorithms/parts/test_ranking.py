@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_es.algorithms.parts.ranking import centered_ranks
+from hpc_es.algorithms.common.ranking import centered_ranks
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.parts.recombination import (
-    default_population,
-    nothing_to_learn,
-    of_samples,
-    ranking,
-    utilities,
-)
+from hpc_es.algorithms.common.ranking import default_population, nothing_to_learn, ranking, sample_weights, utilities
 
 NAN = np.nan
 UTILITIES = {  # Wierstra et al. 2014, computed apart from this program
@@ -41,15 +35,15 @@ def test_the_best_is_first_failures_are_last_and_ties_in_job_order() -> None:
 
 def test_a_sample_has_the_weight_of_its_rank() -> None:
     returns, weights = np.array([3, NAN, 7, 7, -1]), np.array([4.0, 3, 2, 1, 0])
-    assert of_samples(weights, returns, share_ties=False).tolist() == [2, 0, 4, 3, 1]
-    assert of_samples(weights, returns).tolist() == [2, 0, 3.5, 3.5, 1]
+    assert sample_weights(weights, returns, share_ties=False).tolist() == [2, 0, 4, 3, 1]
+    assert sample_weights(weights, returns).tolist() == [2, 0, 3.5, 3.5, 1]
 
 
 def test_failures_and_a_plateau_share_their_weights() -> None:
     weights = np.array([4.0, 3, 2, 1])
-    assert of_samples(weights, np.array([NAN, 5, NAN, 1])).tolist() == [1.5, 4, 1.5, 3]
-    assert of_samples(weights, np.full(4, -7.0)).tolist() == [2.5] * 4
-    assert of_samples(utilities(8), np.ones(8)) == pytest.approx(0, abs=1e-16)
+    assert sample_weights(weights, np.array([NAN, 5, NAN, 1])).tolist() == [1.5, 4, 1.5, 3]
+    assert sample_weights(weights, np.full(4, -7.0)).tolist() == [2.5] * 4
+    assert sample_weights(utilities(8), np.ones(8)) == pytest.approx(0, abs=1e-16)
 
 
 @pytest.mark.parametrize(

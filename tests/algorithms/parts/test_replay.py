@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.algorithms.parts.replay import Replay, first_of_each, names
+from hpc_es.programs.policy_gradient.loss import ReplayBuffer, first_of_each, names
 
-BUFFER = Replay(capacity=3, length=2, temperature=0.5)
+BUFFER = ReplayBuffer(capacity=3, length=2, temperature=0.5)
 
 
 def tokens(*programs: int) -> Any:

@@ -6,20 +6,20 @@ import math
 
 import pytest
 
-from hpc_es.algorithms.parts.progress import Progress
+from hpc_es.algorithms.novelty import SearchProgress
 
 
 def test_the_weight_rises_at_a_best_return_and_falls_without() -> None:
     """Steps of 0.05, patience 3; the first return is a best one, and the weight is 1 already."""
-    progress, weights = Progress(1.0), []
+    progress, weights = SearchProgress(1.0), []
     for return_ in (1, 1, 0, 1, 1, 1, 1, 2, 3, 2, 2, 2):
-        progress = Progress.of(progress.after(return_, 0.05, 3).arrays())
+        progress = SearchProgress.of(progress.after(return_, 0.05, 3).arrays())
         weights.append(progress.weight)
     assert weights == pytest.approx([1, 1, 1, 0.95, 0.95, 0.95, 0.9, 0.95, 1, 1, 1, 0.95])
 
 
 def test_what_cannot_be_measured_is_no_progress_and_the_weight_ends_at_0() -> None:
-    progress = Progress(0.04)
+    progress = SearchProgress(0.04)
     for _ in range(3):
         progress = progress.after(-math.inf, 0.05, 2)
     assert (progress.weight, progress.stagnant) == (0.0, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.parts.samples import first_deviations
+from hpc_es.algorithms.common.strategy import first_deviations
 from tests.algorithms.stepping import Cost, sphere
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.parts.stopping import NAMES, Options, View, bit, criteria, names, nothing, updated
+from hpc_es.algorithms.common.stopping import NAMES, Options, View, bit, criteria, names, nothing, updated
 
 ONES, EYE = np.ones(2), np.eye(2)
 VIEW = View(theta=np.array([1.0, 2]), first_sigma=1.0, sigma=1.0, deviations=ONES, path=0 * ONES, population=6, age=1)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.parts.strategy import Strategy
-from hpc_es.core.data import NO_FITNESS, Array, Carried, Chunk, Jobs, Outcome, State, row_dtype
+from hpc_es.algorithms.common.strategy import Strategy
+from hpc_es.core.data import NO_FITNESS, Array, Chunk, Jobs, Outcome, ProblemState, State, row_dtype
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Population
 from hpc_es.noise.counter import BLOCK, CounterNoise
@@ -25,12 +25,12 @@ class Noted(ProblemDefaults):
 
     def __init__(self, size: int = 2) -> None:
         self.layout, self.size, self.dtype = flat(size), size, np.dtype(np.float64)
-        self.given: list[tuple[Array, Jobs, Carried]] = []
+        self.given: list[tuple[Array, Jobs, ProblemState]] = []
 
-    def carried(self) -> Carried:
-        return Carried({"seen": np.zeros(1)}, {})
+    def carried(self) -> ProblemState:
+        return ProblemState({"seen": np.zeros(1)}, {})
 
-    def evaluate(self, candidates: Population, jobs: Jobs, carried: Carried, poll: Any) -> Outcome:
+    def evaluate(self, candidates: Population, jobs: Jobs, carried: ProblemState, poll: Any) -> Outcome:
         self.given.append((candidates.stacked(), jobs, carried))
         return Outcome(np.zeros(len(jobs), row_dtype()))
 
@@ -52,7 +52,7 @@ class Toy(Strategy):
 STATE = State(4, {"theta": np.array([1.0, -1.0]), "seen": np.array([7.0])}, {})
 
 
-def given(chunk: Chunk) -> tuple[Array, Jobs, Carried]:
+def given(chunk: Chunk) -> tuple[Array, Jobs, ProblemState]:
     problem = Noted()
     Toy(None, problem, None, Keys(1), 4).evaluate(STATE, chunk, nothing)
     return problem.given[0]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.parts import transformed
-from hpc_es.algorithms.parts.transformed import ROWS, Transformed
+from hpc_es.algorithms.common import covariance
+from hpc_es.algorithms.common.covariance import ROWS, Transformed
 from hpc_es.core.keys import Keys
 from hpc_es.noise.counter import CounterNoise
 
@@ -25,9 +25,9 @@ def test_steps_are_the_matrix_times_the_directions() -> None:
     np.testing.assert_allclose(y, z @ MATRIX.T, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("kept", [0, transformed.KEPT])
+@pytest.mark.parametrize("kept", [0, covariance.KEPT])
 def test_a_sample_has_the_same_bits_in_any_company(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transformed, "KEPT", kept)
+    monkeypatch.setattr(covariance, "KEPT", kept)
     one = Transformed(NOISE, SIZE)
     whole = Transformed(NOISE, SIZE).both(3, POPULATION, MATRIX)[1]
     for sample in reversed(range(POPULATION)):

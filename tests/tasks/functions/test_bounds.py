@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpc_es.tasks.functions.bounds import Bounds, kept
+from hpc_es.tasks.functions.options import Bounds, kept
 
 INF = np.inf
 BOX = Bounds(np.array([0.0, -1.0, -INF, -INF]), np.array([1.0, INF, 2.0, INF]))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.tasks.functions.calls import Calls
+from hpc_es.tasks.functions.python_evaluator import Calls
 from hpc_es.tasks.functions.resolve import objective
 
 VECTORS = np.array([[1.0, 2.0], [3.0, 4.0], [0.0, 0.5]])

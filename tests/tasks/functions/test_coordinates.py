@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpc_es.tasks.functions.coordinates import Coordinates, Range, limits, named_coordinates
+from hpc_es.tasks.functions.options import Coordinates, Range, limits, named_coordinates
 
 RANGES = {"learning_rate": Range(1e-5, 1e-1, is_log=True), "momentum": Range(-1.0, 3.0)}
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpc_es.core.places import RunPlace
-from hpc_es.tasks.functions.evaluator import Measured
-from hpc_es.tasks.functions.external import Command, External, escaped
+from hpc_es.core.paths import RunPlace
+from hpc_es.tasks.functions.python_evaluator import Measured
+from hpc_es.tasks.functions.subprocess_evaluator import Command, External, escaped
 
 X = np.array([[0.1, -2e-300]])
 SH = shutil.which("sh") or "/bin/sh"

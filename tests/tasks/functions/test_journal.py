@@ -10,15 +10,15 @@ import pytest
 
 from hpc_es.core.errors import RunError
 from hpc_es.core.failures import Failure
-from hpc_es.tasks.functions.evaluator import Measured
-from hpc_es.tasks.functions.journal import FOLDER, Journal, Mode, remove_finished
+from hpc_es.tasks.functions.journal import FOLDER, EvaluationJournal, Mode, remove_finished
+from hpc_es.tasks.functions.python_evaluator import Measured
 
 X = np.array([0.1, -0.0, 1 / 3])
 SLOW = [Measured(1 / 3, None, 2.0), Measured(math.nan, Failure("late", "time"), 2.0)]
 
 
-def opened(run: Path, mode: Mode = True, identity: str = "") -> Journal:
-    journal = Journal(mode, identity)
+def opened(run: Path, mode: Mode = True, identity: str = "") -> EvaluationJournal:
+    journal = EvaluationJournal(mode, identity)
     journal.open(run, lambda make: make())
     return journal
 
@@ -40,7 +40,7 @@ def test_a_restart_knows_what_was_finished(tmp_path: Path) -> None:
 @pytest.mark.parametrize("writes", [True, False])
 def test_where_a_failure_ends_the_run_it_is_evaluated_again(writes: bool, tmp_path: Path) -> None:
     """Else the same command would end by the same failure for ever, whatever was mended."""
-    writer, reader = Journal(True, "", writes), Journal(True, "", False)
+    writer, reader = EvaluationJournal(True, "", writes), EvaluationJournal(True, "", False)
     for journal in (writer, reader):
         journal.open(tmp_path, lambda make: make())
         journal.add(7, ["good", "bad"], SLOW) if journal is writer else None
@@ -56,7 +56,7 @@ def test_another_job_vector_seed_or_source_is_not_known(tmp_path: Path) -> None:
         journal.key("1", X, 5),
         journal.key("0", other, 5),
         journal.key("0", X, 6),
-        Journal(True, "b").key("0", X, 5),
+        EvaluationJournal(True, "b").key("0", X, 5),
     ]
     assert key == journal.key("0", X.copy(), 5) and len({key, *keys}) == 5
 

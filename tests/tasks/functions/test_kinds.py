@@ -14,7 +14,7 @@ from hpc_es.config.resolved import dump_json, parse_resolved, resolved
 from hpc_es.config.sources import sources
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys
-from hpc_es.training.build import build_searched
+from hpc_es.training.build import build_task
 
 NAMED = {"rate": {"low": 1e-5, "high": 1e-1, "scale": "log", "initial": 1e-3}, "decay": {"low": 0, "high": 4}}
 
@@ -47,7 +47,7 @@ def config(directory: Path, stop: Any = None, **task: Any) -> Any:
 
 
 def first(directory: Path, **task: Any) -> Any:
-    made, policy, _ = build_searched(config(directory, **task))
+    made, policy, _ = build_task(config(directory, **task))
     assert policy is None
     return made.problem("vectors", None, Keys(0), 16).initial(np.random.default_rng(0))
 
@@ -128,16 +128,16 @@ def test_mistakes_of_the_options(task: dict[str, Any], key: str, text: str, tmp_
 )
 def test_mistakes_that_a_check_finds(task: dict[str, Any], text: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
-        build_searched(config(tmp_path, **task))
+        build_task(config(tmp_path, **task))
     assert text in str(error.value)
 
 
 def test_a_target_value_is_for_objectives_and_a_target_return_for_policies(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"stop.target_return: is a return of evaluation episodes"):
-        build_searched(config(tmp_path, {"target_return": 1.0}))
+        build_task(config(tmp_path, {"target_return": 1.0}))
     episodes = {"task": {"env_id": "CartPole-v1"}, "stop": {"target_value": 1.0}, "algorithm": {"kind": "es"}}
     with pytest.raises(ConfigError, match=r"stop.target_value: is a value of an objective"):
-        build_searched(validate(episodes))
+        build_task(validate(episodes))
 
 
 def test_named_parameters_survive_the_way_to_other_ranks(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_named_parameters_survive_the_way_to_other_ranks(tmp_path: Path) -> None
 
 
 def test_a_program_is_found_in_the_path(tmp_path: Path) -> None:
-    made, *_ = build_searched(config(tmp_path, command=["cat", "{parameters}", "{result}"]))
+    made, *_ = build_task(config(tmp_path, command=["cat", "{parameters}", "{result}"]))
     assert made.name == "cat"
     made.close()
 

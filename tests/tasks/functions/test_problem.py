@@ -12,13 +12,12 @@ import pytest
 from hpc_es.core.data import Jobs, Results, State
 from hpc_es.core.errors import RunError
 from hpc_es.core.keys import Keys
-from hpc_es.core.places import RunPlace
-from hpc_es.tasks.functions.best import BestVector
-from hpc_es.tasks.functions.calls import Calls
-from hpc_es.tasks.functions.initial import initial_values
-from hpc_es.tasks.functions.journal import Journal
+from hpc_es.core.paths import RunPlace
+from hpc_es.tasks.function import initial_values
+from hpc_es.tasks.functions.journal import EvaluationJournal
 from hpc_es.tasks.functions.options import BoundsOptions, RegionOptions, Search
-from hpc_es.tasks.functions.problem import ObjectiveProblem
+from hpc_es.tasks.functions.problem import BestVector, ObjectiveProblem
+from hpc_es.tasks.functions.python_evaluator import Calls
 from hpc_es.tasks.functions.resolve import objective
 from tests.populations import centre, explicit
 
@@ -205,7 +204,7 @@ def test_a_killed_generation_is_not_evaluated_again(tmp_path: Path) -> None:
 
 
 def test_no_key_is_computed_for_a_journal_that_keeps_nothing(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(Journal, "key", lambda *which: 1 / 0)
+    monkeypatch.setattr(EvaluationJournal, "key", lambda *which: 1 / 0)
     switched_off = problem(journal=False)
     switched_off.open(place(tmp_path))
     for made in (problem(), switched_off):

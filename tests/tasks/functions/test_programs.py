@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_es.tasks.functions import keeper
-from hpc_es.tasks.functions.environment import cleaned
-from hpc_es.tasks.functions.programs import Programs
+from hpc_es.tasks.functions import subprocess_evaluator
+from hpc_es.tasks.functions.subprocess_evaluator import Programs, cleaned
 from tests import runs
 
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
@@ -117,7 +116,7 @@ def test_the_rank_knows_the_number_of_a_program_before_it_begins(tmp_path: Path)
     ours, theirs = socket.socketpair()
     order = {"command": ["/no/such"], "directory": str(tmp_path), "environment": {}, "cpus": [], "limit_seconds": None}
     with theirs, ours.makefile("rb") as answers:
-        command = [sys.executable, "-I", "-S", keeper.__file__, str(theirs.fileno())]
+        command = [sys.executable, "-I", "-S", subprocess_evaluator.__file__, str(theirs.fileno())]
         with subprocess.Popen(command, pass_fds=[theirs.fileno()]):
             ours.sendall(json.dumps(order).encode() + b"\n")
             told = [json.loads(answers.readline())]
@@ -146,7 +145,7 @@ def test_where_the_keeper_dies_the_program_and_its_group_do(programs: Programs, 
 
 RANK = """
 import pathlib, sys
-from hpc_es.tasks.functions.programs import Programs
+from hpc_es.tasks.functions.subprocess_evaluator import Programs
 here = pathlib.Path(sys.argv[1])
 inner = "echo $$ > grandchild; exec sleep 60"
 Programs().run(["sh", "-c", "setsid sh -c '" + inner + "' & echo $$ > child; wait"], here, {"PATH": sys.argv[2]})
@@ -158,13 +157,13 @@ def test_killed_it_leaves_no_process(whom: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(RANK), str(tmp_path), os.environ["PATH"]]
     with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as rank:
         child, grandchild = number(tmp_path / "child"), number(tmp_path / "grandchild")
-        keeper = int(Path(f"/proc/{child}/stat").read_text().split()[3])
-        assert alive(child) and alive(grandchild) and keeper != rank.pid
+        subprocess_evaluator = int(Path(f"/proc/{child}/stat").read_text().split()[3])
+        assert alive(child) and alive(grandchild) and subprocess_evaluator != rank.pid
         if whom == "group":
             os.killpg(rank.pid, signal.SIGKILL)
         else:
-            os.kill(rank.pid if whom == "rank" else keeper, signal.SIGKILL)
-        assert gone(child) and gone(keeper)
+            os.kill(rank.pid if whom == "rank" else subprocess_evaluator, signal.SIGKILL)
+        assert gone(child) and gone(subprocess_evaluator)
         if whom == "keeper":
             os.kill(grandchild, signal.SIGKILL)  # in a session of its own, with nobody left to end it
         assert gone(grandchild)

@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from hpc_es.core.acting import Batch
 from hpc_es.core.data import Outcome
+from hpc_es.core.policy import Batch
 from hpc_es.policies import lstm, mlp
 from hpc_es.tasks.jax_episodes import JaxEpisodes, Options
 from tests.populations import explicit

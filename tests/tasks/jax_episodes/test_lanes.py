@@ -12,8 +12,7 @@ pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
 from hpc_es.core.data import BEHAVIOUR, Outcome
 from hpc_es.core.errors import RunError
 from hpc_es.tasks.jax_episodes import task as tasks
-from hpc_es.tasks.observation_deviations import Deviations
-from hpc_es.tasks.observation_moments import Moments
+from hpc_es.tasks.observation_statistics import Deviations, Moments
 from tests.tasks.jax_episodes.playing import CONSTANT, constant, in_segments, parts, plainly, played
 from tests.tasks.jax_episodes.walk import lengths
 

@@ -65,7 +65,7 @@ def test_a_step_has_one_reward() -> None:
 def test_brax_leaves_no_file_of_mujocos(tmp_path: Path) -> None:
     """MuJoCo reads the model of halfcheetah, which has a deprecated attribute."""
     pytest.importorskip("brax")
-    text = "from hpc_es.tasks.jax_episodes.libraries import make; make('brax:halfcheetah', {})"
+    text = "from hpc_es.tasks.jax_episodes.environments import make; make('brax:halfcheetah', {})"
     done = python(["-c", text], cwd=tmp_path)
     assert done.status == 0 and "settotalmass" not in done.stderr, done
     assert list(tmp_path.iterdir()) == []

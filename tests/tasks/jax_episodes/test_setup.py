@@ -12,10 +12,10 @@ import pytest
 
 from hpc_es.config.loading import validate
 from hpc_es.core.errors import ConfigError, UserError
-from hpc_es.tasks.jax_episodes import Options, build, cache, setup, sources
+from hpc_es.tasks.jax_episodes import Options, build, setup, sources
 from hpc_es.tasks.jax_episodes.task import Behaviour, places_of
 from hpc_es.training import check as checking
-from hpc_es.training.lacking import of_task
+from hpc_es.training.build import missing_for_task
 from tests.harness import python, script
 
 WALK = "tests.tasks.jax_episodes.walk:walk"
@@ -80,7 +80,7 @@ def test_options_of_gymnasium_are_unknown_here(key: str) -> None:
 
 def test_an_algorithm_that_learns_from_trajectories_is_refused() -> None:
     given = {"task": {"kind": "jax_episodes", "env_id": WALK}, "algorithm": {"kind": "actor_critic"}}
-    from hpc_es.training.misfits import of_search
+    from hpc_es.training.compatibility import of_search
 
     ((key, text),) = of_search(validate({**given, "policy": {"kind": "lstm"}}))
     assert key == "task.kind"
@@ -90,7 +90,7 @@ def test_an_algorithm_that_learns_from_trajectories_is_refused() -> None:
 def test_jax_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     given = config()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "jax" else object())
-    ((key, text),) = of_task(given)
+    ((key, text),) = missing_for_task(given)
     assert key == "task.kind"
     assert text == "is jax_episodes, which needs jax, which is not installed: pip install 'hpc_es[jax]'"
 
@@ -131,17 +131,17 @@ def test_the_source_of_ones_own_environment_is_known() -> None:
 def test_a_cache_is_private_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        folder = Path(cache.prepared(tmp_path))
+        folder = Path(setup.prepared(tmp_path))
     finally:
         os.umask(before)
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert cache.is_ours(folder)
+    assert setup.is_ours(folder)
 
 
 def test_a_cache_of_ones_own_is_kept(tmp_path: Path) -> None:
-    folder = Path(cache.prepared(tmp_path))
+    folder = Path(setup.prepared(tmp_path))
     (folder / "code").write_text("compiled")
-    assert Path(cache.prepared(tmp_path)) == folder
+    assert Path(setup.prepared(tmp_path)) == folder
     assert (folder / "code").exists()
 
 
@@ -150,29 +150,29 @@ def test_a_cache_that_somebody_may_have_written_is_not_used(tmp_path: Path, trou
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()
-    folder = Path(cache.prepared(first))
+    folder = Path(setup.prepared(first))
     (folder / "code").write_text("anything")
     run = first
     if trouble == "open":
         folder.chmod(0o755)
     else:
         run = second
-        there = second / cache.NAME
+        there = second / setup.NAME
         if trouble == "link":
             there.symlink_to(folder)
         else:
             there.mkdir(mode=0o700)
             for file in folder.iterdir():
                 (there / file.name).write_bytes(file.read_bytes())
-    found = Path(cache.prepared(run))
+    found = Path(setup.prepared(run))
     assert not (found / "code").exists()
-    assert cache.is_ours(found)
+    assert setup.is_ours(found)
     assert not found.is_symlink()
 
 
 def test_a_directory_that_cannot_be_written_has_none(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert cache.prepared(tmp_path / "file") == ""
+    assert setup.prepared(tmp_path / "file") == ""
 
 
 # The GPU, of which there is none here.

@@ -1,0 +1,1 @@
+"""Parts that several strategies share: ranking, antithetic pairs, optimizers, covariance, stopping criteria."""

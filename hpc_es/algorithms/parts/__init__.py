@@ -1,1 +1,0 @@
-"""Parts that several algorithms share: rankings, optimizers, genetics, queues."""

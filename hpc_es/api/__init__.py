@@ -1,0 +1,1 @@
+"""What users call from Python, and the command of a job: train, minimize, Strategy, evaluation, repetitions."""

@@ -1,0 +1,141 @@
+"""`hpc_es.minimize(f, x0, sigma0)`: a function of the caller's, evaluated by all ranks of the job."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc_es.api.strategy import ALGORITHM, OUTSIDE, Region, algorithm_options, parts_of, vector_options
+from hpc_es.config.loading import validate
+from hpc_es.config.resolved import dump_json, parse_resolved
+from hpc_es.config.schema import Config
+from hpc_es.core.data import Float64
+from hpc_es.core.errors import RunFailedError
+from hpc_es.mpi.connect import connect
+from hpc_es.mpi.guard import Signals, stand_by
+from hpc_es.mpi.world import World
+from hpc_es.tasks.function import VectorTask, first_vector
+from hpc_es.tasks.functions.problem import BestVector
+from hpc_es.tasks.functions.python_evaluator import Calls
+from hpc_es.tasks.functions.resolve import objective
+from hpc_es.training.build import Parts
+from hpc_es.training.collective import CollectiveExit, on_rank_0
+from hpc_es.training.loop import Training
+from hpc_es.training.metrics_row import Row
+from hpc_es.training.recorder import Recorder
+
+EVALUATIONS = 10_000  # at most, where the caller names no limit
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """What a search has found; the same on every rank."""
+
+    x: Float64  # float64[size], the best vector that was evaluated
+    f: float  # its value
+    evaluations: int
+    generations: int
+    reason: str  # why the search ended
+
+
+def minimize(
+    f: Callable[..., Any],
+    x0: npt.ArrayLike | None = None,
+    sigma0: float | None = None,
+    *,
+    region: Region | None = None,
+    algorithm: str = ALGORITHM,
+    max_evaluations: int = EVALUATIONS,
+    target: float | None = None,
+    bounds: tuple[Any, Any] | None = None,
+    keep: str = "reflect",
+    arguments: Mapping[str, Any] | None = None,
+    batch: int = 0,
+    timeout_seconds: float | None = None,
+    seed: int = 0,
+    noise: str = "counter",
+    callback: Callable[[Row], object] | None = None,
+    **options: Any,
+) -> Minimum:
+    """Minimise f(x), x float64[size], from `x0`; with `batch: K` f(X) of float64[<= K, size] gives float64[<= K].
+
+    In place of `x0`, `region` says between which (low, high) to draw the first centre, and that of each restart.
+
+    Under MPI every rank calls this with the same arguments; the evaluations are shared out, and every rank returns the
+    same result, whatever their number. It ends after `max_evaluations` (at a generation's end), at a value of at most
+    `target`, or on SIGINT and the like. An exception, NaN or time-out in f is a failed evaluation, which the update
+    goes on without; the first of each kind is written to stderr. `callback` gets the metrics of each generation on rank
+    0; `options` are the algorithm's, as in `Strategy`. Raises ConfigError (on rank 0; the others raise SystemExit) for
+    wrong arguments, and `hpc_es.core.errors.RunFailedError` on every rank where the first generation, or two in a row,
+    had no evaluation that succeeded, or where none had succeeded at the end. Nothing is written: a run that carries on
+    after a kill is `task: {kind: function}`.
+    """
+    world = connect()
+    stand_by()
+
+    def checked() -> Config:
+        objective(f, arguments or {})  # raises where f does not take the call
+        task = {"kind": "function", "function": OUTSIDE, **vector_options(x0, region, bounds, keep)}
+        task |= {"batch": batch, "timeout_seconds": timeout_seconds, "arguments": dict(arguments or {})}
+        config = validate(
+            {
+                "seed": seed,
+                "task": task,
+                "algorithm": algorithm_options(algorithm, sigma0, options),
+                "noise": {"kind": noise},
+                "evaluation": {"interval": 0},
+                "stop": {"episodes": max_evaluations, "target_value": target},
+            }
+        )
+        _parts(config, f)  # raises where the algorithm does not fit
+        return config
+
+    try:
+        _, told = on_rank_0(world, checked, lambda config: {"config": dump_json(config)})
+    except CollectiveExit as ended:
+        raise (ended.__cause__ or SystemExit(ended.reason.status)) from None
+    config = parse_resolved(told["config"])
+    signals = Signals()
+    try:
+        return _found(world, signals, config, _parts(config, f), callback)
+    finally:
+        signals.restore()
+        world.poll = None
+
+
+def _parts(config: Config, f: Callable[..., Any]) -> Parts:
+    """Return the parts of a run on this rank, with the function itself in place of a name."""
+    calls = Calls(objective(f, config.task.arguments), config.task.batch > 0, config.task.timeout_seconds)
+    task = VectorTask(getattr(f, "__name__", "f"), config.task, first_vector(config.task), calls, config.task.batch)
+    return parts_of(config, task, config.task.batch or 1)
+
+
+def _found(
+    world: World, signals: Signals, config: Config, made: Parts, callback: Callable[[Row], object] | None
+) -> Minimum:
+    state = made.initial()
+    recorder = Recorder(config, made.problem, state) if world.rank == 0 else None
+    training = Training(config, world, made, lambda: signals.count, recorder, state)
+    signals.insist = training.insist
+    for row in training.run():
+        if callback is not None:
+            callback(row)
+
+    def found() -> dict[str, Any]:
+        assert recorder is not None
+        best = BestVector.of(made.problem.carried().found_in(training.state).master)
+        if math.isnan(best.value):
+            raise RunFailedError(f"no evaluation succeeded: ended by {recorder.reason}")
+        count = {"evaluations": int(recorder.counters["episodes"]), "generations": training.state.generation}
+        return {"x": best.x.tolist(), "f": best.value, **count, "reason": recorder.reason}
+
+    try:
+        _, told = on_rank_0(world, found, dict)
+    except CollectiveExit as ended:
+        raise RunFailedError(ended.reason.text) from None
+    return Minimum(**{**told, "x": np.array(told["x"])})

@@ -1,0 +1,337 @@
+"""What `minimize` and `Strategy` have in common: a search for a vector whose function is the caller's.
+
+Ask and tell: the strategies of the batch job for programs that evaluate themselves.
+
+    es = hpc_es.Strategy(x0=np.ones(10), sigma0=0.3)    by CMA-ES; or Strategy("snes", ...)
+    while not es.stop():
+        x = es.ask()                          float64[k, size]
+        es.tell([cost(each) for each in x])   small values are good
+    print(es.best.x, es.best.f)
+
+These are the same algorithm objects: equal options and seeds give the vectors of `task: {kind: function}`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc_es.config.loading import validate
+from hpc_es.config.registry import module
+from hpc_es.config.resolved import config_hash, dump, identity, parse_resolved
+from hpc_es.config.schema import Config
+from hpc_es.core.data import Chunk, Float64, Outcome, ProblemState, State, row_dtype
+from hpc_es.core.errors import CheckpointError, ConfigError
+from hpc_es.core.keys import Keys
+from hpc_es.core.paths import RunPlace
+from hpc_es.core.population import Population, unperturbed
+from hpc_es.core.version import __version__
+from hpc_es.tasks.function import VectorTask, first_vector
+from hpc_es.tasks.functions.problem import BestVector
+from hpc_es.tasks.functions.python_evaluator import Measured, measured
+from hpc_es.training.build import Parts
+from hpc_es.training.compatibility import needs, of_problem
+from hpc_es.training.executors import SerialExecutor
+from hpc_es.training.generation import Generation
+from hpc_es.training.replay import updated
+
+ALGORITHM = "cma_es"  # where the caller names none
+Region = tuple[npt.ArrayLike, npt.ArrayLike]  # low and high, vectors or one and a number
+OUTSIDE = "the_caller:evaluates"  # in place of a function, of which there is no name
+
+
+def parts_of(config: Config, task: Any, chunk_size: int) -> Parts:
+    """Return the parts of a search by a VectorTask in chunks of so many jobs; ConfigError where they do not fit."""
+    wanted, keys = needs(config), Keys(config.seed)
+    if wanted.searches != "vectors":
+        text = f"is {config.algorithm.kind!r}, which searches {wanted.searches}: expected one of vectors"
+        raise ConfigError([("algorithm", text)])
+    problem: Any = task.problem("vectors", None, keys, chunk_size)
+    if problems := list(of_problem(config, problem)):
+        raise ConfigError(problems)
+    noise = None
+    if wanted.noise:
+        noise = module("noise", config.noise.kind).build(config.noise, keys, problem.layout, None)
+    build = module("algorithms", config.algorithm.kind).build
+    algorithm = build(config.algorithm, problem, noise, keys, chunk_size)
+    row = row_dtype((*problem.columns, *wanted.columns))
+    return Parts(task, None, problem, noise, algorithm, row, chunk_size, problem.cutting, wanted.growing)
+
+
+def vector_options(
+    x0: npt.ArrayLike | None, region: Region | None, bounds: tuple[Any, Any] | None, keep: str
+) -> dict[str, Any]:
+    """Return the options of a task that begins with this vector, or in this region; ConfigError."""
+    if (x0 is None) == (region is None):
+        raise ConfigError([("x0", f"expected x0, or region, found {'neither' if x0 is None else 'both'}")])
+    low, high = bounds or (None, None)
+    limits = {"low": _listed(low), "high": _listed(high), "keep": keep}
+    return {
+        **(_at(x0) if region is None else _between(region)),
+        "bounds": limits,
+        "record_evaluations": False,
+        "journal": False,
+    }
+
+
+def _at(x0: Any) -> dict[str, Any]:
+    first = np.asarray(x0, np.float64)
+    _require_vector("x0", first)
+    return {"dimension": first.size, "initial": first.tolist()}
+
+
+def _between(region: Region) -> dict[str, Any]:
+    try:
+        low, high = np.broadcast_arrays(*(np.asarray(side, np.float64) for side in region))
+    except ValueError as error:
+        raise ConfigError([("region", f"expected low and high of one length: {error}")]) from error
+    _require_vector("region", low)
+    sides = {"low": low.tolist(), "high": high.tolist()}
+    return {"dimension": low.size, "initial": "random", "initial_region": sides}
+
+
+def _require_vector(name: str, values: Float64) -> None:
+    if values.ndim != 1 or not values.size:
+        raise ConfigError([(name, f"expected a vector of numbers, found an array of shape {values.shape}")])
+
+
+def _listed(side: Any) -> Any:
+    return side.tolist() if isinstance(side, np.ndarray) else list(side) if isinstance(side, tuple) else side
+
+
+def algorithm_options(kind: str, sigma0: float | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the algorithm's section; plain names that only its optimizer has go there."""
+    fields = {each.name: each for each in dataclasses.fields(module("algorithms", kind).Options)}
+    section: dict[str, Any] = {"kind": kind}
+    if sigma0 is not None:
+        section["sigma"] = float(sigma0)
+    optimizer = {}
+    for name, value in options.items():
+        inner = name.removeprefix("optimizer_")
+        if name not in fields and "optimizer" in fields:
+            optimizer[inner] = value
+        else:
+            section[name] = value
+    if optimizer:
+        section["optimizer"] = {**dict(section.get("optimizer", {})), **optimizer}
+    return section
+
+
+ALL = 1 << 30  # jobs of a chunk: a round is asked for in one
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best vector so far and its value."""
+
+    x: Float64  # float64[size]
+    f: float
+
+
+class Strategy:
+    """A strategy that asks for the values of vectors; small ones are good.
+
+    `algorithm` is a kind that searches vectors, `x0` the first centre, float64[size], and `sigma0` its step size. In
+    place of `x0`, `region` is (low, high), vectors or one and a number: the first centre, and that of each restart, is
+    drawn between them. Further keywords are options of the algorithm, and with the prefix `optimizer_` or a plain name
+    of those of its optimizer (`learning_rate`). `bounds` is (low, high), each a number, a list or None, kept as `keep`
+    says. Raises ConfigError, which lists every mistake.
+    """
+
+    def __init__(
+        self,
+        algorithm: str = ALGORITHM,
+        *,
+        x0: npt.ArrayLike | None = None,
+        region: Region | None = None,
+        sigma0: float | None = None,
+        seed: int = 0,
+        bounds: tuple[Any, Any] | None = None,
+        keep: str = "reflect",
+        noise: str = "counter",
+        max_evaluations: int | None = None,
+        target: float | None = None,
+        **options: Any,
+    ) -> None:
+        task = {"kind": "function", "function": OUTSIDE, **vector_options(x0, region, bounds, keep)}
+        stop = {"episodes": max_evaluations, "target_value": target}
+        self._start(
+            validate(
+                {
+                    "seed": seed,
+                    "task": task,
+                    "algorithm": algorithm_options(algorithm, sigma0, options),
+                    "noise": {"kind": noise},
+                    "stop": stop,
+                }
+            )
+        )
+
+    def _start(self, config: Config) -> None:
+        self.config, self._values = config, Given()
+        self._parts = parts_of(config, VectorTask("", config.task, first_vector(config.task), self._values), ALL)
+        self._problem: Any = self._parts.problem
+        self._algorithm: Any = self._parts.algorithm
+        self._names: ProblemState = self._problem.carried()  # of what the problem itself learns
+        self._executor = SerialExecutor()
+        self._evaluations = 0
+        self._begin(self._parts.initial())
+
+    def _begin(self, state: State) -> None:
+        """Begin a generation."""
+        self._state = state
+        self._generation = Generation(self._parts, state)
+        self._outcomes: dict[int, Outcome] = {}  # of the rounds so far
+        self._round_values: list[list[float]] = []
+        self._chunks = self._generation.next_chunks()
+
+    # What a caller sees.
+
+    @property
+    def theta(self) -> Float64:
+        """The centre of the search, float64[size]."""
+        return np.array(self._state.theta)
+
+    @property
+    def generation(self) -> int:
+        """Finished generations."""
+        return self._state.generation
+
+    @property
+    def evaluations(self) -> int:
+        """How many values were told."""
+        return self._evaluations
+
+    @property
+    def best(self) -> Best | None:
+        """The best vector told so far; None before the first value."""
+        found = BestVector.of(self._carried().master)
+        return None if np.isnan(found.value) else Best(found.x.copy(), found.value)
+
+    def ask(self) -> Float64:
+        """Return the vectors whose values are wanted next, float64[k, size]; the same ones until they are told."""
+        seen = [self._problem.seen(self._candidates(chunk)) for chunk in self._chunks]
+        return np.concatenate(seen)
+
+    def tell(self, values: Sequence[float] | npt.ArrayLike) -> None:
+        """Take the values of the vectors that `ask` gave, in their order; NaN is a failed evaluation.
+
+        A generation without a number makes no update. Raises ValueError for another number of values.
+        """
+        given = np.asarray(values, np.float64)
+        wanted = sum(chunk.jobs for chunk in self._chunks)
+        if given.shape != (wanted,):
+            raise ValueError(f"expected {wanted} values, one for each vector of ask(), found shape {given.shape}")
+        rounds, evaluations = [*self._round_values, given.tolist()], self._evaluations + wanted
+        try:
+            following = self._take(rounds[-1])
+        except BaseException:  # the same vectors may be told again
+            self._begin(self._state)
+            for earlier in rounds[:-1]:
+                self._take(earlier)
+            self._round_values = rounds[:-1]
+            raise
+        if following is not None:
+            self._begin(following)
+        else:
+            self._round_values = rounds
+        self._evaluations = evaluations
+
+    def _take(self, values: list[float]) -> State | None:
+        """Take the values of a round; return the state after the generation, None where it has another round."""
+        generation, start = self._generation, 0
+        outcomes: dict[int, Outcome] = {}
+        for chunk in self._chunks:
+            self._values.next = values[start : start + chunk.jobs]
+            outcomes[chunk.index] = generation.evaluate(chunk, _no_poll)
+            start += chunk.jobs
+        generation.add({index: outcome.rows for index, outcome in outcomes.items()})
+        self._outcomes |= outcomes
+        self._chunks = generation.next_chunks()
+        if self._chunks:
+            return None
+        gathered = self._executor.update(generation, self._outcomes, has_arrays=True)
+        units = [self._problem.unit(parts) for parts in gathered.learned]
+        _, following, _ = updated(self._algorithm, self._problem, self._state, generation.results(gathered), units)
+        return following
+
+    def stop(self) -> str | None:
+        """Return why the search is over, or None; `tell` may be called all the same."""
+        stop, best = self.config.stop, self.best
+        if stop.target_value is not None and best is not None and best.f <= stop.target_value:
+            return f"target: {stop.target_value:g}"
+        if stop.episodes is not None and self._evaluations >= stop.episodes:
+            return f"max_evaluations: {stop.episodes}"
+        reason: str | None = self._algorithm.finished(self._state)
+        return reason
+
+    def save(self, path: str | Path) -> None:
+        """Write all of it into a checkpoint, whole or not at all; RunError where that cannot be."""
+        from hpc_es.storage.checkpoint import Snapshot, save
+
+        counters = {"episodes": self._evaluations, "rounds": self._round_values}
+        given = (dump(self.config), config_hash(self.config), identity(self.config))
+        save(Path(path), Snapshot(self._state, counters, None, {}, *given, {}, {"versions": {"hpc_es": __version__}}))  # type: ignore[arg-type]
+
+    @staticmethod
+    def load(path: str | Path) -> Strategy:
+        """Return what `save` wrote; it goes on to the same vectors. CheckpointError."""
+        from hpc_es.storage.checkpoint import load
+        from hpc_es.storage.compare import verify_restored
+
+        snapshot = load(Path(path))
+        config = parse_resolved(snapshot.config_text)
+        if getattr(config.task, "function", None) != OUTSIDE:
+            raise CheckpointError(f"{path}: expected what Strategy.save wrote, found the checkpoint of a run")
+        strategy = Strategy.__new__(Strategy)
+        strategy._start(config)
+        verify_restored(strategy._state, snapshot.state, strategy._parts.growing)
+        strategy._begin(snapshot.state)
+        rounds: Any = snapshot.counters["rounds"]
+        for values in rounds:
+            strategy.tell(values)
+        strategy._evaluations = int(snapshot.counters["episodes"])
+        return strategy
+
+    def _candidates(self, chunk: Chunk) -> Population:
+        state = self._generation.state
+        if chunk.purpose == "train":
+            population: Population = self._algorithm.candidates(state, chunk)
+            return population
+        return unperturbed(self._problem.layout, self._algorithm.centre(state, chunk.parent), chunk.jobs)
+
+    def _carried(self) -> ProblemState:
+        """Return what the problem knows after the rounds so far."""
+        units = [self._problem.unit(parts) for outcome in self._outcomes.values() for parts in outcome.learned]
+        carried: ProblemState = self._problem.merge(self._names.found_in(self._state), units)
+        return carried
+
+
+class Given:
+    """An evaluator whose values come from outside."""
+
+    identity = ""
+
+    def __init__(self) -> None:
+        self.next: list[float] = []
+
+    def open(self, place: RunPlace) -> None:
+        """There is no run."""
+
+    def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Any) -> list[Measured]:
+        """Return what was given."""
+        assert len(self.next) == len(vectors)
+        return [measured(value, 0.0) for value in self.next]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _no_poll() -> None:
+    pass

@@ -1,0 +1,1 @@
+"""Batch scripts, requeueing and the prediction of how a run scales."""

@@ -1,0 +1,167 @@
+"""A plan for people: a table, JSON, a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from hpc_es.bandits.regret import check as check_picture
+from hpc_es.cluster.measure import Cluster, Measured
+from hpc_es.cluster.predict import WORTH, Prediction
+from hpc_es.report.plot import PALETTE, STYLE, UNDATED, label_log_axis
+from hpc_es.storage.files import written
+
+COLUMNS = (
+    *("ranks", "nodes", "generation", "efficiency", "without tail"),
+    *("run", "core hours", "memory/node", "pays from"),
+)
+GB = 1e9
+
+
+def text(config_name: str, measured: Measured, found: Sequence[Prediction], sbatch: str) -> str:
+    """Return what was measured, the table, what limits each number of ranks, and the command that fits."""
+    costs = measured.costs
+    lines = [
+        f"{config_name}: {measured.generations} generations measured on one rank",
+        *(_evaluations(measured) if measured.is_objective else _episodes(measured)),
+        f"  update: every rank {_time(costs.prepare)}, shared {_time(costs.contribute * measured.jobs)} in "
+        f"{costs.blocks} blocks, rank 0 {_time(costs.tell)}",
+        f"  theta {_bytes(costs.theta)} to all, rows {costs.row} bytes a job, sums {_bytes(costs.sums)} "
+        f"to rank 0, memory {_bytes(costs.memory)} a rank",
+        "",
+        *_table([COLUMNS, *(_row(each) for each in found)]),
+        "",
+        *(f"  {each.ranks} rank{'s' * (each.ranks > 1)}: {each.limit}" for each in found),
+    ]
+    sizes = {each.ranks: each.chunk_size for each in found if each.chunk_size != "auto"}
+    if sizes:
+        best = ", ".join(f"{size} on {ranks}" for ranks, size in sizes.items())
+        lines.append(f"  results depend on mpi.chunk_size here, so it does not follow the ranks; best: {best} ranks")
+    return "\n".join([*lines, "", sbatch, ""])
+
+
+def _episodes(measured: Measured) -> list[str]:
+    """Return what was measured of episodes, or of programs."""
+    costs = measured.costs
+    lines = [
+        f"  {measured.jobs:,.0f} jobs and {measured.timesteps:,.0f} steps per generation, "
+        f"{_number(measured.steps_per_second)} steps/s, episodes of {_spread(costs.lengths)}",
+        f"  per step {_time(costs.step)}, per step of a chunk {_time(costs.call)} more, per job {_time(costs.job)}, "
+        f"per chunk {_time(costs.chunk)}",
+    ]
+    if measured.failed:
+        lines.append(f"  {measured.failed:.2g} of the jobs failed; their seconds are counted")
+    return lines
+
+
+def _evaluations(measured: Measured) -> list[str]:
+    """Return what was measured of an objective, whose jobs have no steps."""
+    costs = measured.costs
+    seconds = np.sort(np.asarray(costs.extras or (0.0,)) + costs.job)
+    middle, longest = float(np.median(seconds)), float(seconds[-1])
+    failed = f", {measured.failed:.2g} of them failed" if measured.failed else ""
+    return [
+        f"  {measured.jobs:,.0f} evaluations per generation, {_number(measured.steps_per_second)} per second{failed}",
+        f"  an evaluation takes {_time(float(seconds.mean()))} (median {_time(middle)}, longest {_time(longest)}), "
+        f"a chunk {_time(costs.chunk)} more",
+    ]
+
+
+def _row(each: Prediction) -> tuple[str, ...]:
+    return (
+        f"{each.ranks:,}",
+        f"{each.nodes:,}",
+        _time(each.seconds),
+        f"{each.efficiency:.2f}",
+        f"{each.without_tail:.2f}",
+        "-" if each.hours is None else _time(3600 * each.hours),
+        "-" if each.core_hours is None else _number(each.core_hours) if each.core_hours >= 0.01 else "< 0.01",
+        f"{each.memory_a_node / GB:,.1f} GB",
+        "-" if each.paying_population is None else f"{each.paying_population:,}",
+    )
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+
+
+def _spread(lengths: Sequence[int]) -> str:
+    if not lengths:
+        return "no length"
+    ordered = sorted(lengths)
+    low, middle, high = (ordered[int(share * (len(ordered) - 1))] for share in (0.1, 0.5, 1.0))
+    return f"{middle:,} steps (a tenth up to {low:,}, the longest {high:,})" if low != high else f"{high:,} steps"
+
+
+def _bytes(size: int) -> str:
+    for unit, factor in (("GB", GB), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size} bytes"
+
+
+def _time(seconds: float) -> str:
+    """Return a duration with three digits, in the unit that suits it."""
+    for unit, size, least in (("h", 3600.0, 3600.0), ("min", 60.0, 120.0), ("s", 1.0, 1.0), ("ms", 1e-3, 1e-3)):
+        if seconds >= least:
+            return f"{_number(seconds / size)} {unit}"
+    return f"{_number(seconds / 1e-6)} us"
+
+
+def _number(value: float) -> str:
+    """Return a number with three digits, or with all before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def chosen(found: Sequence[Prediction]) -> Prediction:
+    """Return the most ranks that are used well; the fewest where none are."""
+    good = [each for each in found if each.efficiency >= WORTH]
+    return max(good, key=lambda each: each.ranks) if good else min(found, key=lambda each: each.ranks)
+
+
+def as_json(measured: Measured, found: Sequence[Prediction], cluster: Cluster, sbatch: str) -> str:
+    """Return all of it as JSON text."""
+    costs: dict[str, Any] = dataclasses.asdict(measured)
+    plain = {"measured": costs, "cluster": dataclasses.asdict(cluster), "sbatch": sbatch}
+    return json.dumps({**plain, "ranks": [dataclasses.asdict(each) for each in found]}, indent=2) + "\n"
+
+
+def draw(config_name: str, found: Sequence[Prediction], output: Path) -> None:
+    """Draw seconds and efficiency against ranks into a PNG, PDF or SVG; UserError."""
+    check_picture(output)
+    kind = output.suffix.lower().removeprefix(".")
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(STYLE)
+        with written(output) as temporary:
+            _figure(config_name, found).savefig(temporary, format=kind, metadata=UNDATED[kind])
+
+
+def _figure(config_name: str, found: Sequence[Prediction]) -> Figure:
+    figure = Figure(figsize=(7.0, 3.2), dpi=150, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    ranks = [each.ranks for each in found]
+    left.loglog(ranks, [each.seconds for each in found], "o-", color=PALETTE[0], label="predicted")
+    first = found[0]
+    ideal = [first.seconds * first.ranks * first.efficiency / each for each in ranks]
+    left.loglog(ranks, ideal, "--", color=PALETTE[6], lw=1, label="nothing lost")
+    left.set_ylabel("seconds per generation")
+    label_log_axis(left.yaxis)
+    right.semilogx(ranks, [each.efficiency for each in found], "o-", color=PALETTE[0], label="efficiency")
+    right.semilogx(ranks, [each.without_tail for each in found], "s--", color=PALETTE[1], label="without the tail")
+    right.set_ylim(0, 1.05)
+    for ax in (left, right):
+        ax.set_xlabel("ranks")
+        ax.set_xticks(ranks, [f"{each:,}" for each in ranks])
+        ax.minorticks_off()
+        ax.legend(frameon=False)
+    figure.suptitle(config_name)
+    return figure

@@ -1,1 +1,0 @@
-"""Many runs: the command line of training, repetitions, requeueing, the library call."""

@@ -1,0 +1,1 @@
+"""Program synthesis: coding tasks, the interpreter, and the algorithms that write programs."""

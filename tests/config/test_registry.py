@@ -1,0 +1,55 @@
+"""The table of kinds."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from hpc_es.config import registry
+from hpc_es.core.errors import ConfigError
+from tests.harness import python, script
+
+
+def test_every_kind_has_options_named_after_it() -> None:
+    packages: tuple[registry.Package, ...] = ("algorithms", "tasks", "policies", "noise")
+    for package, kind in zip(packages, ("es", "episodes", "mlp", "table"), strict=True):
+        found = registry.kinds(package)
+        assert kind in found
+        assert list(found) == sorted(found)
+        for name in found:
+            fields = dataclasses.fields(registry.module(package, name).Options)
+            assert [field.default for field in fields if field.name == "kind"] == [name]
+
+
+@pytest.mark.parametrize("name", ["episode", "policy_problems", "__init__", "../es", "hpc_es.tasks.episodes", ""])
+def test_what_is_no_kind_is_refused_with_the_known_ones(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"expected one of .*'episodes'.*, found '"):
+        registry.module("tasks", name)
+
+
+def test_finding_kinds_imports_no_tensorflow_and_one_kind_no_other() -> None:
+    program = (
+        "import sys; from hpc_es.config import registry; registry.module('policies', 'mlp');"
+        "print('hpc_es.tasks.episodes' in sys.modules);"
+        "[registry.kinds(p) for p in ('algorithms', 'tasks', 'policies')]; print('tensorflow' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    assert found.stdout.split() == ["False", "False"]
+
+
+def test_looking_for_kinds_imports_no_package_that_an_extra_brings() -> None:
+    done = python(
+        script(
+            """
+            import sys
+            from hpc_es.config import registry
+            for package in ("algorithms", "tasks", "policies"):
+                registry.kinds(package)
+            print({"numba", "tensorflow", "optuna", "mujoco"} & set(sys.modules))
+            """
+        )
+    )
+    assert done.stdout == "set()\n", str(done)
