@@ -1,0 +1,121 @@
+"""The package, README and docs/ avoid the wording that tests/words.py lists; `python -m tests.words` prints it."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from tests import words
+from tests.words import CEILINGS, EXCEPTIONS, FILLER, LOOKED_AT, REPEATS, ROOT, Finding, counts, files_under, findings
+
+
+@pytest.fixture(scope="module")
+def everything() -> list[Finding]:
+    return [finding for path in LOOKED_AT for file in files_under([ROOT / path]) for finding in findings(file)]
+
+
+@pytest.mark.parametrize(("folder", "ceiling"), json.loads(CEILINGS.read_text(encoding="utf-8")).items())
+def test_a_folder_has_no_more_findings_than_its_ceiling(everything: list[Finding], folder: str, ceiling: int) -> None:
+    """A ceiling may only go down: `python -m tests.words --lower`."""
+    number = counts(everything, [folder])[folder]
+    here = [str(one) for one in everything if one.file == folder or one.file.startswith(f"{folder}/")]
+    assert number <= ceiling, "\n".join(here)
+
+
+def test_every_place_that_is_looked_at_has_a_ceiling() -> None:
+    assert set(json.loads(CEILINGS.read_text(encoding="utf-8"))) >= set(LOOKED_AT)
+
+
+def test_every_exception_is_needed_and_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "EXCEPTIONS", ())
+    everything = [one for file in files_under([ROOT / path for path in LOOKED_AT]) for one in findings(file)]
+    for exception in EXCEPTIONS:
+        glob, pattern, regex, reason = exception
+        assert reason
+        monkeypatch.setattr(words, "EXCEPTIONS", (exception,))
+        assert any(words.is_excepted(one) for one in everything), (glob, pattern, regex)
+
+
+def _patterns(tmp_path: Path, text: str, name: str = "module.py") -> list[tuple[int, str]]:
+    file = tmp_path / name
+    file.write_text(text, encoding="utf-8")
+    return [(finding.line, finding.pattern) for finding in findings(file)]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "pattern"),
+    [
+        ("Evaluate so many jobs.", "so many"),
+        ("Add the pairs, of which there are enough.", "of which"),
+        ("Call a policy of one's own.", "own"),
+        ("Import own kinds.", "own"),
+        ("Draw noise, as `--check` tells.", "told"),
+        ("Load the arrays as the source has them.", "as ... has it"),
+        ("Wait so that nobody waits.", "archaic word"),
+        ("Return a path; of a package those of its files.", "inversion"),
+        ("Write what is to be known.", "is to be"),
+        ("Evaluate 12 jobs a second.", "per unit"),
+        ("Read a file; RunError where it is damaged.", "error where"),
+        ("Mean of the returns, None of none.", "of none"),
+        ("Of every episode, its mean.", "definition begins with 'of'"),
+        ("What the update needs.", "definition is a fragment"),
+        ("Return what the update needs.", "Return what"),
+        ("Return how many ranks remain.", "Return what"),
+        ("Return the ranks have finished.", "Return before a verb"),
+    ],
+)
+def test_a_docstring_with_the_wording_is_reported(tmp_path: Path, sentence: str, pattern: str) -> None:
+    text = f'x = 1\n\n\ndef function() -> None:\n    """{sentence}"""\n'
+    assert (5, pattern) in _patterns(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Return the mean of the returns, float64[rows].",
+        "Return the number of ranks that have finished.",
+        "Return the rows whose episodes are over.",
+        "Evaluate 12 jobs per second.",
+        "Give each rank its own directory.",
+        "Return as many rows as the task has.",
+        "Ask and tell in one call: `told` is an argument.",
+        "Raise ConfigError if the file is damaged.",
+    ],
+)
+def test_plain_wording_is_not_reported(tmp_path: Path, sentence: str) -> None:
+    assert _patterns(tmp_path, f'def function() -> None:\n    """{sentence}\n\n    Once.\n    """\n') == []
+
+
+def test_wording_is_found_across_line_breaks_in_comments_strings_and_markdown(tmp_path: Path) -> None:
+    assert _patterns(tmp_path, "# one of so\n# many words\n") == [(1, "so many")]
+    assert _patterns(tmp_path, 'x = 1\ny = (\n    "a first line "\n    f"and so many {x} words"\n)\n') == [
+        (4, "so many")
+    ]
+    assert _patterns(tmp_path, "# Title\n\nof\nwhich\n\n```sh\nso many\n```\n", "page.md") == [(3, "of which")]
+    assert _patterns(tmp_path, "| a | of b |\n|---|---|\n| c | of d |\n", "page.md")[-1] == (
+        3,
+        "definition begins with 'of'",
+    )
+
+
+def test_help_texts_are_noun_phrases(tmp_path: Path) -> None:
+    assert _patterns(tmp_path, 'seed: int = option("of everything random", 0)\n') == [
+        (1, "definition begins with 'of'")
+    ]
+    assert _patterns(tmp_path, 'parser.add_argument("x", help="how fast it is")\n') == [(1, "help is a fragment")]
+    assert _patterns(tmp_path, 'seed: int = option("seed of all random numbers", 0)\n') == []
+
+
+def test_filler_names_are_reported_where_they_stand(tmp_path: Path) -> None:
+    text = "def told(given, x):\n    for each in x.found:\n        pass\n"
+    assert _patterns(tmp_path, text) == [(1, FILLER), (1, FILLER), (2, FILLER), (2, FILLER)]
+    assert list(words.filler_names(ast.parse("gives = finding"))) == []
+
+
+def test_a_docstring_that_repeats_the_name_is_reported(tmp_path: Path) -> None:
+    repeated = 'def close_environments(rows):\n    """Close all environments of these rows."""\n'
+    assert _patterns(tmp_path, repeated) == [(2, REPEATS)]
+    assert _patterns(tmp_path, 'def rows(x):\n    """Return the rows of x, float32[jobs, 3]."""\n') == []
