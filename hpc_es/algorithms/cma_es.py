@@ -58,7 +58,7 @@ class CMAES(DistributionStrategy):
         """Return the constants of this search."""
         return covariance.constants(self.problem.size, self.population(state), self.options.active)
 
-    def begun(self, step: float, ratios: Float64) -> tuple[Arrays, Arrays]:
+    def initial_distribution(self, step: float, ratios: Float64) -> tuple[Arrays, Arrays]:
         """Return a covariance along the coordinates."""
         zeros = np.zeros(len(ratios))
         return {"sigma": np.array(step), "root": np.diag(ratios)}, {
@@ -93,7 +93,7 @@ class CMAES(DistributionStrategy):
         weights = np.where(prepared.weights < 0, prepared.weights * self.problem.size / squares, prepared.weights)
         return {"rows": covariance.rows_of_sum(self.constants(state).c_mu * weights, y, block)}
 
-    def moved(self, state: State, weights: Float64, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
+    def update(self, state: State, weights: Float64, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
         """Return the distribution after the equations of the tutorial, in its order and names."""
         c, n, old = self.constants(state), self.problem.size, state.master
         step, age = float(state.shared["sigma"]), int(old["age"])
@@ -106,7 +106,7 @@ class CMAES(DistributionStrategy):
         h = float(length / faded < (1.4 + 2 / (n + 1)) * c.chi)
         p_c = (1 - c.c_c) * old["covariance_path"] + h * math.sqrt(c.c_c * (2 - c.c_c) * c.mueff) * y_w  # eq. 45
         kept = 1 + c.c_1 * (1 - h) * c.c_c * (2 - c.c_c) - c.c_1 - c.c_mu * float(c.weights.sum())
-        matrix = covariance.moved(old["covariance"], kept, p_c, c.c_1, [block["rows"] for block in blocks])  # eq. 47
+        matrix = covariance.updated(old["covariance"], kept, p_c, c.c_1, [block["rows"] for block in blocks])  # eq. 47
         step *= math.exp(min(1.0, c.c_s / c.d_s * (length / c.chi - 1)))  # eq. 44
         shared = {"theta": theta, "sigma": np.array(step)}
         master = {"covariance": matrix, "sigma_path": p_s, "covariance_path": p_c}
@@ -123,7 +123,7 @@ class CMAES(DistributionStrategy):
         path = step * master["covariance_path"]
         return stopping.View(state.theta, self.first_sigma(state), step, deviations, path, axes)
 
-    def shown(self, state: State) -> Mapping[str, float]:
+    def metrics(self, state: State) -> Mapping[str, float]:
         """Return the step size, the form of the covariance, and how long the path is to its expected length."""
         lengths = state.master["axis_lengths"]
         ratio = float(lengths.max() / lengths.min())

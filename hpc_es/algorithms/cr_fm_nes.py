@@ -287,7 +287,7 @@ class CRFMNES(DistributionStrategy):
         """Return the constants of this search."""
         return constants(self.problem.size, self.population(state))
 
-    def begun(self, step: float, ratios: Float64) -> tuple[Arrays, Arrays]:
+    def initial_distribution(self, step: float, ratios: Float64) -> tuple[Arrays, Arrays]:
         """Return these deviations, and a random v."""
         size, dtype = self.problem.size, self.problem.dtype
         drawn = self.keys.generator(Purpose.INITIAL_PARAMETERS, index=1).standard_normal(size)
@@ -358,7 +358,7 @@ class CRFMNES(DistributionStrategy):
         weights: Weights = prepared.weights
         return {"sums": self.weighted_sums(state, weights.of_pairs, weights.powers, block)}
 
-    def moved(self, state: State, weights: Weights, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
+    def update(self, state: State, weights: Weights, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
         """Return the distribution after the equations of the paper, in their order."""
         c, old, dtype, feasible = self.constants(state), state.master, self.problem.dtype, weights.feasible
         sums = np.concatenate([block["sums"] for block in blocks], axis=1).astype(np.float64)
@@ -393,7 +393,7 @@ class CRFMNES(DistributionStrategy):
 
     # What is told.
 
-    def shown(self, state: State) -> Mapping[str, float]:
+    def metrics(self, state: State) -> Mapping[str, float]:
         """Return the step size, the form of the covariance, and how long the path is to its expected length."""
         scales = state.shared["scales"]
         return {

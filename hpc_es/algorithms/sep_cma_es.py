@@ -79,7 +79,7 @@ class SepCMAES(DistributionStrategy):
 
     options: Options
 
-    def begun(self, step: float, ratios: Float64) -> tuple[Arrays, Arrays]:
+    def initial_distribution(self, step: float, ratios: Float64) -> tuple[Arrays, Arrays]:
         """Return these deviations, and no paths."""
         zeros = np.zeros(len(ratios), self.problem.dtype)
         shared = {"sigma": np.array(step), "deviations": ratios.astype(self.problem.dtype)}
@@ -99,7 +99,7 @@ class SepCMAES(DistributionStrategy):
         """Return the sums of w z and of w z^2 over a block of parameters."""
         return {} if prepared.reason else {"sums": self.weighted_sums(state, prepared.weights, (1, 2), block)}
 
-    def moved(self, state: State, weights: Array, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
+    def update(self, state: State, weights: Array, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
         """Return the distribution after the equations of the paper."""
         z_w, squares = np.concatenate([block["sums"] for block in blocks], axis=1)
         old, number, deviations = state.master, self.problem.dtype.type, state.shared["deviations"]
@@ -124,7 +124,7 @@ class SepCMAES(DistributionStrategy):
         deviations, path = step * state.shared["deviations"], step * state.master["covariance_path"]
         return stopping.View(state.theta, self.first_sigma(state), step, deviations, path)
 
-    def shown(self, state: State) -> Mapping[str, float]:
+    def metrics(self, state: State) -> Mapping[str, float]:
         """Return the step size, the form of the covariance, and how long the path is to its expected length."""
         deviations = state.shared["deviations"]
         return {

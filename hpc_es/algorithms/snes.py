@@ -48,7 +48,7 @@ class SNES(DistributionStrategy):
 
     options: Options
 
-    def begun(self, step: float, ratios: Float64) -> tuple[Arrays, Arrays]:
+    def initial_distribution(self, step: float, ratios: Float64) -> tuple[Arrays, Arrays]:
         """Return these deviations."""
         return {"deviations": (step * ratios).astype(self.problem.dtype)}, {}
 
@@ -64,7 +64,7 @@ class SNES(DistributionStrategy):
         """Return the sums of u z and of u z^2 over a block of parameters."""
         return {} if prepared.reason else {"sums": self.weighted_sums(state, prepared.weights, (1, 2), block)}
 
-    def moved(self, state: State, weights: Array, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
+    def update(self, state: State, weights: Array, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
         """Return the natural gradient step; as the utilities sum to 0, so does their part of the -1."""
         sums, squares = np.concatenate([block["sums"] for block in blocks], axis=1)
         size, number, deviations = self.problem.size, self.problem.dtype.type, state.shared["deviations"]
@@ -78,7 +78,7 @@ class SNES(DistributionStrategy):
         deviations = state.shared["deviations"]
         return stopping.View(state.theta, self.first_sigma(state), float(deviations.max()), deviations, 0 * deviations)
 
-    def shown(self, state: State) -> Mapping[str, float]:
+    def metrics(self, state: State) -> Mapping[str, float]:
         """Return the geometric mean of the deviations, and the largest by the smallest."""
         deviations = state.shared["deviations"]
         return {

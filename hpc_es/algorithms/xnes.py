@@ -56,7 +56,7 @@ class XNES(DistributionStrategy):
 
     options: Options
 
-    def begun(self, step: float, ratios: Float64) -> tuple[Arrays, Arrays]:
+    def initial_distribution(self, step: float, ratios: Float64) -> tuple[Arrays, Arrays]:
         """Return a shape along the coordinates; the geometric mean of the ratios is 1."""
         return {"sigma": np.array(step), "shape": np.diag(ratios)}, {"axis_lengths": np.sort(ratios)}
 
@@ -86,7 +86,7 @@ class XNES(DistributionStrategy):
         z, _ = self._samples.both(state.generation, self.population(state), state.shared["shape"])
         return {"rows": covariance.rows_of_sum(prepared.weights, z, block)}
 
-    def moved(self, state: State, weights: Float64, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
+    def update(self, state: State, weights: Float64, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
         """Return the natural gradient step; as the utilities sum to 0, so does their part of the I."""
         n, step, shape = self.problem.size, float(state.shared["sigma"]), state.shared["shape"]
         default = (9 + 3 * math.log(n)) / (5 * n * math.sqrt(n))
@@ -115,7 +115,7 @@ class XNES(DistributionStrategy):
         deviations = step * np.sqrt(np.einsum("ij,ij->i", shape, shape))
         return stopping.View(state.theta, self.first_sigma(state), step, deviations, 0 * deviations)
 
-    def shown(self, state: State) -> Mapping[str, float]:
+    def metrics(self, state: State) -> Mapping[str, float]:
         """Return the step size and the form of the covariance, which is computed now and then where n is large."""
         lengths = state.master["axis_lengths"]
         ratio = float(lengths[-1] / lengths[0])

@@ -50,7 +50,7 @@ def test_without_active_weights_bad_samples_do_not_count() -> None:
 def test_the_path_is_told_and_the_axes_are() -> None:
     made = strategy("cma_es", elli, np.ones(3), Waves(7, 3), sigma=0.5)
     state = after(made, 1)
-    shown = made.shown(state)
+    shown = made.metrics(state)
     lengths = np.sqrt(np.linalg.eigvalsh(state.master["covariance"]))
     assert shown["axis_ratio"] == pytest.approx(lengths[-1] / lengths[0])
     assert shown["condition_number"] == pytest.approx((lengths[-1] / lengths[0]) ** 2)

@@ -87,7 +87,7 @@ def rows_of_sum(weights: Float64, steps: Float64, block: int) -> Float64:
     return product
 
 
-def moved(old: Float64, kept: float, path: Float64, weight: float, rows: Sequence[Float64]) -> Float64:
+def updated(old: Float64, kept: float, path: Float64, weight: float, rows: Sequence[Float64]) -> Float64:
     """Return kept * old + weight * path path^T + the blocks of rows, in parts that fit into a processor's cache."""
     new, size, start = np.empty_like(old), len(old), 0
     for block in rows:

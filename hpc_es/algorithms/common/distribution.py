@@ -146,7 +146,7 @@ class Ranked:
 
 @dataclass(frozen=True)
 class DistributionStrategy(Strategy, ABC):
-    """A strategy writes `begun`, `candidates`, `weights`, `contribute`, `moved` and `view`.
+    """A strategy writes `initial_distribution`, `candidates`, `weights`, `contribute`, `update` and `view`.
 
     Its options are those above, and what is its own.
 
@@ -165,7 +165,7 @@ class DistributionStrategy(Strategy, ABC):
     # What a strategy writes.
 
     @abstractmethod
-    def begun(self, step: float, ratios: Float64) -> tuple[Arrays, Arrays]:
+    def initial_distribution(self, step: float, ratios: Float64) -> tuple[Arrays, Arrays]:
         """Return the arrays (shared, master) of a search that begins with the deviations step * ratios."""
 
     def needed(self, population: int) -> int:
@@ -174,17 +174,17 @@ class DistributionStrategy(Strategy, ABC):
 
     @abstractmethod
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Any:
-        """Return what `contribute` and `moved` need of the rows and of the fitness, float64[samples]."""
+        """Return what `contribute` and `update` need of the rows and of the fitness, float64[samples]."""
 
     @abstractmethod
-    def moved(self, state: State, weights: Any, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
+    def update(self, state: State, weights: Any, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
         """Return the arrays (shared, master) of the strategy after an update."""
 
     @abstractmethod
     def view(self, state: State) -> stopping.View:
         """Return what the criteria look at."""
 
-    def shown(self, state: State) -> Mapping[str, float]:
+    def metrics(self, state: State) -> Mapping[str, float]:
         """Return metrics of the distribution."""
         return {"sigma": float(state.shared["sigma"])}
 
@@ -216,7 +216,7 @@ class DistributionStrategy(Strategy, ABC):
 
     def _begin(self, generation: int, run: Search) -> State:
         step, ratios = first_deviations(self.options.sigma, self.problem)
-        shared, master = self.begun(step * run.sigma_factor, ratios)
+        shared, master = self.initial_distribution(step * run.sigma_factor, ratios)
         shared = {"theta": self.first_theta(run.restart), **shared, "population": np.array(run.population)}
         ours = {"age": np.array(0), **stopping.nothing(len(ratios)), **run.arrays()}
         return State(generation, shared, {**master, **ours})
@@ -231,11 +231,11 @@ class DistributionStrategy(Strategy, ABC):
         ranked: Ranked = results.prepared
         shared, master = state.shared, state.master
         if ranked.reason is None:
-            new = self.moved(state, ranked.weights, results.blocks)
+            new = self.update(state, ranked.weights, results.blocks)
             shared, master = {**shared, **new[0]}, {**master, **new[1]}
         after, run = self._counted(State(state.generation + 1, shared, master), ranked.fitness)
         metrics = {
-            **self.shown(after),
+            **self.metrics(after),
             "population_size": float(self.population(after)),
             "restarts": float(after.master["run_restart"]),
             "skipped_update": float(ranked.reason is not None),

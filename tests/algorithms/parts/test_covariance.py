@@ -96,7 +96,7 @@ def test_a_covariance_moves_by_its_path_and_by_blocks_of_rows() -> None:
     rng = np.random.default_rng(2)
     size = 2 * IN_CACHE + 5
     old, rows, path = rng.standard_normal((size, size)), rng.standard_normal((size, size)), rng.standard_normal(size)
-    found = covariance.moved(old, 0.5, path, 0.25, [rows[:40], rows[40:]])
+    found = covariance.updated(old, 0.5, path, 0.25, [rows[:40], rows[40:]])
     np.testing.assert_allclose(found, 0.5 * old + 0.25 * np.outer(path, path) + rows, rtol=1e-12, atol=1e-12)
 
 

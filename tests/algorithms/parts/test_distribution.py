@@ -48,7 +48,7 @@ def test_a_generation_without_an_update_is_told_of_and_moves_nothing(kind: str, 
     later, metrics, notices = told(made, state)
     assert notices == [said] and metrics["skipped_update"] == 1
     assert all(later.shared[name].tobytes() == array.tobytes() for name, array in state.shared.items())
-    own = set(made.begun(1.0, np.ones(3))[1])
+    own = set(made.initial_distribution(1.0, np.ones(3))[1])
     assert all(later.master[name].tobytes() == state.master[name].tobytes() for name in own)
     assert (later.generation, int(later.master["age"])) == (6, 6)
 
