@@ -60,7 +60,7 @@ def update_seconds(algorithm: EvolutionStrategy) -> float:
     state = algorithm.initial()
     since = time.perf_counter()
     prepared = algorithm.prepare(state, returns, returns["return_"])
-    blocks = [algorithm.contribute(state, prepared, block) for block in range(algorithm.blocks(state))]
+    blocks = [algorithm.partial_update(state, prepared, block) for block in range(algorithm.blocks(state))]
     algorithm.tell(state, Results(returns, [], blocks, prepared))
     return time.perf_counter() - since
 

@@ -162,7 +162,7 @@ def generation(made: Parts, state: State, order: int = 1) -> tuple[list[Chunk], 
         found.add({index: outcome.rows for index, outcome in new.items()})
         outcomes |= new
     found.prepare()
-    blocks = [found.contribute(block) for block in range(found.blocks)[::order]][::order]
+    blocks = [found.partial_update(block) for block in range(found.blocks)[::order]][::order]
     arrays = [outcomes[chunk.index].arrays for chunk in found.chunks if chunk.purpose == "train"]
     in_order = [outcomes[chunk.index] for chunk in found.chunks]
     return found.chunks, in_order, found.results(Gathered(blocks, arrays))

@@ -58,7 +58,7 @@ class Hill(Strategy):
         best = np.argmax(np.nan_to_num(fitness, nan=-np.inf))
         return (np.arange(len(rows)) == best)[np.newaxis].astype(np.float64)
 
-    def contribute(self, state: State, prepared: Array, block: int) -> Arrays:
+    def partial_update(self, state: State, prepared: Array, block: int) -> Arrays:
         """Return the direction of that job in one block of parameters."""
         return {"direction": self.weighted_sums(state, prepared, (1,), block)[0]}
 

@@ -84,7 +84,7 @@ class CMAES(DistributionStrategy):
         """Return the blocks of rows of the covariance."""
         return covariance.blocks(self.population(state), self.problem.size)
 
-    def contribute(self, state: State, prepared: Ranked, block: int) -> Arrays:
+    def partial_update(self, state: State, prepared: Ranked, block: int) -> Arrays:
         """Return a block of rows of c_mu sum w y y^T; bad samples as if each y had its expected length (eq. 46)."""
         if prepared.reason:
             return {}

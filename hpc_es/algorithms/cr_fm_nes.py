@@ -351,7 +351,7 @@ class CRFMNES(DistributionStrategy):
             each.append(by_distance(each[0], lengths, c.alpha(feasible)))
         return Weights(np.stack(each), along, np.square(lengths), feasible)
 
-    def contribute(self, state: State, prepared: Ranked, block: int) -> Arrays:
+    def partial_update(self, state: State, prepared: Ranked, block: int) -> Arrays:
         """Return the sums over a block of parameters, each direction drawn once for all of them."""
         if prepared.reason:
             return {}

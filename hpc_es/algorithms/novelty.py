@@ -237,7 +237,7 @@ class NoveltySearch(PairedStrategy):
             return cut(self.options.population_size, self.chunk_size, parent=self.chosen(state) + 1)
         return []
 
-    def probed(self, state: State, probes: Rows, fitness: Float64) -> State:
+    def with_probes(self, state: State, probes: Rows, fitness: Float64) -> State:
         """Return the state with what the probes say of the parents, in the archive too, and of progress."""
         behaviours, returns = state.shared["behaviours"].copy(), state.shared["returns"].copy()
         entries, best = [], -np.inf
@@ -280,7 +280,7 @@ class NoveltySearch(PairedStrategy):
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
         """Move the parent; on a plateau, where it stays, it is probed again all the same."""
-        now, weights = self.probed(state, results.probes, results.probe_fitness), results.prepared
+        now, weights = self.with_probes(state, results.probes, results.probe_fitness), results.prepared
         parent, thetas = self.chosen(now), self._thetas(now).copy()
         slots = optimizers.slots_of(state.master)
         metrics = {**self._metrics(now, parent, results.rows), "gradient_norm": 0.0, "update_ratio": 0.0}

@@ -95,7 +95,7 @@ class SepCMAES(DistributionStrategy):
         weights = constants(self.problem.size, self.population(state)).weights
         return np.tile(sample_weights(weights, fitness, share_ties=False), (2, 1))
 
-    def contribute(self, state: State, prepared: Ranked, block: int) -> Arrays:
+    def partial_update(self, state: State, prepared: Ranked, block: int) -> Arrays:
         """Return the sums of w z and of w z^2 over a block of parameters."""
         return {} if prepared.reason else {"sums": self.weighted_sums(state, prepared.weights, (1, 2), block)}
 

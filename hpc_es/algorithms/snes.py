@@ -60,7 +60,7 @@ class SNES(DistributionStrategy):
         """Return the utilities, for z and for its square, float64[2, samples]."""
         return np.tile(sample_weights(utilities(len(rows)), fitness), (2, 1))
 
-    def contribute(self, state: State, prepared: Ranked, block: int) -> Arrays:
+    def partial_update(self, state: State, prepared: Ranked, block: int) -> Arrays:
         """Return the sums of u z and of u z^2 over a block of parameters."""
         return {} if prepared.reason else {"sums": self.weighted_sums(state, prepared.weights, (1, 2), block)}
 

@@ -79,7 +79,7 @@ class XNES(DistributionStrategy):
         population, size = self.population(state), self.problem.size
         return covariance.blocks(population, size) if population >= max(size, covariance.SHARED) else 0
 
-    def contribute(self, state: State, prepared: Ranked, block: int) -> Arrays:
+    def partial_update(self, state: State, prepared: Ranked, block: int) -> Arrays:
         """Return a block of rows of sum u z z^T."""
         if prepared.reason:
             return {}

@@ -52,7 +52,7 @@ class Costs:
     job: float  # of a job besides its steps: noise, parameters, reset
     chunk: float  # of a chunk besides its jobs
     prepare: float = 0.0  # of every rank, once a generation
-    contribute: float = 0.0  # of all blocks of the update together, for each job
+    partial_update: float = 0.0  # of all blocks of the update together, for each job
     blocks: int = 0  # that the ranks share
     tell: float = 0.0  # of rank 0: the update, metrics, what is written
     theta: int = 0  # bytes that rank 0 sends to all
@@ -125,7 +125,7 @@ class Seen:
 
     chunks: list[Timed] = field(default_factory=list)
     prepare: list[float] = field(default_factory=list)
-    contribute: list[float] = field(default_factory=list)
+    partial_update: list[float] = field(default_factory=list)
     tell: list[float] = field(default_factory=list)
     jobs: list[int] = field(default_factory=list)  # of a generation
     rounds: list[int] = field(default_factory=list)  # of a generation
@@ -156,7 +156,7 @@ class Measured:
 
     def faster(self, speed: float) -> Measured:
         """Return the same of cores so many times as fast."""
-        names = ("step", "call", "job", "chunk", "prepare", "contribute", "tell")
+        names = ("step", "call", "job", "chunk", "prepare", "partial_update", "tell")
         seconds = {name: getattr(self.costs, name) / speed for name in names}
         costs = replace(self.costs, **seconds, extras=tuple(extra / speed for extra in self.costs.extras))
         return replace(self, costs=costs, steps_per_second=self.steps_per_second * speed)
@@ -193,7 +193,7 @@ def _measured(made: Parts, seconds: float) -> Measured:
         job=job,
         chunk=chunk,
         prepare=_median(seen.prepare),
-        contribute=_median(seen.contribute) / max(float(np.mean(seen.jobs)), 1.0),
+        partial_update=_median(seen.partial_update) / max(float(np.mean(seen.jobs)), 1.0),
         tell=_median(seen.tell),
         blocks=seen.blocks,
         theta=sum(array.nbytes for array in state.shared.values()),
@@ -241,10 +241,10 @@ class TimedGeneration(Generation):
         super().prepare()
         self._seen.prepare.append(time.perf_counter() - since)
 
-    def contribute(self, block: int) -> Arrays:
+    def partial_update(self, block: int) -> Arrays:
         """Compute a block of the update, and add what it took."""
         since = time.perf_counter()
-        arrays = super().contribute(block)
+        arrays = super().partial_update(block)
         self.seconds += time.perf_counter() - since
         return arrays
 
@@ -258,7 +258,7 @@ def _generation(made: Parts, state: State, seen: Seen, size: int) -> State:
     units = [made.problem.unit(parts) for parts in evaluated.learned]
     _, following, _ = updated(made.algorithm, made.problem, state, results, units)
     seen.tell.append(time.perf_counter() - since)
-    seen.contribute.append(generation.seconds)
+    seen.partial_update.append(generation.seconds)
     seen.blocks = len(results.blocks)
     seen.sums = sum(array.nbytes for block in results.blocks for array in block.values())
     seen.jobs.append(len(results.rows))

@@ -31,7 +31,7 @@ def text(config_name: str, measured: Measured, found: Sequence[Prediction], sbat
     lines = [
         f"{config_name}: {measured.generations} generations measured on one rank",
         *(_evaluations(measured) if measured.is_objective else _episodes(measured)),
-        f"  update: every rank {_time(costs.prepare)}, shared {_time(costs.contribute * measured.jobs)} in "
+        f"  update: every rank {_time(costs.prepare)}, shared {_time(costs.partial_update * measured.jobs)} in "
         f"{costs.blocks} blocks, rank 0 {_time(costs.tell)}",
         f"  theta {_bytes(costs.theta)} to all, rows {costs.row} bytes a job, sums {_bytes(costs.sums)} "
         f"to rank 0, memory {_bytes(costs.memory)} a rank",

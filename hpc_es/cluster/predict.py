@@ -142,7 +142,7 @@ def generation(
         tail=rounds * found.tail,
         dispatch=rounds * found.dispatch,
         messages=rounds * rows + once,
-        update=costs.prepare + costs.contribute * population * rounds * share + costs.tell,
+        update=costs.prepare + costs.partial_update * population * rounds * share + costs.tell,
     )
 
 

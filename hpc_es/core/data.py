@@ -235,7 +235,7 @@ class Results:
 
     rows: Rows  # of all training jobs, in job order, of all rounds
     chunk_arrays: Sequence[Arrays]  # of each training chunk, in chunk order
-    blocks: Sequence[Arrays] = ()  # results of `contribute`, in block order
+    blocks: Sequence[Arrays] = ()  # results of `partial_update`, in block order
     prepared: Any = None  # result of `prepare`
     probes: Rows = field(default_factory=lambda: np.zeros(0, row_dtype()))  # of the probe jobs, in job order
     fitness: Float64 = field(default_factory=lambda: NO_FITNESS)  # float64[training jobs], see `Problem.fitness`

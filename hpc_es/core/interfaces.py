@@ -2,16 +2,16 @@
 
 One generation (`training/generation.py`):
 
-    state    = world.broadcast(state)                        rank 0 is the master: it owns the state
-    chunks   = algorithm.ask(state, round, rows, fitness)    the same list on every rank; [] ends the generation
-    mine     = work.evaluate(algorithm, state, chunks)       chunks are handed out on demand
-    rows     = world.allgather(mine)                         one row a job, in job order, on every rank
-    fitness  = problem.fitness(rows, carried)                one number a job, which algorithms rank, on every rank
-    state    = algorithm.probed(state, probes, fitness)      on every rank, after a round with probes
-    prepared = algorithm.prepare(state, rows, fitness)       on every rank, once
-    blocks   = algorithm.contribute(state, prepared, block)  each rank computes its share of the blocks
-    state    = algorithm.tell(state, results)                on rank 0
-    state    = problem.merge(carried, units)                 on rank 0: what the problem itself has learned
+    state    = world.broadcast(state)                           rank 0 is the master: it owns the state
+    chunks   = algorithm.ask(state, round, rows, fitness)       the same list on every rank; [] ends the generation
+    mine     = work.evaluate(algorithm, state, chunks)          chunks are handed out on demand
+    rows     = world.allgather(mine)                            one row a job, in job order, on every rank
+    fitness  = problem.fitness(rows, carried)                   one number a job, which algorithms rank, on every rank
+    state    = algorithm.with_probes(state, probes, fitness)    on every rank, after a round with probes
+    prepared = algorithm.prepare(state, rows, fitness)          on every rank, once
+    blocks   = algorithm.partial_update(state, prepared, block) each rank computes its share of the blocks
+    state    = algorithm.tell(state, results)                   on rank 0
+    state    = problem.merge(carried, units)                    on rank 0: what the problem itself has learned
 
 An algorithm searches one kind of problem: vectors, programs, or trajectories of a policy. It says which in `NEEDS`; a
 task says in `OFFERS` which kinds it can be, and makes the problem. An algorithm sees the problem alone, never the task.
@@ -250,7 +250,7 @@ class Algorithm(Protocol):
         """Evaluate a chunk of any purpose: the candidates of training jobs, or the centre without noise."""
         ...
 
-    def probed(self, state: State, probes: Rows, fitness: Float64) -> State:
+    def with_probes(self, state: State, probes: Rows, fitness: Float64) -> State:
         """Return the state for the next rounds of the generation, and for its update; on every rank.
 
         Called only after rounds with probes. `state` is the state at the start of the generation, `probes` and
@@ -260,14 +260,14 @@ class Algorithm(Protocol):
         ...
 
     def prepare(self, state: State, rows: Rows, fitness: Float64) -> Any:
-        """Return what `contribute` needs of the rows and the fitness of all training jobs; on every rank."""
+        """Return what `partial_update` needs of the rows and the fitness of all training jobs; on every rank."""
         ...
 
     def blocks(self, state: State) -> int:
-        """Return the number of blocks that `contribute` computes; 0 if the update needs none."""
+        """Return the number of blocks that `partial_update` computes; 0 if the update needs none."""
         ...
 
-    def contribute(self, state: State, prepared: Any, block: int) -> Arrays:
+    def partial_update(self, state: State, prepared: Any, block: int) -> Arrays:
         """Return one block of the update; each block is computed by one rank, and the arrays go to rank 0."""
         ...
 

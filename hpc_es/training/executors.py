@@ -214,7 +214,7 @@ class SerialExecutor(Executor):
 
     def _gather(self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool) -> Gathered:
         since = time.perf_counter()
-        blocks = [generation.contribute(block) for block in range(generation.blocks)]
+        blocks = [generation.partial_update(block) for block in range(generation.blocks)]
         arrays = [outcomes[chunk.index].arrays for chunk in generation.chunks if chunk.purpose == "train" and outcomes]
         learned: dict[int, list[Arrays]] = {}
         for _, unit, parts in learned_units(generation, outcomes):
@@ -314,7 +314,7 @@ class MpiExecutor(Executor):
         rank, size, count = self._world.rank, self._world.size, generation.blocks
         blocks, packed = dict[str, Array](), dict[str, Array]()
         for block in range(count) if self._replicated else range(rank, count, size):
-            _pack(blocks, f"block/{block}", generation.contribute(block))
+            _pack(blocks, f"block/{block}", generation.partial_update(block))
         trained = [chunk.index for chunk in generation.chunks if chunk.purpose == "train"]
         for index in trained:
             if index in outcomes:

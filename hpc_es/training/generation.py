@@ -47,7 +47,7 @@ class Generation:
             outcome = generation.evaluate(chunk, poll)     each chunk on one rank
             generation.add(rows)                           the rows of all chunks of the round, on every rank
         generation.prepare()                               on every rank
-        generation.contribute(block)                       each block on one rank
+        generation.partial_update(block)                   each block on one rank
         generation.results(gathered)                       for the update, on rank 0
 
     Chunks carry the number of their generation, and nothing is kept outside of this object, so that several
@@ -116,7 +116,7 @@ class Generation:
 
     def _take_probes(self, rows: Rows) -> None:
         self._probe_fitness = fitness_of(self.parts, self._before, rows)
-        self.state = self.parts.algorithm.probed(self._before, rows, self._probe_fitness)
+        self.state = self.parts.algorithm.with_probes(self._before, rows, self._probe_fitness)
 
     # Update.
 
@@ -135,9 +135,9 @@ class Generation:
         """The number of blocks of the update."""
         return self.parts.algorithm.blocks(self.state)
 
-    def contribute(self, block: int) -> Arrays:
+    def partial_update(self, block: int) -> Arrays:
         """Compute a block of the update."""
-        return self.parts.algorithm.contribute(self.state, self._prepared, block)
+        return self.parts.algorithm.partial_update(self.state, self._prepared, block)
 
     def results(self, gathered: Gathered, probes: Rows | None = None) -> Results:
         """Return what the update needs; `probes` are those of `replay`."""

@@ -138,7 +138,7 @@ def told(
     """The next state and the metrics, as the loop makes them."""
     state, problem = state or start(es), es.problem
     prepared = es.prepare(state, rows, rows["return_"])
-    blocks = [es.contribute(state, prepared, block) for block in range(es.blocks(state))]
+    blocks = [es.partial_update(state, prepared, block) for block in range(es.blocks(state))]
     after, metrics = es.tell(state, Results(rows, [], blocks, prepared))
     carried = problem.merge(problem.carried().found_in(state), learned)
     return carried.added_to(after), {**metrics, **problem.metrics(carried)}
@@ -515,7 +515,7 @@ def test_blocks_cover_all_parameters_once(size: int) -> None:
     whole = sum(
         weight * es.noise.direction(0, pair, 0, size).astype(np.float64) for pair, weight in enumerate([2, 0, -7])
     )
-    parts = np.concatenate([es.contribute(state, prepared, block)["sums"][0] for block in range(es.blocks(state))])
+    parts = np.concatenate([es.partial_update(state, prepared, block)["sums"][0] for block in range(es.blocks(state))])
     np.testing.assert_allclose(parts, whole, rtol=1e-5, atol=1e-5)
     assert parts.dtype == np.float32
 
@@ -524,8 +524,8 @@ def test_blocks_may_be_computed_in_any_order() -> None:
     es = strategy(np.zeros(2 * BLOCK + 3, np.float32), population_size=6)
     state = es.initial()
     prepared = prepared_by(es, state, rows([3, 1, 0, 0, -2, 5]))
-    forwards = [es.contribute(state, prepared, block)["sums"][0] for block in range(3)]
-    backwards = [es.contribute(state, prepared, block)["sums"][0] for block in (2, 1, 0)][::-1]
+    forwards = [es.partial_update(state, prepared, block)["sums"][0] for block in range(3)]
+    backwards = [es.partial_update(state, prepared, block)["sums"][0] for block in (2, 1, 0)][::-1]
     assert all(np.array_equal(a, b) for a, b in zip(forwards, backwards, strict=True))
 
 
@@ -534,7 +534,7 @@ def test_the_contribution_is_that_of_the_states_generation() -> None:
     state = es.initial()
     later = State(1, state.shared, state.master)
     prepared = prepared_by(es, state, rows([1, 0]))
-    now, then = (es.contribute(each, prepared, 0)["sums"][0] for each in (state, later))
+    now, then = (es.partial_update(each, prepared, 0)["sums"][0] for each in (state, later))
     assert not np.array_equal(now, then)
 
 
@@ -578,7 +578,7 @@ def test_a_problem_of_float64_is_searched_in_float64() -> None:
     np.testing.assert_allclose(prepared.values, [[-4e-10, -0.8]], rtol=1e-5)
     after, _ = told(es, outcome.rows)
     np.testing.assert_allclose(after.theta, [1 + 0.9e-9, 2.8], rtol=1e-13)
-    arrays = [problem.seen[0], prepared.values, after.theta, es.contribute(state, prepared, 0)["sums"][0]]
+    arrays = [problem.seen[0], prepared.values, after.theta, es.partial_update(state, prepared, 0)["sums"][0]]
     assert {array.dtype for array in arrays} == {np.dtype(np.float64)}
 
 

@@ -91,7 +91,7 @@ def test_the_update_mixes_the_ranks_of_return_and_novelty(mode: str, weight: flo
     if mode == "nsra":
         pairs = [0.1142857143, 0.1428571429, -0.3428571429, -0.5714285714]
         assert found.values[0] == pytest.approx(pairs, rel=1e-9)
-    assert es.contribute(state, found, 0)["sums"][0] / found.count == pytest.approx(gradient, rel=1e-9)
+    assert es.partial_update(state, found, 0)["sums"][0] / found.count == pytest.approx(gradient, rel=1e-9)
 
 
 def test_the_parent_follows_the_gradient_and_the_others_stay() -> None:
@@ -101,7 +101,7 @@ def test_the_parent_follows_the_gradient_and_the_others_stay() -> None:
     results = generation(es, state)
     rows = rows_of(RETURNS, NOVELTIES)
     prepared = es.prepare(state, rows, rows["return_"])
-    results = dataclasses.replace(results, rows=rows, prepared=prepared, blocks=[es.contribute(state, prepared, 0)])
+    results = dataclasses.replace(results, rows=rows, prepared=prepared, blocks=[es.partial_update(state, prepared, 0)])
     after, metrics = es.tell(state, results)
     parent = int(after.shared["moved"])
     expected = state.shared["parents"].copy()
@@ -123,7 +123,7 @@ def test_without_anything_to_learn_nobody_moves_but_returns_weigh_less() -> None
     """All returns are equal and novelty does not count: the weight of the returns falls after `patience`."""
     es = made(lambda x: 1.0, patience=2, reward_weight_step=0.25)
     first = state = es.initial()
-    for _ in range(3):  # the thetas of the last two are probed so far: a first return, and one that is no better
+    for _ in range(3):  # the thetas of the last two have been probed so far: a first return, and one that is no better
         results = generation(es, state)
         assert es.notices(state, results, state) == ["all evaluations are equal: no update"]
         state = es.tell(state, results)[0]
@@ -172,7 +172,7 @@ def test_a_behaviour_is_the_mean_of_the_rollouts_that_did_not_fail() -> None:
     es = made(parents=2, rollouts=3)
     probes = rows_of([1, 3, np.nan, np.nan, np.nan, np.nan], np.zeros(6))
     probes["behaviour"] = [[1, 2], [2, 4], [9, 9], [9, 9], [9, 9], [9, 9]]
-    after = es.probed(es.initial(), probes, probes["return_"])
+    after = es.with_probes(es.initial(), probes, probes["return_"])
     assert after.shared["archive"].tolist() == [[1.5, 3.0]]
     assert after.shared["returns"][0] == 2.0 and np.isnan(after.shared["returns"][1])
     assert es.chosen(after) in (0, 1)

@@ -62,7 +62,7 @@ class Toy(Strategy):
         learned = [[{} if unit.start == 2 else {"sum": np.array(sum(unit))}] for unit in units]
         return Outcome(rows, {"index": np.array(chunk.index)}, {"policy_calls": 1.0}, learned=learned)
 
-    def probed(self, state, probes, fitness):
+    def with_probes(self, state, probes, fitness):
         measured.append((probes["return_"].tolist(), fitness.tolist()))
         return state
 
@@ -72,7 +72,7 @@ class Toy(Strategy):
     def blocks(self, state):
         return 4
 
-    def contribute(self, state, prepared, block):
+    def partial_update(self, state, prepared, block):
         return {"twice": np.array(2 * block), "all": np.array(prepared)} if block != 1 else {}
 
 def body():

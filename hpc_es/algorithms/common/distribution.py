@@ -146,7 +146,7 @@ class Ranked:
 
 @dataclass(frozen=True)
 class DistributionStrategy(Strategy, ABC):
-    """A strategy writes `initial_distribution`, `candidates`, `weights`, `contribute`, `update` and `view`.
+    """A strategy writes `initial_distribution`, `candidates`, `weights`, `partial_update`, `update` and `view`.
 
     Its options are those above, and what is its own.
 
@@ -174,7 +174,7 @@ class DistributionStrategy(Strategy, ABC):
 
     @abstractmethod
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Any:
-        """Return what `contribute` and `update` need of the rows and of the fitness, float64[samples]."""
+        """Return what `partial_update` and `update` need of the rows and of the fitness, float64[samples]."""
 
     @abstractmethod
     def update(self, state: State, weights: Any, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:

@@ -54,8 +54,8 @@ def first_deviations(sigma: float | None, problem: VectorProblem) -> tuple[float
 class Strategy:
     """Base class of algorithms, with defaults of most methods; all are pure functions of their arguments.
 
-    A strategy on vectors writes `initial`, `candidates`, `prepare`, `contribute` and `tell`. It overrides `pairs` if
-    jobs share directions, and `ask` if a generation is not one round of `population` jobs. A search for programs
+    A strategy on vectors writes `initial`, `candidates`, `prepare`, `partial_update` and `tell`. It overrides `pairs`
+    if jobs share directions, and `ask` if a generation is not one round of `population` jobs. A search for programs
     writes `evaluate` instead of `candidates`.
     """
 
@@ -135,7 +135,7 @@ class Strategy:
         found: ProblemState = self.problem.carried()
         return found
 
-    def probed(self, state: State, probes: Rows, fitness: Float64) -> State:
+    def with_probes(self, state: State, probes: Rows, fitness: Float64) -> State:
         """Return the state as it is: what probes show is for the update."""
         return state
 
@@ -152,9 +152,9 @@ class Strategy:
         sums: Array = self.noise.weighted_sums(state.generation, weights, powers, block, self.problem.dtype)
         return sums
 
-    def contribute(self, state: State, prepared: Any, block: int) -> Arrays:
+    def partial_update(self, state: State, prepared: Any, block: int) -> Arrays:
         """Return a block of the update."""
-        raise AssertionError(f"{type(self).__name__} has blocks but no `contribute`")
+        raise AssertionError(f"{type(self).__name__} has blocks but no `partial_update`")
 
     def discoveries(self, state: State, results: Results) -> Sequence[Mapping[str, Any]]:
         """Return nothing: only searches for programs have something to keep besides the state."""
@@ -222,7 +222,7 @@ class PairedStrategy(Strategy, ABC):
         values[:, kept] = found.values
         return replace(found, values=values, count=int(kept.sum()) * self.pairs.size)
 
-    def contribute(self, state: State, prepared: Weights, block: int) -> Arrays:
+    def partial_update(self, state: State, prepared: Weights, block: int) -> Arrays:
         """Return the weighted sums of one block of parameters, over all pairs in their order."""
         return {} if prepared.reason else {"sums": self.weighted_sums(state, prepared.values, self.powers, block)}
 

@@ -48,7 +48,7 @@ def ended(returns: list[float]) -> tuple[Toy, Results]:
     rows = np.zeros(len(returns), row_dtype((SIGN_RETURN,)))
     rows["return_"], rows["sign_return"] = returns, range(len(returns))
     prepared = made.prepare(STATE, rows, rows["return_"])
-    blocks = [made.contribute(STATE, prepared, block) for block in range(made.blocks(STATE))]
+    blocks = [made.partial_update(STATE, prepared, block) for block in range(made.blocks(STATE))]
     return made, Results(rows, [], blocks, prepared)
 
 

@@ -94,5 +94,5 @@ def test_what_most_do_not_write_does_nothing() -> None:
     assert made.centre(STATE, 5).tolist() == [1, -1]
     with pytest.raises(AssertionError, match="Strategy has neither `candidates` nor an `evaluate`"):
         made.evaluate(STATE, Chunk(0, 0, 1), nothing)
-    with pytest.raises(AssertionError, match="Strategy has blocks but no `contribute`"):
-        made.contribute(STATE, None, 0)
+    with pytest.raises(AssertionError, match="Strategy has blocks but no `partial_update`"):
+        made.partial_update(STATE, None, 0)
