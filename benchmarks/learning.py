@@ -8,8 +8,9 @@
 
 Runs lie below `--out`, one rank each and `--jobs` of them side by side. They carry on where they stopped, so the
 command may be interrupted and repeated. What came of them replaces their lines in `--csv`, whose other lines stay;
-the tables are of all its lines, and `--table` runs nothing. `--png` has the curves of the runs compared. What is said
-by `--set` belongs to a trial's name, in the CSV and below `--out`.
+the tables show all its lines, and `--table` runs nothing. `--png` draws the final returns of the strategies compared,
+`--curves` their learning curves, which needs the run directories. Settings given by `--set` are part of a trial's
+name, in the CSV and below `--out`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from statistics import mean, median
 from typing import NamedTuple
 
 from benchmarks.jobs import ROOT, command
-from benchmarks.learning_plot import draw
+from benchmarks.learning_plot import draw, draw_returns
 from benchmarks.learning_tasks import COMPARED, PUBLISHED, Trial, compared, target
 from hpc_es.storage.files import written
 
@@ -100,7 +101,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side")
     parser.add_argument("--out", type=Path, default=ROOT / "runs/learning")
     parser.add_argument("--csv", type=Path, help="write a line a run to this file")
-    parser.add_argument("--png", type=Path, help="draw the curves of --compare into this file")
+    parser.add_argument("--png", type=Path, help="draw the final returns of --compare into this file")
+    parser.add_argument("--curves", type=Path, help="draw the learning curves of --compare into this file")
     parser.add_argument("--table", action="store_true", help="print what is there, run nothing")
     options = parser.parse_args()
     trials = [Trial.of_config(name) for name in options.names]
@@ -124,7 +126,9 @@ def main() -> int:
     if options.csv:
         write(options.csv, results)
     if options.png:
-        draw(by_task(runs), options.png)
+        draw_returns(final_returns(trials, shown), options.png)
+    if options.curves:
+        draw(by_task(runs), options.curves)
     return 0
 
 
@@ -168,6 +172,16 @@ def by_task(runs: Sequence[Run]) -> dict[str, dict[str, list[Path]]]:
         if run.trial.task and run.result:
             found.setdefault(run.trial.task, {}).setdefault(run.trial.strategy, []).append(run.directory)
     return found
+
+
+def final_returns(trials: Sequence[Trial], results: Sequence[Result]) -> dict[str, dict[str, list[float]]]:
+    """Return the mean return of every seed, by task and strategy; those without a result are left out."""
+    returns: dict[str, dict[str, list[float]]] = {}
+    for trial in trials:
+        seeds = [result.return_mean for result in results if result.trial == trial.name]
+        if trial.task and seeds:
+            returns.setdefault(trial.task, {})[trial.strategy] = seeds
+    return returns
 
 
 def merged(results: Sequence[Result], runs: Sequence[Run]) -> list[Result]:

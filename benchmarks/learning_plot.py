@@ -1,4 +1,4 @@
-"""Curves of the comparison: one panel a task, one line a strategy, the median of its seeds."""
+"""Pictures of the comparison of strategies, one panel per task: final returns of every seed, and learning curves."""
 
 from __future__ import annotations
 
@@ -40,6 +40,27 @@ def draw(tasks: Mapping[str, Seeds], path: Path) -> None:
     names = [strategy for strategy in strategies if strategy in lines]
     key: Any = [lines[name] for name in names]
     figure.legend(key, names, loc="outside lower center", ncols=len(names), frameon=False)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+
+
+def draw_returns(tasks: Mapping[str, Mapping[str, Sequence[float]]], path: Path) -> None:
+    """Draw the final return of every seed as a dot and the median as a bar, by task and strategy."""
+    from matplotlib.figure import Figure
+
+    rows = -(-len(tasks) // COLUMNS)
+    figure = Figure(figsize=(4.4 * COLUMNS, 3.2 * rows), layout="constrained")
+    axes = figure.subplots(rows, COLUMNS, squeeze=False).ravel()
+    for ax, (task, strategies) in zip(axes, tasks.items(), strict=False):
+        for index, returns in enumerate(strategies.values()):
+            ax.plot([index] * len(returns), returns, "o", color=f"C{index}", ms=5, alpha=0.6, mew=0)
+            ax.hlines(np.median(returns), index - 0.35, index + 0.35, color=f"C{index}", lw=2)
+        ax.set_title(task, fontsize="medium")
+        ax.set_xticks(range(len(strategies)), list(strategies), rotation=45, ha="right", fontsize="small")
+        ax.grid(axis="y", alpha=0.3)
+    for ax in axes[len(tasks) :]:
+        ax.set_axis_off()
+    for ax in axes[::COLUMNS]:
+        ax.set_ylabel("return, 100 episodes")
     figure.savefig(path, dpi=110, metadata={"Software": None})
 
 

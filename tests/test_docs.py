@@ -146,7 +146,7 @@ def test_the_page_of_keys_has_every_key() -> None:
 @BY_PAGE
 def test_every_mark_of_a_page_gives_something(page: Path) -> None:
     text = hooks().on_page_markdown(page.read_text(encoding="utf-8").replace("<!-- help: all -->", ""))
-    assert re.findall(r"^<!-- (?:keys|help|state)", text, re.MULTILINE) == []
+    assert re.findall(r"^<!-- (?:keys|help|state|example|file)", text, re.MULTILINE) == []
 
 
 def test_a_table_of_one_kind_has_its_keys_only() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.learning import Result, Run, comparison, merged, read, table, write
-from benchmarks.learning_plot import draw, means, median
+from benchmarks.learning import Result, Run, comparison, final_returns, merged, read, table, write
+from benchmarks.learning_plot import draw, draw_returns, means, median
 from benchmarks.learning_tasks import Trial, compared
 from tests.trained import run
 
@@ -58,6 +58,15 @@ def test_lines_of_runs_that_are_gone_stay_in_the_csv_and_new_ones_replace_theirs
     assert table([trial], read(path))[2:] == ["| ars_cartpole | 3 | 490 (500, 400, 490) | 500 | 0.05 M | 0.9 |"]
     assert "| es | 470 (470 to 470) |  |  |  |  |  |" in comparison(list(compared()), read(path))
     assert read(tmp_path / "none.csv") == read(None) == []
+
+
+def test_the_picture_of_final_returns_has_every_seed_of_the_csv(tmp_path: Path) -> None:
+    trials = [trial for trial in compared() if trial.task == "CartPole-v1"]
+    name = "compare/CartPole-v1/es"
+    returns = final_returns(trials, [Result(name, seed, 200_000, 0.1, 400 + seed, 1) for seed in (1, 2, 3)])
+    assert returns == {"CartPole-v1": {"es": [401, 402, 403]}}
+    draw_returns(returns, tmp_path / "returns.png")
+    assert (tmp_path / "returns.png").stat().st_size > 5_000
 
 
 def test_what_is_set_is_part_of_a_trials_name_directory_and_table(tmp_path: Path) -> None:

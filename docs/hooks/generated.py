@@ -1,47 +1,49 @@
 """What the pages take from the package while the site is built, so that none of it can be out of date.
 
-    <!-- keys: all -->           every config key, a table per section, from the table that `hpc-es options` prints
-    <!-- keys: task episodes --> the keys that one kind of task has
-    <!-- help: eval -->          what `hpc-es eval --help` prints; `main` is python -m hpc_es.main
-    <!-- help: all -->           that of every command
-    <!-- state: all -->          the arrays of the state of every algorithm and problem, from their docstrings
-
-Formulas in the pages become MathML, which browsers show without a script.
+<!-- keys: all -->           every config key, a table per section, from the table that `hpc-es options` prints
+<!-- keys: task episodes --> the keys that one kind of task has
+<!-- help: eval -->          what `hpc-es eval --help` prints; `main` is python -m hpc_es.main
+<!-- help: all -->           that of every command
+<!-- state: all -->          the arrays of the state of every algorithm and problem, from their docstrings
+<!-- example: command -->    the README and the files of examples/command
+<!-- file: CHANGELOG.md -->  a page of the repository's root
 """
 
 from __future__ import annotations
 
 import functools
-import html
 import inspect
 import os
 import pydoc
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
-MARK = re.compile(r"^<!-- (keys|help|state): ([\w. -]+?) -->$", re.MULTILINE)
+MARK = re.compile(r"^<!-- (keys|help|state|example|file): ([\w. -]+?) -->$", re.MULTILINE)
 ROW = re.compile(r"^\| `(?P<key>[\w.]+)`(?: \((?P<kinds>[\w, :.-]+)\))? \|(?P<rest>.*)$")
-HEAD = "| Key | Value | Default | Meaning |\n|---|---|---|---|\n"
+HEAD = '<div class="keys" markdown="1">\n\n| Key | Meaning | Default | Value |\n|---|---|---|---|\n'
+END = "\n</div>\n"
 TOP = "The experiment"
+ROOT = Path(__file__).parents[2]
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replace the marks of a page; ValueError, which ends the build, where a mark gives nothing."""
-    return MARK.sub(lambda mark: {"keys": keys, "help": help_of, "state": states}[mark[1]](mark[2]), markdown)
+    return MARK.sub(lambda mark: REPLACEMENTS[mark[1]](mark[2]), markdown)
 
 
 def keys(what: str) -> str:
     """The tables of a mark `keys:`."""
     if what == "all":
-        return "\n".join(f"## {section}\n\n{HEAD}{rows(section, '')}" for section in sections())
+        return "\n".join(f"## {section}\n\n{HEAD}{rows(section, '')}{END}" for section in sections())
     section, _, kind = what.partition(" ")
     found = rows(section, kind)
     if not found:
         raise ValueError(f"no config keys for the mark 'keys: {what}'")
-    return HEAD + found
+    return HEAD + found + END
 
 
 @functools.cache
@@ -77,8 +79,9 @@ def _has(row: re.Match[str], kind: str) -> bool:
 
 
 def _line(row: re.Match[str], marked: bool) -> str:
-    kinds = f" ({row['kinds']})" if row["kinds"] and marked else ""
-    return f"| `{row['key']}`{kinds} |{_escaped(row['rest'])}\n"
+    kinds = f"<br><small>{row['kinds']}</small>" if row["kinds"] and marked else ""
+    value, default, meaning = re.split(r"(?<!\\) \| ", row["rest"].strip().removesuffix("|").strip() + " ")
+    return f"| `{row['key']}`{kinds} | {_escaped(meaning)} | {_escaped(default)} | {_escaped(value)} |\n"
 
 
 def _escaped(cells: str) -> str:
@@ -197,14 +200,32 @@ def _state_row(array: StateArray) -> str:
     return f"| `{array.name}` | {rank} | {kind} | {_escaped(array.meaning + condition)} |\n"
 
 
-def on_page_content(content: str, **_: Any) -> str:
-    """Turn the formulas that pymdownx.arithmatex has marked into MathML."""
-    inline = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
-    block = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL)
-    return block.sub(_mathml("block"), inline.sub(_mathml("inline"), content))
+LANGUAGES = {".py": "python", ".yaml": "yaml", "": "python"}  # by the suffix of an example's file
 
 
-def _mathml(display: str) -> Callable[[re.Match[str]], str]:
-    from latex2mathml.converter import convert
+def example(name: str) -> str:
+    """The README of an example, one heading level down, and its files."""
+    folder = ROOT / "examples" / name
+    text = re.sub(r"^#", "##", (folder / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    files = [file for file in sorted(folder.rglob("*")) if file.suffix in LANGUAGES and file.is_file()]
+    return text + "".join(_file(file) for file in files if file.stat().st_size)
 
-    return lambda formula: str(convert(html.unescape(formula[1]).strip(), display=display))
+
+def _file(file: Path) -> str:
+    name = file.relative_to(ROOT).as_posix()
+    return f'\n```{LANGUAGES[file.suffix]} title="{name}"\n{file.read_text(encoding="utf-8").rstrip()}\n```\n'
+
+
+def root_page(name: str) -> str:
+    """A page of the repository's root, with links that are relative to docs/."""
+    return (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+
+
+REPLACEMENTS = {"keys": keys, "help": help_of, "state": states, "example": example, "file": root_page}
+
+
+def on_config(config: Any) -> None:
+    """Show the version beside the site's name."""
+    from hpc_es.core.version import __version__
+
+    config.site_name = f"{config.site_name} {__version__}"
