@@ -63,7 +63,7 @@ _LINKS = (
 
 PATTERNS = (
     _pattern("so many", r"\bso (?:many|few|often)\b|\bfor so long\b", "'this many', 'N', 'the number of'"),
-    _pattern("of which", r"\bof (?:which|whom)\b", "a second clause or sentence"),
+    _pattern("of which", r"\bof (?:which|whom)\b(?! [\d,]+ )", "a second clause or sentence"),
     _pattern(
         "own",
         r"\bof (?:the user's|a user's|users'|your) own\b|\bone's own\b|(?<![\w-])"
@@ -115,6 +115,18 @@ PATTERNS = (
         "'if'",
     ),
     _pattern(
+        "where for if",
+        r"\bwhere (?:it|there|one) (?:is|are|was|were|has|have|can|may|must|does|do|cannot)\b(?! (?:none|no)\b)",
+        "'if'",
+    ),
+    _pattern("bare error", r"; (?-i:[A-Z]\w*Error)(?=\.|$|,? and\b)", "'Raise XError if ...'"),
+    _pattern(
+        "is no",
+        r"(?<!there )\b(?:is|are|was|be) no "
+        r"(?!longer|more|less|other|better|worse|later|earlier|greater|larger|smaller)[a-z]",
+        "'is not a'",
+    ),
+    _pattern(
         "per unit",
         rf"(?<![\w.-])(?:{COUNTED})(?: (?:each|more|longer))? an? (?:{UNITS})\b(?!'s)(?! (?:of|is|has|was|that)\b)",
         "'per'",
@@ -141,7 +153,7 @@ PATTERNS = (
         "go on",
         r"\b(?:go|goes|going|gone|went) on"
         r"(?= (?:with|after|as|where|from|in|at|until|without|on|to|when|if)\b|[.,;:)]|$)"
-        r"|\bon through\b",
+        r"|\bcarr(?:y|ies|ied) on\b|\bon through\b",
         "'continue', 'resume'",
     ),
     _pattern(
@@ -330,7 +342,7 @@ def repeating_docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 continue
             docstring = ast.get_docstring(node)
-            if docstring is None or re.search(r"[.;:]\s|\n\n|\[", docstring):
+            if docstring is None or re.search(r"[.;:]\s|\n\n|[\[|=<>*^`]", docstring):
                 continue
             known = _stems(node.name) | _stems(_EMPTY_WORDS)
             if isinstance(owner, ast.ClassDef):
