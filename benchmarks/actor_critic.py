@@ -68,7 +68,7 @@ def training() -> Callable[[], None]:
 def forward_and_backward(is_written: bool) -> Callable[[], None]:
     """The gradient of the sum of an LSTM's outputs, at the shapes of two arms."""
     from hpc_es.policies.networks import layers
-    from hpc_es.policies.networks.tensorflow_actors import sequence, tensorflow
+    from hpc_es.policies.networks.tensorflow_actors import lstm_sequence, tensorflow
 
     tf = tensorflow()
     rng, width = np.random.default_rng(0), 4
@@ -81,7 +81,7 @@ def forward_and_backward(is_written: bool) -> Callable[[], None]:
         z = tf.reshape(tf.reshape(inputs, (-1, width)) @ kernel[:width] + bias, (TRIALS, BATCH, 4 * UNITS))
 
         def body(t: Any, h: Any, c: Any, outputs: Any) -> Any:
-            h, c = layers.gates(layers.TensorFlowOps(tf), z[t] + h @ kernel[width:], c)
+            h, c = layers.lstm_gates(layers.TensorFlowOps(tf), z[t] + h @ kernel[width:], c)
             return t + 1, h, c, outputs.write(t, h)
 
         empty = tf.zeros((BATCH, UNITS))
@@ -93,7 +93,7 @@ def forward_and_backward(is_written: bool) -> Callable[[], None]:
     def both(kernel: Any, bias: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch((kernel, bias))
-            outputs = sequence(tf, inputs, kernel, bias) if is_written else derived(kernel, bias)
+            outputs = lstm_sequence(tf, inputs, kernel, bias) if is_written else derived(kernel, bias)
             total = tf.reduce_sum(outputs)
         return tape.gradient(total, (kernel, bias))
 

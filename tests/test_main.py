@@ -233,14 +233,14 @@ def test_an_environment_that_one_rank_cannot_import_ends_all_ranks(tmp_path: Pat
 
 BROKEN_POLICY = """
     import os, runpy
-    from hpc_es.policies.mlp import NumpyActor
+    from hpc_es.policies.mlp import MLPActor
 
-    act = NumpyActor.act
+    act = MLPActor.act
     def broken(self, observations):
         if os.environ["PMI_RANK"] == "{rank}":
             raise FloatingPointError("overflow in the policy")
         return act(self, observations)
-    NumpyActor.act = broken
+    MLPActor.act = broken
     runpy.run_module("hpc_es.main", run_name="__main__")
 """
 

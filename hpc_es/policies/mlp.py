@@ -1,10 +1,10 @@
-"""All jobs of a chunk through a feed-forward network, in one stacked matrix product a layer.
+"""`policy: {kind: mlp}`: a feed-forward network.
 
-A feed-forward network, all jobs of a chunk in one stacked matrix product.
+All jobs of a chunk are evaluated together, with one batched matrix product per layer and step.
 
-Parameters lie layer by layer: weights [inputs, outputs] in row order, then biases [outputs], if there are any. Initial
-weights are "normalised columns": normal columns scaled to length 1 (hidden layers) or 0.01 (output), biases 0, as in
-OpenAI's ES; or all normal with one standard deviation, as Keras' `random_normal` has them.
+Parameter vector: for each layer the weights [inputs, outputs] in row-major order, then the biases [outputs], if there
+are any. The default initial weights are "normalised columns" as in OpenAI-ES: normal columns scaled to length 1
+(hidden layers) or 0.01 (output layer), biases 0.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from hpc_es.policies.networks.heads import ActionHead, Head, normalise, require_
 from hpc_es.policies.networks.layers import ACTIVATIONS, Activation, Layers, MLPNetwork, normalised_columns
 
 
-class NumpyActor:
-    """Each job's actions with its own weights; a job's numbers do not depend on which others are in the stack."""
+class MLPActor:
+    """Computes the actions of all jobs with NumPy, one row per job; a row's results do not depend on the other rows."""
 
     def __init__(self, network: MLPNetwork, stack: Float32, normaliser: Normaliser | None) -> None:
         self._network, self._normaliser = network, normaliser
@@ -36,7 +36,10 @@ class NumpyActor:
         self._bind(stack)
 
     def _bind(self, stack: Float32) -> None:
-        """Views of the weights, and a buffer for each layer's input; a last column, 1, meets the biases."""
+        """Create views of the weights, float32[jobs, params], and a buffer for each layer's input.
+
+        The last column of a buffer is 1 and multiplies the biases.
+        """
         self._stack = stack
         layers = self._network.layers
         self._matrices = list(layers.matrices(stack))
@@ -44,10 +47,9 @@ class NumpyActor:
         self._inputs = [np.ones((len(stack), 1, width + layers.bias), np.float32) for width in widths]
         values = [buffer[:, :, :width] for buffer, width in zip(self._inputs, widths, strict=True)]
         self._first = values[0][:, 0]  # where the observations are written
-        self._outputs = [*values[1:], None]
+        self._outputs = [*values[1:], None]  # each layer writes into the buffer of the next
 
     def act(self, observations: Float32) -> Array:
-        """Actions of all rows from float32[rows, observations]."""
         first = self._first
         first[...] = observations
         if self._normaliser is not None:
@@ -60,11 +62,10 @@ class NumpyActor:
         return self._network.head.actions(outputs[:, 0, :])
 
     def keep(self, rows: npt.NDArray[np.intp]) -> None:
-        """Copy the rows that remain."""
         self._bind(self._stack[rows])
 
     def restart(self, row: int) -> None:
-        """A feed-forward network remembers nothing."""
+        """Do nothing: there is no memory."""
 
 
 @options
@@ -72,25 +73,25 @@ class Options(shared.Options):
     """`policy:` with `kind: mlp`."""
 
     kind: Literal["mlp"] = option("name of the policy", "mlp")
-    hidden_dims: tuple[Count, ...] = option("widths of the hidden layers; [] is a linear policy", (64, 64))
-    activation: Activation = option("between the layers", "tanh")
-    bias: bool = option("whether layers add a bias to their products", True)
+    hidden_dims: tuple[Count, ...] = option("number of units of each hidden layer; []: a linear policy", (64, 64))
+    activation: Activation = option("activation function of the hidden layers", "tanh")
+    bias: bool = option("whether layers have biases", True)
     initial: Literal["normalised_columns", "random_normal", "zeros"] = option(
-        "initial weights: normal columns of length 1, of the output layer 0.01; all normal with initial_std; or zeros "
-        "in the output layer",
+        "initial weights: normal columns scaled to length 1 (output layer: 0.01), normal with initial_std, or "
+        "normalised columns with an output layer of zeros",
         "normalised_columns",
     )
-    initial_std: Positive = option("standard deviation of the initial weights of random_normal", 0.05)
+    initial_std: Positive = option("standard deviation of the initial weights with initial: random_normal", 0.05)
 
     def warnings(self) -> Iterator[tuple[str, str]]:
-        """Yield what has no effect: (key, text)."""
+        """Yield (key, text) for each option that has no effect."""
         yield from super().warnings()
         if self.initial != "random_normal":
             yield from unused(self, ("initial_std",), f"initial is {self.initial}")
 
 
 class MLP:
-    """The policy: normalise, hidden layers, output layer, action head."""
+    """Normalisation of the observations, hidden layers, output layer, action head."""
 
     def __init__(self, options: Options, spaces: Spaces) -> None:
         self.options = options
@@ -103,9 +104,10 @@ class MLP:
         self.rows_are_independent = options.backend == "numpy"
 
     def initial(self, rng: np.random.Generator) -> Float32:
-        """Return normalised columns, and biases of 0, float32[layout.size]; of `zeros` the output layer begins at 0.
+        """Return initial parameters, float32[layout.size].
 
-        Hidden layers do not: where all weights are 0, a mirrored pair of perturbations gives the same outputs.
+        `zeros` applies to the output layer only: if all weights were 0, both perturbations of an antithetic pair would
+        give the same outputs.
         """
         parameters = np.zeros(self.layout.size, np.float32)
         *hidden, last = [weights for weights, _ in self.layers.layers(parameters)]
@@ -120,29 +122,26 @@ class MLP:
         return parameters
 
     def bind(self, parameters: Population, normaliser: Normaliser | None) -> Actor:
-        """Return an actor for the jobs of a chunk."""
         return self.bind_with(self.head, parameters, normaliser)
 
     def bind_with(self, head: ActionHead, parameters: Population, normaliser: Normaliser | None) -> Actor:
-        """As `bind`, with another head, such as one that samples."""
+        """Return an actor with another head, such as one that samples actions."""
         network = replace(self.network, head=head)
         if self.options.backend == "tensorflow":
-            from hpc_es.policies.networks.tensorflow_actors import TensorFlowMLP
+            from hpc_es.policies.networks.tensorflow_actors import TensorFlowMLPActor
 
-            return TensorFlowMLP(network, parameters.stacked(), normaliser)
-        return NumpyActor(network, parameters.stacked(), normaliser)
+            return TensorFlowMLPActor(network, parameters.stacked(), normaliser)
+        return MLPActor(network, parameters.stacked(), normaliser)
 
     def pure(self, xp: Any) -> Pure:
-        """Return the policy as pure functions over an array namespace."""
-
         def apply(parameters: Any, memory: Any, observations: Any) -> tuple[Any, Any]:
-            after, outputs = self.network.step(xp, parameters, memory, observations)
-            return after, self.head.pure(xp, outputs)
+            new_memory, outputs = self.network.step(xp, parameters, memory, observations)
+            return new_memory, self.head.pure(xp, outputs)
 
         return Pure(partial(self.network.parameters, xp), apply, ())
 
 
 def build(options: Any, spaces: Spaces) -> MLP:
-    """Return the policy of `policy: {kind: mlp}`."""
+    """Return the policy; ConfigError if observations are not flat."""
     require_flat(spaces, "mlp", lambda flat: MLP(options, flat).layout.size)
     return MLP(options, spaces)

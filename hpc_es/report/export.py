@@ -16,7 +16,14 @@ from hpc_es.core import extras
 from hpc_es.core.data import Actions, Array, Box, MultiDiscrete, Spaces
 from hpc_es.core.errors import UserError
 from hpc_es.mpi.devices import import_tensorflow
-from hpc_es.policies.networks.keras_models import MODELS, Affine, Clip, Reshape, Surroundings, Transformation
+from hpc_es.policies.networks.keras_models import (
+    MODELS,
+    Affine,
+    Clip,
+    EnvironmentTransformations,
+    Reshape,
+    Transformation,
+)
 from hpc_es.storage.files import written
 
 if TYPE_CHECKING:
@@ -80,7 +87,7 @@ def _logits(actions: Actions) -> str:
     return f"its output is the logits {', '.join(parts)}: each choice is its largest logit"
 
 
-def surroundings(wrappers: AppliedWrappers, spaces: Spaces) -> Surroundings:
+def surroundings(wrappers: AppliedWrappers, spaces: Spaces) -> EnvironmentTransformations:
     """Return wrappers as layers of the model; UserError where one cannot be expressed so."""
     shape = wrappers.observation_space.shape
     steps: dict[str, list[Transformation]] = {"observations": [], "actions": [], "none": []}
@@ -90,7 +97,7 @@ def surroundings(wrappers: AppliedWrappers, spaces: Spaces) -> Surroundings:
             text = f"{layer.name} (task.wrappers[{layer.index}]) cannot be written as Keras layers"
             raise UserError(f"{text}: with --env wrapped the model acts in the environment with its wrappers")
         steps[layer.effect] += found
-    return Surroundings(shape, steps["observations"], steps["actions"][::-1])
+    return EnvironmentTransformations(shape, steps["observations"], steps["actions"][::-1])
 
 
 def _transformations(layer: Layer) -> list[Transformation] | None:

@@ -26,7 +26,7 @@ from hpc_es.policies.mlp import MLP
 from hpc_es.policies.mlp import Options as MLPOptions
 from hpc_es.policies.networks import layers
 from hpc_es.policies.networks.differentiable import DifferentiableNetwork
-from hpc_es.policies.networks.tensorflow_actors import sequence, tensorflow
+from hpc_es.policies.networks.tensorflow_actors import lstm_sequence, tensorflow
 from tests.populations import centre
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
@@ -178,7 +178,7 @@ def plain(kernel: Any, bias: Any, x: Any, unroll: int) -> Any:
     for t in range(x.shape[0]):
         if t % unroll == 0:
             h, c = tf.stop_gradient(h), tf.stop_gradient(c)
-        h, c = layers.gates(layers.TensorFlowOps(tf), tf.matmul(tf.concat([x[t], h], 1), kernel) + bias, c)
+        h, c = layers.lstm_gates(layers.TensorFlowOps(tf), tf.matmul(tf.concat([x[t], h], 1), kernel) + bias, c)
         outputs.append(h)
     return tf.stack(outputs)
 
@@ -188,7 +188,7 @@ def test_unrolling_only_truncates_the_gradient(unroll: int) -> None:
     kernel, bias, x = (tf.constant(array) for array in (normal(7, 16), normal(16), normal(7, 3, 3)))
     weights = normal(7, 3, 4)
     found = []
-    for run in (lambda *given: plain(*given, unroll), lambda k, b, x: sequence(tf, x, k, b, unroll)):
+    for run in (lambda *given: plain(*given, unroll), lambda k, b, x: lstm_sequence(tf, x, k, b, unroll)):
         with tf.GradientTape() as tape:
             tape.watch((kernel, bias, x))
             loss = tf.reduce_sum(run(kernel, bias, x) * weights)
@@ -203,7 +203,7 @@ def test_an_episode_of_100_trials_has_20_unrolls_of_5() -> None:
     for last in range(4, 100, 5):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            output = tf.reduce_sum(sequence(tf, x, kernel, bias, 5)[last])
+            output = tf.reduce_sum(lstm_sequence(tf, x, kernel, bias, 5)[last])
         slope = np.abs(tape.gradient(output, x).numpy()).sum(axis=(1, 2))
         assert np.flatnonzero(slope).tolist() == list(range(last - 4, last + 1))
 

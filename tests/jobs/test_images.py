@@ -367,7 +367,7 @@ def test_networks_take_several_choices(policy: str, inside: Path, capsys: Any) -
             "action_noise_std=0.1",
             "policy.action_noise_std: is 0.1, but the actions are MultiDiscrete([2, 3]), to which",
         ),
-        ("action_bins=3", "policy.action_bins: is 3, but the actions are MultiDiscrete([2, 3]) already"),
+        ("action_bins=3", "policy.action_bins: is 3, but the actions are MultiDiscrete([2, 3])"),
     ],
 )
 def test_what_is_for_a_box_is_refused_of_several_choices(option: str, text: str, inside: Path) -> None:

@@ -53,10 +53,10 @@ def test_one_bin_is_refused() -> None:  # T46
 
 
 def test_bins_that_do_not_fit_the_space_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"policy.action_bins: is 3, but the actions are Discrete\(4\) already"):
+    with pytest.raises(ConfigError, match=r"policy.action_bins: is 3, but the actions are Discrete\(4\)"):
         Head.of(Discrete(4), 3)
     for low, high in (([-np.inf], [1]), ([0], [np.inf])):
-        with pytest.raises(ConfigError, match=r"policy.action_bins: needs actions with finite bounds.*RescaleAction"):
+        with pytest.raises(ConfigError, match=r"policy.action_bins: requires finite action bounds.*RescaleAction"):
             Head.of(box(low, high), 3)
 
 

@@ -14,8 +14,8 @@ from hpc_es.core.data import Array, Box, Discrete, Float32, Normaliser, Spaces, 
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.population import Perturbed
 from hpc_es.policies import lstm
-from hpc_es.policies.lstm import LSTM, NumpyActor, Options
-from hpc_es.policies.networks.layers import InPlace, NumPyOps, gates
+from hpc_es.policies.lstm import LSTM, LSTMActor, Options
+from hpc_es.policies.networks.layers import InPlaceGates, NumPyOps, lstm_gates
 from tests.populations import population
 from tests.trained import HEADS, NORMALISER, WIDTH
 
@@ -108,8 +108,8 @@ def test_one_unit_by_hand() -> None:
 def test_gates_in_place_are_those_of_the_cell() -> None:
     rng = np.random.default_rng(0)
     z, c = (rng.normal(0, 4, (5, 3, width)).astype(np.float32) for width in (28, 7))
-    expected = gates(NumPyOps(), z, c)
-    for found, wanted in zip(InPlace(7).gates(z.copy(), c), expected, strict=True):
+    expected = lstm_gates(NumPyOps(), z, c)
+    for found, wanted in zip(InPlaceGates(7).gates(z.copy(), c), expected, strict=True):
         np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
@@ -174,7 +174,7 @@ def test_observations_are_left_as_they_are() -> None:
 def test_tensorflow_equals_numpy(head: str, hidden: tuple[int, ...], normaliser: Normaliser | None) -> None:
     ours, theirs = headed(head, hidden, "tensorflow"), headed(head, hidden)
     actor, expected = (each.bind(perturbed(each.layout.size), normaliser) for each in (ours, theirs))
-    assert not isinstance(actor, NumpyActor)
+    assert not isinstance(actor, LSTMActor)
     seen = observations(steps=6)
     np.testing.assert_allclose(acted(actor, seen[:2]), acted(expected, seen[:2]), atol=1e-5)
     for each in (actor, expected):
@@ -233,5 +233,5 @@ def test_without_tensorflow_the_key_is_named(monkeypatch: Any) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     mlp_tensorflow.tensorflow.cache_clear()
     with pytest.raises(ConfigError, match=r"policy\.backend.*pip install 'hpc_es\[tensorflow\]'"):
-        headed("box", (4,), "tensorflow").bind(perturbed(lstm.layout(WIDTH, (4,), 2).size), None)
+        headed("box", (4,), "tensorflow").bind(perturbed(lstm.lstm_layout(WIDTH, (4,), 2).size), None)
     mlp_tensorflow.tensorflow.cache_clear()

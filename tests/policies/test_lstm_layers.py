@@ -38,7 +38,7 @@ def test_outputs_are_those_of_the_cell() -> None:
         x = X[t].T
         for number, (kernel, bias) in enumerate(WEIGHTS):
             h, c = memory[number]
-            x, c = layers_module.gates(ops, np.concatenate([x, h], axis=1) @ kernel + bias, c)
+            x, c = layers_module.lstm_gates(ops, np.concatenate([x, h], axis=1) @ kernel + bias, c)
             memory[number] = (x, c)
         np.testing.assert_allclose(found[t], x.T, rtol=1e-12)
 

@@ -49,7 +49,7 @@ def test_equal_to_numpy(activation: str, head: str, normaliser: Normaliser | Non
     ours, theirs = (policy(backend, head, activation) for backend in ("tensorflow", "numpy"))
     assert ours.layout.size == theirs.layout.size
     actor = ours.bind(perturbed(ours.layout.size), normaliser)
-    assert type(actor) is mlp_tensorflow.TensorFlowMLP
+    assert type(actor) is mlp_tensorflow.TensorFlowMLPActor
     actions = actor.act(observations())
     expected = theirs.bind(perturbed(ours.layout.size), normaliser).act(observations())
     assert (actions.shape, actions.dtype) == (expected.shape, expected.dtype)

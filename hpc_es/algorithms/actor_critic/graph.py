@@ -32,7 +32,8 @@ from hpc_es.core.data import EPISODE_LENGTH, Outcome, Poll
 from hpc_es.core.errors import RunError
 from hpc_es.core.policy import Batch, Segments
 from hpc_es.policies.networks.differentiable import DifferentiableNetwork
-from hpc_es.policies.networks.tensorflow_actors import TensorMemory, tensorflow
+from hpc_es.policies.networks.layers import Memory
+from hpc_es.policies.networks.tensorflow_actors import tensorflow
 
 
 def later(x: Any, steps: int = 1, xp: Any = np) -> Any:
@@ -160,7 +161,7 @@ def learned(
     value: Any,
     beta: Any,
     *episodes: Any,
-    memory: TensorMemory = (),
+    memory: Memory = (),
 ) -> Any:
     """Return the gradient of theta and value, and the sums of the parts of the loss."""
     with tf.GradientTape() as tape:
@@ -182,7 +183,7 @@ def terms(
     lives: Any,
     cuts: Any,
     *,
-    memory: TensorMemory = (),
+    memory: Memory = (),
 ) -> tuple[Any, Any, Any]:
     """Return the sums of -log pi A, of (V - R)^2 and of H."""
     logits, features = network(tf, theta, inputs, loss.unroll, memory)

@@ -1,6 +1,6 @@
-"""A policy's network over whole sequences in a TensorFlow graph, from its flat parameters: for gradients.
+"""Networks of policies as differentiable TensorFlow functions of the parameter vector and a sequence of inputs.
 
-A network is known by its widths alone, so that graphs are traced once for all policies that have the same.
+A network is identified by its widths, so that all policies of one architecture share a traced graph.
 """
 
 from __future__ import annotations
@@ -12,13 +12,21 @@ from typing import Any
 from hpc_es.core.policy import Policy
 from hpc_es.policies.lstm import LSTM
 from hpc_es.policies.mlp import MLP
-from hpc_es.policies.networks.layers import Layers, dense, in_tensorflow, layout
-from hpc_es.policies.networks.tensorflow_actors import TensorMemory, sequence, step
+from hpc_es.policies.networks.layers import (
+    Layers,
+    Memory,
+    TensorFlowOps,
+    dense,
+    lstm_layout,
+    lstm_step,
+    tensorflow_activation,
+)
+from hpc_es.policies.networks.tensorflow_actors import lstm_sequence
 
 
 @dataclass(frozen=True)
 class DifferentiableNetwork:
-    """A network with the output width last in `widths`; `activation` is None of an LSTM."""
+    """The layer widths of a network, from inputs to outputs; `activation` is None for an LSTM."""
 
     widths: tuple[int, ...]
     activation: str | None
@@ -26,7 +34,7 @@ class DifferentiableNetwork:
 
     @staticmethod
     def of(policy: Policy) -> DifferentiableNetwork | None:
-        """That of a policy, if it is of a kind that is known here."""
+        """Return the network of a policy; None unless it is an MLP or an LSTM."""
         if isinstance(policy, LSTM):
             return DifferentiableNetwork((policy.observations, *policy.hidden_dims, policy.head.outputs), None)
         if isinstance(policy, MLP):
@@ -35,74 +43,74 @@ class DifferentiableNetwork:
 
     @property
     def inputs(self) -> int:
-        """Width of what it sees."""
+        """Number of inputs."""
         return self.widths[0]
 
     @property
     def features(self) -> int:
-        """Width of what its output layer sees."""
+        """Number of inputs of the output layer."""
         return self.widths[-2]
 
     @property
     def outputs(self) -> int:
-        """Width of its output."""
+        """Number of outputs."""
         return self.widths[-1]
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether it remembers."""
+        """Whether it is an LSTM."""
         return self.activation is None
 
     def __call__(
-        self, tf: Any, theta: Any, inputs: Any, unroll: int | None = None, memory: TensorMemory = ()
+        self, tf: Any, theta: Any, inputs: Any, unroll: int | None = None, memory: Memory = ()
     ) -> tuple[Any, Any]:
-        """(outputs, features), [steps, rows, ...], of inputs [steps, rows, inputs]; each row is an episode.
+        """Return (outputs [steps, rows, outputs], features [steps, rows, features]) of inputs [steps, rows, inputs].
 
-        theta is [params]; shapes are static. `unroll` is that of `lstm_tensorflow.sequence`; `memory` is what an LSTM
-        remembers before the first step, () where it is nothing.
+        A row is an episode; theta is [params]; shapes are static. For `unroll` see `lstm_sequence`. `memory` is the
+        memory of an LSTM before the first step; (): zeros.
         """
         steps, rows = inputs.shape[:2]
         features = self._recurrent(tf, theta, inputs, unroll, memory) if self.is_recurrent else inputs
         flat = tf.reshape(features, (steps * rows, features.shape[-1]))
-        activate = in_tensorflow(tf, self.activation) if self.activation else None
+        activate = tensorflow_activation(tf, self.activation) if self.activation else None
         outputs, flat = dense(tf.matmul, activate, self._layers(tf, theta), flat)
         return tf.reshape(outputs, (steps, rows, self.outputs)), tf.reshape(flat, (steps, rows, self.features))
 
-    def _recurrent(self, tf: Any, theta: Any, inputs: Any, unroll: int | None, memory: TensorMemory) -> Any:
+    def _recurrent(self, tf: Any, theta: Any, inputs: Any, unroll: int | None, memory: Memory) -> Any:
         arrays = self.arrays(tf, theta)
         for number in range(len(self.widths) - 2):
             kernel, bias = arrays[f"lstm_{number}_kernel"], arrays[f"lstm_{number}_bias"]
-            inputs = sequence(tf, inputs, kernel, bias, unroll, memory[number] if memory else None)
+            inputs = lstm_sequence(tf, inputs, kernel, bias, unroll, memory[number] if memory else None)
         return inputs
 
     def _layers(self, tf: Any, theta: Any) -> list[tuple[Any, Any]]:
-        """Weights and biases of the feed-forward layers, the output layer last."""
+        """Return (weights, biases) of the feed-forward layers, the output layer last."""
         if self.is_recurrent:
             arrays = self.arrays(tf, theta)
             return [(arrays["output_kernel"], arrays["output_bias"])]
-        found, start = [], 0
+        layers, start = [], 0
         for n, m in pairwise(self.widths):
             rows = n + self.bias
             matrix = tf.reshape(theta[start : start + rows * m], (rows, m))
-            found.append((matrix[:n], matrix[n] if self.bias else tf.zeros(m, matrix.dtype)))
+            layers.append((matrix[:n], matrix[n] if self.bias else tf.zeros(m, matrix.dtype)))
             start += rows * m
         assert start == Layers(self.widths, self.bias).layout.size
-        return found
+        return layers
 
     def arrays(self, tf: Any, theta: Any) -> dict[str, Any]:
-        """Return the parameters of an LSTM by name."""
-        return layout(self.inputs, self.widths[1:-1], self.outputs).split(theta, tf.reshape)
+        """Return the parameters of an LSTM by name, from theta [params]."""
+        return lstm_layout(self.inputs, self.widths[1:-1], self.outputs).split(theta, tf.reshape)
 
-    def memory(self, tf: Any, rows: int, dtype: Any) -> TensorMemory:
-        """Return what an LSTM remembers at the start."""
+    def memory(self, tf: Any, rows: int, dtype: Any) -> Memory:
+        """Return h and c of each LSTM layer at the start of an episode, [rows, units] of zeros."""
         return tuple((tf.zeros((rows, n), dtype), tf.zeros((rows, n), dtype)) for n in self.widths[1:-1])
 
     def memory_shapes(self, rows: int) -> list[tuple[int, int, int]]:
-        """Return the shapes [rows, 2, units] of h and c of each layer; none of a network that remembers nothing."""
+        """Return the shape [rows, 2, units] of h and c of each LSTM layer; [] for a feed-forward network."""
         return [(rows, 2, units) for units in self.widths[1:-1]] if self.is_recurrent else []
 
-    def step(self, tf: Any, theta: Any, inputs: Any, memory: TensorMemory) -> tuple[Any, TensorMemory]:
-        """(outputs [rows, outputs], memory) of one step, from inputs [rows, inputs]."""
+    def step(self, tf: Any, theta: Any, inputs: Any, memory: Memory) -> tuple[Any, Memory]:
+        """Return (outputs [rows, outputs], new memory) of one step, from inputs [rows, inputs]."""
         if self.is_recurrent:
-            return step(tf, self.arrays(tf, theta), inputs, memory)
+            return lstm_step(TensorFlowOps(tf), self.arrays(tf, theta), inputs, memory)
         return self(tf, theta, inputs[tf.newaxis])[0][0], memory

@@ -1,6 +1,4 @@
-"""The options that all networks have.
-
-The base class of policies without memory: they write their layout and what their network computes."""
+"""Options of all networks, and the base class of custom policies without memory."""
 
 from __future__ import annotations
 
@@ -21,40 +19,46 @@ from hpc_es.policies.networks.heads import ActionHead, normalise
 
 @options
 class Options:
-    """`policy:` with a network; each kind has its own `kind` and widths."""
+    """`policy:` with a network; each kind overrides `kind` and `hidden_dims`."""
 
     kind: str = option("name of the policy")
-    hidden_dims: tuple[Count, ...] = option("widths of the hidden layers")
-    action_noise_std: NonNegative = option("normal noise added to Box actions, in training episodes only", 0.0)
-    action_bins: Annotated[int, Ge(2)] | None = option("uniform bins per action dimension; null: continuous", None)
-    backend: Literal["numpy", "tensorflow"] = option("what computes the actions", "numpy")
+    hidden_dims: tuple[Count, ...] = option("number of units of each hidden layer")
+    action_noise_std: NonNegative = option(
+        "standard deviation of normal noise added to Box actions in training episodes", 0.0
+    )
+    action_bins: Annotated[int, Ge(2)] | None = option(
+        "number of equidistant values of each action dimension; null: continuous", None
+    )
+    backend: Literal["numpy", "tensorflow"] = option("library that computes the actions", "numpy")
     init_from: str | None = option(
-        "a run directory, checkpoint or Keras file (.keras, .h5) whose theta is the start", None, may_change=True
+        "run directory, checkpoint or Keras file (.keras, .h5) with the initial theta; null: random initial theta",
+        None,
+        may_change=True,
     )
     init_observations: bool | str = option(
-        "statistics of the observations to start with: those of init_from (true), none (false), or those of a run, "
-        "checkpoint, Keras file or ob_normalization_*.npz",
+        "initial observation statistics: from init_from (true), none (false), or a run directory, checkpoint, Keras "
+        "file or ob_normalization_*.npz",
         True,
         may_change=True,
     )
     init_optimizer: bool | str = option(
-        "the optimizer's state to start with: that of init_from (true), a new one (false), or that of a run, "
-        "checkpoint or optimizer_*.npz",
+        "initial optimizer state: from init_from (true), new (false), or a run directory, checkpoint or "
+        "optimizer_*.npz",
         False,
         may_change=True,
     )
 
     def warnings(self) -> Iterator[tuple[str, str]]:
-        """Yield what has no effect: (key, text)."""
+        """Yield (key, text) for each option that has no effect."""
         if self.init_from is None:
             yield from unused(self, ("init_observations", "init_optimizer"), "init_from is null")
 
 
 class FeedForwardPolicy(ABC):
-    """A policy without memory: a subclass sets `layout` and `head`, and writes `outputs`.
+    """Base class of policies without memory: a subclass sets `layout` and `head` and defines `outputs`.
 
-    Its parameters begin with zeros unless it writes `initial` too. Set `rows_are_independent` to true where `outputs`
-    gives a row the same bits whatever the other rows are: then jobs may be evaluated in chunks of any size.
+    Initial parameters are zeros unless the subclass overrides `initial`. Set `rows_are_independent` to True if the
+    outputs of a row are bit-identical whatever the other rows are; jobs may then be evaluated in chunks of any size.
     """
 
     layout: Layout
@@ -64,10 +68,10 @@ class FeedForwardPolicy(ABC):
 
     @abstractmethod
     def outputs(self, parameters: Mapping[str, Array], inputs: Array) -> Float32:
-        """Return what the head gets, float32[rows, head.outputs].
+        """Return the inputs of the head, float32[rows, head.outputs].
 
-        `parameters` are the parts of the layout by name, float32[rows, *shape of the part]: each row has its own.
-        `inputs` are observations, [rows, *shape] in the dtype of the task; float32 where they are normalised.
+        `parameters` are the parts of the layout by name, float32[rows, *shape of the part]. `inputs` are observations,
+        [rows, *shape] in the dtype of the task, or float32 if they are normalised.
         """
 
     def initial(self, rng: np.random.Generator) -> Float32:
@@ -75,26 +79,23 @@ class FeedForwardPolicy(ABC):
         return np.zeros(self.layout.size, np.float32)
 
     def bind(self, parameters: Population, normaliser: Normaliser | None) -> FeedForwardActor:
-        """Return an actor for the jobs of a chunk."""
         parts = {name: parameters.part(name) for name in self.layout.shapes}
         return FeedForwardActor(self, parts, normaliser)
 
 
 class FeedForwardActor:
-    """A policy without memory with the parameters of some jobs, one row for each job."""
+    """A policy without memory with the parameters of some jobs, one row per job."""
 
     def __init__(self, policy: FeedForwardPolicy, parts: Mapping[str, Array], normaliser: Normaliser | None) -> None:
         self._policy, self._parts, self._normaliser = policy, parts, normaliser
 
     def act(self, observations: Array) -> Array:
-        """Return the actions of all rows."""
         inputs = observations
         if self._normaliser is not None:
             inputs = normalise(observations.astype(np.float32), self._normaliser)
         return self._policy.head.actions(self._policy.outputs(self._parts, inputs))
 
     def keep(self, rows: npt.NDArray[np.intp]) -> None:
-        """Keep the parameters of these rows only."""
         self._parts = {name: part[rows] for name, part in self._parts.items()}
 
     def restart(self, row: int) -> None:

@@ -1,6 +1,4 @@
-"""From a network's outputs to actions of a Gymnasium space.
-
-What a network does to its observations first."""
+"""The ends of a policy's network: normalisation of its observations, and heads that turn its outputs into actions."""
 
 from __future__ import annotations
 
@@ -25,16 +23,22 @@ from hpc_es.core.errors import ConfigError
 
 
 class ActionHead(Protocol):
-    """The last step of a policy: from what its output layer gives to actions."""
+    """Turns the outputs of a network into actions."""
 
     def actions(self, outputs: Float32) -> Array:
-        """Actions of all rows, from float32[rows, outputs]."""
+        """Return the actions of all rows from float32[rows, outputs].
+
+        They are float32[rows, actions] (Box), int64[rows] (Discrete) or int64[rows, choices] (MultiDiscrete).
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Head:
-    """The last step of a policy, from outputs to actions; `outputs` is the number of outputs that it needs."""
+    """Deterministic actions: clipped outputs for Box, the largest logit for Discrete and MultiDiscrete.
+
+    `outputs` is the number of outputs of the network that the head takes.
+    """
 
     outputs: int
     space: Actions
@@ -42,21 +46,23 @@ class Head:
 
     @staticmethod
     def of(space: Actions, bins: int | None) -> Head:
-        """Return the head of an action space; with `bins` each action of a Box is one of as many equidistant values."""
+        """Return the head of an action space; `bins` is the number of equidistant values of a Box action.
+
+        Raises ConfigError if `bins` is set and the actions are discrete, or have no finite bounds.
+        """
         if not isinstance(space, Box):
             if bins is not None:
-                text = f"is {bins}, but the actions are {space} already: leave it out"
+                text = f"is {bins}, but the actions are {space}: leave it out"
                 raise ConfigError([("policy.action_bins", text)])
             return Head(space.n if isinstance(space, Discrete) else sum(space.counts), space)
         if bins is None:
             return Head(len(space.low), space)
         if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
-            text = "needs actions with finite bounds, these have none: leave it out, or use a RescaleAction wrapper"
+            text = "requires finite action bounds: leave it out, or use a RescaleAction wrapper"
             raise ConfigError([("policy.action_bins", text)])
         return Head(len(space.low) * bins, space, bins)
 
     def actions(self, outputs: Float32) -> Array:
-        """Return float32[rows, actions] within the bounds, int64[rows] or int64[rows, choices]."""
         if isinstance(self.space, Discrete):
             chosen: Array = outputs.argmax(axis=1) + self.space.start
             return chosen
@@ -72,7 +78,7 @@ class Head:
         return within
 
     def pure(self, xp: Any, outputs: Any) -> Any:
-        """Return the same actions over an array namespace, of one row: [outputs] to [actions], or a whole number."""
+        """Return the action of one row, from [outputs], over an array namespace such as `jax.numpy`."""
         if isinstance(self.space, Discrete):
             return xp.argmax(outputs) + self.space.start
         if isinstance(self.space, MultiDiscrete):
@@ -92,12 +98,10 @@ def require_flat(spaces: Spaces, kind: str, parameters: Callable[[Spaces], int])
         return
     count = parameters(Spaces(flat_observations(observations.size), spaces.actions))
     text = (
-        f"{kind!r} takes flat observations, found {observations}: use a policy of your own that takes this shape, or "
-    )
-    text += (
+        f"{kind!r} takes flat observations, found {observations}: use a custom policy that takes this shape, or "
         f"add 'gymnasium.wrappers:FlattenObservation' to task.wrappers, which makes {observations.size:,} observations"
+        f" and a policy of {count:,} parameters"
     )
-    text += f" and a policy of {count:,} parameters"
     if len(observations.shape) == 3:
         text += "; fewer after 'gymnasium.wrappers:GrayscaleObservation' and "
         text += "{'gymnasium.wrappers:ResizeObservation': {shape: [42, 42]}}"
@@ -105,7 +109,7 @@ def require_flat(spaces: Spaces, kind: str, parameters: Callable[[Spaces], int])
 
 
 def normalise(observations: Float32, normaliser: Normaliser) -> Float32:
-    """Return clip((observations - mean) / standard deviation, -clip, clip) of float32[rows, *shape], in place."""
+    """Return clip((observations - mean) / standard deviation, -clip, clip), in place: float32[rows, *shape]."""
     mean, deviation, clip = normaliser
     observations -= mean
     observations /= deviation
@@ -113,12 +117,12 @@ def normalise(observations: Float32, normaliser: Normaliser) -> Float32:
 
 
 def normalised(xp: Any, observations: Any, normaliser: tuple[Any, Any, Any]) -> Any:
-    """Return the same over an array namespace; mean, deviation and clip may be traced arrays."""
+    """Return normalised observations over an array namespace; mean, deviation and clip may be traced arrays."""
     mean, deviation, clip = normaliser
     return xp.minimum(xp.maximum((observations - mean) / deviation, -clip), clip)
 
 
 def normalise_in_tensorflow(tf: Any, observations: Any, normaliser: tuple[Any, Any, Any]) -> Any:
-    """Return the same of tensors."""
+    """Return normalised observations as a tensor, [rows, observations]."""
     mean, deviation, clip = normaliser
     return tf.clip_by_value((observations - mean) / deviation, -clip, clip)

@@ -1,19 +1,14 @@
-"""What an exported Keras model has before and after the network: wrappers, normaliser, action head, value.
+"""Policies as Keras 3 models of standard layers, which load without hpc_es, and parameters read from such models.
 
-Keras is given by the caller: this imports nothing that is not there without it.
-
-
-The network of `mlp.py` as a Keras 3 model of standard layers: it loads without any code of ours.
-
-Keras is imported when `model` is called.
-
-
-The network of `lstm.py` as a Keras 3 model of standard layers: it loads without any code of ours.
+A model includes the environment's wrappers, the observation normaliser, the action head and, optionally, a value head.
+A recurrent model takes and returns its memory:
 
     actions, h_0, c_0, ... = model([observation, h_0, c_0, ...])
 
-of float32[n, steps, observations] and float32[n, units] for each layer. All zeros begin an episode; to go on with it,
-give what came out. Steps may be any number. Keras is imported when `model` is called.
+The observation is float32[n, steps, observations] with any number of steps; h and c are float32[n, units], zeros at
+the start of an episode, and the returned ones in the calls that continue it.
+
+Keras is imported when a model is built, not with this module.
 """
 
 from __future__ import annotations
@@ -35,7 +30,7 @@ VALUE = "value"  # name of the layer of a value head
 
 @dataclass(frozen=True)
 class Affine:
-    """x * scale + offset, element by element."""
+    """x * scale + offset, elementwise."""
 
     scale: Array
     offset: Array
@@ -43,7 +38,7 @@ class Affine:
 
 @dataclass(frozen=True)
 class Clip:
-    """x within bounds."""
+    """x clipped to [low, high]."""
 
     low: Array
     high: Array
@@ -51,7 +46,7 @@ class Clip:
 
 @dataclass(frozen=True)
 class Reshape:
-    """The same numbers as an array of another shape."""
+    """x with another shape."""
 
     shape: tuple[int, ...]
 
@@ -60,8 +55,8 @@ Transformation = Affine | Clip | Reshape
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What stands between the environment and the network: the environment's wrappers, each in the order of use."""
+class EnvironmentTransformations:
+    """The environment's wrappers, as transformations of its observations and actions in the order of application."""
 
     shape: tuple[int, ...]  # of the environment's observations
     observations: Sequence[Transformation] = ()
@@ -70,16 +65,16 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class SavedLayer:
-    """A layer as a Keras file has it."""
+    """A layer that was read from a Keras file."""
 
-    kind: str  # the name of its class
+    kind: str  # class name
     name: str
     config: Mapping[str, Any]
     weights: tuple[Array, ...]
 
 
 def dense_layers(layers: Sequence[SavedLayer]) -> list[SavedLayer]:
-    """Return the dense layers of a saved network, without its value head."""
+    """Return the dense layers of a saved network, except the value head."""
     return [layer for layer in layers if layer.kind == "Dense" and layer.name != VALUE]
 
 
@@ -90,14 +85,15 @@ def value_of(layers: Sequence[SavedLayer]) -> Float32 | None:
 
 
 def normaliser_of(layers: Sequence[SavedLayer]) -> tuple[Float32, Float32] | None:
-    """Return mean and deviation of the observations of a saved network, or None.
+    """Return mean and standard deviation of a saved network's observations, float32[observations] each, or None.
 
-    Of Keras' own layer, and of the `ObservationNormalizationLayer` of neuroevolution-ai/evolution-strategies.
+    They are read from a Keras `Normalization` layer or from the `ObservationNormalizationLayer` of
+    neuroevolution-ai/evolution-strategies.
     """
     for layer in layers:
         if layer.kind == "Normalization":
-            known = layer.config.get("mean") is not None
-            mean, variance = (layer.config["mean"], layer.config["variance"]) if known else layer.weights[:2]
+            is_configured = layer.config.get("mean") is not None
+            mean, variance = (layer.config["mean"], layer.config["variance"]) if is_configured else layer.weights[:2]
             return np.ravel(mean).astype(np.float32), np.sqrt(np.ravel(variance)).astype(np.float32)
         if layer.kind == "ObservationNormalizationLayer":
             return np.float32(layer.config["ob_mean"]), np.float32(layer.config["ob_std"])
@@ -105,7 +101,7 @@ def normaliser_of(layers: Sequence[SavedLayer]) -> tuple[Float32, Float32] | Non
 
 
 def transformed(keras: Any, x: Any, steps: Sequence[Transformation], is_sequence: bool) -> Any:
-    """Return x after some transformations; the first axis, of sequences the first two, stay."""
+    """Return x after some transformations, which leave the batch axis and the time axis of sequences as they are."""
     for step in steps:
         if isinstance(step, Affine):
             x = keras.layers.Rescaling(step.scale.tolist(), step.offset.tolist())(x)
@@ -117,7 +113,7 @@ def transformed(keras: Any, x: Any, steps: Sequence[Transformation], is_sequence
 
 
 def normalised(keras: Any, inputs: Any, normaliser: Normaliser | None) -> Any:
-    """Return the observations as the network sees them."""
+    """Return the normalised observations, or `inputs` if there is no normaliser."""
     if normaliser is None:
         return inputs
     mean, deviation, clip = normaliser
@@ -127,9 +123,9 @@ def normalised(keras: Any, inputs: Any, normaliser: Normaliser | None) -> Any:
 
 
 def actions(keras: Any, head: Head, outputs: Any, is_sequence: bool) -> Any:
-    """Return actions within the bounds of a Box; of Discrete and MultiDiscrete actions the outputs, which are logits.
+    """Return actions within the bounds of a Box, or logits for Discrete and MultiDiscrete.
 
-    Those of MultiDiscrete are the logits of one choice after the other, as `Head.actions` splits them.
+    The logits of MultiDiscrete are those of each choice in turn, as `Head.actions` splits them.
     """
     space, bins = head.space, head.bins
     if not isinstance(space, Box):
@@ -145,7 +141,7 @@ def actions(keras: Any, head: Head, outputs: Any, is_sequence: bool) -> Any:
 
 
 def value_output(keras: Any, features: Any, parameters: Float32) -> Any:
-    """Return the value of each row, [..., 1], from what the output layer sees; float32[features + 1], the bias last."""
+    """Return the values [..., 1] of features [..., features]; `parameters` are float32[features + 1], the bias last."""
     dense = keras.layers.Dense(1, name=VALUE)
     values = dense(features)
     dense.set_weights([parameters[:-1, np.newaxis], parameters[-1:]])
@@ -156,17 +152,17 @@ def mlp_model(
     policy: MLP,
     theta: Float32,
     normaliser: Normaliser | None,
-    around: Surroundings | None = None,
+    around: EnvironmentTransformations | None = None,
     value: Float32 | None = None,
 ) -> Any:
-    """From float32[n, observations] to actions within the bounds, float32[n, actions], or to logits if no Box.
+    """Return a model from float32[n, observations] to Box actions within their bounds, float32[n, actions], or logits.
 
-    With the parameters of a value head it gives two outputs: those, and float32[n, 1].
+    `theta` is float32[params]. With the parameters `value` of a value head there is a second output, float32[n, 1].
     """
     import keras
 
     layers = list(policy.layers.layers(theta))
-    around = around or Surroundings((policy.layers.widths[0],))
+    around = around or EnvironmentTransformations((policy.layers.widths[0],))
     inputs = keras.Input(around.shape, name="observation")
     hidden = transformed(keras, inputs, around.observations, is_sequence=False)
     hidden = normalised(keras, hidden, normaliser)
@@ -177,7 +173,12 @@ def mlp_model(
         hidden = dense(hidden)
         dense.set_weights([weights, biases[0]])
         if not last:
-            hidden = _activation(keras, policy.options.activation, number)(hidden)
+            name = policy.options.activation
+            if name == "leaky_relu":
+                activation = keras.layers.LeakyReLU(negative_slope=0.2, name=f"leaky_relu_{number}")
+            else:
+                activation = keras.layers.Activation(name, name=f"{name}_{number}")
+            hidden = activation(hidden)
     outputs = actions(keras, policy.head, hidden, is_sequence=False)
     outputs = transformed(keras, outputs, around.actions, is_sequence=False)
     if value is not None:
@@ -186,14 +187,14 @@ def mlp_model(
 
 
 def mlp_theta(policy: MLP, layers: Sequence[SavedLayer]) -> Float32:
-    """Return the parameters of a saved model, float32[size]; ValueError of another network."""
+    """Return the parameters of a saved model, float32[params]; ValueError if its architecture is another one."""
     saved = [layer.weights for layer in dense_layers(layers)]
     parameters = np.zeros(policy.layout.size, np.float32)
-    ours = list(policy.layers.layers(parameters))
-    expected, found = [weights.shape for weights, _ in ours], [kernel.shape for kernel, *_ in saved]
-    if expected != found:
-        raise ValueError(f"expected dense layers of the shapes {expected}, found {found}")
-    for (weights, biases), (kernel, *bias) in zip(ours, saved, strict=True):
+    views = list(policy.layers.layers(parameters))
+    expected, saved_shapes = [weights.shape for weights, _ in views], [kernel.shape for kernel, *_ in saved]
+    if expected != saved_shapes:
+        raise ValueError(f"expected dense layers of the shapes {expected}, found {saved_shapes}")
+    for (weights, biases), (kernel, *bias) in zip(views, saved, strict=True):
         weights[:] = kernel
         if bias and not policy.layers.bias and np.any(bias[0]):
             raise ValueError("expected layers without biases, as policy.bias is false")
@@ -201,77 +202,72 @@ def mlp_theta(policy: MLP, layers: Sequence[SavedLayer]) -> Float32:
     return parameters
 
 
-def _activation(keras: Any, name: str, number: int) -> Any:
-    if name == "leaky_relu":
-        return keras.layers.LeakyReLU(negative_slope=0.2, name=f"leaky_relu_{number}")
-    return keras.layers.Activation(name, name=f"{name}_{number}")
-
-
 def lstm_model(
     policy: LSTM,
     theta: Float32,
     normaliser: Normaliser | None,
-    around: Surroundings | None = None,
+    around: EnvironmentTransformations | None = None,
     value: Float32 | None = None,
 ) -> Any:
-    """Actions within their bounds, float32[n, steps, actions], or logits if no Box; and the memory after them.
+    """Return a recurrent model (see the module): actions are float32[n, steps, actions] within their bounds, or logits.
 
-    With the parameters of a value head it has one output more, the last: float32[n, steps, 1].
+    `theta` is float32[params]; with the parameters `value` of a value head the last output is float32[n, steps, 1].
     """
     import keras
 
     arrays = policy.layout.split(theta)
-    around = around or Surroundings((policy.observations,))
+    around = around or EnvironmentTransformations((policy.observations,))
     observation = keras.Input((None, *around.shape), name="observation")
     hidden = transformed(keras, observation, around.observations, is_sequence=True)
     hidden = normalised(keras, hidden, normaliser)
-    given: list[Any] = []
-    after: list[Any] = []
+    memory_inputs: list[Any] = []
+    memory_outputs: list[Any] = []
     for number, units in enumerate(policy.hidden_dims):
         state = [keras.Input((units,), name=f"{part}_{number}") for part in "hc"]
         layer = keras.layers.LSTM(units, return_sequences=True, return_state=True, name=f"lstm_{number}")
         hidden, *states = layer(hidden, initial_state=state)
-        layer.set_weights(_weights(arrays[f"lstm_{number}_kernel"], arrays[f"lstm_{number}_bias"], units))
-        given += state
-        after += states
+        layer.set_weights(_keras_lstm_weights(arrays[f"lstm_{number}_kernel"], arrays[f"lstm_{number}_bias"], units))
+        memory_inputs += state
+        memory_outputs += states
     dense = keras.layers.Dense(policy.head.outputs, name="output")
     outputs = actions(keras, policy.head, dense(hidden), is_sequence=True)
     dense.set_weights([arrays["output_kernel"], arrays["output_bias"]])
     outputs = transformed(keras, outputs, around.actions, is_sequence=True)
     values = [] if value is None else [value_output(keras, hidden, value)]
-    return keras.Model([observation, *given], [outputs, *after, *values], name="policy")
+    return keras.Model([observation, *memory_inputs], [outputs, *memory_outputs, *values], name="policy")
 
 
 def lstm_theta(policy: LSTM, layers: Sequence[SavedLayer]) -> Float32:
-    """Return the parameters of a saved model, float32[size]; ValueError of another network."""
+    """Return the parameters of a saved model, float32[params]; ValueError if its architecture is another one."""
     arrays: dict[str, Float32] = {}
     for number, layer in enumerate(layer for layer in layers if layer.kind == "LSTM"):
         kernel, recurrent, bias = layer.weights
         shift = np.repeat(np.array([0, FORGET_BIAS, 0, 0], np.float32), len(recurrent))  # gates i, f, j, o
-        arrays[f"lstm_{number}_kernel"] = _exchanged(np.concatenate([kernel, recurrent]))
-        arrays[f"lstm_{number}_bias"] = _exchanged(bias - shift)
+        arrays[f"lstm_{number}_kernel"] = _swap_gates(np.concatenate([kernel, recurrent]))
+        arrays[f"lstm_{number}_bias"] = _swap_gates(bias - shift)
     for layer in dense_layers(layers):
         arrays["output_kernel"], arrays["output_bias"] = layer.weights
-    expected, found = dict(policy.layout.shapes), {name: array.shape for name, array in arrays.items()}
-    if expected != found:
-        raise ValueError(f"expected arrays of the shapes {expected}, found {found}")
+    expected, shapes = dict(policy.layout.shapes), {name: array.shape for name, array in arrays.items()}
+    if expected != shapes:
+        raise ValueError(f"expected arrays of the shapes {expected}, found {shapes}")
     return policy.layout.join(arrays)
 
 
-def _weights(kernel: Float32, bias: Float32, units: int) -> list[Float32]:
-    """Kernel of x, kernel of h, bias: gates in Keras's order i, f, j, o, the forget bias within."""
+def _keras_lstm_weights(kernel: Float32, bias: Float32, units: int) -> list[Float32]:
+    """Return the kernel of x, the kernel of h and the bias, which includes the forget bias; gates i, f, j, o."""
     shifted = bias.copy()
     shifted[2 * units : 3 * units] += np.float32(FORGET_BIAS)
-    return [_exchanged(kernel[:-units]), _exchanged(kernel[-units:]), _exchanged(shifted)]
+    return [_swap_gates(kernel[:-units]), _swap_gates(kernel[-units:]), _swap_gates(shifted)]
 
 
-def _exchanged(array: Float32) -> Float32:
-    """Gates i, j, f, o as i, f, j, o, and the other way round."""
+def _swap_gates(array: Float32) -> Float32:
+    """Swap the second and third gate: [..., 4 * units] of i, j, f, o to i, f, j, o, and vice versa."""
     i, second, third, o = np.split(array, 4, axis=-1)
     return np.concatenate([i, third, second, o], axis=-1)
 
 
-MODELS: Mapping[str, tuple[Callable[..., Any], Callable[..., Float32]]] = {  # kind of policy: model, parameters of it
+# kind of policy -> (function that builds the model, function that reads the parameters of a saved model)
+MODELS: Mapping[str, tuple[Callable[..., Any], Callable[..., Float32]]] = {
     "mlp": (mlp_model, mlp_theta),
     "lstm": (lstm_model, lstm_theta),
 }

@@ -1,23 +1,12 @@
-"""Activations between layers, one set of names for every array library.
+"""Layers of networks over any array library (NumPy, TensorFlow, jax.numpy): activations, dense and LSTM layers.
 
-Feed-forward layers, written once over an array library.
-
-The NumPy actor (`policies/mlp/numpy_actor.py`) computes the same in place, with biases as a row of the weights; both
-are equal to about 1e-6 (tests/policies/test_mlp.py measures it).
-
-
-Initial weights.
-
-The LSTM cell that the ported systems share: one joint kernel, gates in the order i, j, f, o (Zaremba et al. 2014).
+The LSTM cell has one kernel for x and h, with gates in the order i, j, f, o (Zaremba et al. 2014):
 
     z = [x, h] K + b;  c' = c sigmoid(f + 1) + sigmoid(i) tanh(j);  h' = tanh(c') sigmoid(o)
 
-It is written once for all array libraries: `ops` has `tanh`, `sigmoid` and `split`.
-
-
-The form of a feed-forward network: where its layers lie, its activation and its head.
-
-The form of a recurrent network: where its layers lie, and its head."""
+The NumPy actors in `policies/mlp.py` and `policies/lstm.py` compute the same in place; the results agree to about 1e-6
+(tests/policies/test_mlp.py and test_lstm.py).
+"""
 
 from __future__ import annotations
 
@@ -36,39 +25,29 @@ Activation = Literal["tanh", "relu", "leaky_relu", "elu"]
 LEAK = 0.2  # slope of leaky_relu below zero, as in OpenAI's ES
 
 
-def tanh(x: Float32) -> Float32:
-    """In place."""
-    np.tanh(x, out=x)
-    return x
-
-
-def relu(x: Float32) -> Float32:
-    """In place."""
-    return np.maximum(x, 0, out=x)
-
-
-def leaky_relu(x: Float32) -> Float32:
-    """Slope LEAK below zero; in place."""
+def _leaky_relu(x: Float32) -> Float32:
+    """max(x, LEAK x), in place."""
     np.maximum(x, np.float32(LEAK) * x, out=x)
     return x
 
 
-def elu(x: Float32) -> Float32:
-    """exp(x) - 1 below zero (Clevert et al. 2016); in place."""
+def _elu(x: Float32) -> Float32:
+    """exp(x) - 1 below zero (Clevert et al. 2016), in place."""
     np.copyto(x, np.expm1(np.minimum(x, 0)), where=x < 0)
     return x
 
 
+# NumPy functions that overwrite their argument
 ACTIVATIONS: dict[str, Callable[[Float32], Float32]] = {
-    "tanh": tanh,
-    "relu": relu,
-    "leaky_relu": leaky_relu,
-    "elu": elu,
+    "tanh": lambda x: np.tanh(x, out=x),
+    "relu": lambda x: np.maximum(x, 0, out=x),
+    "leaky_relu": _leaky_relu,
+    "elu": _elu,
 }
 
 
-def pure(xp: Any, name: str) -> Callable[[Any], Any]:
-    """Return the activation of this name over an array namespace, such as `jax.numpy`: not in place."""
+def array_activation(xp: Any, name: str) -> Callable[[Any], Any]:
+    """Return the activation over an array namespace, such as `jax.numpy`; it returns a new array."""
     functions: dict[str, Callable[[Any], Any]] = {
         "tanh": xp.tanh,
         "relu": lambda x: xp.maximum(x, 0),
@@ -78,8 +57,8 @@ def pure(xp: Any, name: str) -> Callable[[Any], Any]:
     return functions[name]
 
 
-def in_tensorflow(tf: Any, name: str) -> Callable[[Any], Any]:
-    """Return the activation of this name on tensors."""
+def tensorflow_activation(tf: Any, name: str) -> Callable[[Any], Any]:
+    """Return the activation for tensors."""
     functions: dict[str, Callable[[Any], Any]] = {
         "tanh": tf.tanh,
         "relu": tf.nn.relu,
@@ -95,10 +74,10 @@ def dense(
     layers: Sequence[tuple[Any, Any]],
     x: Any,
 ) -> tuple[Any, Any]:
-    """Return (outputs, features) of x [..., inputs]; features are what the last layer sees.
+    """Return (outputs [..., outputs], features [..., features]) of a feed-forward network from x [..., inputs].
 
-    `layers` are (weights [..., inputs, outputs], biases [..., outputs]); `activate` stands between them, and may be
-    None where there is one layer.
+    Features are the inputs of the last layer. `layers` are (weights [..., inputs, outputs], biases [..., outputs]);
+    `activate` is applied after every layer but the last, and may be None for a single layer.
     """
     for weights, biases in layers[:-1]:
         assert activate is not None
@@ -107,23 +86,26 @@ def dense(
     return matmul(x, weights) + biases, x
 
 
-AT_ONCE = 1 << 20  # numbers of a large matrix that are drawn together, in float64; no bit depends on it
+# Numbers of a large matrix that are drawn in one call, in float64; results do not depend on it.
+DRAWN_TOGETHER = 1 << 20
 
 
 def normalised_columns(rng: np.random.Generator, shape: tuple[int, int], length: float) -> Float32:
-    """Normal columns scaled to this length, float32[inputs, outputs].
+    """Return normal columns scaled to this length, float32[inputs, outputs].
 
-    Large ones are drawn twice, once for the lengths of the columns, so that they are never there in float64.
+    The numbers of a large matrix are drawn twice, first to compute the lengths of the columns, so that the whole
+    matrix is never in memory in float64.
     """
-    if shape[0] * shape[1] <= AT_ONCE:
+    if shape[0] * shape[1] <= DRAWN_TOGETHER:
         columns = rng.standard_normal(shape)
         return _scaled(columns, np.square(columns).sum(axis=0), length)
-    rows = max(AT_ONCE // shape[1], 1)
+    rows = max(DRAWN_TOGETHER // shape[1], 1)
     parts = [(start, min(start + rows, shape[0])) for start in range(0, shape[0], rows)]
     begin, squares = rng.bit_generator.state, np.zeros((1, shape[1]))
     for start, stop in parts:
         drawn = np.square(rng.standard_normal((stop - start, shape[1])))
-        squares = np.concatenate([squares, drawn]).sum(axis=0, keepdims=True)  # row after row, as of the whole matrix
+        # adds row by row, like the sum over the whole matrix
+        squares = np.concatenate([squares, drawn]).sum(axis=0, keepdims=True)
     rng.bit_generator.state = begin
     scaled = np.empty(shape, np.float32)
     for start, stop in parts:
@@ -137,83 +119,82 @@ def _scaled(columns: Float64, squares: Float64, length: float) -> Float32:
 
 
 def glorot_uniform(rng: np.random.Generator, shape: tuple[int, int]) -> Float32:
-    """U(-b, b) with b = sqrt(6 / (inputs + outputs)), float32[inputs, outputs]."""
+    """Return float32[inputs, outputs] uniform in (-b, b), b = sqrt(6 / (inputs + outputs)) (Glorot and Bengio 2010)."""
     bound = np.sqrt(6.0 / sum(shape))
     return rng.uniform(-bound, bound, shape).astype(np.float32)
 
 
 Memory = tuple[tuple[Any, Any], ...]  # (h, c) of each layer
-FORGET_BIAS = 1.0  # added to f, outside of the bias
+FORGET_BIAS = 1.0  # added to f; not a part of the bias b
 
 
-class Ops(Protocol):
-    """The functions of an array library."""
+class GateOps(Protocol):
+    """The functions of an array library that `lstm_gates` uses."""
 
     def tanh(self, x: Any) -> Any:
-        """Elementwise."""
+        """Return tanh(x), elementwise."""
 
     def sigmoid(self, x: Any) -> Any:
-        """Elementwise."""
+        """Return 1 / (1 + exp(-x)), elementwise."""
 
     def split(self, x: Any, parts: int) -> Sequence[Any]:
-        """Equal parts of the last axis."""
+        """Split the last axis into equal parts."""
 
 
-class LayerOps(Ops, Protocol):
-    """And those of whole layers."""
+class LayerOps(GateOps, Protocol):
+    """The functions of an array library that `lstm_step` uses."""
 
     def joined(self, x: Any, h: Any) -> Any:
-        """[x, h] along the last axis."""
+        """Return [x, h], concatenated along the last axis."""
 
     def product(self, x: Any, kernel: Any) -> Any:
-        """x K."""
+        """Return the matrix product x K."""
 
 
-def shapes(inputs: int, units: int) -> dict[str, tuple[int, ...]]:
-    """Return the parameters of a cell: 4 * units * (inputs + units + 1)."""
+def lstm_cell_shapes(inputs: int, units: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the parameters of one cell by name."""
     return {"kernel": (inputs + units, 4 * units), "bias": (4 * units,)}
 
 
-def step(ops: LayerOps, arrays: Mapping[str, Any], x: Any, memory: Memory) -> tuple[Any, Memory]:
-    """Return (outputs, memory) after a step of all layers, from x [..., observations] and h and c [..., units] of each.
+def lstm_step(ops: LayerOps, arrays: Mapping[str, Any], x: Any, memory: Memory) -> tuple[Any, Memory]:
+    """Return (outputs [..., outputs], new memory) of one step of all layers, from x [..., observations].
 
-    `arrays` are those of `policies/lstm/network.layout`: kernels that `ops.product` takes, and biases to add.
+    The memory is h and c [..., units] of each layer. `arrays` are the parts of `lstm_layout` by name: kernels that
+    `ops.product` takes, and biases that can be added.
     """
-    after: list[tuple[Any, Any]] = []
+    new_memory: list[tuple[Any, Any]] = []
     for number, (h, c) in enumerate(memory):
         z = ops.product(ops.joined(x, h), arrays[f"lstm_{number}_kernel"]) + arrays[f"lstm_{number}_bias"]
-        after.append(gates(ops, z, c))
-        x = after[-1][0]
-    return ops.product(x, arrays["output_kernel"]) + arrays["output_bias"], tuple(after)
+        new_memory.append(lstm_gates(ops, z, c))
+        x = new_memory[-1][0]
+    return ops.product(x, arrays["output_kernel"]) + arrays["output_bias"], tuple(new_memory)
 
 
-def gates(ops: Ops, z: Any, c: Any) -> tuple[Any, Any]:
-    """(h, c) after a step, each [..., units], from z [..., 4 * units] = [x, h] K + b and the cell state before."""
+def lstm_gates(ops: GateOps, z: Any, c: Any) -> tuple[Any, Any]:
+    """Return the new (h, c), [..., units] each, from z [..., 4 * units] = [x, h] K + b and the previous c."""
     i, j, f, o = ops.split(z, 4)
     c = c * ops.sigmoid(f + FORGET_BIAS) + ops.sigmoid(i) * ops.tanh(j)
     return ops.tanh(c) * ops.sigmoid(o), c
 
 
 class NumPyOps:
-    """Of float32 arrays."""
+    """`GateOps` for float32 arrays."""
 
     def tanh(self, x: Float32) -> Float32:
-        """Elementwise."""
         y: Float32 = np.tanh(x)
         return y
 
     def sigmoid(self, x: Float32) -> Float32:
-        """Without overflow: (1 + tanh(x / 2)) / 2."""
+        # (1 + tanh(x / 2)) / 2 does not overflow
         y: Float32 = np.float32(0.5) * (np.tanh(np.float32(0.5) * x) + np.float32(1))
         return y
 
     def split(self, x: Float32, parts: int) -> Sequence[Float32]:
-        """Equal parts of the last axis."""
         return np.split(x, parts, axis=-1)
 
 
-class InPlace:
-    """`gates` of float32 arrays with one tanh for all four gates and few temporary arrays; it overwrites z."""
+class InPlaceGates:
+    """`lstm_gates` for float32 arrays with one tanh for all four gates and few temporary arrays; it overwrites z."""
 
     def __init__(self, units: int) -> None:
         self._units = units
@@ -222,7 +203,7 @@ class InPlace:
         self._after = np.repeat(np.array([0.5, 0.0, 0.5, 0.5], np.float32), units)
 
     def gates(self, z: Float32, c: Float32) -> tuple[Float32, Float32]:
-        """(h, c) after a step, as the function `gates`."""
+        """Return the new (h, c), float32[..., units] each, from z [..., 4 * units] and the previous c."""
         z *= self._scale
         z += self._before
         np.tanh(z, out=z)
@@ -237,44 +218,42 @@ class InPlace:
 
 
 class TensorFlowOps:
-    """Of tensors."""
+    """`LayerOps` for tensors."""
 
     def __init__(self, tf: Any) -> None:
         self.tanh, self.sigmoid = tf.tanh, tf.sigmoid
         self._tf, self.product = tf, tf.matmul
 
     def split(self, x: Any, parts: int) -> Sequence[Any]:
-        """Equal parts of the last axis."""
         split: Sequence[Any] = self._tf.split(x, parts, axis=-1)
         return split
 
     def joined(self, x: Any, h: Any) -> Any:
-        """[x, h] along the last axis."""
         return self._tf.concat([x, h], -1)
 
 
 class ArrayOps:
-    """Of one row over an array namespace, such as `jax.numpy`."""
+    """`LayerOps` for one row over an array namespace, such as `jax.numpy`."""
 
     def __init__(self, xp: Any) -> None:
         self.tanh, self.product, self._xp = xp.tanh, xp.matmul, xp
 
     def sigmoid(self, x: Any) -> Any:
-        """Without overflow, as `NumPyOps` has it."""
         return 0.5 * (self._xp.tanh(0.5 * x) + 1)
 
     def split(self, x: Any, parts: int) -> Sequence[Any]:
-        """Equal parts of the last axis."""
         split: Sequence[Any] = self._xp.split(x, parts, axis=-1)
         return split
 
     def joined(self, x: Any, h: Any) -> Any:
-        """[x, h]."""
         return self._xp.concatenate([x, h])
 
 
 class Layers:
-    """The layers of a network in its parameter vector: of each the weights in row order, then the biases."""
+    """The layers of a feed-forward network as views of its parameter vector.
+
+    The vector has, for each layer, the weights [inputs, outputs] in row-major order, then the biases [outputs].
+    """
 
     def __init__(self, widths: tuple[int, ...], bias: bool = True) -> None:
         self.widths, self.bias = widths, bias
@@ -285,9 +264,9 @@ class Layers:
         self.layout = Layout(shapes)
 
     def matrices(self, parameters: Float32) -> Iterator[Float32]:
-        """Views [..., inputs + 1, outputs] of float32[..., size]; the last row, the biases, meets a constant 1.
+        """Yield views [..., inputs + 1, outputs] of float32[..., params], whose last row is the biases.
 
-        Without biases [..., inputs, outputs].
+        Without biases they are [..., inputs, outputs].
         """
         start, lead = 0, parameters.shape[:-1]
         for n, m in pairwise(self.widths):
@@ -296,9 +275,9 @@ class Layers:
             start = stop
 
     def layers(self, parameters: Float32) -> Iterator[tuple[Float32, Float32]]:
-        """Views (weights [..., inputs, outputs], biases [..., 1, outputs]) of float32[..., size].
+        """Yield views (weights [..., inputs, outputs], biases [..., 1, outputs]) of float32[..., params].
 
-        Biases that there are not are zeros.
+        Without biases, new arrays of zeros take their place.
         """
         for matrix in self.matrices(parameters):
             if self.bias:
@@ -309,50 +288,51 @@ class Layers:
 
 @dataclass(frozen=True)
 class MLPNetwork:
-    """What computes actions, but for the parameters."""
+    """A feed-forward network without its parameters."""
 
     layers: Layers
     activation: str
     head: ActionHead
 
     def parameters(self, xp: Any, theta: Any) -> list[tuple[Any, Any]]:
-        """Return (weights [inputs, outputs], biases [outputs]) of each layer, of one theta [params]."""
+        """Return (weights [inputs, outputs], biases [outputs]) of each layer from theta [params]."""
         matrices = self.layers.matrices(theta)
         if self.layers.bias:
-            return [(each[:-1], each[-1]) for each in matrices]
-        return [(each, xp.zeros(each.shape[1], each.dtype)) for each in matrices]
+            return [(matrix[:-1], matrix[-1]) for matrix in matrices]
+        return [(matrix, xp.zeros(matrix.shape[1], matrix.dtype)) for matrix in matrices]
 
     def step(self, xp: Any, parameters: Any, memory: Any, observations: Any) -> tuple[Any, Any]:
-        """Return (memory, outputs) of one row, from [observations], over an array namespace.
-
-        It remembers nothing. The NumPy actor gives the same to about 1e-6.
-        """
-        outputs, _ = dense(xp.matmul, pure(xp, self.activation), parameters, observations)
+        """Return (the unchanged memory, outputs [outputs]) of one row, from [observations], over an array namespace."""
+        outputs, _ = dense(xp.matmul, array_activation(xp, self.activation), parameters, observations)
         return memory, outputs
 
 
-def layout(observations: int, hidden_dims: tuple[int, ...], outputs: int) -> Layout:
-    """lstm_0_kernel, lstm_0_bias, lstm_1_kernel, ..., output_kernel [units, outputs], output_bias [outputs]."""
+def lstm_layout(observations: int, hidden_dims: tuple[int, ...], outputs: int) -> Layout:
+    """Return the layout of an LSTM network's parameter vector.
+
+    Its parts are lstm_0_kernel [inputs + units, 4 * units], lstm_0_bias [4 * units], lstm_1_kernel, ...,
+    output_kernel [units, outputs], output_bias [outputs].
+    """
     parts: dict[str, tuple[int, ...]] = {}
     for number, (inputs, units) in enumerate(pairwise((observations, *hidden_dims))):
-        parts |= {f"lstm_{number}_{name}": shape for name, shape in shapes(inputs, units).items()}
+        parts |= {f"lstm_{number}_{name}": shape for name, shape in lstm_cell_shapes(inputs, units).items()}
     return Layout(parts | {"output_kernel": (hidden_dims[-1], outputs), "output_bias": (outputs,)})
 
 
-def matrices(stack: Float32, layout: Layout) -> list[Float32]:
-    """Views [jobs, inputs + 1, outputs] of float32[jobs, size], of layers and output; the last row is biases."""
-    found, start = [], 0
+def lstm_matrices(stack: Float32, layout: Layout) -> list[Float32]:
+    """Return views [jobs, inputs + 1, outputs] of each layer of float32[jobs, params]; the last row is the bias."""
+    views, start = [], 0
     for shape in layout.shapes.values():
-        if len(shape) == 2:  # a kernel, with its bias behind it
+        if len(shape) == 2:  # a kernel; its bias follows it in the vector
             rows, columns = shape[0] + 1, shape[1]
-            found.append(stack[:, start : start + rows * columns].reshape(-1, rows, columns))
+            views.append(stack[:, start : start + rows * columns].reshape(-1, rows, columns))
             start += rows * columns
-    return found
+    return views
 
 
 @dataclass(frozen=True)
 class LSTMNetwork:
-    """What computes actions, but for the parameters and the memory."""
+    """A recurrent network without its parameters and memory."""
 
     observations: int
     hidden_dims: tuple[int, ...]
@@ -361,17 +341,14 @@ class LSTMNetwork:
     head: ActionHead
 
     def parameters(self, xp: Any, theta: Any) -> dict[str, Any]:
-        """Return the arrays of one theta [params] by name."""
+        """Return the parts of theta [params] by name."""
         return self.layout.split(theta, xp.reshape)
 
     def step(self, xp: Any, parameters: Any, memory: Memory, observations: Any) -> tuple[Memory, Any]:
-        """Return (memory, outputs) of one row, from [observations], over an array namespace.
+        """Return (new memory, outputs [outputs]) of one row, from [observations], over an array namespace."""
+        outputs, new_memory = lstm_step(ArrayOps(xp), parameters, observations, memory)
+        return new_memory, outputs
 
-        The NumPy actor gives the same to about 1e-6.
-        """
-        outputs, after = step(ArrayOps(xp), parameters, observations, memory)
-        return after, outputs
-
-    def first_memory(self, xp: Any) -> Memory:
-        """Return h and c of each layer at the begin of an episode, float32[units] of zeros."""
+    def initial_memory(self, xp: Any) -> Memory:
+        """Return h and c of each layer at the start of an episode, float32[units] of zeros."""
         return tuple((xp.zeros(units, np.float32), xp.zeros(units, np.float32)) for units in self.hidden_dims)

@@ -1,19 +1,8 @@
-"""TensorFlow, imported when it is first asked for.
+"""Actors that compute in TensorFlow, with one compiled call per step for all jobs, and an LSTM over whole sequences.
 
-It gets one thread and deterministic operations unless TF_NUM_INTRAOP_THREADS, TF_NUM_INTEROP_THREADS or
-TF_DETERMINISTIC_OPS say otherwise.
-
-
-A whole sequence through the cell of `lstm.py` in TensorFlow, with its gradient written out.
-
-What the input gives, x K_x + b, is one product for all steps; only h K_h is left to the loop over them. Backwards,
-the loop gives dz of each step, from which dK_h is again one product. Automatic differentiation of the loop keeps each
-of its small tensors in a list and takes about twice as long.
-
-
-All jobs of a chunk through a feed-forward network in TensorFlow: stacked parameters, one compiled call a step.
-
-All jobs of a chunk through a recurrent network in TensorFlow: stacked parameters, one compiled call a step."""
+TensorFlow is imported on first use. It gets one thread and deterministic operations unless TF_NUM_INTRAOP_THREADS,
+TF_NUM_INTEROP_THREADS or TF_DETERMINISTIC_OPS are set.
+"""
 
 from __future__ import annotations
 
@@ -31,20 +20,29 @@ from hpc_es.core.data import Array, Float32, Normaliser
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.extras import lacking
 from hpc_es.mpi.devices import import_tensorflow
-from hpc_es.policies.networks import layers
 from hpc_es.policies.networks.heads import normalise_in_tensorflow
-from hpc_es.policies.networks.layers import FORGET_BIAS, LSTMNetwork, MLPNetwork, dense, in_tensorflow, layout
+from hpc_es.policies.networks.layers import (
+    FORGET_BIAS,
+    LSTMNetwork,
+    Memory,
+    MLPNetwork,
+    TensorFlowOps,
+    dense,
+    lstm_layout,
+    lstm_step,
+    tensorflow_activation,
+)
 
 
 @functools.cache
 def tensorflow() -> Any:
-    """Return the module, set up once; ConfigError where it is not installed."""
+    """Import and configure TensorFlow; ConfigError if it is not installed."""
     if text := lacking("tensorflow"):
         raise ConfigError([("policy.backend", f"is tensorflow, which needs {text}, or choose numpy")])
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # ranks may share a GPU
     tf = import_tensorflow()
     threading = tf.config.threading
-    with contextlib.suppress(RuntimeError):  # somebody has used TensorFlow already, with threads of their own
+    with contextlib.suppress(RuntimeError):  # TensorFlow was used before, and its thread pools exist
         if "TF_NUM_INTRAOP_THREADS" not in os.environ and not threading.get_intra_op_parallelism_threads():
             threading.set_intra_op_parallelism_threads(1)
         if "TF_NUM_INTEROP_THREADS" not in os.environ and not threading.get_inter_op_parallelism_threads():
@@ -54,16 +52,17 @@ def tensorflow() -> Any:
     return tf
 
 
-TensorMemory = layers.Memory
-
-
-def sequence(
+def lstm_sequence(
     tf: Any, x: Any, kernel: Any, bias: Any, unroll: int | None = None, first: tuple[Any, Any] | None = None
 ) -> Any:
-    """h of every step, [steps, rows, units], from x [steps, rows, inputs]; `steps` is static.
+    """Return h of every step, [steps, rows, units], from x [steps, rows, inputs]; `steps` is static.
 
-    `first` are h and c [rows, units] before the first step, which no gradient passes to; None: zeros. With `unroll` the
-    gradient does not pass from a step number n * unroll, counted from 0, to the one before it.
+    `first` are h and c [rows, units] before the first step, which get no gradient; None: zeros. With `unroll` the
+    gradient is truncated before the steps unroll, 2 * unroll, ..., counted from 0.
+
+    The gradient is written out, since automatic differentiation of the loop takes about twice as long: it keeps each of
+    the loop's small tensors in a list. x K_x + b is one product for all steps, as is dK_h in the backward pass; only
+    h K_h and its gradient are computed step by step.
     """
     steps, inputs = x.shape[0], x.shape[-1]
     rows = tf.shape(x)[1]
@@ -73,7 +72,10 @@ def sequence(
 
 @functools.cache
 def _recurrent(tf: Any, unroll: int | None) -> Callable[..., Any]:
-    """h [steps, rows, units] of (x K_x + b [steps, rows, 4 * units], K_h [units, 4 * units]), perhaps with h and c."""
+    """Return a function from (x K_x + b [steps, rows, 4 * units], K_h [units, 4 * units]) to h [steps, rows, units].
+
+    Initial h and c [rows, units] are optional third and fourth arguments.
+    """
 
     def recurrent(inputs: Any, kernel: Any, *first: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
         activations, c, h = _forwards(tf, inputs, kernel, *first)
@@ -82,8 +84,8 @@ def _recurrent(tf: Any, unroll: int | None) -> Callable[..., Any]:
         def backwards(dh: Any) -> tuple[Any, ...]:
             dz = _backwards(tf, activations, c, dh, kernel, unroll, first_c)
             units, gates = kernel.shape
-            before = tf.reshape(_later(tf, h, first_h), [-1, units])
-            dk = tf.matmul(before, tf.reshape(dz, [-1, gates]), transpose_a=True)
+            previous_h = tf.reshape(_previous(tf, h, first_h), [-1, units])
+            dk = tf.matmul(previous_h, tf.reshape(dz, [-1, gates]), transpose_a=True)
             return dz, dk, *map(tf.zeros_like, first)
 
         return h, backwards
@@ -96,7 +98,7 @@ def _forwards(tf: Any, inputs: Any, kernel: Any, *first: Any) -> tuple[Any, Any,
     """Return the activations of the gates [steps, rows, 4 * units], c and h [steps, rows, units]."""
     steps, units = inputs.shape[0], kernel.shape[0]
     zero = tf.zeros([tf.shape(inputs)[1], units], inputs.dtype)
-    (unstacked,) = _arrays(tf, inputs)
+    (unstacked,) = _unstacked(tf, inputs)
 
     def step(t: Any, h: Any, c: Any, *kept: Any) -> tuple[Any, ...]:
         i, j, f, o = tf.split(unstacked.read(t) + tf.matmul(h, kernel), 4, axis=-1)
@@ -114,18 +116,18 @@ def _forwards(tf: Any, inputs: Any, kernel: Any, *first: Any) -> tuple[Any, Any,
 
 
 def _backwards(tf: Any, activations: Any, c: Any, dh: Any, kernel: Any, unroll: int | None, first_c: Any) -> Any:
-    """dz [steps, rows, 4 * units] of all steps, from the last to the first."""
+    """Return dz of all steps, [steps, rows, 4 * units], computed from the last step to the first."""
     steps, units = activations.shape[0], kernel.shape[0]
     i, j, f, o = tf.split(activations, 4, axis=-1)
     tanh_c = tf.tanh(c)
-    slopes = (j * i * (1 - i), i * (1 - j * j), _later(tf, c, first_c) * f * (1 - f), tanh_c * o * (1 - o))
-    slope = tf.concat(slopes, axis=-1)  # of i, j, f by dc, of o by dh
+    slopes = (j * i * (1 - i), i * (1 - j * j), _previous(tf, c, first_c) * f * (1 - f), tanh_c * o * (1 - o))
+    slope = tf.concat(slopes, axis=-1)  # dc / dz for i, j and f; dh / dz for o
     through_h = o * (1 - tanh_c * tanh_c)
     zero = tf.zeros_like(f[0])
     f_next = tf.concat([f[1:], zero[tf.newaxis]], axis=0)
     passes = tf.constant([float(unroll is None or (t + 1) % unroll != 0) for t in range(steps)], dh.dtype)
     f_next = f_next if unroll is None else f_next * passes[:, tf.newaxis, tf.newaxis]
-    unstacked = _arrays(tf, slope, through_h, f_next, dh)
+    unstacked = _unstacked(tf, slope, through_h, f_next, dh)
 
     def step(t: Any, dz: Any, dc: Any, kept: Any) -> tuple[Any, ...]:
         slope, through_h, f_next, dh = (array.read(t) for array in unstacked)
@@ -141,33 +143,25 @@ def _backwards(tf: Any, activations: Any, c: Any, dh: Any, kernel: Any, unroll: 
     return dz.stack()
 
 
-def _later(tf: Any, sequence: Any, first: Any = None) -> Any:
-    """Return the same a step later, begun with `first` or zeros."""
+def _previous(tf: Any, sequence: Any, first: Any = None) -> Any:
+    """Return for each step the value of the step before it; for the first step `first`, or zeros."""
     begin = tf.zeros_like(sequence[:1]) if first is None else first[tf.newaxis]
     return tf.concat([begin, sequence[:-1]], axis=0)
 
 
-def _arrays(tf: Any, *tensors: Any) -> Sequence[Any]:
-    """TensorArrays of the steps of each."""
+def _unstacked(tf: Any, *tensors: Any) -> Sequence[Any]:
+    """Return a TensorArray of the steps of each tensor."""
     return [
         tf.TensorArray(tensor.dtype, tensor.shape[0], element_shape=tensor.shape[1:]).unstack(tensor)
         for tensor in tensors
     ]
 
 
-def step(tf: Any, arrays: dict[str, Any], x: Any, memory: TensorMemory) -> tuple[Any, TensorMemory]:
-    """(outputs, memory) after a step from x [..., rows, observations] and h and c [..., rows, units] of each layer.
-
-    Kernels are [..., inputs, outputs], and biases add to [..., rows, outputs].
-    """
-    return layers.step(layers.TensorFlowOps(tf), arrays, x, memory)
-
-
 @functools.cache
 def compiled_mlp(activation: str, widths: tuple[int, ...], normalised: bool) -> Callable[..., Any]:
-    """Return the forward pass as one tf.function of (observations, normaliser, layers); traced once for all stacks."""
+    """Return the forward pass as a tf.function of (observations, normaliser, layers), traced once per architecture."""
     tf = tensorflow()
-    activate = in_tensorflow(tf, activation)
+    activate = tensorflow_activation(tf, activation)
 
     def spec(*shape: int | None) -> Any:
         return tf.TensorSpec(shape, tf.float32)
@@ -180,14 +174,14 @@ def compiled_mlp(activation: str, widths: tuple[int, ...], normalised: bool) -> 
 
     shapes = tuple((spec(None, n, m), spec(None, 1, m)) for n, m in pairwise(widths))
     n = widths[0]
-    compiled_mlp: Callable[..., Any] = tf.function(
+    function: Callable[..., Any] = tf.function(
         forward, input_signature=(spec(None, n), (spec(n), spec(n), spec()), shapes)
     )
-    return compiled_mlp
+    return function
 
 
-class TensorFlowMLP:
-    """Each job's actions with its own weights, as `NumpyActor` computes them, to about 1e-6."""
+class TensorFlowMLPActor:
+    """Computes the actions of all jobs in TensorFlow; they agree with those of `MLPActor` to about 1e-6."""
 
     def __init__(self, network: MLPNetwork, stack: Float32, normaliser: Normaliser | None) -> None:
         self._network, self._tf = network, tensorflow()
@@ -206,35 +200,33 @@ class TensorFlowMLP:
         self._layers = tuple((self._tensor(weights), self._tensor(biases)) for weights, biases in layers)
 
     def act(self, observations: Float32) -> Array:
-        """Actions of all rows from float32[rows, observations]."""
         outputs = self._forward(self._tensor(observations), self._normaliser, self._layers)
         return self._network.head.actions(outputs.numpy())
 
     def keep(self, rows: npt.NDArray[np.intp]) -> None:
-        """Copy the rows that remain."""
         self._bind(self._stack[rows])
 
     def restart(self, row: int) -> None:
-        """A feed-forward network remembers nothing."""
+        """Do nothing: there is no memory."""
 
 
 @functools.cache
 def compiled_lstm(
     observations: int, hidden_dims: tuple[int, ...], outputs: int, normalised: bool
 ) -> Callable[..., Any]:
-    """`step` of stacked parameters as one tf.function, traced once for all stacks."""
+    """Return a step as a tf.function of (observations, normaliser, arrays, memory), traced once per architecture."""
     tf = tensorflow()
 
     def spec(*shape: int | None) -> Any:
         return tf.TensorSpec(shape, tf.float32)
 
-    def forward(x: Any, normaliser: tuple[Any, Any, Any], arrays: dict[str, Any], memory: TensorMemory) -> Any:
+    def forward(x: Any, normaliser: tuple[Any, Any, Any], arrays: dict[str, Any], memory: Memory) -> Any:
         if normalised:
             x = normalise_in_tensorflow(tf, x, normaliser)
-        outputs, after = step(tf, arrays, x[:, tf.newaxis, :], memory)
-        return outputs[:, 0, :], after
+        outputs, new_memory = lstm_step(TensorFlowOps(tf), arrays, x[:, tf.newaxis, :], memory)
+        return outputs[:, 0, :], new_memory
 
-    shapes = layout(observations, hidden_dims, outputs).shapes
+    shapes = lstm_layout(observations, hidden_dims, outputs).shapes
     arrays = {name: spec(None, *(shape if len(shape) == 2 else (1, *shape))) for name, shape in shapes.items()}
     memory = tuple((spec(None, 1, units), spec(None, 1, units)) for units in hidden_dims)
     normaliser = (spec(observations), spec(observations), spec())
@@ -244,8 +236,8 @@ def compiled_lstm(
     return function
 
 
-class TensorFlowLSTM:
-    """Each job's actions with its own weights, as `NumpyActor` computes them, to about 1e-6."""
+class TensorFlowLSTMActor:
+    """Computes the actions of all jobs in TensorFlow; they agree with those of `LSTMActor` to about 1e-6."""
 
     def __init__(self, network: LSTMNetwork, stack: Float32, normaliser: Normaliser | None) -> None:
         self._network, self._tf = network, tensorflow()
@@ -253,7 +245,7 @@ class TensorFlowLSTM:
         mean, deviation, clip = normaliser or (np.zeros(width), np.ones(width), 0.0)
         self._normaliser = tuple(self._tensor(part) for part in (mean, deviation, clip))
         self._forward = compiled_lstm(width, network.hidden_dims, network.outputs, normaliser is not None)
-        self._memory: TensorMemory = tuple(
+        self._memory: Memory = tuple(
             (self._zeros(len(stack), n), self._zeros(len(stack), n)) for n in network.hidden_dims
         )
         self._bind(stack)
@@ -272,13 +264,11 @@ class TensorFlowLSTM:
         }
 
     def act(self, observations: Float32) -> Array:
-        """Actions of all rows from float32[rows, observations]."""
         x = self._tensor(observations)
         outputs, self._memory = self._forward(x, self._normaliser, self._arrays, self._memory)
         return self._network.head.actions(outputs.numpy())
 
     def keep(self, rows: npt.NDArray[np.intp]) -> None:
-        """Copy the rows that remain."""
         self._memory = tuple((self._tf.gather(h, rows), self._tf.gather(c, rows)) for h, c in self._memory)
         self._bind(self._stack[rows])
 
@@ -287,11 +277,9 @@ class TensorFlowLSTM:
         return [np.concatenate([h.numpy(), c.numpy()], axis=1) for h, c in self._memory]
 
     def remember(self, memory: list[Float32]) -> None:
-        """Take over what another actor of the network, with as many rows, had in its `memory`."""
-        self._memory = tuple((self._tensor(held[:, :1]), self._tensor(held[:, 1:])) for held in memory)
+        self._memory = tuple((self._tensor(h_and_c[:, :1]), self._tensor(h_and_c[:, 1:])) for h_and_c in memory)
 
     def restart(self, row: int) -> None:
-        """The memory of a row is 0 again."""
-        is_new = (np.arange(len(self._stack)) == row)[:, np.newaxis, np.newaxis]
+        is_restarted = (np.arange(len(self._stack)) == row)[:, np.newaxis, np.newaxis]
         where = self._tf.where
-        self._memory = tuple((where(is_new, 0.0, h), where(is_new, 0.0, c)) for h, c in self._memory)
+        self._memory = tuple((where(is_restarted, 0.0, h), where(is_restarted, 0.0, c)) for h, c in self._memory)

@@ -213,7 +213,7 @@ class TokenLSTM:
         shapes: dict[str, Shape] = {"embedding": (TOKENS, self.embedding_size)}
         for stack, sizes, outputs in (("policy", self.policy_sizes, TOKENS), ("value", self.value_sizes, 1)):
             for number, (inputs, units) in enumerate(pairwise((self.embedding_size, *sizes))):
-                for name, shape in layers.shapes(inputs, units).items():
+                for name, shape in layers.lstm_cell_shapes(inputs, units).items():
                     shapes[f"{stack}/{number}/{name}"] = shape
             if sizes:
                 shapes[f"{stack}/output"] = (sizes[-1], outputs)
