@@ -107,10 +107,11 @@ def is_kind(module: Module) -> bool:
 
 
 def one_statement_helpers(package: Sequence[Module]) -> tuple[list[str], list[str]]:
-    """Return the functions of one statement (besides the docstring) that are used once, and those called at most once.
+    """Return the functions of one statement (not counting the docstring) used once, and those called at most once.
 
-    A use is an occurrence of the name: of a private name in its file, of a public one in the package. The second list
-    compares the names of calls only, so it includes properties, callbacks and methods that only a base class calls.
+    A use is an occurrence of the name, counted in its file if the name is private and in the package if it is public.
+    The second list compares the names of calls only, so it includes properties, callbacks and methods that only a base
+    class calls.
     """
     in_file: dict[str, Counter[str]] = {}
     calls: Counter[str] = Counter()
@@ -138,7 +139,7 @@ def one_statement_helpers(package: Sequence[Module]) -> tuple[list[str], list[st
 
 
 def filler_names(package: Sequence[Module]) -> list[str]:
-    """Return where a filler is the name of a variable, argument, attribute, function or class."""
+    """Return the variables, arguments, attributes, functions and classes that have a filler as their name."""
     result = []
     for module in package:
         for node in ast.walk(module.tree):
@@ -155,7 +156,7 @@ def filler_names(package: Sequence[Module]) -> list[str]:
 
 
 def any_in_contracts(package: Sequence[Module]) -> list[str]:
-    """Return where `Any` occurs in the protocols and abstract classes of core/."""
+    """Return the occurrences of `Any` in the protocols and abstract classes of core/."""
     result = []
     for module in package:
         if module.path.startswith(f"{PACKAGE}/core/"):

@@ -30,7 +30,7 @@ NAMED_ARRAYS = re.compile(r"\b(?:Mapping|dict)\[str, \w+\]")  # documented where
 class Function:
     """A function of a module or a method, with its comments on the lines of the signature."""
 
-    place: str
+    location: str
     owner: ast.ClassDef | None
     node: ast.FunctionDef
     comments: str
@@ -110,7 +110,7 @@ def _ancestors(name: str, parents: dict[str, set[str]]) -> set[str]:
 
 def test_few_public_functions_with_arrays_state_neither_shape_nor_dtype() -> None:
     missing, _ = without_shapes(sorted((ROOT / "hpc_es").rglob("*.py")))
-    assert len(missing) <= CEILING, "\n".join(f"{one.place} {one.node.name}" for one in missing)
+    assert len(missing) <= CEILING, "\n".join(f"{one.location} {one.node.name}" for one in missing)
 
 
 MODULE = '''
@@ -181,7 +181,7 @@ def main() -> None:
     missing, total = without_shapes(sorted(parser.parse_args().folder.resolve().rglob("*.py")))
     for function in missing:
         name = f"{function.owner.name}.{function.node.name}" if function.owner else function.node.name
-        print(f"{function.place}: {name}")
+        print(f"{function.location}: {name}")
     print(f"{len(missing)} of {total} public functions with arrays state neither shape nor dtype")
 
 

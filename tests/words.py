@@ -1,7 +1,7 @@
 """Find wording to avoid: `python -m tests.words [PATH ...]` prints file:line: pattern: text.
 
-Looked at are docstrings, comments, string literals and names in Python files, and prose, list items and table cells in
-Markdown. Code between backticks, code blocks and addresses of links are not looked at.
+It checks docstrings, comments, string literals and names in Python files, and prose, list items and table cells in
+Markdown. It skips code between backticks, code blocks and the addresses of links.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-LOOKED_AT = ("hpc_es", "docs", "README.md")
+CHECKED = ("hpc_es", "docs", "README.md")
 CEILINGS = Path(__file__).parent / "words_allowed.json"
 
 PROSE = frozenset({"module", "docstring", "comment", "string", "help", "markdown", "cell"})
@@ -192,7 +192,7 @@ PATTERNS = (
     ),
     _pattern(
         "definition is a fragment",
-        r"^(?:What|Whether|Which|Whose|Who|And|But|Or|As) |^(?!What|As)"
+        r"^(?:What|Which|Whose|Who|And|But|Or|As) |^"
         r"(?:How|Where|Why|When|From|By|In|With|Without|Those|Their|Nothing|After|Before|Until|Over|At|On) "
         r"(?!\w+ing\b)",
         "a noun phrase or an imperative sentence",
@@ -473,7 +473,7 @@ def counts(everything: Iterable[Finding], folders: Iterable[str]) -> dict[str, i
 def lower_ceilings() -> None:
     """Lower each ceiling to the present number of findings, whichever paths a command names."""
     ceilings: dict[str, int] = json.loads(CEILINGS.read_text(encoding="utf-8"))
-    files = files_under([ROOT / path for path in LOOKED_AT])
+    files = files_under([ROOT / path for path in CHECKED])
     now = counts([finding for file in files for finding in findings(file)], ceilings)
     lowered = {name: min(ceiling, now[name]) for name, ceiling in ceilings.items() if (ROOT / name).exists()}
     CEILINGS.write_text(json.dumps(lowered, indent=2) + "\n", encoding="utf-8")
@@ -498,7 +498,7 @@ def main() -> None:
         return
     everything = [
         finding
-        for file in files_under(options.paths or [ROOT / path for path in LOOKED_AT])
+        for file in files_under(options.paths or [ROOT / path for path in CHECKED])
         for finding in findings(file)
         if (options.only or "") in finding.pattern and not (options.no_names and finding.pattern == FILLER)
     ]
