@@ -121,7 +121,7 @@ def _found(
     state = made.initial()
     recorder = Recorder(config, made.problem, state) if world.rank == 0 else None
     training = Training(config, world, made, lambda: signals.count, recorder, state)
-    signals.insist = training.insist
+    signals.abort_if_hung = training.abort_if_hung
     for row in training.run():
         if callback is not None:
             callback(row)

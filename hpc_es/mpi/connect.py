@@ -8,7 +8,7 @@ import re
 from hpc_es.core.errors import LaunchError
 from hpc_es.core.extras import remedy
 from hpc_es.mpi import shared_memory as shared
-from hpc_es.mpi.fault_tolerance import no_endless_start
+from hpc_es.mpi.fault_tolerance import limit_init_time
 from hpc_es.mpi.launch import prefer_short_addresses, refusal, tasks_started
 from hpc_es.mpi.world import World, connected
 
@@ -40,7 +40,7 @@ def _connect() -> World:
 
         mpi4py.rc.thread_level = "funneled"
         mpi4py.rc.finalize = False  # at exit it would block a rank that fails alone; `World.finalize` does it
-        with no_endless_start(os.environ):
+        with limit_init_time(os.environ):
             from mpi4py import MPI
     except (ImportError, OSError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -54,10 +54,10 @@ def _connect() -> World:
             raise LaunchError(refusal(count, variable, f"{library} sees a world of one"))
         shared.unlink_mapped()
         return World(library)
-    links = connected(MPI, MPI.COMM_WORLD)
-    if links.node.rank == 0:  # all ranks are past MPI_Init
+    comms = connected(MPI, MPI.COMM_WORLD)
+    if comms.node.rank == 0:  # all ranks are past MPI_Init
         shared.unlink_mapped()
-    return World(library, links)
+    return World(library, comms)
 
 
 def library_name(version: str) -> str:

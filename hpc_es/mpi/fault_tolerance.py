@@ -21,7 +21,7 @@ import numpy as np
 
 from hpc_es.core.errors import LaunchError
 from hpc_es.mpi.shared_memory import MappedMemory
-from hpc_es.mpi.world import Communicators, Meeting, NoFaults, World
+from hpc_es.mpi.world import Communicators, NoFaultTolerance, Regroup, World
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -29,51 +29,51 @@ if TYPE_CHECKING:
 ENABLED = "OMPI_MCA_mpi_ft_enable"  # set by `mpiexec --with-ft ulfm`
 START_SECONDS = 180.0  # at most, for all ranks to come to MPI_Init
 PART_SECONDS = 10.0  # at most, at the end
-THROUGH, COMPLETE, IN_PLACE = 1, 1, 2  # bits that ranks agree on
+DONE, COMPLETE, CAN_CONTINUE = 1, 1, 2  # bits that ranks agree on
 
 
 @dataclass
-class Faults:
+class UlfmFaultTolerance:
     """What a world needs to outlive its ranks."""
 
-    outlives: ClassVar = True
+    is_fault_tolerant: ClassVar = True
     world: World
-    links: Communicators
+    comms: Communicators
     lost: list[tuple[str, int]] = field(default_factory=list)  # host and process id
 
-    def is_loss(self, error: Exception) -> bool:
+    def is_rank_loss(self, error: Exception) -> bool:
         """Return whether it is MPI saying that a rank died, or that another rank has noticed it."""
-        mpi = self.links.mpi
+        mpi = self.comms.mpi
         kinds = (mpi.ERR_PROC_FAILED, mpi.ERR_PROC_FAILED_PENDING, mpi.ERR_REVOKED)
         return isinstance(error, mpi.Exception) and error.Get_error_class() in kinds
 
-    def meet(self, through: bool, in_place: bool) -> Meeting:
-        """Come together with every rank that lives, and go on without the others.
+    def regroup(self, is_done: bool, can_continue: bool) -> Regroup:
+        """Agree with all surviving ranks on how to go on, and replace the communicators if a rank was lost.
 
-        `through` says whether this rank has done its work, `in_place` whether it could go on with it where it stands.
+        `is_done`: this rank has finished its work. `can_continue`: otherwise it could go on from where it is.
         """
         self.world.poll = None  # it could raise, and all must take the same steps here
-        if not through:
+        if not is_done:
             self._revoke()
-        agreed, all_live = self._agreed(self.links.collectives, THROUGH if through else 0)
-        if all_live and agreed & THROUGH:
-            return Meeting.THROUGH
-        agreed, collectives, messages = self._renewed(IN_PLACE if in_place else 0)
-        survivors = _old_ranks(collectives, self.links.collectives)
-        self._take(survivors, replace(self.links, collectives=collectives, messages=messages, node=collectives))
-        return Meeting.GO_ON if agreed & IN_PLACE and survivors[0] == 0 else Meeting.START_AGAIN
+        agreed, all_live = self._agreed(self.comms.collectives, DONE if is_done else 0)
+        if all_live and agreed & DONE:
+            return Regroup.DONE
+        agreed, collectives, messages = self._renewed(CAN_CONTINUE if can_continue else 0)
+        survivors = _old_ranks(collectives, self.comms.collectives)
+        self._take(survivors, replace(self.comms, collectives=collectives, messages=messages, node=collectives))
+        return Regroup.CONTINUE if agreed & CAN_CONTINUE and survivors[0] == 0 else Regroup.RESTART
 
     def _revoke(self) -> None:
-        self.links.collectives.Revoke()
-        self.links.messages.Revoke()
+        self.comms.collectives.Revoke()
+        self.comms.messages.Revoke()
 
     def _agreed(self, ranks: MPI.Comm, bits: int) -> tuple[int, bool]:
         """Return the bits that all have set, and whether all of these ranks live; also on a revoked communicator."""
         value = np.array([bits], np.int32)
         try:
             self.world.wait(ranks.Iagree(value))
-        except self.links.mpi.Exception as error:
-            if not self.is_loss(error):
+        except self.comms.mpi.Exception as error:
+            if not self.is_rank_loss(error):
                 raise
             return int(value[0]), False
         return int(value[0]), True
@@ -83,7 +83,7 @@ class Faults:
 
         All come here together, so Shrink may block: it ends when all that live have called it, or died.
         """
-        ranks = self.links.collectives
+        ranks = self.comms.collectives
         while True:
             collectives, messages = ranks.Shrink(), ranks.Shrink()
             complete = COMPLETE if collectives.size == messages.size else 0  # else a rank died between the two
@@ -92,24 +92,24 @@ class Faults:
                 return agreed, collectives, messages
             ranks = collectives
 
-    def _take(self, survivors: list[int], links: Communicators) -> None:
+    def _take(self, survivors: list[int], comms: Communicators) -> None:
         table = self.world.table()
         lost = [entry for entry in table if entry[0] not in survivors]
-        assert isinstance(links.memory, MappedMemory)
-        leaders = [links.memory.leaders[rank] for rank in survivors]
-        self.links = replace(links, place=place(leaders, links.collectives.rank), memory=MappedMemory(leaders))
-        self.world.relink(self.links, survivors)
+        assert isinstance(comms.memory, MappedMemory)
+        leaders = [comms.memory.leaders[rank] for rank in survivors]
+        self.comms = replace(comms, place=place(leaders, comms.collectives.rank), memory=MappedMemory(leaders))
+        self.world.use_comms(self.comms, survivors)
         self.lost += [(host, pid) for _, host, pid in lost]
         self.world.notes.append(
             f"WARNING: lost {'  '.join(f'{rank}={host}:{pid}' for rank, host, pid in lost)}; the others go on as "
             + "  ".join(f"{rank}={host}:{pid}" for rank, host, pid in self.world.table())
         )
 
-    def parted(self) -> bool:
+    def wait_for_others(self) -> bool:
         """Wait shortly for the others, at the end. Nobody calls MPI_Finalize: it hangs where a rank dies in it."""
         limit = time.monotonic() + PART_SECONDS
-        with contextlib.suppress(self.links.mpi.Exception):
-            request = self.links.collectives.Ibarrier()
+        with contextlib.suppress(self.comms.mpi.Exception):
+            request = self.comms.collectives.Ibarrier()
             self.world.wait_until(lambda: request.Test() or time.monotonic() > limit)
         return True
 
@@ -131,7 +131,7 @@ def enabled(environ: Mapping[str, str]) -> bool:
 
 
 @contextlib.contextmanager
-def no_endless_start(environ: Mapping[str, str]) -> Iterator[None]:
+def limit_init_time(environ: Mapping[str, str]) -> Iterator[None]:
     """In MPI_Init ranks wait for ever for one that died before: in here they end, with a traceback.
 
     MPI_Init keeps Python from running meanwhile, so that only faulthandler can do that.
@@ -146,22 +146,22 @@ def no_endless_start(environ: Mapping[str, str]) -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
-def outlive_ranks(world: World) -> None:
+def enable_fault_tolerance(world: World) -> None:
     """Let the world outlive ranks that die, from now on; every rank calls this. LaunchError where that cannot be."""
-    if world.links and isinstance(world.faults, NoFaults):
-        faults = tolerant(world, world.links)
-        world.faults = faults
-        world.relink(faults.links)
+    if world.comms and isinstance(world.fault_handler, NoFaultTolerance):
+        handler = tolerant(world, world.comms)
+        world.fault_handler = handler
+        world.use_comms(handler.comms)
 
 
-def tolerant(world: World, links: Communicators) -> Faults:
+def tolerant(world: World, comms: Communicators) -> UlfmFaultTolerance:
     """Return what the world needs from now on; every rank calls this. LaunchError where ranks cannot be outlived."""
     if "Open MPI" not in world.library or not enabled(os.environ):
         raise LaunchError(refusal(world.library))
     leader = np.array([world.rank], np.int64)
-    world.wait(links.node.Ibcast(leader, 0))
+    world.wait(comms.node.Ibcast(leader, 0))
     leaders = [int(told.view(np.int64)[0]) for told in world.allgather(leader.view(np.uint8))]
-    return Faults(world, replace(links, node=links.collectives, memory=MappedMemory(leaders)))
+    return UlfmFaultTolerance(world, replace(comms, node=comms.collectives, memory=MappedMemory(leaders)))
 
 
 def refusal(library: str) -> str:

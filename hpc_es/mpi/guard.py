@@ -25,7 +25,7 @@ from hpc_es.mpi.launch import abort, by_srun, task_rank, tasks_started
 FIRST_WORD_SECONDS = 0.5  # rank 0 speaks first: where all fail alike it ends the others before they say the same
 REPEAT_SECONDS = 0.5  # a launcher and the scheduler may both deliver one signal
 TERM_SECONDS = 3.0  # for the generation to end; SIGKILL follows
-INSIST_SECONDS = 0.5
+CHECK_HUNG_SECONDS = 0.5
 INTERRUPTED_STATUS = 130  # as shells have it for Ctrl-C
 
 
@@ -129,8 +129,8 @@ class Signals:
     The first asks to stop at the end of the generation, the second to give it up. The same signal again within
     REPEAT_SECONDS is one delivered twice, and not counted.
 
-    Nobody looks while an environment hangs. So from the second on `insist` is called every INSIST_SECONDS, wherever
-    Python is; it raises what ends the generation where that is due.
+    Nothing reads `count` while an environment hangs. Therefore, from the second signal on, `abort_if_hung` is called
+    every CHECK_HUNG_SECONDS, between any two Python instructions; it raises GiveUp if the chunk in progress hangs.
 
     srun sends SIGTERM also where a rank has died (--kill-on-bad-exit), SIGKILL only KillWait later, usually 30 s; and
     that generation never ends. So under srun the second is taken as given TERM_SECONDS after SIGTERM.
@@ -139,7 +139,7 @@ class Signals:
     HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 
     def __init__(self) -> None:
-        self.insist: Callable[[], None] = _nothing
+        self.abort_if_hung: Callable[[], None] = _nothing
         self.name = ""  # of the last one, such as "SIGTERM"
         self._noted = 0
         self._given_up_at = math.inf
@@ -161,22 +161,22 @@ class Signals:
         if number == signal.SIGTERM and by_srun(os.environ):
             self._given_up_at = min(self._given_up_at, now + TERM_SECONDS)
         if self._noted >= 2 or self._given_up_at < math.inf:
-            self._begin_to_insist()
+            self._start_hang_checks()
 
-    def _begin_to_insist(self) -> None:
+    def _start_hang_checks(self) -> None:
         """Share the timer with whoever watches the time of episodes; this job will not need it for long."""
         before, period = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)[1]
 
         def alarmed(number: int, frame: FrameType | None) -> None:
             if self.count >= 2:
-                self.insist()
+                self.abort_if_hung()
             if callable(before):
                 before(number, frame)
 
         self._before.setdefault(signal.SIGALRM, before)
         signal.signal(signal.SIGALRM, alarmed)
         signal.siginterrupt(signal.SIGALRM, False)  # a checkpoint may be on its way to the disk
-        period = min(period or INSIST_SECONDS, INSIST_SECONDS)
+        period = min(period or CHECK_HUNG_SECONDS, CHECK_HUNG_SECONDS)
         signal.setitimer(signal.ITIMER_REAL, period, period)
 
     def restore(self) -> None:

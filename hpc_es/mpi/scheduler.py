@@ -81,7 +81,7 @@ class Work:
             return self._master(chunks, evaluate)
         return self._worker(chunks, evaluate)
 
-    def insist(self) -> None:
+    def abort_if_hung(self) -> None:
         """Called after a second signal, amid whatever this rank does: GiveUp where a chunk keeps it from looking."""
         if self._evaluating and time.perf_counter() - self._last_poll > HANGING_SECONDS:
             raise GiveUp("a second signal came, and the chunk in progress hangs")

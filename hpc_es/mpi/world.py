@@ -29,23 +29,23 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
-class Meeting(enum.Enum):
+class Regroup(enum.Enum):
     """What the survivors have agreed on; the same on all of them."""
 
-    THROUGH = enum.auto()  # nothing is left to do
-    GO_ON = enum.auto()  # all of them can go on where they are, rank 0 among them
-    START_AGAIN = enum.auto()  # rank 0 is another one, or not all ranks are at the same place
+    DONE = enum.auto()  # nothing is left to do
+    CONTINUE = enum.auto()  # all of them can go on where they are, rank 0 among them
+    RESTART = enum.auto()  # rank 0 is another one, or not all ranks are at the same place
 
 
-class StartAgain(BaseException):
+class RestartFromCheckpoint(BaseException):
     """The ranks have met, and begin again at the last checkpoint."""
 
 
-class Losses(Protocol):
+class FaultHandler(Protocol):
     """How a world takes the loss of ranks."""
 
     @property
-    def outlives(self) -> bool:
+    def is_fault_tolerant(self) -> bool:
         """Whether the others go on."""
         ...
 
@@ -54,34 +54,34 @@ class Losses(Protocol):
         """Host and process id of the ranks that were lost."""
         ...
 
-    def is_loss(self, error: Exception) -> bool:
+    def is_rank_loss(self, error: Exception) -> bool:
         """Return whether an error says that a rank was lost."""
         ...
 
-    def meet(self, through: bool, in_place: bool) -> Meeting:
+    def regroup(self, is_done: bool, can_continue: bool) -> Regroup:
         """Come together with every rank that lives, and go on without the others."""
         ...
 
-    def parted(self) -> bool:
+    def wait_for_others(self) -> bool:
         """Wait shortly for the others, at the end; False where MPI_Finalize does it."""
         ...
 
 
-class NoFaults:
+class NoFaultTolerance:
     """A world that ends when a rank dies."""
 
-    outlives = False
+    is_fault_tolerant = False
     lost: Sequence[tuple[str, int]] = ()
 
-    def is_loss(self, error: Exception) -> bool:
+    def is_rank_loss(self, error: Exception) -> bool:
         """No error is one that can be outlived."""
         return False
 
-    def meet(self, through: bool, in_place: bool) -> Meeting:
+    def regroup(self, is_done: bool, can_continue: bool) -> Regroup:
         """Nobody was lost."""
-        return Meeting.THROUGH
+        return Regroup.DONE
 
-    def parted(self) -> bool:
+    def wait_for_others(self) -> bool:
         """Return the ranks part by MPI_Finalize."""
         return False
 
@@ -134,26 +134,26 @@ class World(Waiting):
     signals there), `notes` are what a user should be told, such as memory that is not shared.
     """
 
-    def __init__(self, library: str, links: Communicators | None = None) -> None:
+    def __init__(self, library: str, comms: Communicators | None = None) -> None:
         super().__init__()
         self.library = library
         self.notes: list[str] = []
-        self.faults: Losses = NoFaults()
+        self.fault_handler: FaultHandler = NoFaultTolerance()
         self._parts: dict[int, World] = {}
         self._shared: dict[str, Array] = {}
         self._sending: list[MPI.Request] = []
         self._to_myself: deque[tuple[int, Int64]] = deque()  # messages of a world of one
         self._finalized = False
-        self.relink(links)
+        self.use_comms(comms)
         me = f"{socket.gethostname()}\n{os.getpid()}".encode()
         told = [bytes(text).decode().split("\n") for text in self.allgather(np.frombuffer(me, np.uint8))]
         self._table = [(rank, host, int(pid)) for rank, (host, pid) in enumerate(told)]
 
-    def relink(self, links: Communicators | None, survivors: Sequence[int] = ()) -> None:
-        """Go on over these links; `survivors` are the ranks that those who are left had, in their new order."""
-        self.links = links
-        self.rank, self.size = (links.collectives.rank, links.collectives.size) if links else (0, 1)
-        self.node_rank, self.node_size = links.place if links else (0, 1)
+    def use_comms(self, comms: Communicators | None, survivors: Sequence[int] = ()) -> None:
+        """Go on over these comms; `survivors` are the ranks that those who are left had, in their new order."""
+        self.comms = comms
+        self.rank, self.size = (comms.collectives.rank, comms.collectives.size) if comms else (0, 1)
+        self.node_rank, self.node_size = comms.place if comms else (0, 1)
         self._abandoned += self._sending
         self._sending = []
         self._shared.clear()  # not all ranks may have got as far as to have an array: it is made again
@@ -180,29 +180,29 @@ class World(Waiting):
         Every rank of the world calls this; the same number of groups gives the same world again.
         """
         assert 1 <= groups <= self.size, f"{groups} groups of {self.size} ranks"
-        if groups == 1 or not self.links:
+        if groups == 1 or not self.comms:
             return self
         if groups not in self._parts:
             group = next(g for g in range(groups) if self.rank < -(-self.size * (g + 1) // groups))
             self.barrier()  # politely, so that all meet in the blocking calls
-            self._parts[groups] = World(self.library, self.links.part(group, self.rank))
+            self._parts[groups] = World(self.library, self.comms.part(group, self.rank))
         return self._parts[groups]
 
     # Collectives: every rank calls them, in the same order.
 
     def barrier(self) -> None:
         """Return when every rank has come here."""
-        if self.links:
-            self.wait(self.links.collectives.Ibarrier())
+        if self.comms:
+            self.wait(self.comms.collectives.Ibarrier())
 
     def broadcast(self, buffer: Array) -> None:
         """Overwrite `buffer` with that of rank 0, which has the same shape and dtype; C-contiguous, of any size."""
         assert buffer.flags.c_contiguous, f"broadcast needs a C-contiguous array, not strides {buffer.strides}"
-        if self.links:
+        if self.comms:
             flat = buffer.reshape(-1).view(np.uint8)
             for start in range(0, flat.size, PIECE_BYTES):
                 piece = flat[start : start + PIECE_BYTES]
-                self.wait(self.links.collectives.Ibcast([piece, self.links.mpi.BYTE], 0))
+                self.wait(self.comms.collectives.Ibcast([piece, self.comms.mpi.BYTE], 0))
 
     def broadcast_text(self, text: str | None) -> str:
         """Return the text of rank 0; the others' is ignored."""
@@ -217,25 +217,25 @@ class World(Waiting):
 
     def allgather(self, mine: Bytes) -> list[Bytes]:
         """Every rank's bytes on every rank, in rank order; their lengths may differ."""
-        if not self.links:
+        if not self.comms:
             return [mine.copy()]
         lengths = np.empty(self.size, np.int64)
-        self.wait(self.links.collectives.Iallgather(np.array([mine.size], np.int64), lengths))
+        self.wait(self.comms.collectives.Iallgather(np.array([mine.size], np.int64), lengths))
         every = np.empty(int(lengths.sum()), np.uint8)
-        self.wait(self.links.collectives.Iallgatherv(self.links.sent(mine), self.links.received(every, lengths)))
+        self.wait(self.comms.collectives.Iallgatherv(self.comms.sent(mine), self.comms.received(every, lengths)))
         return np.split(every, np.cumsum(lengths)[:-1])
 
     def gather(self, mine: Bytes) -> list[Bytes] | None:
         """Every rank's bytes on rank 0, in rank order; None on the others."""
-        if not self.links:
+        if not self.comms:
             return [mine.copy()]
         lengths = np.empty(self.size, np.int64) if self.rank == 0 else None
-        self.wait(self.links.collectives.Igather(np.array([mine.size], np.int64), lengths, 0))
+        self.wait(self.comms.collectives.Igather(np.array([mine.size], np.int64), lengths, 0))
         if lengths is None:
-            self.wait(self.links.collectives.Igatherv(self.links.sent(mine), None, 0))
+            self.wait(self.comms.collectives.Igatherv(self.comms.sent(mine), None, 0))
             return None
         every = np.empty(int(lengths.sum()), np.uint8)
-        self.wait(self.links.collectives.Igatherv(self.links.sent(mine), self.links.received(every, lengths), 0))
+        self.wait(self.comms.collectives.Igatherv(self.comms.sent(mine), self.comms.received(every, lengths), 0))
         return np.split(every, np.cumsum(lengths)[:-1])
 
     # Messages: int64 from one rank to another; in order between two ranks.
@@ -243,28 +243,28 @@ class World(Waiting):
     def send(self, dest: int, tag: int, values: Sequence[int] | Int64) -> None:
         """Start sending and return at once."""
         message = np.array(values, np.int64)
-        if not self.links:
+        if not self.comms:
             assert dest == 0, f"there is no rank {dest} in a world of one"
             self._to_myself.append((tag, message))
             return
         self._reap()
-        self._sending.append(self.links.messages.Isend([message, self.links.mpi.INT64_T], dest, tag))
+        self._sending.append(self.comms.messages.Isend([message, self.comms.mpi.INT64_T], dest, tag))
 
     def receive_any(self) -> tuple[int, int, Int64] | None:
         """(source, tag, values) of a message that is there, or None."""
-        if not self.links:
+        if not self.comms:
             return (0, *self._to_myself.popleft()) if self._to_myself else None
         self._reap()
-        return self._receive(self.links.mpi.ANY_SOURCE, self.links.mpi.ANY_TAG)
+        return self._receive(self.comms.mpi.ANY_SOURCE, self.comms.mpi.ANY_TAG)
 
     def receive_now(self, source: int, tag: int) -> Int64 | None:
         """Return the values of the next message with this tag from another rank if it is there already."""
-        message = self._receive(source, tag) if self.links else None
+        message = self._receive(source, tag) if self.comms else None
         return None if message is None else message[2]
 
     def receive(self, source: int, tag: int) -> Int64:
         """Return the values of the next message with this tag from this rank; waits for it."""
-        if not self.links:
+        if not self.comms:
             place = next((i for i, (found, _) in enumerate(self._to_myself) if found == tag), None)
             assert place is not None, f"a world of one waits for a message with tag {tag} that it never sent"
             self._to_myself.rotate(-place)
@@ -283,10 +283,10 @@ class World(Waiting):
         return found[0]
 
     def _receive(self, source: int, tag: int) -> tuple[int, int, Int64] | None:
-        assert self.links
-        mpi = self.links.mpi
+        assert self.comms
+        mpi = self.comms.mpi
         status = mpi.Status()
-        found = self.links.messages.Improbe(source, tag, status)
+        found = self.comms.messages.Improbe(source, tag, status)
         if found is None:
             return None
         values = np.empty(status.Get_count(mpi.INT64_T), np.int64)
@@ -311,20 +311,20 @@ class World(Waiting):
             self.node_barrier()  # nobody reads the old content any more
         else:
             kind = np.dtype(dtype)
-            self._shared[key] = self.links.memory.array(self, count, kind) if self.links else np.empty(count, kind)
+            self._shared[key] = self.comms.memory.array(self, count, kind) if self.comms else np.empty(count, kind)
         return self._shared[key]
 
     def filling(self, array: Array) -> tuple[int, int]:
         """(part, parts): which part of an array of `shared_array` this rank fills; (0, 1) where it is private."""
-        is_shared = self.links is not None and array in self.links.memory
+        is_shared = self.comms is not None and array in self.comms.memory
         return (self.node_rank, self.node_size) if is_shared else (0, 1)
 
     def node_barrier(self) -> None:
         """Return when every rank of the node has come here; what each wrote to shared arrays is then seen by all."""
-        if self.links:
-            self.links.memory.sync()
-            self.wait(self.links.node.Ibarrier())
-            self.links.memory.sync()
+        if self.comms:
+            self.comms.memory.sync()
+            self.wait(self.comms.node.Ibarrier())
+            self.comms.memory.sync()
 
     # The end.
 
@@ -340,15 +340,15 @@ class World(Waiting):
         if self._finalized:
             return
         self._finalized = True
-        if self.faults.parted():
+        if self.fault_handler.wait_for_others():
             return
-        if self.links:
+        if self.comms:
             worlds = (self, *self._parts.values())
             for request in [request for world in worlds for request in world._sending]:
                 self.wait(request)
-            self.wait(self.links.messages.Ibarrier())  # politely, so that all meet in the blocking calls below
+            self.wait(self.comms.messages.Ibarrier())  # politely, so that all meet in the blocking calls below
             for world in worlds:
-                if world.links:
-                    world.links.memory.unlock()
+                if world.comms:
+                    world.comms.memory.unlock()
         if "mpi4py.MPI" in sys.modules:
             sys.modules["mpi4py.MPI"].Finalize()

@@ -92,7 +92,7 @@ class ChunkPlan:
 
         Where lost ranks are outlived chunks stay as they were, as those that are left tell each other which they have.
         """
-        if self._world.faults.outlives:
+        if self._world.fault_handler.is_fault_tolerant:
             return
         rows, measured = evaluated.results.rows, evaluated.evaluation
         if len(measured) and len(rows):

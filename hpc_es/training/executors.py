@@ -363,7 +363,7 @@ class KeptOutcomes:
 
     def keep(self, chunk: Chunk, outcome: Outcome) -> Outcome:
         """Return the outcome, which is kept where it may be asked for again."""
-        if self._world.faults.outlives:
+        if self._world.fault_handler.is_fault_tolerant:
             self._outcomes[chunk.generation, chunk.index] = outcome
         return outcome
 

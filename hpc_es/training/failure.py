@@ -46,7 +46,7 @@ def told_in_status(world: World, writer: Recorder | None) -> Iterator[None]:
     except OtherRankFailed as error:
         _end(world, writer, error)
     except BaseException as error:
-        if isinstance(error, Exception) and world.faults.is_loss(error):
+        if isinstance(error, Exception) and world.fault_handler.is_rank_loss(error):
             raise
         reason, status = reason_of(error)
         if writer is not None:

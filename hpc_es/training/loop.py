@@ -74,13 +74,19 @@ class Alone:
         """Return that of rank 0, where it may evaluate all and nobody's share is part of the result or a recovery."""
         mpi = config.mpi
         is_free = parts.cutting == "one by one" and mpi.chunk_size == "auto" and mpi.master_evaluates is not False
-        if not is_free or world.rank or world.size == 1 or mpi.update == "replicated" or world.faults.outlives:
+        if (
+            not is_free
+            or world.rank
+            or world.size == 1
+            or mpi.update == "replicated"
+            or world.fault_handler.is_fault_tolerant
+        ):
             return None
         return cls(world, parts, signals, reports)
 
-    def insist(self) -> None:
+    def abort_if_hung(self) -> None:
         """Give the generation up where an evaluation hangs."""
-        self._work.insist()
+        self._work.abort_if_hung()
 
     def run(self, state: State, evaluation_jobs: int, plan: CutPlan) -> Evaluated:
         """Return a generation in which the other ranks do nothing; `state` is `contiguous`."""
@@ -203,11 +209,11 @@ class Training:
         beat = [self.writer.beat] if self.writer else []
         return Work(self.world, mpi.schedule, mpi.master_evaluates, self.signals, *beat)
 
-    def insist(self) -> None:
+    def abort_if_hung(self) -> None:
         """Give the generation up where a chunk hangs; called after a second signal, amid anything."""
-        self._work.insist()
+        self._work.abort_if_hung()
         if self._alone is not None:
-            self._alone.insist()
+            self._alone.abort_if_hung()
 
     def go_on(self) -> None:
         """Ranks were lost: `run` may be called again, on those that are left."""

@@ -26,9 +26,9 @@ from hpc_es.core.errors import LaunchError, Problems, RunFailedError, UserError
 from hpc_es.core.interfaces import Algorithm, GradientAlgorithm
 from hpc_es.core.paths import RunPlace
 from hpc_es.core.quiet import quiet_stderr
-from hpc_es.mpi.fault_tolerance import outlive_ranks
+from hpc_es.mpi.fault_tolerance import enable_fault_tolerance
 from hpc_es.mpi.guard import Signals
-from hpc_es.mpi.world import Meeting, StartAgain, World
+from hpc_es.mpi.world import Regroup, RestartFromCheckpoint, World
 from hpc_es.storage import run_lock as lock
 from hpc_es.storage.compare import verify_restored
 from hpc_es.tasks.native_differences import differences
@@ -51,7 +51,7 @@ TRIES, TRY_SECONDS = 60, 2.0  # a file server may keep the lock of a dead node f
 def outliving(world: World, run: Callable[[bool], ExitReason]) -> ExitReason:
     """Call `run(again)` until all ranks that live are through with it; all of them get the same answer."""
     try:
-        outlive_ranks(world)
+        enable_fault_tolerance(world)
     except LaunchError as error:
         return ExitReason(error.status, str(error))
     again = False
@@ -60,23 +60,23 @@ def outliving(world: World, run: Callable[[bool], ExitReason]) -> ExitReason:
         gc.collect()  # of what was begun before, the noise table above all, nothing is to stay
         try:
             ended = _when_free(world, run, again)
-        except StartAgain:  # they have met
+        except RestartFromCheckpoint:  # the ranks have regrouped
             again = True
             continue
         except Exception as error:
-            if not world.faults.is_loss(error):
+            if not world.fault_handler.is_rank_loss(error):
                 raise
-        if world.faults.meet(ended is not None, in_place=False) is Meeting.THROUGH and ended is not None:
+        if world.fault_handler.regroup(ended is not None, can_continue=False) is Regroup.DONE and ended is not None:
             return ended
         again = True
 
 
 def _when_free(world: World, run: Callable[[bool], ExitReason], again: bool) -> ExitReason:
     """Run; where a lost rank had the directory, wait until it is given free."""
-    for host, pid in world.faults.lost:
+    for host, pid in world.fault_handler.lost:
         lock.died(host, pid)
     ended = run(again)
-    for _ in range(TRIES if world.faults.lost else 0):
+    for _ in range(TRIES if world.fault_handler.lost else 0):
         if not ended.in_use:
             break
         time.sleep(TRY_SECONDS)
@@ -85,23 +85,23 @@ def _when_free(world: World, run: Callable[[bool], ExitReason], again: bool) -> 
 
 
 def rows(world: World, training: Training) -> Generator[Row]:
-    """Yield what `training.run()` yields, on through losses that can be outlived in place; StartAgain after another.
+    """Yield the rows of `training.run()`, continuing after the loss of a rank if rank 0 survived.
 
-    The caller takes all of it: leaving early is not for jobs that lose ranks.
+    Raises RestartFromCheckpoint after any other loss. The caller must exhaust the generator.
     """
-    meeting = Meeting.GO_ON
-    while meeting is not Meeting.THROUGH:
+    decision = Regroup.CONTINUE
+    while decision is not Regroup.DONE:
         through = False
         try:
             yield from training.run()
             through = True
         except Exception as error:
-            if not world.faults.is_loss(error):
+            if not world.fault_handler.is_rank_loss(error):
                 raise
-        meeting = world.faults.meet(through, in_place=True)
-        if meeting is Meeting.START_AGAIN:
-            raise StartAgain
-        if meeting is Meeting.GO_ON:
+        decision = world.fault_handler.regroup(through, can_continue=True)
+        if decision is Regroup.RESTART:
+            raise RestartFromCheckpoint
+        if decision is Regroup.CONTINUE:
             training.go_on()
 
 
@@ -276,7 +276,7 @@ class Run:
         self.world, self.config, self._request, self._parts, self._writer = world, config, request, made, writer
         self.training = Training(config, world, made, lambda: signals.count, writer, state)
         self.training.after_train_step = request.after_train_step
-        signals.insist = self.training.insist
+        signals.abort_if_hung = self.training.abort_if_hung
         self._is_open = True
 
     @property

@@ -11,10 +11,10 @@ from tests.ulfm import HANG_SECONDS, needs_ulfm, start
 HEAD = """
 import dataclasses, os, signal, sys, time
 import numpy as np
-from hpc_es.mpi import faults, mapped_memory as mapped
+from hpc_es.mpi import fault_tolerance, shared_memory as mapped
 from hpc_es.mpi.connect import connect
-from hpc_es.mpi.fault_tolerance import outlive_ranks, place
-from hpc_es.mpi.world import Meeting
+from hpc_es.mpi.fault_tolerance import enable_fault_tolerance, place
+from hpc_es.mpi.world import Regroup
 from hpc_es.mpi.guard import guarded
 
 def die(number):
@@ -26,14 +26,14 @@ def lose(number):
     try:
         for _ in range(1000): world.barrier()
     except Exception as error:
-        assert world.faults.is_loss(error), error
+        assert world.fault_handler.is_rank_loss(error), error
         return True
 """
 BODY = """
 def body():
     global world, rank
     world = connect()
-    outlive_ranks(world)
+    enable_fault_tolerance(world)
     rank = world.rank
 """
 
@@ -55,15 +55,15 @@ def test_the_survivors_meet_and_number_themselves_anew() -> None:
         4,
         """
         pids = [pid for _, _, pid in world.table()]
-        assert world.faults.meet(through=True, in_place=True) is Meeting.THROUGH
-        assert lose(1) and world.faults.meet(through=False, in_place=True) is Meeting.GO_ON
+        assert world.fault_handler.regroup(is_done=True, can_continue=True) is Regroup.DONE
+        assert lose(1) and world.fault_handler.regroup(is_done=False, can_continue=True) is Regroup.CONTINUE
         assert [pid for _, _, pid in world.table()] == [pids[0], pids[2], pids[3]]
         assert world.rank == {0: 0, 2: 1, 3: 2}[rank] and (world.size, world.node_rank) == (3, world.rank)
         assert [int(each[0]) for each in world.allgather(np.full(1, rank, np.uint8))] == [0, 2, 3]
-        assert lose(0) and world.faults.meet(through=False, in_place=True) is Meeting.START_AGAIN
+        assert lose(0) and world.fault_handler.regroup(is_done=False, can_continue=True) is Regroup.RESTART
         assert world.broadcast_text("from 2" if world.rank == 0 else None) == "from 2" and world.size == 2
-        assert lose(3) and world.faults.meet(through=False, in_place=rank != 2) is Meeting.START_AGAIN
-        assert (world.rank, world.size, len(world.faults.lost)) == (0, 1, 3)
+        assert lose(3) and world.fault_handler.regroup(is_done=False, can_continue=rank != 2) is Regroup.RESTART
+        assert (world.rank, world.size, len(world.fault_handler.lost)) == (0, 1, 3)
         print("alone", rank)
         """,
     )
@@ -82,8 +82,8 @@ def test_who_was_through_comes_along_where_another_was_not() -> None:
             assert lose(2)
         def poll(): raise RuntimeError("nobody looks for signals in a meeting")
         world.poll = poll
-        assert world.faults.meet(through, in_place=True) is Meeting.GO_ON and world.size == 2
-        assert world.faults.meet(through=True, in_place=rank == 0) is Meeting.THROUGH
+        assert world.fault_handler.regroup(through, can_continue=True) is Regroup.CONTINUE and world.size == 2
+        assert world.fault_handler.regroup(is_done=True, can_continue=rank == 0) is Regroup.DONE
         """,
     )
     assert_well(done)
@@ -98,8 +98,8 @@ def test_a_rank_that_waits_for_one_that_lives_is_called_too() -> None:
         try:
             world.receive(0, 9) if rank else lose(2)  # rank 0 never sends that
         except Exception as error:
-            assert rank == 1 and world.faults.is_loss(error)
-        assert world.faults.meet(through=False, in_place=True) is Meeting.GO_ON
+            assert rank == 1 and world.fault_handler.is_rank_loss(error)
+        assert world.fault_handler.regroup(is_done=False, can_continue=True) is Regroup.CONTINUE
         """,
     )
     assert_well(done)
@@ -109,7 +109,7 @@ def test_a_rank_that_waits_for_one_that_lives_is_called_too() -> None:
 def test_where_one_rank_is_elsewhere_all_begin_again() -> None:
     done = run(
         3,
-        "assert lose(2) and world.faults.meet(through=False, in_place=rank == 0) is Meeting.START_AGAIN",
+        "assert lose(2) and world.fault_handler.regroup(is_done=False, can_continue=rank == 0) is Regroup.RESTART",
     )
     assert_well(done)
 
@@ -122,11 +122,12 @@ def test_a_rank_may_die_in_the_meeting(number: int) -> None:
         f"""
         assert lose(3)
         die({number})
-        assert world.faults.meet(through=False, in_place=True) in (Meeting.GO_ON, Meeting.START_AGAIN)
+        assert world.fault_handler.regroup(is_done=False, can_continue=True) in (Regroup.CONTINUE, Regroup.RESTART)
         try:
             world.barrier()     # where that was seen before the renewal its end is the end of this
         except Exception as error:
-            assert world.faults.is_loss(error) and world.faults.meet(through=False, in_place=True)
+            assert world.fault_handler.is_rank_loss(error)
+            assert world.fault_handler.regroup(is_done=False, can_continue=True)
         assert world.size == 2
         """,
     )
@@ -147,8 +148,8 @@ def test_shared_arrays_are_mapped_files_without_a_name() -> None:
         names = [line.split()[5:] for line in open("/proc/self/maps") if "hpc_es" in line and "/memfd" in line]
         assert names == [["/memfd:hpc_es", "(deleted)"]], names
 
-        world.links.memory.leaders = [0, 1, 0]  # as if rank 1 were on a node of its own
-        world.relink(dataclasses.replace(world.links, place=place([0, 1, 0], rank)))
+        world.comms.memory.leaders = [0, 1, 0]  # as if rank 1 were on a node of its own
+        world.use_comms(dataclasses.replace(world.comms, place=place([0, 1, 0], rank)))
         apart = world.shared_array("apart", 10)
         assert world.filling(apart) == [(0, 2), (0, 1), (1, 2)][rank]
         apart[:] = -1
@@ -198,7 +199,7 @@ def test_an_array_that_not_all_have_is_made_again() -> None:
         die(2)
         if rank == 0:
             world._shared["half 10 float32"] = np.empty(10, np.float32)  # the others did not get that far
-        assert lose(2) and world.faults.meet(through=False, in_place=False) is Meeting.START_AGAIN
+        assert lose(2) and world.fault_handler.regroup(is_done=False, can_continue=False) is Regroup.RESTART
         again = world.shared_array("half", 10, np.float32)
         assert world.filling(again) == (rank, 2)
         """,
@@ -215,14 +216,14 @@ def test_an_error_of_a_rank_is_no_dead_rank() -> None:
 
 @needs_ulfm
 def test_a_rank_may_die_after_the_end() -> None:
-    done = run(3, "assert world.faults.meet(through=True, in_place=True) is Meeting.THROUGH\ndie(1)")
+    done = run(3, "assert world.fault_handler.regroup(is_done=True, can_continue=True) is Regroup.DONE\ndie(1)")
     assert_well(done)
     assert done.seconds < HANG_SECONDS / 2
 
 
 @needs_ulfm
 def test_a_rank_that_dies_before_the_others_know_it_ends_the_job() -> None:
-    code = f"{HEAD}\nfaults.START_SECONDS = 4.0\nrank = int(os.environ['OMPI_COMM_WORLD_RANK'])\ndie(1)\n{BODY}"
+    code = f"{HEAD}\nfault_tolerance.START_SECONDS = 4.0\nrank = int(os.environ['OMPI_COMM_WORLD_RANK'])\ndie(1)\n{BODY}"
     with start(3, ["-c", f"{code}    return 0\nguarded(body)"]) as job:
         done = job.wait(HANG_SECONDS)
     assert done.status != 0 and not done.timed_out, str(done)

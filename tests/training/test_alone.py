@@ -100,12 +100,12 @@ def test_it_is_for_functions_of_which_rank_0_may_evaluate_all(
     config: Any = SimpleNamespace(mpi=SimpleNamespace(**{**usual, **mpi}))
     parts: Any = SimpleNamespace(cutting=cutting, algorithm=None, row=row_dtype(), unit=1)
 
-    def is_there(size: int = 2, rank: int = 0, outlives: bool = False) -> bool:
-        faults = SimpleNamespace(outlives=outlives)
-        world: Any = SimpleNamespace(size=size, rank=rank, faults=faults, library="none")
+    def is_there(size: int = 2, rank: int = 0, is_fault_tolerant: bool = False) -> bool:
+        handler = SimpleNamespace(is_fault_tolerant=is_fault_tolerant)
+        world: Any = SimpleNamespace(size=size, rank=rank, fault_handler=handler, library="none")
         return Alone.of(config, world, parts, lambda: 0, FailureReports(World("none"), None)) is not None
 
-    found = [is_there(), is_there(size=1), is_there(rank=1), is_there(outlives=True)]
+    found = [is_there(), is_there(size=1), is_there(rank=1), is_there(is_fault_tolerant=True)]
     assert found == [expected, False, False, False]
 
 

@@ -21,7 +21,7 @@ def plan(
     ranks: int = 2,
     cutting: str = "one by one",
     given: int | Literal["auto"] = "auto",
-    outlives: bool = False,
+    is_fault_tolerant: bool = False,
     asked: int = 64,
 ) -> ChunkPlan:
     config: Any = SimpleNamespace(
@@ -29,7 +29,7 @@ def plan(
     )
     algorithm = SimpleNamespace(ask=lambda state, round, rows, fitness: cut(asked, 16))
     parts: Any = SimpleNamespace(cutting=cutting, unit=16, algorithm=algorithm, row=row_dtype())
-    world: Any = SimpleNamespace(size=ranks, faults=SimpleNamespace(outlives=outlives))
+    world: Any = SimpleNamespace(size=ranks, fault_handler=SimpleNamespace(is_fault_tolerant=is_fault_tolerant))
     return ChunkPlan(config, parts, world, 10)
 
 
@@ -86,8 +86,8 @@ def test_of_a_longer_generation_in_lockstep_chunks_get_smaller() -> None:
 def test_a_number_fixed_chunks_and_outlived_ranks_leave_chunks_as_they_are() -> None:
     assert after(plan(given=5), 0.001).cut == Cut(5, 5)
     assert after(plan(cutting="fixed"), 0.001).cut == after(plan(cutting="fixed", given=5), 0.001).cut == AS_ASKED
-    assert after(plan(outlives=True), 0.001).cut == AS_ASKED
-    assert after(plan(cutting="free", outlives=True), 0.001).cut == Cut(16, 4)
+    assert after(plan(is_fault_tolerant=True), 0.001).cut == AS_ASKED
+    assert after(plan(cutting="free", is_fault_tolerant=True), 0.001).cut == Cut(16, 4)
 
 
 @pytest.mark.parametrize(
