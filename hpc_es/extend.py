@@ -97,7 +97,7 @@ from hpc_es.core.interfaces import (
     VectorProblem,
 )
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.core.paths import RunPlace
+from hpc_es.core.paths import RunContext
 from hpc_es.core.policy import Actor, Batch, OnStep, Policy, Pure, PurePolicy, RecurrentActor, Segments, Tree
 from hpc_es.core.population import Directions, Explicit, Layout, Noise, Perturbed, Population, unperturbed
 from hpc_es.noise.blocks import BlockNoise
@@ -136,7 +136,7 @@ __all__ = [  # noqa: RUF022  (in the order of the groups above)
     "Outcome",
     "Results",
     "Rows",
-    "RunPlace",
+    "RunContext",
     "SIGN_RETURN",
     "State",
     "behaviour",

@@ -35,7 +35,7 @@ from hpc_es.core.data import (
 )
 from hpc_es.core.interfaces import Needs, Offers
 from hpc_es.core.keys import Keys
-from hpc_es.core.paths import RunPlace
+from hpc_es.core.paths import RunContext
 from hpc_es.core.policy import Policy
 from hpc_es.core.population import Noise
 from hpc_es.mpi.world import World
@@ -150,7 +150,7 @@ def opened(settings: Mapping[str, Any], repetition: int = 0) -> Parts:
     config = validate(dict(settings))
     made = parts(config, World("none"), build_task(config), repetition)
     MADE.append(made)
-    made.problem.open(RunPlace(Path(tempfile.mkdtemp()), 0, 1, lambda make: make()))
+    made.problem.open(RunContext(Path(tempfile.mkdtemp()), 0, 1, lambda make: make()))
     return made
 
 
@@ -179,8 +179,8 @@ def following(made: Parts, state: State) -> tuple[State, Mapping[str, float]]:
     """The next state and the metrics, as the loop makes them of a generation."""
     results, units = learned(made, state)
     after, metrics = made.algorithm.tell(state, results)
-    carried = made.problem.merge(made.problem.carried().found_in(state), units)
-    return carried.added_to(after), {**metrics, **made.problem.metrics(carried)}
+    carried = made.problem.merge(made.problem.carried().extract_from(state), units)
+    return carried.merge_into(after), {**metrics, **made.problem.metrics(carried)}
 
 
 def same_arrays(a: Arrays, b: Arrays) -> bool:

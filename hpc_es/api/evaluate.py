@@ -83,7 +83,7 @@ def play(source: Stored, task: Episodic, asked: Asked) -> Rows:
         outcome = task.evaluate(_actor(source, policy, chunk, asked), batch, lambda: None)
         rows.append(outcome.rows)
         for failure in outcome.failures:
-            sys.stderr.write(f"episode {chunk.first_job + failure.place} failed: {failure.text}\n")
+            sys.stderr.write(f"episode {chunk.first_job + failure.position} failed: {failure.text}\n")
     joined: Rows = np.concatenate(rows)
     return joined
 

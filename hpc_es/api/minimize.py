@@ -128,7 +128,7 @@ def _found(
 
     def found() -> dict[str, Any]:
         assert recorder is not None
-        best = BestVector.of(made.problem.carried().found_in(training.state).master)
+        best = BestVector.of(made.problem.carried().extract_from(training.state).master)
         if math.isnan(best.value):
             raise RunFailedError(f"no evaluation succeeded: ended by {recorder.reason}")
         count = {"evaluations": int(recorder.counters["episodes"]), "generations": training.state.generation}

@@ -29,7 +29,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import Chunk, Float64, Outcome, ProblemState, State, row_dtype
 from hpc_es.core.errors import CheckpointError, ConfigError
 from hpc_es.core.keys import Keys
-from hpc_es.core.paths import RunPlace
+from hpc_es.core.paths import RunContext
 from hpc_es.core.population import Population, unperturbed
 from hpc_es.core.version import __version__
 from hpc_es.tasks.function import VectorTask, first_vector
@@ -309,7 +309,7 @@ class Strategy:
     def _carried(self) -> ProblemState:
         """Return what the problem knows after the rounds so far."""
         units = [self._problem.unit(parts) for outcome in self._outcomes.values() for parts in outcome.learned]
-        carried: ProblemState = self._problem.merge(self._names.found_in(self._state), units)
+        carried: ProblemState = self._problem.merge(self._names.extract_from(self._state), units)
         return carried
 
 
@@ -321,7 +321,7 @@ class Given:
     def __init__(self) -> None:
         self.next: list[float] = []
 
-    def open(self, place: RunPlace) -> None:
+    def open(self, run: RunContext) -> None:
         """There is no run."""
 
     def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Any) -> list[Measured]:

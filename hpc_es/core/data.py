@@ -219,11 +219,11 @@ class ProblemState:
     shared: Arrays = field(default_factory=dict)  # on every rank
     master: Arrays = field(default_factory=dict)  # on rank 0
 
-    def added_to(self, state: State) -> State:
+    def merge_into(self, state: State) -> State:
         """Return the state with these arrays behind the algorithm's."""
         return State(state.generation, {**state.shared, **self.shared}, {**state.master, **self.master})
 
-    def found_in(self, state: State) -> ProblemState:
+    def extract_from(self, state: State) -> ProblemState:
         """Return the arrays of these names in a state."""
         shared = {name: state.shared[name] for name in self.shared}
         return ProblemState(shared, {name: state.master[name] for name in self.master})

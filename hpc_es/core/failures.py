@@ -26,21 +26,21 @@ class Failure:
     text: str  # in one line
     kind: str  # the same for failures with the same cause, such as "KeyError at cost.py:12 in cost"
     details: str = ""  # a traceback, or what a program wrote; "" where the text says all
-    place: int = 0  # of the job in its chunk, from 0
+    position: int = 0  # of the job in its chunk, from 0
 
 
-def failure_from_error(error: BaseException, place: int = 0) -> Failure:
+def failure_from_error(error: BaseException, position: int = 0) -> Failure:
     """Return the failure that an exception is; its location is the deepest frame in the user's own code."""
     name, location = type(error).__name__, _location(error)
     text = f"{name}: {error}" + (f" ({location})" if location else "")
     details = "".join(traceback.format_exception(error)) if location else ""
     kind = f"{name} at {location}" if location else kind_of(text)
-    return Failure(one_line(text), kind, shortened(details), place)
+    return Failure(one_line(text), kind, shortened(details), position)
 
 
-def failure_from_text(text: str, place: int = 0) -> Failure:
+def failure_from_text(text: str, position: int = 0) -> Failure:
     """Return a failure without an exception; texts that differ in their numbers only are of one kind."""
-    return Failure(one_line(text), kind_of(text), place=place)
+    return Failure(one_line(text), kind_of(text), position=position)
 
 
 def kind_of(text: str) -> str:

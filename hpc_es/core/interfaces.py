@@ -45,7 +45,7 @@ from hpc_es.core.data import (
     State,
 )
 from hpc_es.core.keys import Keys
-from hpc_es.core.paths import RunPlace
+from hpc_es.core.paths import RunContext
 from hpc_es.core.policy import Actor, Batch, Policy, Segments
 from hpc_es.core.population import Layout, Population
 
@@ -135,7 +135,7 @@ class Problem(Protocol):
         """Return what result.json says about what was learned, plain numbers and text; on rank 0 only."""
         ...
 
-    def open(self, place: RunPlace) -> None:
+    def open(self, run: RunContext) -> None:
         """Take the run directory, before the first generation; on every rank."""
         ...
 
@@ -143,11 +143,11 @@ class Problem(Protocol):
         """Do the slow checks of --check, such as a compilation; raise ConfigError."""
         ...
 
-    def circumstances(self) -> Mapping[str, Json]:
+    def environment_info(self) -> Mapping[str, Json]:
         """Return what results depend on besides config and versions, such as the processor; stored in checkpoints."""
         ...
 
-    def saved(self, generation: int) -> None:
+    def on_checkpoint(self, generation: int) -> None:
         """Take note that a checkpoint has stored all generations before this one; on rank 0 only."""
         ...
 

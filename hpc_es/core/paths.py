@@ -8,13 +8,13 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class RunPlace:
+class RunContext:
     """Where a run is, as each of its ranks is told before the first generation."""
 
     directory: Path  # of the run
     rank: int
     ranks: int
-    from_rank_0: Callable[[Callable[[], str]], str]  # what rank 0 alone makes, on every rank; all ranks call it
+    call_on_rank_0: Callable[[Callable[[], str]], str]  # what rank 0 alone makes, on every rank; all ranks call it
 
 
 _config: list[Path] = []

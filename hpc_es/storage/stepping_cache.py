@@ -35,7 +35,7 @@ def directory() -> Path:
 def remembered() -> Iterator[None]:
     """Know in here how earlier runs have compared, and keep what is new; on rank 0."""
     try:
-        path = directory() / f"stepping_{circumstances()}.json"
+        path = directory() / f"stepping_{platform_fingerprint()}.json"
     except (OSError, RuntimeError):
         yield
         return
@@ -61,7 +61,7 @@ def _read(path: Path) -> dict[str, str]:
 
 
 @functools.cache
-def circumstances() -> str:
+def platform_fingerprint() -> str:
     """Return a name for all that bits depend on: versions, the code of native stepping, the processor."""
     code = hashlib.sha256()
     for file in sorted((Path(native_differences.__file__).parent / "episodes").rglob("*.py")):

@@ -12,7 +12,7 @@ import numpy as np
 from hpc_es.core.data import Array, Arrays, Column, Float64, ProblemState, Results, Rows, State
 from hpc_es.core.interfaces import Cutting, Evaluation
 from hpc_es.core.keys import Keys
-from hpc_es.core.paths import RunPlace
+from hpc_es.core.paths import RunContext
 from hpc_es.core.population import Layout
 
 SPREAD = 0.3  # initial standard deviation of a coordinate, where a problem has no bounds
@@ -64,17 +64,17 @@ class ProblemDefaults:
         """Return nothing."""
         return {}
 
-    def open(self, place: RunPlace) -> None:
-        """Most problems need no place in the run directory."""
+    def open(self, run: RunContext) -> None:
+        """Do nothing: most problems keep no files in the run directory."""
 
     def check(self) -> None:
         """Nothing is left to be seen."""
 
-    def circumstances(self) -> Mapping[str, Any]:
+    def environment_info(self) -> Mapping[str, Any]:
         """Return nothing: the bits depend on the config and the versions alone."""
         return {}
 
-    def saved(self, generation: int) -> None:
+    def on_checkpoint(self, generation: int) -> None:
         """Most problems keep nothing until a checkpoint."""
 
     def evaluations(self, state: State, results: Results, evaluation: Rows) -> Iterator[Evaluation]:

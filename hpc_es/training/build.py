@@ -83,7 +83,7 @@ class Parts:
 
     def initial(self) -> State:
         """Return the state before generation 0."""
-        return self.problem.carried().added_to(self.algorithm.initial())
+        return self.problem.carried().merge_into(self.algorithm.initial())
 
     def carried(self, state: State) -> ProblemState:
         """Return the arrays that the problem carries in a state and that every rank has."""

@@ -109,7 +109,7 @@ def _initial(config: Config, problem: Any) -> State | None:
     algorithm: Algorithm = module("algorithms", config.algorithm.kind).build(
         config.algorithm, problem, None, Keys(config.seed), unit
     )
-    state: State = problem.carried().added_to(algorithm.initial())
+    state: State = problem.carried().merge_into(algorithm.initial())
     return state
 
 

@@ -57,7 +57,7 @@ def idle_on(config: Config, problem: object, ranks: int) -> str | None:
     else:
         build = module("algorithms", config.algorithm.kind).build
         algorithm = build(config.algorithm, problem, None, Keys(config.seed), unit)
-        state = problem.carried().added_to(algorithm.initial())  # type: ignore[attr-defined]
+        state = problem.carried().merge_into(algorithm.initial())  # type: ignore[attr-defined]
         jobs = trained(algorithm.ask(state, 0, np.zeros(0, row_dtype()), NO_FITNESS))
     is_free = cutting_of(config, problem) != "fixed"
     size = least_size(config, is_free, unit)

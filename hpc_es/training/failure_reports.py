@@ -55,7 +55,7 @@ class FailureReports:
         for failure in failures:
             if failure.kind not in self._noted and len(self._noted) < MOST_KINDS:
                 self._noted.add(failure.kind)
-                job = chunk.first_job + failure.place
+                job = chunk.first_job + failure.position
                 self._pending.append(FailureReport(generation, chunk.purpose, job, self._rank, self._host, failure))
 
     def collect(self, world: World) -> None:

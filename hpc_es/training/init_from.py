@@ -164,7 +164,7 @@ def _as_carried(source: State, carried: ProblemState) -> ProblemState | None:
     Statistics of another kind, or mean and deviation alone, become those of the new run.
     """
     if _has(source.shared, carried.shared) and _has(source.master, carried.master):
-        return carried.found_in(source)
+        return carried.extract_from(source)
     if "observation_std" not in carried.shared or not _has(source.shared, carried.shared):
         return None
     kind = Deviations if "observation_scatter" in carried.master else Moments

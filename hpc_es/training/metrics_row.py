@@ -67,9 +67,9 @@ def row(
 def problem_metrics(problem: Problem, before: State, after: State) -> dict[str, float]:
     """Return the problem's own metrics; where it counts observations, how many this generation added to them too."""
     carried = problem.carried()
-    measured = dict(problem.metrics(carried.found_in(after)))
+    measured = dict(problem.metrics(carried.extract_from(after)))
     if (count := measured.get("observation_count")) is not None:
-        new = count - problem.metrics(carried.found_in(before))["observation_count"]
+        new = count - problem.metrics(carried.extract_from(before))["observation_count"]
         measured["observations_this_generation"] = float(round(new))  # the count begins at 0.01
     return measured
 

@@ -142,7 +142,7 @@ class Recorder:
     def carried(self) -> ProblemState:
         """Return what the problem has learned, from the final evaluation too."""
         assert self._state
-        carried = self._problem.carried().found_in(self._state)
+        carried = self._problem.carried().extract_from(self._state)
         return ProblemState(carried.shared, {**carried.master, **self._final})
 
     def replayed(self, state: State) -> None:

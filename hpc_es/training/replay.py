@@ -89,8 +89,8 @@ def updated(
     """
     told, metrics = algorithm.tell(before, results)
     require_finite(told)
-    carried = problem.merge(problem.carried().found_in(before), units)
-    return told, carried.added_to(told), metrics
+    carried = problem.merge(problem.carried().extract_from(before), units)
+    return told, carried.merge_into(told), metrics
 
 
 def require_finite(state: State) -> None:

@@ -24,7 +24,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, State
 from hpc_es.core.errors import LaunchError, Problems, RunFailedError, UserError
 from hpc_es.core.interfaces import Algorithm, GradientAlgorithm
-from hpc_es.core.paths import RunPlace
+from hpc_es.core.paths import RunContext
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.mpi.fault_tolerance import enable_fault_tolerance
 from hpc_es.mpi.guard import Signals
@@ -152,7 +152,7 @@ def start(world: World, signals: Signals, config: Config, request: RunRequest) -
         made = build(world, config, request, prepared)
         if request.keeps_samples:
             made = replace(made, algorithm=gradient_algorithm(made.algorithm).keeping_samples())
-        made.problem.open(place(world, prepared))
+        made.problem.open(run_context(world, prepared))
         state, warnings = restored(made, prepared, config)
         writer = writer_of(world, config, request, prepared, made, state, warnings)
         return Run(world, signals, config, request, made, state, writer)
@@ -199,14 +199,14 @@ def build(world: World, config: Config, request: RunRequest, prepared: Prepared 
     return parts(config, world, searched, request.repetition, request.shared_noise)
 
 
-def place(world: World, prepared: Prepared | None) -> RunPlace:
-    """Return where the run is, on every rank."""
+def run_context(world: World, prepared: Prepared | None) -> RunContext:
+    """Return the run directory and the communication that a problem may use; every rank calls this."""
 
-    def from_rank_0(make: Callable[[], str]) -> str:
+    def call_on_rank_0(make: Callable[[], str]) -> str:
         return world.broadcast_text(make() if world.rank == 0 else None)
 
-    directory = from_rank_0(lambda: str(prepared.opened.directory.resolve()) if prepared else "")
-    return RunPlace(Path(directory), world.rank, world.size, from_rank_0)
+    directory = call_on_rank_0(lambda: str(prepared.opened.directory.resolve()) if prepared else "")
+    return RunContext(Path(directory), world.rank, world.size, call_on_rank_0)
 
 
 def restored(made: Parts, prepared: Prepared | None, config: Config) -> tuple[State, Sequence[str]]:

@@ -358,7 +358,7 @@ class RunWriter(Recorder):
             self._opened.store.save(snapshot)
             self._journal.begin(path, snapshot)
             self._saved_generation = self._state.generation
-            self._problem.saved(self._saved_generation)
+            self._problem.on_checkpoint(self._saved_generation)
             self.status("running")
         return path
 
@@ -461,7 +461,7 @@ def _provenance(config: Config, world: World, problem: Problem, old: Snapshot | 
     """Return where and with what the run goes on; sources that have changed since it began keep their hashes."""
     now = {
         **provenance.environment_info(world.library, world.size),
-        **problem.circumstances(),
+        **problem.environment_info(),
         "import_paths": list(user_kinds.used()),
         "sources": sources(resolved(config)),
     }

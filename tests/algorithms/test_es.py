@@ -114,7 +114,7 @@ def strategy(
 
 def start(es: EvolutionStrategy) -> State:
     """The state before generation 0, with what the problem carries."""
-    return es.problem.carried().added_to(es.initial())
+    return es.problem.carried().merge_into(es.initial())
 
 
 def asked(es: EvolutionStrategy, state: State | None = None, round: int = 0, before: Rows | None = None) -> list[Chunk]:
@@ -140,8 +140,8 @@ def told(
     prepared = es.prepare(state, rows, rows["return_"])
     blocks = [es.partial_update(state, prepared, block) for block in range(es.blocks(state))]
     after, metrics = es.tell(state, Results(rows, [], blocks, prepared))
-    carried = problem.merge(problem.carried().found_in(state), learned)
-    return carried.added_to(after), {**metrics, **problem.metrics(carried)}
+    carried = problem.merge(problem.carried().extract_from(state), learned)
+    return carried.merge_into(after), {**metrics, **problem.metrics(carried)}
 
 
 def moved(es: EvolutionStrategy, rows: Rows | None = None) -> Array:

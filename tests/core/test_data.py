@@ -59,12 +59,12 @@ def test_jobs_are_as_many_as_their_numbers() -> None:
 
 def test_what_a_problem_carries_comes_last_in_the_state_and_is_found_by_its_names() -> None:
     one, two, three, four = (np.array([number]) for number in (1.0, 2.0, 3.0, 4.0))
-    state = ProblemState({"mean": two}, {"count": four}).added_to(State(5, {"theta": one}, {"slots": three}))
+    state = ProblemState({"mean": two}, {"count": four}).merge_into(State(5, {"theta": one}, {"slots": three}))
     assert (state.generation, list(state.shared), list(state.master)) == (5, ["theta", "mean"], ["slots", "count"])
     names = ProblemState({"mean": np.zeros(1)}, {"count": np.zeros(1)})  # its arrays do not count, only their names
-    found = names.found_in(state)
+    found = names.extract_from(state)
     assert (found.shared, found.master) == ({"mean": two}, {"count": four})
-    assert ProblemState().found_in(state) == ProblemState() and ProblemState().added_to(state) == state
+    assert ProblemState().extract_from(state) == ProblemState() and ProblemState().merge_into(state) == state
 
 
 def test_a_state_without_a_vector_has_an_empty_theta() -> None:

@@ -63,7 +63,7 @@ def test_the_location_is_the_deepest_frame_in_the_users_own_code(function: objec
     assert failure.text.startswith(f"{name}: ") and failure.text.endswith(
         f"(test_failures.py:{code.co_firstlineno + 1} in {code.co_name})"
     )
-    assert failure.details.startswith("Traceback (most recent call last)") and failure.place == 3
+    assert failure.details.startswith("Traceback (most recent call last)") and failure.position == 3
 
 
 def test_without_a_frame_of_the_user_it_is_the_deepest_one() -> None:

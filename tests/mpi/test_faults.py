@@ -223,7 +223,9 @@ def test_a_rank_may_die_after_the_end() -> None:
 
 @needs_ulfm
 def test_a_rank_that_dies_before_the_others_know_it_ends_the_job() -> None:
-    code = f"{HEAD}\nfault_tolerance.START_SECONDS = 4.0\nrank = int(os.environ['OMPI_COMM_WORLD_RANK'])\ndie(1)\n{BODY}"
+    code = (
+        f"{HEAD}\nfault_tolerance.START_SECONDS = 4.0\nrank = int(os.environ['OMPI_COMM_WORLD_RANK'])\ndie(1)\n{BODY}"
+    )
     with start(3, ["-c", f"{code}    return 0\nguarded(body)"]) as job:
         done = job.wait(HANG_SECONDS)
     assert done.status != 0 and not done.timed_out, str(done)

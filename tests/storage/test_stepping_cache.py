@@ -42,7 +42,7 @@ def test_the_next_process_knows_the_result(folder: Path) -> None:
     compare(three="")
     assert known() == {"one": "", "two": "the reward is 1.0 instead of 2.0", "three": ""}
     (file,) = folder.iterdir()
-    assert file.name == f"stepping_{stepping_cache.circumstances()}.json"
+    assert file.name == f"stepping_{stepping_cache.platform_fingerprint()}.json"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "\0\xff", '{"one": 1}', '"one"'])
@@ -72,13 +72,13 @@ def test_no_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_other_versions_or_another_processor_have_a_file_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {stepping_cache.circumstances.__wrapped__()}
+    names = {stepping_cache.platform_fingerprint.__wrapped__()}
     for package in ("gymnasium", "mujoco", "numpy"):
         with monkeypatch.context() as patch:
             patch.setattr(stepping_cache, "_version", lambda name, package=package: "0" if name == package else "1")
-            names.add(stepping_cache.circumstances.__wrapped__())
+            names.add(stepping_cache.platform_fingerprint.__wrapped__())
     monkeypatch.setattr(stepping_cache.processor, "fingerprint", lambda: "another")
-    names.add(stepping_cache.circumstances.__wrapped__())
+    names.add(stepping_cache.platform_fingerprint.__wrapped__())
     assert len(names) == 5
 
 

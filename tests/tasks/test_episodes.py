@@ -278,7 +278,7 @@ def test_a_fault_fails_its_job_only(fault: str, at: int) -> None:
     seeds = [49, 7, 3, 20, 0]
     outcome = played(episodes("Faulty", env_kwargs={"fault": fault, "at": at}), seeds)
     assert failed(outcome) == [1]
-    assert [failure.place for failure in outcome.failures] == [1]
+    assert [failure.position for failure in outcome.failures] == [1]
     others = [0, 2, 3, 4]
     assert outcome.rows["return_"][others].tolist() == [50, 4, 21, 1]
     assert outcome.rows["length"][others].tolist() == [50, 4, 21, 1]

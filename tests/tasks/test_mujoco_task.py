@@ -213,7 +213,7 @@ def test_a_failure_of_mujoco_fails_its_job_only(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(mujoco, "mj_step", failing)
     (outcome,) = outcomes(task, [[1, 2, 3, 4]])
     assert np.isnan(outcome.rows["return_"]).tolist() == [False, True, False, False]
-    assert outcome.failures[0].place == 1 and outcome.failures[0].text.startswith("FatalError: the arena is full")
+    assert outcome.failures[0].position == 1 and outcome.failures[0].text.startswith("FatalError: the arena is full")
     assert outcome.rows["length"].tolist() == [5, 1, 5, 5]  # steps that were taken
 
 

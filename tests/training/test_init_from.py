@@ -66,7 +66,7 @@ def test_what_only_one_of_both_has_stays_as_it_is() -> None:
 def test_statistics_of_another_kind_are_not_mixed() -> None:
     """The other run's mean and count without its sums would be neither its statistics nor ours."""
     ours = ProblemState(CARRIED.shared, {**CARRIED.master, "observation_centre": np.zeros(3)})
-    begin = ours.added_to(State(0, {"theta": np.zeros(2, np.float32)}, {}))
+    begin = ours.merge_into(State(0, {"theta": np.zeros(2, np.float32)}, {}))
     found = started_from(begin, state(fill=5.0, count=7.0), ours)
     assert found.theta.tolist() == [5, 5]
     assert found.shared["observation_mean"].tolist() == [0, 0, 0] and found.master["observation_count"] == 0
@@ -148,11 +148,11 @@ def test_statistics_of_the_other_kind_are_converted() -> None:
     """Of 4 observations with mean 1 and 2, and sums of squared differences of 12 and 0: floored is 0.1 at least."""
     sample = Deviations(np.array([1.0, 2.0]), np.array([12.0, 0.0]), 4.0)
     theirs, ours = carried_statistics(sample), carried_statistics(Moments.initial(2))
-    source = theirs.added_to(State(0, {"theta": np.ones(1, np.float32)}, {}))
-    found = started_from(ours.added_to(State(0, {"theta": np.zeros(1, np.float32)}, {})), source, ours)
+    source = theirs.merge_into(State(0, {"theta": np.ones(1, np.float32)}, {}))
+    found = started_from(ours.merge_into(State(0, {"theta": np.zeros(1, np.float32)}, {})), source, ours)
     assert found.shared["observation_mean"].tolist() == [1, 2] and found.master["observation_count"] == 4
     np.testing.assert_allclose(found.shared["observation_std"], [2, 0.1])  # sqrt(12 / 3), and the floor
-    back = started_from(theirs.added_to(State(0, {}, {})), found, theirs)
+    back = started_from(theirs.merge_into(State(0, {}, {})), found, theirs)
     np.testing.assert_allclose(back.shared["observation_std"], [2, 0.1], rtol=1e-6)
 
 

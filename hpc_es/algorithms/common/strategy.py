@@ -125,7 +125,7 @@ class Strategy:
 
     def evaluated(self, state: State, chunk: Chunk, candidates: Population, poll: Poll) -> Outcome:
         """Return the problem's outcome of a chunk with these candidates."""
-        carried = self._carried.found_in(state)
+        carried = self._carried.extract_from(state)
         outcome: Outcome = self.problem.evaluate(candidates, self.jobs(state, chunk), carried, poll)
         return outcome
 

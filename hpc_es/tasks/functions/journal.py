@@ -46,12 +46,12 @@ class EvaluationJournal:
         self._generation = -1
         self._synced = time.monotonic()
 
-    def open(self, run: Path, from_rank_0: Callable[[Callable[[], str]], str]) -> None:
-        """Read what a killed run has left; `from_rank_0` gives all ranks what its argument returns on rank 0."""
+    def open(self, run: Path, call_on_rank_0: Callable[[Callable[[], str]], str]) -> None:
+        """Read what a killed run has left; `call_on_rank_0` gives all ranks what its argument returns on rank 0."""
         if self._mode is False:
             return
         self._folder = run / FOLDER
-        told = from_rank_0(lambda: "".join(_lines(run / FOLDER)))
+        told = call_on_rank_0(lambda: "".join(_lines(run / FOLDER)))
         entries = (entry for line in told.splitlines() if (entry := _entry(line)) is not None)
         self._known = {key: measured for key, measured in entries if self._is_kept(measured)}
 

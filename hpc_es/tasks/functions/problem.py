@@ -35,7 +35,7 @@ from hpc_es.core.errors import RunError
 from hpc_es.core.failures import Failure
 from hpc_es.core.interfaces import Evaluation
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.core.paths import RunPlace
+from hpc_es.core.paths import RunContext
 from hpc_es.core.population import Layout, Population
 from hpc_es.tasks.functions.journal import EvaluationJournal, remove_finished
 from hpc_es.tasks.functions.options import Bounds, Coordinates, Search
@@ -135,7 +135,7 @@ class ObjectiveProblem(ProblemDefaults):
         self._evaluator, self._keys = evaluator, keys
         keeps_failures = search.on_failed_evaluation == "drop"  # else a run that ended by one would end by it again
         self._journal = EvaluationJournal(search.journal, evaluator.identity, keeps_failures)
-        self._place: RunPlace | None = None
+        self._run: RunContext | None = None
         self.size = coordinates.size
         self.columns: tuple[Column, ...] = (VALUE, behaviour(self.size)) if search.vector_behaviour else (VALUE,)
         self.layout = Layout({"x": (coordinates.size,)})
@@ -152,16 +152,16 @@ class ObjectiveProblem(ProblemDefaults):
             return drawn
         return np.array(self._coordinates.searched(self._first), np.float64)
 
-    def open(self, place: RunPlace) -> None:
+    def open(self, run: RunContext) -> None:
         """Read what a killed run has evaluated already."""
-        self._place = place
-        self._evaluator.open(place)
-        self._journal.open(place.directory, place.from_rank_0)
+        self._run = run
+        self._evaluator.open(run)
+        self._journal.open(run.directory, run.call_on_rank_0)
 
-    def saved(self, generation: int) -> None:
+    def on_checkpoint(self, generation: int) -> None:
         """Remove the journal of the generations that a checkpoint holds now; on rank 0 only."""
-        if self._place is not None:
-            remove_finished(self._place.directory, generation)
+        if self._run is not None:
+            remove_finished(self._run.directory, generation)
 
     def seen(self, population: Population) -> Float64:
         """Return what the objective sees of some candidates, float64[jobs, size]."""
@@ -213,9 +213,11 @@ class ObjectiveProblem(ProblemDefaults):
         return self._keys.seed31(purpose, jobs.generation, group, block)
 
     def _failures(self, jobs: Jobs, found: Sequence[Measured]) -> list[Failure]:
-        failures = [replace(each.failure, place=place) for place, each in enumerate(found) if each.failure is not None]
+        failures = [
+            replace(each.failure, position=position) for position, each in enumerate(found) if each.failure is not None
+        ]
         if failures and self._search.on_failed_evaluation == "abort":
-            first = f"job {jobs.numbers[failures[0].place]}: {failures[0].text}"
+            first = f"job {jobs.numbers[failures[0].position]}: {failures[0].text}"
             raise RunError(f"an evaluation failed and task.on_failed_evaluation is abort: {first}")
         return failures
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from hpc_es.core.data import Float64, Poll
 from hpc_es.core.failures import Failure, failure_from_error, failure_from_text
-from hpc_es.core.paths import RunPlace
+from hpc_es.core.paths import RunContext
 from hpc_es.tasks.functions.resolve import Objective
 from hpc_es.tasks.timeouts import EpisodeTimeout, Watch
 
@@ -33,7 +33,7 @@ class Evaluator(Protocol):
 
     identity: str  # differs where the same vector may have another value, such as after a change of the source
 
-    def open(self, place: RunPlace) -> None:
+    def open(self, run: RunContext) -> None:
         """Get to know the run; called once, before the first evaluation, where there is a run."""
         ...
 
@@ -94,8 +94,8 @@ class Calls:
         arguments = json.dumps(dict(objective.arguments), sort_keys=True, default=repr)
         self.identity = f"{objective.source} {arguments}"
 
-    def open(self, place: RunPlace) -> None:
-        """A function needs no place."""
+    def open(self, run: RunContext) -> None:
+        """Do nothing: a function needs no files in the run directory."""
 
     def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Poll) -> list[Measured]:
         """Call the function for each vector with its seed, or once for all of them with their seeds."""

@@ -47,7 +47,7 @@ from typing import Any, Literal
 
 from hpc_es.core.data import Float64, Poll
 from hpc_es.core.failures import LONGEST_DETAILS, Failure, one_line
-from hpc_es.core.paths import RunPlace
+from hpc_es.core.paths import RunContext
 from hpc_es.core.processor import AT_START
 from hpc_es.tasks.functions.python_evaluator import Measured, measured
 
@@ -334,12 +334,12 @@ class External:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._place, self._number = f"{os.getpid()}", 0
 
-    def open(self, place: RunPlace) -> None:
+    def open(self, run: RunContext) -> None:
         """Have the scratch directories in the run directory, and remove those of a killed run."""
-        self._root, self._place = place.directory / SCRATCH, f"rank_{place.rank}_{os.getpid()}"
+        self._root, self._place = run.directory / SCRATCH, f"rank_{run.rank}_{os.getpid()}"
         for left in self._root.glob("rank_*"):
             of = left.name.split("_")[1]
-            if of == str(place.rank) or (place.rank == 0 and of.isdigit() and int(of) >= place.ranks):
+            if of == str(run.rank) or (run.rank == 0 and of.isdigit() and int(of) >= run.ranks):
                 shutil.rmtree(left, ignore_errors=True)
 
     def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Poll) -> list[Measured]:

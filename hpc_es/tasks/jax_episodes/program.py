@@ -172,7 +172,7 @@ class Collected:
         for place in np.flatnonzero(failed.any(axis=1)).tolist():
             episode = int(np.flatnonzero(failed[place])[0])
             why = reason(int(failed[place, episode]), float(results.return_.value[place * shape[1] + episode]))
-            self.failures.append(failure_from_text(f"{why} at step {lengths[place, episode]}", place=jobs[place]))
+            self.failures.append(failure_from_text(f"{why} at step {lengths[place, episode]}", position=jobs[place]))
         if self._places is not None:
             self._behave(rows, results.observation[:plays].reshape(*shape, -1)[:, :, list(self._places)], jobs)
         if isinstance(results.seen, Seen):
@@ -185,7 +185,7 @@ class Collected:
         rows["return_"][wrong] = np.nan
         for place in np.flatnonzero(wrong).tolist():
             text = f"the behaviour is {rows[BEHAVIOUR][place].tolist()}"
-            self.failures.append(failure_from_text(text, place=jobs[place]))
+            self.failures.append(failure_from_text(text, position=jobs[place]))
 
     def _observe(self, seen: Seen, lengths: Array, jobs: range) -> None:
         """Add up the observations of each job's episodes in order, as differences from the first one or from 0."""

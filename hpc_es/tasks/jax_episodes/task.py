@@ -24,7 +24,7 @@ from hpc_es.core.data import Box, Column, Normaliser, Outcome, Poll, behaviour
 from hpc_es.core.errors import ConfigError, RunError, UserError
 from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
-from hpc_es.core.paths import RunPlace
+from hpc_es.core.paths import RunContext
 from hpc_es.core.policy import Batch, Policy, PurePolicy
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.policies.networks.jax_functions import Bound, CompiledPolicy
@@ -54,7 +54,7 @@ class CompiledTask(Protocol):
         """Raise ConfigError where there is no such device."""
         ...
 
-    def circumstances(self) -> Mapping[str, Any]:
+    def environment_info(self) -> Mapping[str, Any]:
         """Return what bits depend on besides config and versions."""
         ...
 
@@ -78,23 +78,23 @@ class CompiledProblem(PolicyProblem):
         """Trace a call without compiling it; ConfigError."""
         self.program.trace()
 
-    def open(self, place: RunPlace) -> None:
+    def open(self, run: RunContext) -> None:
         """Compile on rank 0, then read what it has compiled on the others; signals are seen meanwhile."""
         self._compiled_task.require_device()
         if self._compiled_task.options.compilation_cache:
-            setup.use(place.from_rank_0(lambda: setup.prepared(place.directory)))
-        if place.rank == 0:
+            setup.use(run.call_on_rank_0(lambda: setup.prepared(run.directory)))
+        if run.rank == 0:
             self._compile()
-        place.from_rank_0(lambda: "compiled")
-        if place.rank != 0:
+        run.call_on_rank_0(lambda: "compiled")
+        if run.rank != 0:
             self._compile()
 
     def _compile(self) -> None:
         self.program.compile(lambda: None)
 
-    def circumstances(self) -> Mapping[str, Any]:
+    def environment_info(self) -> Mapping[str, Any]:
         """Return the device, the lanes and XLA's flags."""
-        return self._compiled_task.circumstances()
+        return self._compiled_task.environment_info()
 
 
 OFFERS = Offers(problems=("vectors",), policy=True, compiled=True)
@@ -230,7 +230,7 @@ class JaxEpisodes:
             found.add(results, jobs)
             steps += taken
         if found.failures and self.options.on_failed_episode == "abort":
-            first = f"job {found.failures[0].place} of the chunk: {found.failures[0].text}"
+            first = f"job {found.failures[0].position} of the chunk: {found.failures[0].text}"
             raise RunError(f"an episode failed and task.on_failed_episode is abort: {first}")
         seconds = {"environment": time.perf_counter() - since, "policy": 0.0, "policy_calls": float(steps)}
         failed = np.isnan(found.rows["return_"])
@@ -241,7 +241,7 @@ class JaxEpisodes:
         text = f"{self.name} is compiled and has no picture: leave the video out"
         raise UserError(f"{text}; there is no Gymnasium environment of it to play")
 
-    def circumstances(self) -> dict[str, Any]:
+    def environment_info(self) -> dict[str, Any]:
         """Return what the result's bits depend on, besides the config and the versions of packages."""
         device = jax_on(self.options.platform).devices()[0]
         told = {"platform": device.platform, "device_kind": device.device_kind, "lanes": self.options.lanes}

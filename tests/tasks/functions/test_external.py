@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpc_es.core.paths import RunPlace
+from hpc_es.core.paths import RunContext
 from hpc_es.tasks.functions.python_evaluator import Measured
 from hpc_es.tasks.functions.subprocess_evaluator import Command, External, escaped
 
@@ -26,7 +26,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
     def run(text: str, words: tuple[str, ...] = ("{parameters}", "{result}"), **more: object) -> Measured:
         external = External(Command((SH, "-c", text, "sh", *words), tmp_path, **more))  # type: ignore[arg-type]
-        external.open(RunPlace(tmp_path, 0, 1, lambda make: make()))
+        external.open(RunContext(tmp_path, 0, 1, lambda make: make()))
         made.append(external)
         (found,) = external.evaluate(X, [7], lambda: None)
         assert (found.failure is None) == math.isfinite(found.value)
@@ -123,7 +123,7 @@ def test_what_a_killed_run_left_is_removed_by_its_rank(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     for name in ("rank_0_11_0", "rank_1_12_0", "rank_5_13_0", "failed_3"):
         (scratch / name).mkdir(parents=True)
-    External(Command(("x",), tmp_path)).open(RunPlace(tmp_path, 0, 2, lambda make: make()))
+    External(Command(("x",), tmp_path)).open(RunContext(tmp_path, 0, 2, lambda make: make()))
     assert sorted(path.name for path in scratch.iterdir()) == ["failed_3", "rank_1_12_0"]
 
 

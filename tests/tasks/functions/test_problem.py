@@ -12,7 +12,7 @@ import pytest
 from hpc_es.core.data import Jobs, Results, State
 from hpc_es.core.errors import RunError
 from hpc_es.core.keys import Keys
-from hpc_es.core.paths import RunPlace
+from hpc_es.core.paths import RunContext
 from hpc_es.tasks.function import initial_values
 from hpc_es.tasks.functions.journal import EvaluationJournal
 from hpc_es.tasks.functions.options import BoundsOptions, RegionOptions, Search
@@ -70,7 +70,7 @@ def test_jobs_of_a_group_share_their_seed_and_purposes_do_not() -> None:
 def test_a_failed_job_is_nan_and_told() -> None:
     outcome = evaluated(problem(lambda x: 1 / 0 if x[0] < 0 else 1.0))
     assert np.isnan(outcome.rows["return_"]).tolist() == [False, True]
-    assert [failure.place for failure in outcome.failures] == [1]
+    assert [failure.position for failure in outcome.failures] == [1]
     assert outcome.failures[0].text.startswith("ZeroDivisionError")
 
 
@@ -149,7 +149,7 @@ def test_a_failure_that_has_ended_the_run_is_evaluated_again(tmp_path: Path) -> 
 
     for _ in range(2):
         made = problem(function, on_failed_evaluation="abort", journal=True)
-        made.open(RunPlace(tmp_path, 0, 1, lambda make: make()))
+        made.open(RunContext(tmp_path, 0, 1, lambda make: make()))
         if broken[0]:
             with pytest.raises(RunError, match="division by zero"):
                 evaluated(made)
@@ -185,8 +185,8 @@ def test_nothing_is_recorded_where_it_is_switched_off() -> None:
     assert made.coordinate_names == () and evaluated(made).arrays == {}
 
 
-def place(tmp_path: Path) -> RunPlace:
-    return RunPlace(tmp_path, 0, 1, lambda make: make())
+def place(tmp_path: Path) -> RunContext:
+    return RunContext(tmp_path, 0, 1, lambda make: make())
 
 
 def test_a_killed_generation_is_not_evaluated_again(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_killed_generation_is_not_evaluated_again(tmp_path: Path) -> None:
         made.open(place(tmp_path))
         assert evaluated(made).rows["value"].tolist() == [1.0, 2.0]
         assert flaky.calls == calls
-    made.saved(5)
+    made.on_checkpoint(5)
     forgotten = problem(again, journal=True)
     forgotten.open(place(tmp_path))
     evaluated(forgotten)

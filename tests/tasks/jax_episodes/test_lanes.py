@@ -100,7 +100,7 @@ def test_nan_fails_the_job_alone(fault: str) -> None:
     assert len(outcome.failures) == failed.sum()
     first = int(np.flatnonzero(failed)[0])
     what = "the observation is NaN" if fault == "nan_observation_at" else "the return is nan"
-    assert (outcome.failures[0].place, outcome.failures[0].text) == (first, f"{what} at step 4")
+    assert (outcome.failures[0].position, outcome.failures[0].text) == (first, f"{what} at step 4")
     good = ~failed
     np.testing.assert_allclose(outcome.rows["return_"][good], (BIASES * n * (n + 1) / 2)[good], rtol=1e-6)
 
