@@ -125,7 +125,7 @@ ARRAYS = "| Array | Rank | Type | Meaning |\n|---|---|---|---|\n"
 PARTS = {  # where arrays come from, besides the class of an algorithm itself, and their headings
     "hpc_es.algorithms.common.optimizers.initial_slots": "Optimizer",
     "hpc_es.algorithms.common.distribution.DistributionStrategy": "Searches by a distribution",
-    "hpc_es.algorithms.common.stopping.nothing": "Stop criteria",
+    "hpc_es.algorithms.common.stopping.initial_history": "Stop criteria",
     "hpc_es.algorithms.common.distribution.Search": "Restarts",
     "hpc_es.programs.best_programs.nothing": "Best programs",
     "hpc_es.tasks.policy_problems.PolicyProblem": "Observation statistics",

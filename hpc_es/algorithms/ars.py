@@ -1,12 +1,12 @@
-"""ARS, augmented random search (Mania, Guy and Recht 2018, arXiv:1803.07055): large steps along the best directions.
+"""ARS, augmented random search (Mania, Guy and Recht 2018, arXiv:1803.07055).
 
-Each direction delta_k is tried both ways, theta +- nu delta_k, and gives the returns F+_k and F-_k. Of the b directions
-with the largest max(F+_k, F-_k)
+Direction delta_k from N(0, I) is evaluated with both signs, theta + nu delta_k and theta - nu delta_k, with the returns
+F+_k and F-_k. The update uses the b directions with the largest max(F+_k, F-_k) (algorithm 2):
 
     theta <- theta + alpha / (b sigma_R) * sum_k (F+_k - F-_k) delta_k
 
-where sigma_R is the standard deviation of their 2b returns. V2 normalises observations, V1 does not: that is
-`task.observation_normalization`. With b smaller than the number of directions they are V2-t and V1-t.
+where sigma_R is the standard deviation of their 2 b returns. V2 of the paper normalises observations, V1 does not: see
+`task.observation_normalization`. With b smaller than the number of directions, they are called V2-t and V1-t.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge
 
-from hpc_es.algorithms.common.gradient import norm
-from hpc_es.algorithms.common.optimizers import learning_rate
+from hpc_es.algorithms.common.optimizers import learning_rate, norm
 from hpc_es.algorithms.common.strategy import PairedStrategy, Weights, first_deviations
 from hpc_es.config.options import Count, Positive, option, options
 from hpc_es.core.data import Array, Chunk, Float64, Results, Rows, State
@@ -48,20 +47,20 @@ class Options:
     """`algorithm:` with `kind: ars`."""
 
     kind: Literal["ars"] = option("name of the algorithm", "ars")
-    population_size: Annotated[int, Ge(2)] = option("jobs of a generation, two a direction", 16)
-    top_directions: Count | None = option("b, the directions that are followed; null: all", None)
-    learning_rate: Positive = option("alpha, the step size", 0.02)
+    population_size: Annotated[int, Ge(2)] = option("evaluations per generation, two per direction", 16)
+    top_directions: Count | None = option("number of best directions used in the update, b; null: all", None)
+    learning_rate: Positive = option("learning rate, alpha", 0.02)
     anneal_updates: Count | None = option(
-        "updates in which the learning rate falls to 0 in a straight line, and stays there; null: it never falls", None
+        "number of updates over which the learning rate decays linearly to 0; null: constant learning rate", None
     )
     sigma: Positive | None = option(
-        "nu, the standard deviation of the perturbations; null: 0.3 of the range between the bounds, or 0.3; of a "
-        "policy 0.1",
+        "standard deviation of the perturbations, nu; null: 0.3 of the range between the bounds, or 0.3; for policies "
+        "0.1",
         0.03,
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Mistakes that no single field shows: (key, text)."""
+        """Yield mistakes that involve several options: (key, text)."""
         jobs, top = self.population_size, self.top_directions
         if jobs % 2:
             text = f"is {jobs}: a direction has two jobs, so it must be an even number (try {jobs + 1})"
@@ -73,55 +72,58 @@ class Options:
 
 @dataclass(frozen=True)
 class AugmentedRandomSearch(PairedStrategy):
-    """The strategy.
+    """Augmented random search.
 
     State, shared:
-        theta: dtype[params]; the centre of the perturbations
+        theta: dtype[params]; centre of the distribution
     State, master:
-        updates: int64[]; updates so far, without skipped ones: the annealed learning rate follows from them
+        updates: int64[]; number of updates so far, without skipped ones, from which the annealed learning rate follows
     """
 
     options: Options
 
-    called = "direction"
+    pair_name = "direction"
 
     @cached_property
     def _deviations(self) -> tuple[float, Array | None]:
-        """nu, and each coordinate's share of it; None where all have the same."""
+        """nu, and the ratio of each coordinate's standard deviation to it, dtype[params]; None if all are equal."""
         step, ratios = first_deviations(self.options.sigma, self.problem)
         return step, None if (ratios == 1).all() else ratios.astype(self.problem.dtype)
 
     def initial(self) -> State:
-        """Return theta from the problem; no updates were made."""
+        """Return the problem's initial theta."""
         return State(0, {"theta": self.first_theta()}, {"updates": np.array(0)})
 
     def candidates(self, state: State, chunk: Chunk) -> Population:
-        """Return theta +- nu delta."""
+        """Return theta + nu delta and theta - nu delta."""
         sigma, ratios = self._deviations
         return self.perturbed(state, chunk, sigma, ratios)
 
     def whole(self, fitness: Float64) -> Array:
-        """Return bool[directions], those both of whose returns are finite: sigma_R is not, with another one."""
+        """Return which directions have two finite returns, bool[directions]; sigma_R must be finite."""
         infinite: Array = np.logical_not(np.isfinite(self.pairs.in_pairs(fitness)))
         return np.logical_not(infinite.any(axis=1))
 
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Weights:
-        """Return (F+ - F-) / (b sigma_R), 0 of those not followed; of equal better returns the first goes before."""
+        """Return (F+_k - F-_k) / (b sigma_R), or 0 for directions that are not used, float64[1, directions].
+
+        Of directions with the same better return, the first is preferred.
+        """
         weights = np.zeros((1, len(fitness)))
         order = np.argsort(-fitness.max(axis=1), kind="stable")
         best = np.sort(order[: self.options.top_directions])
         used = fitness[best]
         if used.min() == used.max():
-            return Weights(weights, "all returns of the directions to follow are equal: no update")
+            return Weights(weights, "all returns of the best directions are equal: no update")
         deviation = float(used.std())
         weights[0, best] = self.pairs.differences(used) / (len(best) * deviation)
         return Weights(weights, deviation=deviation)
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
-        """Take the step; it is 0 and not counted where nothing was learned."""
+        """Take the step; it is 0 and not counted if there is no update."""
         prepared: Weights = results.prepared
-        done, ratios = int(state.master["updates"]), self._deviations[1]
-        rate, ascent = learning_rate(self.options, done), self.summed(results)[0]
+        updates, ratios = int(state.master["updates"]), self._deviations[1]
+        rate, ascent = learning_rate(self.options, updates), self.summed(results)[0]
         ascent = ascent if ratios is None else ratios * ascent
         theta = state.theta + state.theta.dtype.type(rate) * ascent
         metrics = {
@@ -132,8 +134,8 @@ class AugmentedRandomSearch(PairedStrategy):
             "learning_rate": rate,
             "skipped_update": float(prepared.reason is not None),
         }
-        updates = np.array(done + (prepared.reason is None))
-        return State(state.generation + 1, {"theta": theta}, {"updates": updates}), metrics
+        master = {"updates": np.array(updates + (prepared.reason is None))}
+        return State(state.generation + 1, {"theta": theta}, master), metrics
 
 
 build = AugmentedRandomSearch

@@ -1,8 +1,18 @@
-"""CMA-ES with active weights and restarts (Hansen 2016, arXiv:1604.00772; equations are numbered as there).
+"""CMA-ES with cumulative step-size adaptation and active covariance update (Hansen 2016, arXiv:1604.00772).
 
-A sample is x = m + sigma y with y = C^(1/2) z, the symmetric root: signs and order of eigenvectors do not matter, and
-C^(-1/2) of the weighted mean of the y is that of the z. C is summed in blocks of rows, each whole by one rank, or in
-one of few samples; its root is computed on rank 0, no more often than pays.
+Terms and equation numbers are those of the tutorial. With z_k from N(0, I), ranked samples and weights w_i, a
+generation is
+
+    x_k = m + sigma y_k,  y_k = C^(1/2) z_k                                                    (eqs. 38 to 40)
+    m       <- m + sigma y_w,  y_w = sum_{i <= mu} w_i y_i                                     (eqs. 41, 42)
+    p_sigma <- (1 - c_sigma) p_sigma + sqrt(c_sigma (2 - c_sigma) mu_eff) C^(-1/2) y_w         (eq. 43)
+    sigma   <- sigma exp(c_sigma / d_sigma (|p_sigma| / chi_n - 1)),  chi_n = E|N(0, I)|       (eq. 44)
+    p_c     <- (1 - c_c) p_c + h_sigma sqrt(c_c (2 - c_c) mu_eff) y_w                          (eq. 45)
+    C       <- (1 + c_1 delta(h_sigma) - c_1 - c_mu sum_j w_j) C
+               + c_1 p_c p_c^T + c_mu sum_i w_i' y_i y_i^T                                     (eqs. 46, 47)
+
+C^(1/2) is symmetric, so C^(-1/2) y_w = sum_i w_i z_i. The rank-mu sum is divided into blocks of rows, each computed by
+one rank; C^(1/2) is computed on rank 0, and not in every generation, because it changes slowly.
 """
 
 from __future__ import annotations
@@ -10,15 +20,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
 
 from hpc_es.algorithms.common import covariance, distribution, stopping
-from hpc_es.algorithms.common.covariance import Constants, Transformed
+from hpc_es.algorithms.common.covariance import BlockSampler, expected_length
 from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
-from hpc_es.algorithms.common.gradient import norm
+from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import sample_weights
 from hpc_es.config.options import option, options
 from hpc_es.core.data import Arrays, Chunk, Float64, Rows, State
@@ -33,110 +43,161 @@ class Options(distribution.Options):
     """`algorithm:` with `kind: cma_es`."""
 
     kind: Literal["cma_es"] = option("name of the algorithm", "cma_es")
-    active: bool = option("bad samples make the covariance smaller where they lie", True)
+    active: bool = option("active update: bad samples, with negative weights, reduce the covariance", True)
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Strategy parameters of the tutorial (table 1)."""
+
+    n: int  # number of parameters
+    mu: int  # number of samples with a positive weight
+    weights: Float64  # float64[population], best first; negative or 0 after the first mu
+    mu_eff: float
+    c_sigma: float
+    d_sigma: float
+    c_c: float
+    c_1: float
+    c_mu: float
+    chi_n: float  # E|N(0, I)|
+
+    @property
+    def root_interval(self) -> int:
+        """Generations between two computations of C^(1/2), as in pycma."""
+        return math.ceil(1 / (10 * self.n * (self.c_1 + self.c_mu)))
+
+
+@lru_cache(maxsize=64)
+def constants(n: int, population: int, active: bool) -> Constants:
+    """Return the constants for n parameters; no weight is negative unless `active`."""
+    raw = math.log((population + 1) / 2) - np.log(np.arange(1, population + 1))  # eq. 49
+    mu = population // 2
+    good, bad = raw[:mu], raw[mu:]
+    mu_eff, mu_eff_bad = (float(part.sum() ** 2 / np.square(part).sum()) if part.any() else 0.0 for part in (good, bad))
+    c_sigma = (mu_eff + 2) / (n + mu_eff + 5)  # eq. 55
+    d_sigma = 1 + 2 * max(0.0, math.sqrt((mu_eff - 1) / (n + 1)) - 1) + c_sigma
+    c_c = (4 + mu_eff / n) / (n + 4 + 2 * mu_eff / n)  # eq. 56
+    c_1 = 2 / ((n + 1.3) ** 2 + mu_eff) * min(1.0, population / 6)  # eq. 57, reduced for tiny populations as in pycma
+    c_mu = min(1 - c_1, 2 * (0.25 + mu_eff + 1 / mu_eff - 2) / ((n + 2) ** 2 + mu_eff))  # eq. 58
+    limits = (1 + c_1 / c_mu, 1 + 2 * mu_eff_bad / (mu_eff + 2), (1 - c_1 - c_mu) / (n * c_mu))  # eqs. 50 to 52
+    sum_of_bad = min(limits) if active else 0.0
+    negative = bad * (sum_of_bad / -bad.sum()) if bad.any() else bad
+    weights = np.concatenate([good / good.sum(), negative])  # eq. 53
+    return Constants(n, mu, weights, mu_eff, c_sigma, d_sigma, c_c, c_1, c_mu, expected_length(n))
 
 
 @dataclass(frozen=True)
 class CMAES(DistributionStrategy):
-    """The strategy.
+    """CMA-ES.
 
     State, shared:
         sigma: float64[]; step size
-        root: float64[params, params]; C^(1/2), the symmetric root of the covariance
+        root: float64[params, params]; C^(1/2), the symmetric square root of the covariance
     State, master:
         covariance: float64[params, params]; C, without sigma
-        axes: float64[params, params]; eigenvectors of C, one a column, when the root was last computed
-        axis_lengths: float64[params]; roots of the eigenvalues of C at that time
-        sigma_path: float64[params]; p_sigma, the path of the step size
-        covariance_path: float64[params]; p_c, the path of the covariance
+        axes: float64[params, params]; eigenvectors of C as columns, when the root was last computed
+        axis_lengths: float64[params]; square roots of the eigenvalues of C at that time, ascending
+        sigma_path: float64[params]; p_sigma, evolution path of the step size
+        covariance_path: float64[params]; p_c, evolution path of the covariance
         root_age: int64[]; `age` at that time
     """
 
     options: Options
 
     def constants(self, state: State) -> Constants:
-        """Return the constants of this search."""
-        return covariance.constants(self.problem.size, self.population(state), self.options.active)
+        """Return the constants of the current search."""
+        return constants(self.problem.size, self.population(state), self.options.active)
 
-    def initial_distribution(self, step: float, ratios: Float64) -> tuple[Arrays, Arrays]:
-        """Return a covariance along the coordinates."""
+    def initial_distribution(self, sigma: float, ratios: Float64) -> tuple[Arrays, Arrays]:
+        """Return a diagonal covariance and paths of 0."""
         zeros = np.zeros(len(ratios))
-        return {"sigma": np.array(step), "root": np.diag(ratios)}, {
-            **{"covariance": np.diag(np.square(ratios)), "axes": np.eye(len(ratios)), "axis_lengths": ratios},
-            **{"sigma_path": zeros, "covariance_path": zeros, "root_age": np.array(0)},
+        shared = {"sigma": np.array(sigma), "root": np.diag(ratios)}
+        master = {
+            "covariance": np.diag(np.square(ratios)),
+            "axes": np.eye(len(ratios)),
+            "axis_lengths": ratios,
+            "sigma_path": zeros,
+            "covariance_path": zeros,
+            "root_age": np.array(0),
         }
+        return shared, master
 
     @cached_property
-    def _samples(self) -> Transformed:
-        return Transformed(self.noise, self.problem.size)
+    def _sampler(self) -> BlockSampler:
+        return BlockSampler(self.noise, self.problem.size)
 
     def candidates(self, state: State, chunk: Chunk) -> Population:
-        """Return m + sigma C^(1/2) z."""
-        jobs, theta, root = chunk.job_numbers, state.theta, state.shared["root"]
-        steps = self._samples.steps(state.generation, self.population(state), jobs, root)
-        return Explicit(self.problem.layout, (theta + state.shared["sigma"] * steps).astype(theta.dtype, copy=False))
+        """Return x = m + sigma C^(1/2) z (eqs. 38 to 40)."""
+        m, sigma, root = state.theta, state.shared["sigma"], state.shared["root"]
+        y = self._sampler.y(state.generation, self.population(state), chunk.job_numbers, root)
+        return Explicit(self.problem.layout, (m + sigma * y).astype(m.dtype, copy=False))
 
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Float64:
-        """Return the weights of the samples, float64[samples]."""
+        """Return the weight w_i of each sample by its rank, float64[samples]."""
         return sample_weights(self.constants(state).weights, fitness, share_ties=False)
 
     def blocks(self, state: State) -> int:
-        """Return the blocks of rows of the covariance."""
+        """Return the number of blocks of rows of the covariance."""
         return covariance.blocks(self.population(state), self.problem.size)
 
     def partial_update(self, state: State, prepared: Ranked, block: int) -> Arrays:
-        """Return a block of rows of c_mu sum w y y^T; bad samples as if each y had its expected length (eq. 46)."""
+        """Return a block of rows of c_mu sum_i w_i' y_i y_i^T, float64[rows, params]."""
         if prepared.reason:
             return {}
-        z, y = self._samples.both(state.generation, self.population(state), state.shared["root"])
-        squares = np.maximum(np.square(z).sum(axis=1), 1e-300)
-        weights = np.where(prepared.weights < 0, prepared.weights * self.problem.size / squares, prepared.weights)
-        return {"rows": covariance.rows_of_sum(self.constants(state).c_mu * weights, y, block)}
+        z, y = self._sampler.z_and_y(state.generation, self.population(state), state.shared["root"])
+        squared_lengths = np.maximum(np.square(z).sum(axis=1), 1e-300)
+        w = np.where(
+            prepared.weights < 0, prepared.weights * self.problem.size / squared_lengths, prepared.weights
+        )  # eq. 46
+        return {"rows": covariance.rows_of_sum(self.constants(state).c_mu * w, y, block)}
 
     def update(self, state: State, weights: Float64, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
-        """Return the distribution after the equations of the tutorial, in its order and names."""
-        c, n, old = self.constants(state), self.problem.size, state.master
-        step, age = float(state.shared["sigma"]), int(old["age"])
-        z, y = self._samples.both(state.generation, len(weights), state.shared["root"])
-        good = np.maximum(weights, 0.0)
-        z_w, y_w = good @ z, good @ y
-        theta = (state.theta + step * y_w).astype(state.theta.dtype, copy=False)  # eq. 42
-        p_s = (1 - c.c_s) * old["sigma_path"] + math.sqrt(c.c_s * (2 - c.c_s) * c.mueff) * z_w  # eq. 43
-        length, faded = norm(p_s), math.sqrt(1 - (1 - c.c_s) ** (2 * (age + 1)))
-        h = float(length / faded < (1.4 + 2 / (n + 1)) * c.chi)
-        p_c = (1 - c.c_c) * old["covariance_path"] + h * math.sqrt(c.c_c * (2 - c.c_c) * c.mueff) * y_w  # eq. 45
-        kept = 1 + c.c_1 * (1 - h) * c.c_c * (2 - c.c_c) - c.c_1 - c.c_mu * float(c.weights.sum())
-        matrix = covariance.updated(old["covariance"], kept, p_c, c.c_1, [block["rows"] for block in blocks])  # eq. 47
-        step *= math.exp(min(1.0, c.c_s / c.d_s * (length / c.chi - 1)))  # eq. 44
-        shared = {"theta": theta, "sigma": np.array(step)}
-        master = {"covariance": matrix, "sigma_path": p_s, "covariance_path": p_c}
-        if age + 1 - int(old["root_age"]) >= c.stale:
-            shared["root"], lengths, axes = covariance.root_of(matrix)
-            master |= {"axis_lengths": lengths, "axes": axes, "root_age": np.array(age + 1)}
+        """Return mean, step size, paths and covariance after a generation."""
+        c, m, old = self.constants(state), state.theta, state.master
+        sigma, age = float(state.shared["sigma"]), int(old["age"]) + 1
+        z, y = self._sampler.z_and_y(state.generation, len(weights), state.shared["root"])
+        positive = np.maximum(weights, 0.0)
+        z_w, y_w = positive @ z, positive @ y  # eq. 41
+        m = (m + sigma * y_w).astype(m.dtype, copy=False)  # eq. 42
+        p_sigma = (1 - c.c_sigma) * old["sigma_path"] + math.sqrt(
+            c.c_sigma * (2 - c.c_sigma) * c.mu_eff
+        ) * z_w  # eq. 43
+        length, bias = norm(p_sigma), math.sqrt(1 - (1 - c.c_sigma) ** (2 * age))
+        h_sigma = float(length / bias < (1.4 + 2 / (c.n + 1)) * c.chi_n)
+        p_c = (1 - c.c_c) * old["covariance_path"] + h_sigma * math.sqrt(c.c_c * (2 - c.c_c) * c.mu_eff) * y_w  # eq. 45
+        decay = 1 + c.c_1 * (1 - h_sigma) * c.c_c * (2 - c.c_c) - c.c_1 - c.c_mu * float(c.weights.sum())
+        C = covariance.updated(old["covariance"], decay, p_c, c.c_1, [block["rows"] for block in blocks])  # eq. 47
+        sigma *= math.exp(min(1.0, c.c_sigma / c.d_sigma * (length / c.chi_n - 1)))  # eq. 44, bounded as in pycma
+        shared = {"theta": m, "sigma": np.array(sigma)}
+        master = {"covariance": C, "sigma_path": p_sigma, "covariance_path": p_c}
+        if age - int(old["root_age"]) >= c.root_interval:
+            shared["root"], lengths, axes = covariance.root_of(C)
+            master |= {"axis_lengths": lengths, "axes": axes, "root_age": np.array(age)}
         return shared, master
 
     def view(self, state: State) -> stopping.View:
-        """Return what the criteria look at."""
-        master, step = state.master, float(state.shared["sigma"])
-        deviations = step * np.sqrt(master["covariance"].diagonal())
+        """Return the quantities that the stopping criteria test."""
+        master, sigma = state.master, float(state.shared["sigma"])
+        deviations = sigma * np.sqrt(master["covariance"].diagonal())
         axes = master["axis_lengths"], master["axes"]
-        path = step * master["covariance_path"]
-        return stopping.View(state.theta, self.first_sigma(state), step, deviations, path, axes)
+        return stopping.View(
+            state.theta, self.first_sigma(state), sigma, deviations, sigma * master["covariance_path"], axes
+        )
 
     def metrics(self, state: State) -> Mapping[str, float]:
-        """Return the step size, the form of the covariance, and how long the path is to its expected length."""
+        """Return the step size, the axis ratio and the condition of C, and |p_sigma| / chi_n."""
         lengths = state.master["axis_lengths"]
         ratio = float(lengths.max() / lengths.min())
         return {
             "sigma": float(state.shared["sigma"]),
             "axis_ratio": ratio,
             "condition_number": ratio**2,
-            "path_length": norm(state.master["sigma_path"]) / self.constants(state).chi,
+            "path_length": norm(state.master["sigma_path"]) / self.constants(state).chi_n,
         }
 
 
 def misfits(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
-    """Yield why this problem does not fit: (key, text)."""
+    """Yield reasons why the problem does not fit the options: (key, text)."""
     yield from covariance.too_large("cma_es", problem.size)
 
 

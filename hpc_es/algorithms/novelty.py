@@ -29,7 +29,7 @@ import numpy as np
 from annotated_types import Ge
 
 from hpc_es.algorithms.common import optimizers
-from hpc_es.algorithms.common.gradient import norm
+from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import centered_ranks
 from hpc_es.algorithms.common.strategy import PairedStrategy, Weights
 from hpc_es.config.options import Count, NonNegative, Positive, Probability, option, options

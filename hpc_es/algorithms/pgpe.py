@@ -1,14 +1,14 @@
-"""PGPE with symmetric sampling (Sehnke et al. 2010), followed by ClipUp (Toklu et al. 2020, arXiv:2008.02387).
+"""PGPE with symmetric sampling (Sehnke et al. 2010), optimised by ClipUp (Toklu et al. 2020, arXiv:2008.02387).
 
-A pair is x = mu +- s z, with a standard deviation s for each parameter. Over the P pairs of a generation, with the
-fitness F+ and F- of both halves and its mean b,
+A pair is x = mu +- s z with z from N(0, I) and a standard deviation s for each parameter. With the fitness F+_i and
+F-_i of both candidates of P pairs, and the mean fitness b,
 
     grad_mu = s / P * sum_i (F+_i - F-_i) / 2 * z_i
     grad_s  = s / P * sum_i ((F+_i + F-_i) / 2 - b) * (z_i^2 - 1)
 
-The optimizer follows grad_mu; s changes by its learning rate times grad_s, and by no more than a share of itself. Both
-sums are cut into blocks of parameters, each over all pairs in their order by one rank. As the weights of the second sum
-to 0, so does their part of the -1.
+The optimizer follows grad_mu. The standard deviations follow grad_s with a learning rate and a maximum relative change.
+Both sums are divided into blocks of parameters; one rank sums a block over all pairs in order. The weights of the
+second sum add up to 0, so that its -1 has no effect.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from hpc_es.core.interfaces import Needs
 from hpc_es.core.population import Population
 
 NEEDS = Needs(searches="vectors", noise=True, presets={"noise.kind": "counter"})
-SPEEDS = 15  # of ClipUp that the first radius is, as its authors have it for Walker2d and LunarLander
+RADIUS_IN_SPEEDS = 15  # initial radius divided by ClipUp's maximum speed, as in the paper for Walker2d and LunarLander
 
 
 @options
 class Optimizer(optimizers.Options):
     """`algorithm.optimizer:` of PGPE."""
 
-    kind: optimizers.Kind = option("none: theta moves by learning_rate times the gradient", "clipup")
-    learning_rate: Positive | None = option(  # type: ignore[assignment]  # `PGPE.optimizer` has a number
-        "step size; null: half of ClipUp's max_speed, and 0.01 of the others", None
+    kind: optimizers.Kind = option("optimizer; none: theta changes by learning_rate times the gradient", "clipup")
+    learning_rate: Positive | None = option(  # type: ignore[assignment]  # `PGPE.optimizer` replaces None by a number
+        "learning rate; null: half of ClipUp's max_speed, 0.01 for other optimizers", None
     )
     max_speed: Positive | None = option(
-        "length of ClipUp's longest step; null: twice the learning rate, or a fifteenth of the first radius", None
+        "maximum norm of a ClipUp step; null: twice the learning rate, or a fifteenth of the initial radius", None
     )
 
 
@@ -53,25 +53,30 @@ class Options:
     """`algorithm:` with `kind: pgpe`."""
 
     kind: Literal["pgpe"] = option("name of the algorithm", "pgpe")
-    population_size: Count | None = option("jobs a round, two a pair; null: twice 4 + 3 ln(parameters)", None)
-    min_timesteps_per_generation: Natural = option("further rounds are added until a generation has as many", 0)
-    max_population_size: Count | None = option("jobs of a generation, of all rounds; null: any", None)
-    sigma: Positive | None = option("standard deviation to begin with; null: from the radius", None)
+    population_size: Count | None = option(
+        "evaluations per round, two per pair; null: twice 4 + 3 ln(parameters)", None
+    )
+    min_timesteps_per_generation: Natural = option(
+        "minimum timesteps per generation: rounds are added until it is reached; 0: one round", 0
+    )
+    max_population_size: Count | None = option("maximum evaluations per generation; null: unlimited", None)
+    sigma: Positive | None = option("initial standard deviation; null: from the radius", None)
     radius: Positive | None = option(
-        "length of all standard deviations to begin with, sigma times the root of the parameters; null: 15 times "
-        "max_speed, and without that sigma is 0.3 of the range between the bounds, or 0.3; of a policy 0.1",
+        "norm of the vector of initial standard deviations, sigma times the square root of the number of parameters; "
+        "null: 15 times max_speed; if that is null too, sigma is 0.3 of the range between the bounds, or 0.3; for "
+        "policies 0.1",
         None,
     )
-    sigma_learning_rate: NonNegative = option("of the standard deviations; 0: they stay", 0.1)
-    sigma_max_change: Fraction = option("largest share by which a standard deviation changes in a generation", 0.2)
-    sigma_min: Positive = option("smallest standard deviation", 1e-10)
+    sigma_learning_rate: NonNegative = option("learning rate of the standard deviations; 0: constant", 0.1)
+    sigma_max_change: Fraction = option("maximum relative change of a standard deviation per generation", 0.2)
+    sigma_min: Positive = option("minimum standard deviation", 1e-10)
     fitness_shaping: Literal["centered_rank", "none"] = option(
-        "what a return is turned into: its centred rank, itself", "centered_rank"
+        "transformation of the returns: centred ranks, or none", "centered_rank"
     )
-    optimizer: Optimizer = option("how theta follows the gradient", default_factory=Optimizer)
+    optimizer: Optimizer = option("optimizer of theta", default_factory=Optimizer)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Mistakes that no single field shows: (key, text)."""
+        """Yield mistakes that involve several options: (key, text)."""
         for name in ("population_size", "max_population_size"):
             jobs = getattr(self, name)
             if jobs is not None and jobs % 2:
@@ -85,20 +90,20 @@ class Options:
             yield "sigma", f"is {self.sigma:g}: expected at least sigma_min, {self.sigma_min:g}"
 
     def warnings(self) -> Iterator[tuple[str, str]]:
-        """Yield what has no effect: (key, text)."""
+        """Yield options without effect: (key, text)."""
         if not self.min_timesteps_per_generation and self.population_size is not None:
             yield from unused(self, ("max_population_size",), "min_timesteps_per_generation is 0: one round is enough")
         if not self.sigma_learning_rate or not self.sigma_max_change:
-            yield from unused(self, ("sigma_min",), "the standard deviations stay as they are")
+            yield from unused(self, ("sigma_min",), "the standard deviations are constant")
 
 
 @dataclass(frozen=True)
 class PGPE(PairedStrategy):
-    """The strategy.
+    """PGPE.
 
     State, shared:
         theta: dtype[params]; mu, the mean
-        deviations: dtype[params]; s, the standard deviation of each parameter
+        deviations: dtype[params]; s, standard deviation of each parameter
     State, master:
         those of `hpc_es.algorithms.common.optimizers.initial_slots`
     """
@@ -109,35 +114,35 @@ class PGPE(PairedStrategy):
 
     @cached_property
     def first_deviations(self) -> Float64:
-        """The standard deviations to begin with, float64[size]."""
-        given, speed = self.options, _given_speed(self.options.optimizer)
-        radius = given.radius or (SPEEDS * speed if speed else None)
-        sigma = given.sigma or (radius / math.sqrt(self.problem.size) if radius else None)
+        """The initial standard deviations, float64[size]."""
+        options, max_speed = self.options, _configured_speed(self.options.optimizer)
+        radius = options.radius or (RADIUS_IN_SPEEDS * max_speed if max_speed else None)
+        sigma = options.sigma or (radius / math.sqrt(self.problem.size) if radius else None)
         step, ratios = first_deviations(sigma, self.problem)
-        return np.maximum(step * ratios, given.sigma_min)
+        return np.maximum(step * ratios, options.sigma_min)
 
     @cached_property
     def optimizer(self) -> optimizers.Options:
-        """The optimizer, with what the config leaves open."""
-        given = self.options.optimizer
-        if given.kind != "clipup":
-            return replace(given, learning_rate=given.learning_rate or optimizers.Options.learning_rate)
-        speed = _given_speed(given) or norm(self.first_deviations) / SPEEDS
-        return replace(given, max_speed=speed, learning_rate=given.learning_rate or speed / 2)
+        """The optimizer's options, with the defaults that depend on other options filled in."""
+        options = self.options.optimizer
+        if options.kind != "clipup":
+            return replace(options, learning_rate=options.learning_rate or optimizers.Options.learning_rate)
+        max_speed = _configured_speed(options) or norm(self.first_deviations) / RADIUS_IN_SPEEDS
+        return replace(options, max_speed=max_speed, learning_rate=options.learning_rate or max_speed / 2)
 
     def population(self, state: State) -> int:
-        """Return the jobs of a round, an even number."""
+        """Return the number of jobs per round, which is even."""
         return self.options.population_size or 2 * default_population(self.problem.size)
 
     def initial(self) -> State:
-        """Return theta from the problem, the first standard deviations, and empty optimizer slots."""
+        """Return the problem's initial theta, the initial standard deviations and the optimizer's initial slots."""
         theta = self.first_theta()
         deviations = self.first_deviations.astype(theta.dtype)
         slots = optimizers.initial_slots(self.optimizer, len(theta), theta.dtype)
         return State(0, {"theta": theta, "deviations": deviations}, slots)
 
     def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
-        """Return rounds of `population_size` jobs until there are enough timesteps, or the most jobs."""
+        """Return rounds of `population_size` jobs until the generation has enough timesteps or jobs."""
         least, most = self.options.min_timesteps_per_generation, self.options.max_population_size
         return round_of_jobs(round, rows, self.population(state), least, most, chunk_size=self.chunk_size)
 
@@ -146,50 +151,46 @@ class PGPE(PairedStrategy):
         return self.perturbed(state, chunk, 1.0, state.shared["deviations"])
 
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Weights:
-        """Return the weights of z and of its square."""
+        """Return (F+ - F-) / 2, the weights of z, and (F+ + F-) / 2 - b, those of z^2, float64[2, pairs]."""
         utilities = shaped(self.options.fitness_shaping, fitness, fitness)
         values = np.stack([self.pairs.differences(utilities) / 2, utilities.mean(axis=1) - utilities.mean()])
         return Weights(values, nothing_to_learn(fitness.ravel(), 1))
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
-        """Take an optimizer step, and change the standard deviations."""
+        """Take an optimizer step along grad_mu, and change the standard deviations along grad_s."""
         prepared: Weights = results.prepared
-        theta, old, number = state.theta, state.shared["deviations"], state.theta.dtype.type
+        mu, s, scalar = state.theta, state.shared["deviations"], state.theta.dtype.type
         if prepared.reason:
-            nothing = np.zeros_like(theta)
-            metrics = _metrics(theta, nothing, nothing, old, True)
-            return replace(state, generation=state.generation + 1), metrics
-        sums, squares = self.summed(results)
-        ascent, growth = (old * each / number(prepared.count // 2) for each in (sums, squares))
-        slots, step = optimizers.step(self.optimizer, state.master, -ascent)
-        shared = {"theta": theta + step, "deviations": self._changed(old, growth)}
-        metrics = _metrics(theta, step, ascent, shared["deviations"], False)
-        return State(state.generation + 1, shared, slots), metrics
-
-    def _changed(self, deviations: Array, gradient: Array) -> Array:
-        given, number = self.options, deviations.dtype.type
-        lower, upper = (number(1 + sign * given.sigma_max_change) for sign in (-1, 1))
-        changed = deviations + number(given.sigma_learning_rate) * gradient
-        kept: Array = np.clip(changed, lower * deviations, upper * deviations)
-        return kept.clip(number(given.sigma_min))
+            zeros = np.zeros_like(mu)
+            return replace(state, generation=state.generation + 1), _metrics(mu, zeros, zeros, s, skipped=True)
+        sum_z, sum_z2 = self.summed(results)
+        pairs = scalar(prepared.count // 2)
+        grad_mu, grad_s = s * sum_z / pairs, s * sum_z2 / pairs
+        slots, step = optimizers.step(self.optimizer, state.master, -grad_mu)
+        max_change = self.options.sigma_max_change
+        new_s = s + scalar(self.options.sigma_learning_rate) * grad_s
+        new_s = np.clip(new_s, scalar(1 - max_change) * s, scalar(1 + max_change) * s)
+        new_s = new_s.clip(scalar(self.options.sigma_min))
+        metrics = _metrics(mu, step, grad_mu, new_s, skipped=False)
+        return State(state.generation + 1, {"theta": mu + step, "deviations": new_s}, slots), metrics
 
 
-def _given_speed(given: Optimizer) -> float | None:
-    """Return the speed that a config gives ClipUp, itself or by the learning rate, where it does."""
-    if given.kind != "clipup":
+def _configured_speed(options: Optimizer) -> float | None:
+    """Return ClipUp's maximum speed if the config sets it, directly or by the learning rate."""
+    if options.kind != "clipup":
         return None
-    return given.max_speed or (2 * given.learning_rate if given.learning_rate else None)
+    return options.max_speed or (2 * options.learning_rate if options.learning_rate else None)
 
 
-def _metrics(theta: Array, step: Array, ascent: Array, deviations: Array, skipped: bool) -> Mapping[str, float]:
-    """Return the metrics; `sigma` is the geometric mean of the deviations."""
+def _metrics(mu: Array, step: Array, gradient: Array, s: Array, skipped: bool) -> Mapping[str, float]:
+    """Return the metrics; `sigma` is the geometric mean of the standard deviations."""
     return {
-        "gradient_norm": norm(ascent),
-        "update_ratio": norm(step) / max(norm(theta), 1e-12),
-        "theta_norm": norm(theta + step),
-        "sigma": float(np.exp(np.log(deviations, dtype=np.float64).mean())),
-        "sigma_min": float(deviations.min()),
-        "sigma_max": float(deviations.max()),
+        "gradient_norm": norm(gradient),
+        "update_ratio": norm(step) / max(norm(mu), 1e-12),
+        "theta_norm": norm(mu + step),
+        "sigma": float(np.exp(np.log(s, dtype=np.float64).mean())),
+        "sigma_min": float(s.min()),
+        "sigma_max": float(s.max()),
         "skipped_update": float(skipped),
     }
 

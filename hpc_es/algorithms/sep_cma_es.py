@@ -1,7 +1,15 @@
 """sep-CMA-ES: CMA-ES with a diagonal covariance, for up to millions of parameters (Ros & Hansen 2008, PPSN).
 
-A sample is x = m + sigma d z, coordinate by coordinate. All that the update needs are sums of w z and w z^2 in blocks
-of parameters, each over all samples in their order by one rank.
+A sample is x = m + sigma d z with z from N(0, I) and a factor d for each coordinate, where d^2 is the diagonal of C.
+The update is that of `cma_es.py` for the diagonal, with z_w = sum_i w_i z_i and y_w = d z_w:
+
+    m       <- m + sigma y_w
+    p_sigma <- (1 - c_sigma) p_sigma + sqrt(c_sigma (2 - c_sigma) mu_eff) z_w
+    p_c     <- (1 - c_c) p_c + h_sigma sqrt(c_c (2 - c_c) mu_eff) y_w
+    d^2     <- (1 + c_1 delta(h_sigma) - c_1 - c_mu) d^2 + c_1 p_c^2 + c_mu d^2 sum_i w_i z_i^2
+    sigma   <- sigma exp(c_sigma / d_sigma (|p_sigma| / chi_n - 1))
+
+Both sums are divided into blocks of parameters; one rank sums a block over all samples in order.
 """
 
 from __future__ import annotations
@@ -17,10 +25,10 @@ import numpy as np
 from hpc_es.algorithms.common import distribution, stopping
 from hpc_es.algorithms.common.covariance import expected_length
 from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
-from hpc_es.algorithms.common.gradient import norm
+from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import sample_weights
 from hpc_es.config.options import option, options
-from hpc_es.core.data import Array, Arrays, Chunk, Float64, Rows, State
+from hpc_es.core.data import Arrays, Chunk, Float64, Rows, State
 from hpc_es.core.interfaces import Needs
 from hpc_es.core.population import Population
 
@@ -36,53 +44,57 @@ class Options(distribution.Options):
 
 @dataclass(frozen=True)
 class Constants:
-    """How fast each part of the distribution learns."""
+    """Strategy parameters, named as in the CMA-ES tutorial."""
 
-    mu: int
-    weights: Float64  # float64[population], the best first; they sum to 1
-    mueff: float
-    c_s: float
-    d_s: float
+    mu: int  # number of samples with a positive weight
+    weights: Float64  # float64[population], best first; they sum to 1
+    mu_eff: float
+    c_sigma: float
+    d_sigma: float
     c_c: float
     c_1: float
     c_mu: float
-    chi: float
+    chi_n: float  # E|N(0, I)|
 
 
 @lru_cache(maxsize=64)
-def constants(size: int, population: int) -> Constants:
-    """Return the constants of the paper, table 1."""
+def constants(n: int, population: int) -> Constants:
+    """Return the constants of the paper (table 1) for n parameters; c_cov is divided into c_1 and c_mu."""
     mu = population // 2
     raw = np.maximum(0.0, math.log(mu + 1) - np.log(np.arange(1, population + 1)))
     weights = raw / raw.sum()
-    mueff = float(1 / np.square(weights).sum())
-    c_s = (mueff + 2) / (size + mueff + 3)
-    d_s = 1 + 2 * max(0.0, math.sqrt((mueff - 1) / (size + 1)) - 1) + c_s
-    c_cov = 2 / (mueff * (size + math.sqrt(2)) ** 2)
-    c_cov += (1 - 1 / mueff) * min(1.0, (2 * mueff - 1) / ((size + 2) ** 2 + mueff))
-    c_cov = min(1.0, c_cov * (size + 2) / 3)
-    c_1 = c_cov / mueff
-    return Constants(mu, weights, mueff, c_s, d_s, 4 / (size + 4), c_1, c_cov - c_1, expected_length(size))
+    mu_eff = float(1 / np.square(weights).sum())
+    c_sigma = (mu_eff + 2) / (n + mu_eff + 3)
+    d_sigma = 1 + 2 * max(0.0, math.sqrt((mu_eff - 1) / (n + 1)) - 1) + c_sigma
+    c_cov = 2 / (mu_eff * (n + math.sqrt(2)) ** 2)
+    c_cov += (1 - 1 / mu_eff) * min(1.0, (2 * mu_eff - 1) / ((n + 2) ** 2 + mu_eff))
+    c_cov = min(1.0, c_cov * (n + 2) / 3)  # faster than in CMA-ES: only the diagonal is learned
+    c_1 = c_cov / mu_eff
+    return Constants(mu, weights, mu_eff, c_sigma, d_sigma, 4 / (n + 4), c_1, c_cov - c_1, expected_length(n))
 
 
 @dataclass(frozen=True)
 class SepCMAES(DistributionStrategy):
-    """The strategy.
+    """sep-CMA-ES.
 
     State, shared:
         sigma: float64[]; step size
-        deviations: dtype[params]; d, the roots of the diagonal of C
+        deviations: dtype[params]; d, square roots of the diagonal of C
     State, master:
-        sigma_path: dtype[params]; p_sigma, the path of the step size
-        covariance_path: dtype[params]; p_c, the path of the covariance
+        sigma_path: dtype[params]; p_sigma, evolution path of the step size
+        covariance_path: dtype[params]; p_c, evolution path of the covariance
     """
 
     options: Options
 
-    def initial_distribution(self, step: float, ratios: Float64) -> tuple[Arrays, Arrays]:
-        """Return these deviations, and no paths."""
+    def constants(self, state: State) -> Constants:
+        """Return the constants of the current search."""
+        return constants(self.problem.size, self.population(state))
+
+    def initial_distribution(self, sigma: float, ratios: Float64) -> tuple[Arrays, Arrays]:
+        """Return the initial standard deviations and paths of 0."""
         zeros = np.zeros(len(ratios), self.problem.dtype)
-        shared = {"sigma": np.array(step), "deviations": ratios.astype(self.problem.dtype)}
+        shared = {"sigma": np.array(sigma), "deviations": ratios.astype(self.problem.dtype)}
         return shared, {"sigma_path": zeros, "covariance_path": zeros}
 
     def candidates(self, state: State, chunk: Chunk) -> Population:
@@ -90,42 +102,43 @@ class SepCMAES(DistributionStrategy):
         deviations = state.shared["deviations"] * self.problem.dtype.type(state.shared["sigma"])
         return self.perturbed(state, chunk, 1.0, deviations)
 
-    def weights(self, state: State, rows: Rows, fitness: Float64) -> Array:
-        """Return the weights of z and of its square, float64[2, samples]."""
-        weights = constants(self.problem.size, self.population(state)).weights
-        return np.tile(sample_weights(weights, fitness, share_ties=False), (2, 1))
+    def weights(self, state: State, rows: Rows, fitness: Float64) -> Float64:
+        """Return the weight of each sample, once for z and once for z^2, float64[2, samples]."""
+        return np.tile(sample_weights(self.constants(state).weights, fitness, share_ties=False), (2, 1))
 
     def partial_update(self, state: State, prepared: Ranked, block: int) -> Arrays:
-        """Return the sums of w z and of w z^2 over a block of parameters."""
+        """Return sum_i w_i z_i and sum_i w_i z_i^2 over a block of parameters, dtype[2, block]."""
         return {} if prepared.reason else {"sums": self.weighted_sums(state, prepared.weights, (1, 2), block)}
 
-    def update(self, state: State, weights: Array, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
-        """Return the distribution after the equations of the paper."""
-        z_w, squares = np.concatenate([block["sums"] for block in blocks], axis=1)
-        old, number, deviations = state.master, self.problem.dtype.type, state.shared["deviations"]
-        c, step = constants(len(z_w), self.population(state)), float(state.shared["sigma"])
-        y_w = deviations * z_w
-        p_s = number(1 - c.c_s) * old["sigma_path"] + number(math.sqrt(c.c_s * (2 - c.c_s) * c.mueff)) * z_w
-        length, faded = norm(p_s), math.sqrt(1 - (1 - c.c_s) ** (2 * (int(old["age"]) + 1)))
-        h = float(length / faded < (1.4 + 2 / (len(z_w) + 1)) * c.chi)
-        p_c = number(1 - c.c_c) * old["covariance_path"] + number(h * math.sqrt(c.c_c * (2 - c.c_c) * c.mueff)) * y_w
-        kept = 1 - c.c_1 - c.c_mu + c.c_1 * (1 - h) * c.c_c * (2 - c.c_c)
-        variances = np.square(deviations) * (number(kept) + number(c.c_mu) * squares) + number(c.c_1) * np.square(p_c)
+    def update(self, state: State, weights: Float64, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
+        """Return mean, step size, paths and standard deviations after a generation."""
+        z_w, sum_z2 = np.concatenate([block["sums"] for block in blocks], axis=1)
+        c, old, n, scalar = self.constants(state), state.master, self.problem.size, self.problem.dtype.type
+        d, sigma = state.shared["deviations"], float(state.shared["sigma"])
+        y_w = d * z_w
+        p_sigma = scalar(1 - c.c_sigma) * old["sigma_path"]
+        p_sigma = p_sigma + scalar(math.sqrt(c.c_sigma * (2 - c.c_sigma) * c.mu_eff)) * z_w
+        length, bias = norm(p_sigma), math.sqrt(1 - (1 - c.c_sigma) ** (2 * (int(old["age"]) + 1)))
+        h_sigma = float(length / bias < (1.4 + 2 / (n + 1)) * c.chi_n)
+        p_c = scalar(1 - c.c_c) * old["covariance_path"]
+        p_c = p_c + scalar(h_sigma * math.sqrt(c.c_c * (2 - c.c_c) * c.mu_eff)) * y_w
+        decay = 1 - c.c_1 - c.c_mu + c.c_1 * (1 - h_sigma) * c.c_c * (2 - c.c_c)
+        variances = np.square(d) * (scalar(decay) + scalar(c.c_mu) * sum_z2) + scalar(c.c_1) * np.square(p_c)
         shared = {
-            "theta": state.theta + number(step) * y_w,
-            "sigma": np.array(step * math.exp(min(1.0, c.c_s / c.d_s * (length / c.chi - 1)))),
+            "theta": state.theta + scalar(sigma) * y_w,
+            "sigma": np.array(sigma * math.exp(min(1.0, c.c_sigma / c.d_sigma * (length / c.chi_n - 1)))),
             "deviations": np.sqrt(variances),
         }
-        return shared, {"sigma_path": p_s, "covariance_path": p_c}
+        return shared, {"sigma_path": p_sigma, "covariance_path": p_c}
 
     def view(self, state: State) -> stopping.View:
-        """Return what the criteria look at."""
-        step = float(state.shared["sigma"])
-        deviations, path = step * state.shared["deviations"], step * state.master["covariance_path"]
-        return stopping.View(state.theta, self.first_sigma(state), step, deviations, path)
+        """Return the quantities that the stopping criteria test."""
+        sigma = float(state.shared["sigma"])
+        deviations, path = sigma * state.shared["deviations"], sigma * state.master["covariance_path"]
+        return stopping.View(state.theta, self.first_sigma(state), sigma, deviations, path)
 
     def metrics(self, state: State) -> Mapping[str, float]:
-        """Return the step size, the form of the covariance, and how long the path is to its expected length."""
+        """Return the step size, the axis ratio of C, and |p_sigma| / chi_n."""
         deviations = state.shared["deviations"]
         return {
             "sigma": float(state.shared["sigma"]),

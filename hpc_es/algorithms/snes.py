@@ -1,12 +1,13 @@
 """SNES, separable natural evolution strategies, for up to millions of parameters (Wierstra et al. 2014, JMLR 15).
 
-A sample is x = m + sigma z with a sigma for each coordinate. With the utilities u of the samples' ranks
+A sample is x = m + sigma z with z from N(0, I) and a standard deviation sigma for each coordinate. With the utility u_i
+of each sample's rank (algorithm 6),
 
-    m     <- m + eta_m sigma * sum_i u_i z_i
-    sigma <- sigma exp(eta_sigma / 2 * sum_i u_i (z_i^2 - 1))
+    m     <- m + eta_m sigma sum_i u_i z_i
+    sigma <- sigma exp(eta_sigma / 2 sum_i u_i (z_i^2 - 1))
 
-Both sums are cut into blocks of parameters, each over all samples in their order by one rank. Samples of equal returns
-have equal utilities, which sum to 0: a plateau moves nothing.
+Both sums are divided into blocks of parameters; one rank sums a block over all samples in order. Samples of equal
+fitness share their utilities. The utilities sum to 0, so that a plateau changes nothing.
 """
 
 from __future__ import annotations
@@ -34,52 +35,54 @@ class Options(distribution.Options):
     """`algorithm:` with `kind: snes`."""
 
     kind: Literal["snes"] = option("name of the algorithm", "snes")
-    mean_learning_rate: Positive = option("eta of the mean", 1.0)
-    sigma_learning_rate: Positive | None = option("eta of sigma; null: (3 + ln n) / (5 sqrt n)", None)
+    mean_learning_rate: Positive = option("learning rate of the mean, eta_m", 1.0)
+    sigma_learning_rate: Positive | None = option(
+        "learning rate of the standard deviations, eta_sigma; null: (3 + ln n) / (5 sqrt n)", None
+    )
 
 
 @dataclass(frozen=True)
 class SNES(DistributionStrategy):
-    """The strategy.
+    """SNES.
 
     State, shared:
-        deviations: dtype[params]; sigma, the standard deviation of each coordinate
+        deviations: dtype[params]; sigma, standard deviation of each coordinate
     """
 
     options: Options
 
-    def initial_distribution(self, step: float, ratios: Float64) -> tuple[Arrays, Arrays]:
-        """Return these deviations."""
-        return {"deviations": (step * ratios).astype(self.problem.dtype)}, {}
+    def initial_distribution(self, sigma: float, ratios: Float64) -> tuple[Arrays, Arrays]:
+        """Return the initial standard deviations."""
+        return {"deviations": (sigma * ratios).astype(self.problem.dtype)}, {}
 
     def candidates(self, state: State, chunk: Chunk) -> Population:
         """Return m + sigma z."""
         return self.perturbed(state, chunk, 1.0, state.shared["deviations"])
 
-    def weights(self, state: State, rows: Rows, fitness: Float64) -> Array:
-        """Return the utilities, for z and for its square, float64[2, samples]."""
+    def weights(self, state: State, rows: Rows, fitness: Float64) -> Float64:
+        """Return the utility of each sample, once for z and once for z^2, float64[2, samples]."""
         return np.tile(sample_weights(utilities(len(rows)), fitness), (2, 1))
 
     def partial_update(self, state: State, prepared: Ranked, block: int) -> Arrays:
-        """Return the sums of u z and of u z^2 over a block of parameters."""
+        """Return sum_i u_i z_i and sum_i u_i z_i^2 over a block of parameters, dtype[2, block]."""
         return {} if prepared.reason else {"sums": self.weighted_sums(state, prepared.weights, (1, 2), block)}
 
-    def update(self, state: State, weights: Array, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
-        """Return the natural gradient step; as the utilities sum to 0, so does their part of the -1."""
-        sums, squares = np.concatenate([block["sums"] for block in blocks], axis=1)
-        size, number, deviations = self.problem.size, self.problem.dtype.type, state.shared["deviations"]
-        rate = self.options.sigma_learning_rate or (3 + math.log(size)) / (5 * math.sqrt(size))
-        growth = np.clip(number(rate / 2) * squares, -1, 1)
-        theta = state.theta + number(self.options.mean_learning_rate) * deviations * sums
-        return {"theta": theta, "deviations": deviations * np.exp(growth)}, {}
+    def update(self, state: State, weights: Float64, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
+        """Take a natural gradient step; sum_i u_i (z_i^2 - 1) = sum_i u_i z_i^2, since the utilities sum to 0."""
+        sum_z, sum_z2 = np.concatenate([block["sums"] for block in blocks], axis=1)
+        n, scalar, sigma = self.problem.size, self.problem.dtype.type, state.shared["deviations"]
+        eta_sigma = self.options.sigma_learning_rate or (3 + math.log(n)) / (5 * math.sqrt(n))
+        log_growth = np.clip(scalar(eta_sigma / 2) * sum_z2, -1, 1)
+        m = state.theta + scalar(self.options.mean_learning_rate) * sigma * sum_z
+        return {"theta": m, "deviations": sigma * np.exp(log_growth)}, {}
 
     def view(self, state: State) -> stopping.View:
-        """Return what the criteria look at; there is no path."""
-        deviations = state.shared["deviations"]
+        """Return the quantities that the stopping criteria test; there is no evolution path."""
+        deviations: Array = state.shared["deviations"]
         return stopping.View(state.theta, self.first_sigma(state), float(deviations.max()), deviations, 0 * deviations)
 
     def metrics(self, state: State) -> Mapping[str, float]:
-        """Return the geometric mean of the deviations, and the largest by the smallest."""
+        """Return the geometric mean of the standard deviations, and the ratio of the largest to the smallest."""
         deviations = state.shared["deviations"]
         return {
             "sigma": float(np.exp(np.log(deviations, dtype=np.float64).mean())),

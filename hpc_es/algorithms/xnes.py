@@ -1,14 +1,14 @@
 """xNES, exponential natural evolution strategies, with a full covariance (Glasmachers et al. 2010, GECCO).
 
-A sample is x = m + sigma B z, det B = 1. With the utilities u of the samples' ranks, G = sum_i u_i (z_i z_i^T - I) and
-g its trace / n
+A sample is x = m + sigma B z with z from N(0, I) and det B = 1. With the utility u_i of each sample's rank,
+G = sum_i u_i (z_i z_i^T - I) and g = trace(G) / n (algorithm 1),
 
-    m     <- m + eta_m sigma B * sum_i u_i z_i
-    sigma <- sigma exp(eta_sigma / 2 * g)
-    B     <- B expm(eta_B / 2 * (G - g I))
+    m     <- m + eta_m sigma B sum_i u_i z_i
+    sigma <- sigma exp(eta_sigma / 2 g)
+    B     <- B expm(eta_B / 2 (G - g I))
 
-The exponential is computed on rank 0, in the few dimensions of the samples. Where they are more than the parameters G
-is summed in blocks of rows, each by one rank.
+The matrix exponential is computed on rank 0 from the eigenvectors of G. With fewer samples than parameters, G is
+decomposed in the subspace of the samples; otherwise it is summed in blocks of rows, each by one rank.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Literal
 import numpy as np
 
 from hpc_es.algorithms.common import covariance, distribution, stopping
-from hpc_es.algorithms.common.covariance import Transformed
+from hpc_es.algorithms.common.covariance import BlockSampler
 from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
 from hpc_es.algorithms.common.ranking import sample_weights, utilities
 from hpc_es.config.options import Positive, option, options
@@ -38,104 +38,112 @@ class Options(distribution.Options):
     """`algorithm:` with `kind: xnes`."""
 
     kind: Literal["xnes"] = option("name of the algorithm", "xnes")
-    mean_learning_rate: Positive = option("eta of the mean", 1.0)
-    sigma_learning_rate: Positive | None = option("eta of sigma; null: (9 + 3 ln n) / (5 n sqrt n)", None)
-    shape_learning_rate: Positive | None = option("eta of B; null: (9 + 3 ln n) / (5 n sqrt n)", None)
+    mean_learning_rate: Positive = option("learning rate of the mean, eta_m", 1.0)
+    sigma_learning_rate: Positive | None = option(
+        "learning rate of the step size, eta_sigma; null: (9 + 3 ln n) / (5 n sqrt n)", None
+    )
+    shape_learning_rate: Positive | None = option(
+        "learning rate of the shape, eta_B; null: (9 + 3 ln n) / (5 n sqrt n)", None
+    )
 
 
 @dataclass(frozen=True)
 class XNES(DistributionStrategy):
-    """The strategy.
+    """xNES.
 
     State, shared:
         sigma: float64[]; step size
         shape: float64[params, params]; B, with determinant 1
     State, master:
-        axis_lengths: float64[params]; singular values of B, rising, computed every params / 2 generations
+        axis_lengths: float64[params]; singular values of B, ascending, computed every params / 2 generations
     """
 
     options: Options
 
-    def initial_distribution(self, step: float, ratios: Float64) -> tuple[Arrays, Arrays]:
-        """Return a shape along the coordinates; the geometric mean of the ratios is 1."""
-        return {"sigma": np.array(step), "shape": np.diag(ratios)}, {"axis_lengths": np.sort(ratios)}
+    def initial_distribution(self, sigma: float, ratios: Float64) -> tuple[Arrays, Arrays]:
+        """Return a diagonal shape; its determinant is 1, since the geometric mean of the ratios is."""
+        return {"sigma": np.array(sigma), "shape": np.diag(ratios)}, {"axis_lengths": np.sort(ratios)}
 
     @cached_property
-    def _samples(self) -> Transformed:
-        return Transformed(self.noise, self.problem.size)
+    def _sampler(self) -> BlockSampler:
+        return BlockSampler(self.noise, self.problem.size)
 
     def candidates(self, state: State, chunk: Chunk) -> Population:
         """Return m + sigma B z."""
-        jobs, theta, shape = chunk.job_numbers, state.theta, state.shared["shape"]
-        steps = self._samples.steps(state.generation, self.population(state), jobs, shape)
-        return Explicit(self.problem.layout, (theta + state.shared["sigma"] * steps).astype(theta.dtype, copy=False))
+        m, sigma, B = state.theta, state.shared["sigma"], state.shared["shape"]
+        y = self._sampler.y(state.generation, self.population(state), chunk.job_numbers, B)
+        return Explicit(self.problem.layout, (m + sigma * y).astype(m.dtype, copy=False))
 
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Float64:
-        """Return the utilities, float64[samples]."""
+        """Return the utility of each sample, float64[samples]."""
         return sample_weights(utilities(len(rows)), fitness)
 
     def blocks(self, state: State) -> int:
-        """Return the blocks of rows of G, which is summed only where its rank may be full."""
-        population, size = self.population(state), self.problem.size
-        return covariance.blocks(population, size) if population >= max(size, covariance.SHARED) else 0
+        """Return the number of blocks of rows of G; 0 if there are fewer samples than parameters, or few samples."""
+        population, n = self.population(state), self.problem.size
+        return covariance.blocks(population, n) if population >= max(n, covariance.MIN_SHARED_SAMPLES) else 0
 
     def partial_update(self, state: State, prepared: Ranked, block: int) -> Arrays:
-        """Return a block of rows of sum u z z^T."""
+        """Return a block of rows of sum_i u_i z_i z_i^T, float64[rows, params]."""
         if prepared.reason:
             return {}
-        z, _ = self._samples.both(state.generation, self.population(state), state.shared["shape"])
+        z, _ = self._sampler.z_and_y(state.generation, self.population(state), state.shared["shape"])
         return {"rows": covariance.rows_of_sum(prepared.weights, z, block)}
 
     def update(self, state: State, weights: Float64, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
-        """Return the natural gradient step; as the utilities sum to 0, so does their part of the I."""
-        n, step, shape = self.problem.size, float(state.shared["sigma"]), state.shared["shape"]
+        """Take a natural gradient step; G = sum_i u_i z_i z_i^T, since the utilities sum to 0."""
+        m, sigma, B = state.theta, float(state.shared["sigma"]), state.shared["shape"]
+        n = self.problem.size
         default = (9 + 3 * math.log(n)) / (5 * n * math.sqrt(n))
-        of_sigma = self.options.sigma_learning_rate or default
-        of_shape = self.options.shape_learning_rate or default
-        z, y = self._samples.both(state.generation, len(weights), shape)
-        values, axes = _axes(weights, z, [block["rows"] for block in blocks])
-        growth = float(values.sum()) / n
-        along = np.exp(np.clip(of_shape / 2 * (values - growth), -1, 1))
-        across = math.exp(min(1.0, max(-1.0, -of_shape / 2 * growth)))
-        turned = (shape @ axes * (along - across)) @ axes.T
-        turned += across * shape
-        move = self.options.mean_learning_rate * step * (weights @ y)
-        after = {
-            "theta": (state.theta + move).astype(state.theta.dtype, copy=False),
-            "sigma": np.array(step * math.exp(min(1.0, max(-1.0, of_sigma / 2 * growth)))),
-            "shape": turned,
+        eta_m = self.options.mean_learning_rate
+        eta_sigma = self.options.sigma_learning_rate or default
+        eta_B = self.options.shape_learning_rate or default
+        z, y = self._sampler.z_and_y(state.generation, len(weights), B)
+        eigenvalues, axes = _eigen(weights, z, [block["rows"] for block in blocks])
+        g = float(eigenvalues.sum()) / n
+        # expm(eta_B / 2 (G - g I)) has the factor `along` along each axis and `across` in all other directions.
+        along = np.exp(np.clip(eta_B / 2 * (eigenvalues - g), -1, 1))
+        across = math.exp(min(1.0, max(-1.0, -eta_B / 2 * g)))
+        new_B = (B @ axes * (along - across)) @ axes.T
+        new_B += across * B
+        shift = eta_m * sigma * (weights @ y)
+        shared = {
+            "theta": (m + shift).astype(m.dtype, copy=False),
+            "sigma": np.array(sigma * math.exp(min(1.0, max(-1.0, eta_sigma / 2 * g)))),
+            "shape": new_B,
         }
-        if int(state.master["age"]) % max(1, n // 2):  # B changes little in so many generations
-            return after, {}
-        return after, {"axis_lengths": np.sort(np.linalg.svd(turned, compute_uv=False))}
+        if int(state.master["age"]) % max(1, n // 2):  # B changes little in n / 2 generations
+            return shared, {}
+        return shared, {"axis_lengths": np.sort(np.linalg.svd(new_B, compute_uv=False))}
 
     def view(self, state: State) -> stopping.View:
-        """Return what the criteria look at; there is no path."""
-        step, shape = float(state.shared["sigma"]), state.shared["shape"]
-        deviations = step * np.sqrt(np.einsum("ij,ij->i", shape, shape))
-        return stopping.View(state.theta, self.first_sigma(state), step, deviations, 0 * deviations)
+        """Return the quantities that the stopping criteria test; there is no evolution path."""
+        sigma, B = float(state.shared["sigma"]), state.shared["shape"]
+        deviations = sigma * np.sqrt(np.einsum("ij,ij->i", B, B))
+        return stopping.View(state.theta, self.first_sigma(state), sigma, deviations, 0 * deviations)
 
     def metrics(self, state: State) -> Mapping[str, float]:
-        """Return the step size and the form of the covariance, which is computed now and then where n is large."""
+        """Return the step size, and the axis ratio and condition number from the last `axis_lengths`."""
         lengths = state.master["axis_lengths"]
         ratio = float(lengths[-1] / lengths[0])
         return {"sigma": float(state.shared["sigma"]), "axis_ratio": ratio, "condition_number": ratio**2}
 
 
-def _axes(weights: Float64, z: Float64, rows: Sequence[Float64]) -> tuple[Float64, Float64]:
-    """Return the eigenvalues of G and its eigenvectors, columns; without those across all samples, whose value is 0.
+def _eigen(u: Float64, z: Float64, rows: Sequence[Float64]) -> tuple[Float64, Float64]:
+    """Return the eigenvalues of G and the eigenvectors as columns, without the eigenvalues 0 outside the samples' span.
 
-    Fewer samples than parameters have fewer dimensions than G: it is decomposed in an orthonormal basis of theirs.
+    `rows` are blocks of rows of G, if it was summed by all ranks. With fewer samples than parameters, G is decomposed
+    in an orthonormal basis of the samples.
     """
     if rows or len(z) >= z.shape[1]:
-        return np.linalg.eigh(np.concatenate(rows) if rows else (z.T * weights) @ z)
-    basis, parts = np.linalg.qr(z.T)
-    values, axes = np.linalg.eigh((parts * weights) @ parts.T)
-    return values, basis @ axes
+        return np.linalg.eigh(np.concatenate(rows) if rows else (z.T * u) @ z)
+    basis, coordinates = np.linalg.qr(z.T)
+    eigenvalues, axes = np.linalg.eigh((coordinates * u) @ coordinates.T)
+    return eigenvalues, basis @ axes
 
 
 def misfits(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
-    """Yield why this problem does not fit: (key, text)."""
+    """Yield reasons why the problem does not fit the options: (key, text)."""
     yield from covariance.too_large("xnes", problem.size)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import hpc_es
 from hpc_es.algorithms.actor_critic.algorithm import SUMS, annealed
-from hpc_es.algorithms.common.gradient import GRADIENT
+from hpc_es.algorithms.common.optimizers import GRADIENT
 from hpc_es.config.loading import load, validate
 from hpc_es.config.schema import Config
 from hpc_es.config.yaml_text import override

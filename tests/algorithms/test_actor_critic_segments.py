@@ -14,7 +14,7 @@ import pytest
 import hpc_es
 from hpc_es.algorithms.actor_critic.algorithm import SUMS, ActorCritic
 from hpc_es.algorithms.actor_critic.graph import FAILURES_IN_A_ROW, Loss, episodes_graph, segments_graph
-from hpc_es.algorithms.common.gradient import GRADIENT
+from hpc_es.algorithms.common.optimizers import GRADIENT
 from hpc_es.config.loading import validate
 from hpc_es.config.schema import Config
 from hpc_es.config.yaml_text import override

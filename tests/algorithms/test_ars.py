@@ -75,7 +75,7 @@ def test_a_failed_half_drops_its_direction(wrong: float) -> None:
 @pytest.mark.parametrize(
     ("plus", "minus", "why"),
     [
-        ([0.1] * 4, [0.1] * 4, "all returns of the directions to follow are equal: no update"),
+        ([0.1] * 4, [0.1] * 4, "all returns of the best directions are equal: no update"),
         ([NAN, 1, NAN, 2], [0, NAN, NAN, NAN], "every direction has a failed evaluation: no update"),
     ],
 )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hpc_es
-from hpc_es.algorithms.common.distribution import RestartPlan, Search, following
+from hpc_es.algorithms.common.distribution import RestartPolicy, Search
 from hpc_es.algorithms.cr_fm_nes import STALLED, constants
 from hpc_es.core.data import Chunk, State
 from hpc_es.core.errors import ConfigError
@@ -54,7 +54,7 @@ def numbers(state: State) -> list[float]:
 
 def test_the_constants_of_six_parameters_and_eight_samples() -> None:
     c = constants(6, 8)
-    found = (c.mueff, c.c_s, c.c_c, c.c_1(8), c.eta_b(8), c.alpha(8), c.eta_sigma(0.5, 8))
+    found = (c.mu_eff, c.c_sigma, c.c_c, c.c_1(8), c.eta_b(8), c.alpha(8), c.eta_sigma(0.5, 8))
     expected = (2.84061043, 0.3497396632, 0.4086496883, 0.005938530345, 0.1931457104, 1.074796922, 0.875254292)
     assert found == pytest.approx(expected, rel=1e-8)
     assert c.eta_sigma(1.0, 8) == 1
@@ -81,7 +81,7 @@ def test_generations_of_the_ellipsoid(generations: int) -> None:
 def test_far_samples_weigh_more_while_the_centre_travels() -> None:
     """From generation 2 on, whose path is 1.3188 times as long as expected."""
     made, second = after(30.0, 0.1, 2)
-    assert float(second.shared["path_length"]) / made.constants(second).chi == pytest.approx(1.3188, abs=1e-4)
+    assert float(second.shared["path_length"]) / made.constants(second).chi_n == pytest.approx(1.3188, abs=1e-4)
     assert numbers(after(30.0, 0.1, 4)[1]) == pytest.approx(FAR, rel=1e-8)
 
 
@@ -124,7 +124,7 @@ def test_weights_by_distance_are_summed_only_where_the_path_may_be_long(path: fl
     rows = generation(made, state).rows
     rows["return_"] = np.arange(8) // 2
     told = replace(state, shared={**state.shared, "path_length": np.array(path)})
-    assert len(made.weights(told, rows, rows["return_"]).each) == kinds
+    assert len(made.weights(told, rows, rows["return_"]).weights) == kinds
 
 
 def test_a_failed_evaluation_is_as_bad_as_the_largest_cost_but_is_known_to_have_failed() -> None:
@@ -133,7 +133,7 @@ def test_a_failed_evaluation_is_as_bad_as_the_largest_cost_but_is_known_to_have_
         costs = [3.0, 1.0, 2.0, 5.0, 4.0, 6.0, 7.0, worst]
         made = strategy("cr_fm_nes", costs, np.ones(6), Waves(4, 6), population_size=8)
         found.append(generation(made, made.initial()).prepared.weights)
-    assert found[0].each[0].tolist() == found[1].each[0].tolist()
+    assert found[0].weights[0].tolist() == found[1].weights[0].tolist()
     assert [weights.feasible for weights in found] == [7, 8]
 
 
@@ -148,9 +148,9 @@ def test_an_odd_population_is_refused_with_the_nearest_even_one() -> None:
 
 
 def test_restarts_have_whole_pairs() -> None:
-    run = following(RestartPlan("ipop", 10, 1.5, 9, pair=2), Keys(1), Search(0, 10), 1)
+    run = RestartPolicy("ipop", 10, 1.5, 9, multiple=2).next_search(Keys(1), Search(0, 10), 1)
     assert run is not None and run.population == 16
-    run = following(RestartPlan("ipop", 10, 1.5, 9), Keys(1), Search(0, 10), 1)
+    run = RestartPolicy("ipop", 10, 1.5, 9).next_search(Keys(1), Search(0, 10), 1)
     assert run is not None and run.population == 15
 
 
@@ -180,7 +180,7 @@ def test_ask_and_tell_find_what_minimize_finds() -> None:
 
 @pytest.mark.parametrize("kept", [0, 1 << 20])
 def test_samples_that_are_kept_are_those_of_their_state_and_chunk(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpc_es.algorithms.cr_fm_nes.KEPT", kept)
+    monkeypatch.setattr("hpc_es.algorithms.cr_fm_nes.MAX_CACHED", kept)
     made, other = (strategy("cr_fm_nes", sphere, np.ones(6), population_size=8) for _ in range(2))
     first = made.initial()
     second = stepping.following(other, first)

@@ -20,7 +20,7 @@ CONSTANTS = {  # size, population: mueff, c_c, c_s, c_1, c_mu, of the equations 
 @pytest.mark.parametrize(("size", "population"), CONSTANTS)
 def test_the_constants_are_those_of_the_paper(size: int, population: int) -> None:
     c = constants(size, population)
-    assert (c.mueff, c.c_c, c.c_s, c.c_1, c.c_mu) == pytest.approx(CONSTANTS[size, population], rel=1e-9)
+    assert (c.mu_eff, c.c_c, c.c_sigma, c.c_1, c.c_mu) == pytest.approx(CONSTANTS[size, population], rel=1e-9)
     assert c.weights.sum() == pytest.approx(1) and (c.weights[c.mu :] == 0).all()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.common.covariance import SHARED
+from hpc_es.algorithms.common.covariance import MIN_SHARED_SAMPLES
 from hpc_es.algorithms.common.ranking import utilities
 from hpc_es.core.data import State
 from tests.algorithms.stepping import D4, Rotated, after, elli, following, rotation, sphere, strategy
@@ -72,7 +72,7 @@ def test_few_samples_of_many_parameters_move_the_shape_by_the_whole_exponential(
 
 
 def test_many_samples_share_their_sum_in_blocks() -> None:
-    made = strategy("xnes", sphere, np.ones(3), population_size=SHARED)
+    made = strategy("xnes", sphere, np.ones(3), population_size=MIN_SHARED_SAMPLES)
     assert made.blocks(made.initial()) == 1
     assert sphere(after(made, 30).theta) < 1e-3
 

@@ -32,7 +32,7 @@ from hpc_es.algorithms.actor_critic.episodes import (
 )
 from hpc_es.algorithms.actor_critic.graph import Worker
 from hpc_es.algorithms.actor_critic.options import Options
-from hpc_es.algorithms.common import gradient, optimizers
+from hpc_es.algorithms.common import optimizers
 from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.bandits.setting import Setting
 from hpc_es.core.data import (
@@ -241,11 +241,11 @@ class ActorCritic(Strategy):
         return arrays | {f"{SAMPLE}{MEMORY}{layer}": held for layer, held in enumerate(memory)}
 
     def _arrays(self, slope: Any, sums: Any) -> dict[str, Array]:
-        return {gradient.GRADIENT: slope.numpy(), SUMS: sums.numpy().astype(np.float64)}
+        return {optimizers.GRADIENT: slope.numpy(), SUMS: sums.numpy().astype(np.float64)}
 
     def _no_arrays(self, state: State) -> Mapping[str, Array]:
         size = len(state.theta) + len(state.shared["value"])
-        return {gradient.GRADIENT: np.zeros(size, np.float32), SUMS: np.zeros(3)}
+        return {optimizers.GRADIENT: np.zeros(size, np.float32), SUMS: np.zeros(3)}
 
     def _seeds(self, state: State, chunk: Chunk) -> Array:
         purpose = Purpose.ENVIRONMENT if chunk.purpose == "train" else Purpose.EVALUATION
@@ -285,9 +285,11 @@ class ActorCritic(Strategy):
         )
         if not steps:
             return State(state.generation + 1, {**state.shared, **counted}, state.master), {}
-        mean = [{gradient.GRADIENT: arrays[gradient.GRADIENT] / np.float32(steps)} for arrays in results.chunk_arrays]
+        mean = [
+            {optimizers.GRADIENT: arrays[optimizers.GRADIENT] / np.float32(steps)} for arrays in results.chunk_arrays
+        ]
         both = np.concatenate([state.theta, state.shared["value"]])
-        descent = gradient.descend(self.options.optimizer, both, state.master, mean, self.options.gradient_clip)
+        descent = optimizers.descend(self.options.optimizer, both, state.master, mean, self.options.gradient_clip)
         theta, value = np.split(descent.theta, [self.policy.layout.size])
         metrics = {
             **descent.metrics,

@@ -1,169 +1,129 @@
-"""Constants of CMA-ES, its covariance in blocks of rows and the root of it (Hansen 2016, arXiv:1604.00772).
+"""Full covariance matrices: samples y = M z, weighted sums of y y^T in blocks of rows, and the symmetric square root.
 
-Samples of a normal distribution with a full covariance: directions z, and steps y = M z.
-
-A BLAS product's bits depend on its shape and on a row's place in it, so a sample is always multiplied as the same row
-of a block of ROWS, whoever computes it. A block is made at once and kept for its other samples and the generation's
-update: no bit depends on what is kept.
+The result of a BLAS product depends on its shape and on the position of a row in it. So a sample is always computed as
+the same row of a block of SAMPLE_ROWS samples, on whichever rank. Blocks are cached for their other samples and for the
+update; no result depends on what is cached.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from hpc_es.core.data import Float64
 from hpc_es.core.population import Noise
 
-LARGEST = 2_000  # parameters, of whose square the covariance is
-BLOCK = 256  # rows of the covariance that are summed as one; part of the result
-SHARED = 128  # samples from which on ranks share a sum in such blocks; part of the result
-IN_CACHE = 32  # rows of the covariance
-
-
-@dataclass(frozen=True)
-class Constants:
-    """How fast each part of the distribution learns, by the names of the tutorial (table 1)."""
-
-    size: int
-    mu: int  # samples with a positive weight
-    weights: Float64  # float64[population], the best first; those behind mu are negative, or 0
-    mueff: float
-    c_s: float  # step-size path
-    d_s: float
-    c_c: float  # covariance path
-    c_1: float
-    c_mu: float
-    chi: float  # expected length of a standard normal vector
-
-    @property
-    def stale(self) -> int:
-        """Generations that the root of the covariance may be old, as in pycma: it has changed little until then."""
-        return math.ceil(1 / (10 * self.size * (self.c_1 + self.c_mu)))
+MAX_PARAMETERS = 2_000  # the covariance has the square of this number of elements
+BLOCK_ROWS = 256  # rows of the covariance per block of the update; results depend on it
+MIN_SHARED_SAMPLES = 128  # samples from which ranks share the sum in such blocks; results depend on it
+CACHE_ROWS = 32  # rows of the covariance that fit into a processor's cache
+SAMPLE_ROWS = 24  # samples per block, the default population of 1,000 parameters; results depend on it
+MAX_CACHED = 1 << 22  # elements of all y of a generation, 32 MB per rank, and the same of all z
 
 
 def expected_length(size: int) -> float:
-    """Return the expected length of a standard normal vector, nearly."""
+    """Return chi_n = E|N(0, I)| in this number of dimensions, approximately (Hansen 2016, before eq. 44)."""
     return math.sqrt(size) * (1 - 1 / (4 * size) + 1 / (21 * size**2))
 
 
-@lru_cache(maxsize=64)
-def constants(size: int, population: int, active: bool) -> Constants:
-    """Return the constants for `size` parameters; without `active` no weight is negative."""
-    raw = math.log((population + 1) / 2) - np.log(np.arange(1, population + 1))
-    mu = population // 2
-    good, bad = raw[:mu], raw[mu:]
-    mueff, mueff_bad = (float(part.sum() ** 2 / np.square(part).sum()) if part.any() else 0.0 for part in (good, bad))
-    c_s = (mueff + 2) / (size + mueff + 5)
-    d_s = 1 + 2 * max(0.0, math.sqrt((mueff - 1) / (size + 1)) - 1) + c_s
-    c_c = (4 + mueff / size) / (size + 4 + 2 * mueff / size)
-    c_1 = 2 / ((size + 1.3) ** 2 + mueff) * min(1.0, population / 6)
-    c_mu = min(1 - c_1, 2 * (0.25 + mueff + 1 / mueff - 2) / ((size + 2) ** 2 + mueff))
-    limits = (1 + c_1 / c_mu, 1 + 2 * mueff_bad / (mueff + 2), (1 - c_1 - c_mu) / (size * c_mu))
-    total = min(limits) if active else 0.0
-    negative = bad * (total / -bad.sum()) if bad.any() else bad
-    weights = np.concatenate([good / good.sum(), negative])
-    return Constants(size, mu, weights, mueff, c_s, d_s, c_c, c_1, c_mu, expected_length(size))
-
-
-def height(samples: int, size: int) -> int:
-    """Return of how many rows of a covariance a block is; of all, where few samples make a sum cheaper than sending."""
-    return BLOCK if samples >= SHARED else size
-
-
 def blocks(samples: int, size: int) -> int:
-    """Return how many blocks of rows the covariance of so many samples has."""
-    return -(-size // height(samples, size))
+    """Return the number of blocks of rows in which the covariance of `size` parameters is summed."""
+    return -(-size // _block_rows(samples, size))
 
 
-def rows_of_sum(weights: Float64, steps: Float64, block: int) -> Float64:
-    """Return one block of rows of sum_i weights_i * steps_i steps_i^T, float64[height, size]."""
-    rows = height(*steps.shape)
-    product: Float64 = (steps[:, block * rows : (block + 1) * rows] * weights[:, np.newaxis]).T @ steps
+def _block_rows(samples: int, size: int) -> int:
+    """Return the rows per block; one block if the samples are so few that summing is cheaper than sending."""
+    return BLOCK_ROWS if samples >= MIN_SHARED_SAMPLES else size
+
+
+def rows_of_sum(weights: Float64, y: Float64, block: int) -> Float64:
+    """Return a block of rows of sum_i w_i y_i y_i^T, float64[rows, size]; w is [samples], y is [samples, size]."""
+    rows = _block_rows(*y.shape)
+    product: Float64 = (y[:, block * rows : (block + 1) * rows] * weights[:, np.newaxis]).T @ y
     return product
 
 
-def updated(old: Float64, kept: float, path: Float64, weight: float, rows: Sequence[Float64]) -> Float64:
-    """Return kept * old + weight * path path^T + the blocks of rows, in parts that fit into a processor's cache."""
+def updated(old: Float64, decay: float, path: Float64, c_1: float, rank_mu: Sequence[Float64]) -> Float64:
+    """Return decay * old + c_1 * path path^T + rank_mu, float64[size, size], in parts that fit into the cache.
+
+    `rank_mu` is a matrix in blocks of rows, each float64[rows, size].
+    """
     new, size, start = np.empty_like(old), len(old), 0
-    for block in rows:
-        for first in range(0, len(block), IN_CACHE):
-            part = block[first : first + IN_CACHE]
-            here = slice(start + first, start + first + len(part))
-            np.multiply(old[here], kept, out=new[here])
-            new[here] += np.multiply((weight * path[here])[:, np.newaxis], path)
-            new[here] += part
+    for block in rank_mu:
+        for first in range(0, len(block), CACHE_ROWS):
+            part = block[first : first + CACHE_ROWS]
+            rows = slice(start + first, start + first + len(part))
+            np.multiply(old[rows], decay, out=new[rows])
+            new[rows] += np.multiply((c_1 * path[rows])[:, np.newaxis], path)
+            new[rows] += part
         start += len(block)
     assert start == size, (start, size)
     return new
 
 
 def root_of(covariance: Float64) -> tuple[Float64, Float64, Float64]:
-    """Return the symmetric root of a covariance, and the lengths (rising) and columns of its axes.
+    """Return C^(1/2), the square roots of the eigenvalues of C, ascending, and its eigenvectors as columns.
 
-    Only what is on and below the diagonal is looked at: the rest is that but for rounding. Rounding may leave an axis
-    of no length, or less: it gets the least that the others allow.
+    Arrays are float64[size, size], [size] and [size, size].
+
+    Only the lower triangle is read; the upper one differs by rounding only. Eigenvalues that rounding made negative or
+    too small are raised to the smallest one that float64 can represent beside the largest.
     """
     values, axes = np.linalg.eigh(covariance)
     lengths = np.sqrt(np.maximum(values, values[-1] * np.finfo(np.float64).eps))
     half = axes * np.sqrt(lengths)
-    root = half @ half.T  # a product with itself takes half the time
-    root.flags.writeable = False  # so that it is sent once
+    root = half @ half.T  # symmetric rank-k product, half the time of axes * lengths @ axes.T
+    root.flags.writeable = False  # a read-only array is sent only once
     return root, lengths, axes
 
 
 def too_large(kind: str, size: int) -> Iterator[tuple[str, str]]:
-    """Yield that a strategy with a full covariance does not fit so many parameters: (key, text)."""
-    if size > LARGEST:
+    """Yield a message if the covariance of this number of parameters is too large: (key, text)."""
+    if size > MAX_PARAMETERS:
         text = f"is {kind!r}, whose covariance has the square of {size:,} parameters"
-        yield "algorithm.kind", f"{text}: expected at most {LARGEST:,}; try sep_cma_es, snes or cr_fm_nes"
+        yield "algorithm.kind", f"{text}: expected at most {MAX_PARAMETERS:,}; try sep_cma_es, snes or cr_fm_nes"
 
 
-ROWS = 24  # the default population of 1,000 parameters; part of the result
-KEPT = 1 << 22  # numbers of all steps, 32 MB a rank; and as much of all directions
-
-
-class Transformed:
-    """The samples of a generation, made on demand."""
+class BlockSampler:
+    """Samples of a generation: z from N(0, I) and y = M z, computed on demand in blocks."""
 
     def __init__(self, noise: Noise, size: int) -> None:
         self._noise, self._size = noise, size
         self._generation, self._matrix = -1, np.empty((0, 0))
         self._blocks: dict[int, tuple[Float64, Float64]] = {}
 
-    def steps(self, generation: int, population: int, samples: range, matrix: Float64) -> Float64:
-        """Return y of some consecutive samples of a population, float64[samples, size], to be read only."""
-        return self._some(generation, population, samples, matrix)[1]
+    def y(self, generation: int, population: int, samples: range, matrix: Float64) -> Float64:
+        """Return y of consecutive samples, float64[samples, size], read-only."""
+        return self._z_and_y(generation, population, samples, matrix)[1]
 
-    def both(self, generation: int, population: int, matrix: Float64) -> tuple[Float64, Float64]:
-        """Return z and y of all samples, each float64[population, size], to be read only."""
-        return self._some(generation, population, range(population), matrix)
+    def z_and_y(self, generation: int, population: int, matrix: Float64) -> tuple[Float64, Float64]:
+        """Return z and y of all samples, each float64[population, size], read-only."""
+        return self._z_and_y(generation, population, range(population), matrix)
 
-    def _some(self, generation: int, population: int, samples: range, matrix: Float64) -> tuple[Float64, Float64]:
+    def _z_and_y(self, generation: int, population: int, samples: range, matrix: Float64) -> tuple[Float64, Float64]:
         if generation != self._generation or matrix is not self._matrix:
             self._generation, self._matrix = generation, matrix
             self._blocks.clear()
-        first, last = samples.start // ROWS, (samples.stop - 1) // ROWS
-        found = [self._block(block, population) for block in range(first, last + 1)]
-        here = slice(samples.start - first * ROWS, samples.stop - first * ROWS)
-        if len(found) == 1:
-            return found[0][0][here], found[0][1][here]
-        z, y = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        return z[here], y[here]
+        first, last = samples.start // SAMPLE_ROWS, (samples.stop - 1) // SAMPLE_ROWS
+        parts = [self._block(block, population) for block in range(first, last + 1)]
+        rows = slice(samples.start - first * SAMPLE_ROWS, samples.stop - first * SAMPLE_ROWS)
+        if len(parts) == 1:
+            return parts[0][0][rows], parts[0][1][rows]
+        z, y = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        return z[rows], y[rows]
 
     def _block(self, block: int, population: int) -> tuple[Float64, Float64]:
-        """Return z and y of a block of samples; zeros behind the last of the population."""
-        known = self._blocks.get(block)
-        if known is not None:
-            return known
-        drawn = np.zeros((ROWS, self._size))
-        for place, sample in enumerate(range(block * ROWS, min((block + 1) * ROWS, population))):
-            drawn[place] = self._noise.direction(self._generation, sample, 0, self._size)
-        made = drawn, drawn @ self._matrix.T
-        if population * self._size <= KEPT:
-            self._blocks[block] = made
-        return made
+        """Return z and y of a block, each float64[SAMPLE_ROWS, size]; 0 after the last sample of the population."""
+        cached = self._blocks.get(block)
+        if cached is not None:
+            return cached
+        first = block * SAMPLE_ROWS
+        z = np.zeros((SAMPLE_ROWS, self._size))
+        for row, sample in enumerate(range(first, min(first + SAMPLE_ROWS, population))):
+            z[row] = self._noise.direction(self._generation, sample, 0, self._size)
+        result = z, z @ self._matrix.T
+        if population * self._size <= MAX_CACHED:
+            self._blocks[block] = result
+        return result

@@ -1,13 +1,9 @@
-"""Restarts of a search that has ended: with larger populations (IPOP), or with small ones between them (BIPOP).
+"""Base class of strategies that adapt a normal distribution: CMA-ES, sep-CMA-ES, SNES, xNES and CR-FM-NES.
 
-Auger & Hansen 2005 (CEC), Hansen 2009 (BBOB workshop). A search begins anew, at the problem's initial vector, which is
-another one where that is random.
-
-
-What CMA-ES and its relatives share: one search after the other by a normal distribution that ranks of samples move.
-
-A search samples a generation, ranks it, and moves its distribution; when it has ended, the next begins or the run ends.
-Its state is what the strategy has, and `population`, `age`, what `stopping` remembers, and the `Run`.
+A search samples a population, ranks it and updates the distribution, until a stopping criterion of
+`hpc_es.algorithms.common.stopping` is met. Then the run ends, or a restart begins the next search at the problem's
+initial vector (a new one if that is random): with a larger population (IPOP; Auger & Hansen 2005, CEC), or also with
+small populations in between (BIPOP; Hansen 2009, BBOB workshop).
 """
 
 from __future__ import annotations
@@ -31,249 +27,255 @@ from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Noise
 
-Kind = Literal["none", "ipop", "bipop"]
-
-
-@dataclass(frozen=True)
-class Search:
-    """One search.
-
-    State, master:
-        run_restart: int64[]; number of the search; 0: the first
-        run_population: int64[]; samples of a generation
-        run_large: bool[]; whether it is one of the searches whose population grows
-        run_sigma_factor: float64[]; first step size of this search to that of the first one
-        run_growths: int64[]; how often the population has grown so far
-        run_limit: int64[]; most evaluations of this search; 0: any number
-        run_evaluations: int64[]; evaluations of this search so far
-        run_of_small: int64[]; evaluations of earlier searches with small populations, the first one among them
-        run_of_large: int64[]; evaluations of earlier searches with large populations
-        run_ended_by: int64[]; criteria that ended the search before, as `stopped` has them
-    """
-
-    restart: int  # 0: the first
-    population: int
-    large: bool = False
-    sigma_factor: float = 1.0  # of the first sigma
-    growths: int = 0  # how often the population has grown so far
-    limit: int = 0  # evaluations; 0: no limit
-    evaluations: int = 0  # so far
-    of_small: int = 0  # evaluations of the searches before, the first one among them
-    of_large: int = 0
-    ended_by: int = 0  # the criteria that have ended the search before
-
-    def arrays(self) -> dict[str, Array]:
-        """Return it as a part of the state."""
-        return {f"run_{name}": np.array(value) for name, value in vars(self).items()}
-
-    @classmethod
-    def of(cls, arrays: Arrays) -> Search:
-        """Return the search that `arrays` gave."""
-        return cls(**{name: arrays[f"run_{name}"].item() for name in cls.__dataclass_fields__})
-
-
-@dataclass(frozen=True)
-class RestartPlan:
-    """What follows a search."""
-
-    kind: Kind
-    first_population: int
-    factor: float  # of a population to the one before
-    growths: int  # at most
-    pair: int = 1  # of which populations are multiples
-
-    def whole(self, population: float) -> int:
-        """Return a population in whole pairs."""
-        return -(-int(population) // self.pair) * self.pair
-
-
-def following(plan: RestartPlan, keys: Keys, run: Search, ended_by: int) -> Search | None:
-    """Return the search after one that has ended; None, where that was the last."""
-    if plan.kind == "none":
-        return None
-    of_small = run.of_small + (0 if run.large else run.evaluations)
-    of_large = run.of_large + (run.evaluations if run.large else 0)
-    new = replace(run, restart=run.restart + 1, of_small=of_small, of_large=of_large, ended_by=ended_by, evaluations=0)
-    grown = int(plan.first_population * plan.factor**run.growths)
-    if plan.kind == "bipop" and of_small < of_large:
-        rng = keys.generator(Purpose.RESTARTS, run.restart + 1)
-        ratio = max(1.0, grown / (plan.factor * plan.first_population))
-        population = plan.whole(plan.first_population * ratio ** (rng.random() ** 2))
-        limit = (run.evaluations if run.large else 2 * run.limit) // 2
-        step = float(10 ** (-2 * rng.random()))
-        return replace(new, population=population, large=False, sigma_factor=step, limit=limit)
-    if run.growths >= plan.growths:
-        return None
-    larger = plan.whole(plan.first_population * plan.factor ** (run.growths + 1))
-    return replace(new, population=larger, large=True, sigma_factor=1.0, growths=run.growths + 1, limit=0)
-
-
+Restarts = Literal["none", "ipop", "bipop"]
 PopulationSize = Annotated[int, Ge(2)]
 
 
 @options
 class Options:
-    """The options that all of them have."""
+    """Options that all of these strategies have."""
 
     kind: str = option("name of the algorithm")
-    population_size: PopulationSize | None = option("jobs of a generation; null: 4 + 3 ln(parameters)", None)
+    population_size: PopulationSize | None = option("evaluations per generation; null: 4 + 3 ln(parameters)", None)
     sigma: Positive | None = option(
-        "standard deviation to begin with; null: 0.3 of the range between the bounds, or 0.3; of a policy 0.1", None
+        "initial standard deviation; null: 0.3 of the range between the bounds, or 0.3; for policies 0.1", None
     )
-    restarts: Kind = option(
-        "what follows when a search has ended: nothing; ipop: one with a larger population; bipop: small ones and "
-        "short steps too, for as many evaluations",
+    restarts: Restarts = option(
+        "restarts after a search has ended: none; ipop: with a larger population; bipop: also with small populations "
+        "and small initial standard deviations, for the same number of evaluations",
         "none",
     )
-    max_restarts: Natural = option("how often the population grows", 9)
-    population_factor: Annotated[float, Gt(1)] = option("how much larger it is then", 2.0)
-    stops: stopping.Options = option("when a search has ended", default_factory=stopping.Options)
+    max_restarts: Natural = option("maximum number of restarts with a larger population", 9)
+    population_factor: Annotated[float, Gt(1)] = option("growth factor of the population at such a restart", 2.0)
+    stops: stopping.Options = option("stopping criteria of a search", default_factory=stopping.Options)
 
     def warnings(self) -> Iterator[tuple[str, str]]:
-        """Options of restarts without restarts: (key, text)."""
+        """Yield options of restarts if there are none: (key, text)."""
         if self.restarts == "none":
             yield from unused(self, ("max_restarts", "population_factor"), "restarts is none")
 
 
 @dataclass(frozen=True)
-class Ranked:
-    """What a generation's fitness says of its samples."""
+class Search:
+    """One search: its settings and the evaluations used so far.
 
-    fitness: Float64
-    reason: str | None  # why nothing can be learned from them
-    weights: Any = None  # what the strategy makes of the fitness, where something can
+    State, master:
+        run_restart: int64[]; number of the search; 0: the first
+        run_population: int64[]; population size
+        run_large: bool[]; whether it is one of the searches whose population grows
+        run_sigma_factor: float64[]; initial step size of this search relative to that of the first one
+        run_growths: int64[]; number of times the population has grown
+        run_limit: int64[]; maximum number of evaluations of this search; 0: unlimited
+        run_evaluations: int64[]; evaluations of this search so far
+        run_of_small: int64[]; evaluations of earlier searches with small populations, including the first search
+        run_of_large: int64[]; evaluations of earlier searches with large populations
+        run_ended_by: int64[]; criteria that ended the previous search, encoded as in `stopped`
+    """
+
+    restart: int
+    population: int
+    large: bool = False
+    sigma_factor: float = 1.0
+    growths: int = 0
+    limit: int = 0
+    evaluations: int = 0
+    of_small: int = 0
+    of_large: int = 0
+    ended_by: int = 0
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the search as arrays of the state."""
+        return {f"run_{name}": np.array(value) for name, value in vars(self).items()}
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays) -> Search:
+        """Return the search that is stored in these arrays of the state."""
+        return cls(**{name: arrays[f"run_{name}"].item() for name in cls.__dataclass_fields__})
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """Settings that determine the next search."""
+
+    restarts: Restarts
+    first_population: int
+    factor: float  # growth factor of the population
+    max_growths: int  # maximum number of growths
+    multiple: int = 1  # populations are multiples of this number, such as 2 for antithetic pairs
+
+    def next_search(self, keys: Keys, search: Search, ended_by: int) -> Search | None:
+        """Return the search after one that was ended by these criteria; None if it was the last."""
+        if self.restarts == "none":
+            return None
+        of_small = search.of_small + (0 if search.large else search.evaluations)
+        of_large = search.of_large + (search.evaluations if search.large else 0)
+        new = replace(
+            search,
+            restart=search.restart + 1,
+            of_small=of_small,
+            of_large=of_large,
+            ended_by=ended_by,
+            evaluations=0,
+        )
+        if self.restarts == "bipop" and of_small < of_large:  # a small population has used fewer evaluations
+            rng = keys.generator(Purpose.RESTARTS, search.restart + 1)
+            grown = int(self.first_population * self.factor**search.growths)
+            ratio = max(1.0, grown / (self.factor * self.first_population))
+            population = self._round_up(self.first_population * ratio ** (rng.random() ** 2))
+            limit = (search.evaluations if search.large else 2 * search.limit) // 2
+            sigma_factor = float(10 ** (-2 * rng.random()))
+            return replace(new, population=population, large=False, sigma_factor=sigma_factor, limit=limit)
+        if search.growths >= self.max_growths:
+            return None
+        population = self._round_up(self.first_population * self.factor ** (search.growths + 1))
+        return replace(new, population=population, large=True, sigma_factor=1.0, growths=search.growths + 1, limit=0)
+
+    def _round_up(self, population: float) -> int:
+        return -(-int(population) // self.multiple) * self.multiple
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The ranking of a generation."""
+
+    fitness: Float64  # float64[samples]
+    reason: str | None  # why there is no update; None: there is one
+    weights: Any = None  # result of `weights`, if there is an update
 
 
 @dataclass(frozen=True)
 class DistributionStrategy(Strategy, ABC):
-    """A strategy writes `initial_distribution`, `candidates`, `weights`, `partial_update`, `update` and `view`.
+    """Base class of strategies that adapt a normal distribution.
 
-    Its options are those above, and what is its own.
+    A strategy defines `initial_distribution`, `candidates`, `weights`, `partial_update`, `update` and `view`; its
+    options inherit from `Options`.
 
     State, shared:
-        theta: dtype[params]; m, the mean of the samples
-        population: int64[]; samples of a generation of this search
+        theta: dtype[params]; m, the mean
+        population: int64[]; population size of this search
     State, master:
         age: int64[]; generations of this search
-        those of `hpc_es.algorithms.common.stopping.nothing`
+        those of `hpc_es.algorithms.common.stopping.initial_history`
         those of `hpc_es.algorithms.common.distribution.Search`
     """
 
     problem: VectorProblem
     noise: Noise
 
-    # What a strategy writes.
+    # Methods of a strategy.
 
     @abstractmethod
-    def initial_distribution(self, step: float, ratios: Float64) -> tuple[Arrays, Arrays]:
-        """Return the arrays (shared, master) of a search that begins with the deviations step * ratios."""
+    def initial_distribution(self, sigma: float, ratios: Float64) -> tuple[Arrays, Arrays]:
+        """Return the arrays (shared, master) of a new search, without theta.
+
+        The standard deviations of the coordinates are sigma * ratios; ratios are float64[params], with the geometric
+        mean 1.
+        """
 
     def needed(self, population: int) -> int:
-        """Return how many evaluations must not have failed, for an update."""
+        """Return the number of successful evaluations that an update requires."""
         return population // 2
 
     @abstractmethod
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Any:
-        """Return what `partial_update` and `update` need of the rows and of the fitness, float64[samples]."""
+        """Return what `partial_update` and `update` need of the ranking; fitness is float64[samples]."""
 
     @abstractmethod
     def update(self, state: State, weights: Any, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
-        """Return the arrays (shared, master) of the strategy after an update."""
+        """Return the arrays (shared, master) that an update changes; `blocks` are the results of `partial_update`."""
 
     @abstractmethod
     def view(self, state: State) -> stopping.View:
-        """Return what the criteria look at."""
+        """Return the quantities that the stopping criteria test."""
 
     def metrics(self, state: State) -> Mapping[str, float]:
         """Return metrics of the distribution."""
         return {"sigma": float(state.shared["sigma"])}
 
-    # What they share.
+    # Shared methods.
 
     @property
     def first_population(self) -> int:
-        """Samples of a generation of the first search."""
+        """Population size of the first search."""
         default = default_population(self.problem.size)
         return self.options.population_size or -(-default // self.pairs.size) * self.pairs.size
 
     def population(self, state: State) -> int:
-        """Return the samples of a generation of this search."""
+        """Return the population size of the current search."""
         return int(state.shared["population"])
 
     def first_sigma(self, state: State) -> float:
-        """Return the step size with which this search has begun."""
+        """Return the initial step size of the current search."""
         return first_deviations(self.options.sigma, self.problem)[0] * float(state.master["run_sigma_factor"])
 
     @cached_property
     def _first_ratios(self) -> Float64 | float:
-        """The shares of the first step size that the coordinates have, or 1 where all are equal."""
+        """Initial standard deviations divided by the initial step size, float64[params]; 1.0 if all are equal."""
         _, ratios = first_deviations(self.options.sigma, self.problem)
         return 1.0 if (ratios == 1).all() else ratios
 
     def initial(self) -> State:
-        """Return the begin of the first search."""
-        return self._begin(0, Search(0, self.first_population))
+        """Return the initial state of the first search."""
+        return self._initial_state(0, Search(0, self.first_population))
 
-    def _begin(self, generation: int, run: Search) -> State:
-        step, ratios = first_deviations(self.options.sigma, self.problem)
-        shared, master = self.initial_distribution(step * run.sigma_factor, ratios)
-        shared = {"theta": self.first_theta(run.restart), **shared, "population": np.array(run.population)}
-        ours = {"age": np.array(0), **stopping.nothing(len(ratios)), **run.arrays()}
-        return State(generation, shared, {**master, **ours})
+    def _initial_state(self, generation: int, search: Search) -> State:
+        sigma, ratios = first_deviations(self.options.sigma, self.problem)
+        shared, master = self.initial_distribution(sigma * search.sigma_factor, ratios)
+        shared = {"theta": self.first_theta(search.restart), **shared, "population": np.array(search.population)}
+        master = {**master, "age": np.array(0), **stopping.initial_history(len(ratios)), **search.arrays()}
+        return State(generation, shared, master)
 
     def prepare(self, state: State, rows: Rows, fitness: Float64) -> Ranked:
-        """Return what the fitness says."""
+        """Rank the samples, unless too few evaluations succeeded or all are equal."""
         reason = nothing_to_learn(fitness, self.needed(self.population(state)))
         return Ranked(fitness, reason, None if reason else self.weights(state, rows, fitness))
 
     def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
-        """Move the distribution; begin the next search where this one has ended."""
+        """Update the distribution; begin the next search if a stopping criterion is met."""
         ranked: Ranked = results.prepared
         shared, master = state.shared, state.master
         if ranked.reason is None:
-            new = self.update(state, ranked.weights, results.blocks)
-            shared, master = {**shared, **new[0]}, {**master, **new[1]}
-        after, run = self._counted(State(state.generation + 1, shared, master), ranked.fitness)
+            new_shared, new_master = self.update(state, ranked.weights, results.blocks)
+            shared, master = {**shared, **new_shared}, {**master, **new_master}
+        after = self._with_history(State(state.generation + 1, shared, master), ranked.fitness)
         metrics = {
             **self.metrics(after),
             "population_size": float(self.population(after)),
             "restarts": float(after.master["run_restart"]),
             "skipped_update": float(ranked.reason is not None),
         }
-        return (after if run is None else self._begin(after.generation, run)), metrics
+        stopped = int(after.master["stopped"])
+        if stopped:
+            options, multiple = self.options, self.pairs.size
+            growth = options.population_factor, options.max_restarts
+            policy = RestartPolicy(options.restarts, self.first_population, *growth, multiple)
+            search = policy.next_search(self.keys, Search.from_arrays(after.master), stopped)
+            if search is not None:
+                after = self._initial_state(after.generation, search)
+        return after, metrics
 
-    def _counted(self, after: State, fitness: Float64) -> tuple[State, Search | None]:
-        """Return the state with a generation counted, and the search to begin where this one has ended.
-
-        A short search of BIPOP ends when it has used its evaluations, too.
-        """
-        master = after.master
-        age, population, limit = int(master["age"]) + 1, self.population(after), int(master["run_limit"])
+    def _with_history(self, state: State, fitness: Float64) -> State:
+        """Return the state after an update with its age, evaluations and the arrays of the stopping criteria."""
+        master = state.master
+        age, population, limit = int(master["age"]) + 1, self.population(state), int(master["run_limit"])
         evaluations = int(master["run_evaluations"]) + population
-        more: Any = {"ratios": self._first_ratios, "is_objective": self.problem.is_objective}
-        view = replace(self.view(after), **more, age=age, population=population)
-        seen = stopping.updated(self.options.stops, view, fitness, master)
-        stopped = int(seen["stopped"])
-        if limit and evaluations >= limit:
-            stopped |= stopping.bit("run_limit")
-        ours = {"age": np.array(age), **seen, "run_evaluations": np.array(evaluations), "stopped": np.array(stopped)}
-        state = State(after.generation, after.shared, {**master, **ours})
-        if not stopped:
-            return state, None
-        given, run = self.options, Search.of(state.master)
-        growing = (given.population_factor, given.max_restarts, self.pairs.size)
-        plan = RestartPlan(given.restarts, self.first_population, *growing)
-        return state, following(plan, self.keys, run, stopped)
+        ratios, is_objective = self._first_ratios, self.problem.is_objective
+        view = replace(self.view(state), ratios=ratios, is_objective=is_objective, age=age, population=population)
+        history = stopping.update_history(self.options.stops, view, fitness, master)
+        if limit and evaluations >= limit:  # a small search of BIPOP has used its evaluations
+            history["stopped"] = np.array(int(history["stopped"]) | stopping.bit("run_limit"))
+        counts = {"age": np.array(age), "run_evaluations": np.array(evaluations)}
+        return State(state.generation, state.shared, {**master, **counts, **history})
 
     def notices(self, state: State, results: Results, after: State) -> Sequence[str]:
-        """Return why there was no update, and that a search has begun."""
-        run, reason = Search.of(after.master), results.prepared.reason
-        told = [reason] if reason else []
-        if run.restart != int(state.master["run_restart"]):
-            ended = stopping.names(run.ended_by)
-            told.append(f"restart {run.restart} with a population of {run.population}, after {ended}")
-        return told
+        """Return why there was no update, and that a restart has begun."""
+        search, reason = Search.from_arrays(after.master), results.prepared.reason
+        lines = [reason] if reason else []
+        if search.restart != int(state.master["run_restart"]):
+            ended_by = stopping.names(search.ended_by)
+            lines.append(f"restart {search.restart} with a population of {search.population}, after {ended_by}")
+        return lines
 
     def finished(self, state: State) -> str | None:
-        """Return by which criteria the last search has ended."""
+        """Return the criteria that ended the last search."""
         return stopping.names(int(state.master["stopped"])) or None

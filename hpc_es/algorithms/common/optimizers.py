@@ -1,8 +1,13 @@
-"""Optimizers on flat vectors, float32 or float64: pure functions from (slots, gradient) to (slots, step)."""
+"""Optimizers on flat vectors, float32 or float64: pure functions from (slots, gradient) to (new slots, step).
+
+Strategies call `step` with an estimated gradient; algorithms that differentiate a loss call `descend`, which sums the
+gradients of the chunks and clips them first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
@@ -10,40 +15,19 @@ import numpy.typing as npt
 
 from hpc_es.config.options import Count, Fraction, Positive, option, options
 from hpc_es.config.warnings import unused_of_kinds
-from hpc_es.core.data import Array, Arrays
+from hpc_es.core.data import Array, Arrays, Float32
+from hpc_es.core.errors import RunError
 
 Kind = Literal["adam", "rmsprop", "sgd", "clipup", "none"]
 
+SLOTS = ("optimizer_steps", "adam_m", "adam_v", "rmsprop_square", "sgd_velocity", "clipup_velocity")  # of all kinds
+GRADIENT = "gradient"  # name of a chunk's gradient among its arrays
+NORM_PART = 1 << 23  # elements per partial sum of a norm; results depend on it
+STEP_PART = (
+    1 << 18
+)  # elements of a large vector that are updated together, to stay in the cache; results do not depend on it
 
-@options
-class Options:
-    """`algorithm.optimizer:`."""
-
-    kind: Kind = option("none: theta moves by learning_rate times the gradient", "adam")
-    learning_rate: Positive = option("step size", 0.01)
-    beta1: Fraction = option("decay of Adam's first moment", 0.9)
-    beta2: Fraction = option("decay of Adam's second moment", 0.999)
-    epsilon: Positive = option("added to the root of Adam's second moment", 1e-8)
-    momentum: Fraction = option("decay of SGD's and ClipUp's velocity", 0.9)
-    rmsprop_decay: Fraction = option(
-        "decay of RMSProp's mean square, which starts at 1 (TensorFlow 1's default is 0.9)", 0.99
-    )
-    rmsprop_epsilon: Positive = option("added to RMSProp's mean square, inside of the root", 1e-10)
-    max_speed: Positive | None = option("length of ClipUp's longest step; null: twice the learning rate", None)
-    anneal_updates: Count | None = option(
-        "updates in which the learning rate falls to 0 in a straight line, and stays there; null: it never falls", None
-    )
-
-    def warnings(self) -> Iterator[tuple[str, str]]:
-        """Options of another kind of optimizer, and a speed that is never reached: (key, text)."""
-        yield from unused_of_kinds(self, OWN)
-        rate, speed = self.learning_rate, self.max_speed
-        if self.kind == "clipup" and rate is not None and speed is not None and speed * (1 - self.momentum) >= rate:
-            text = f"learning_rate {rate:g} and momentum {self.momentum:g} are slower"
-            yield "max_speed", f"is {speed:g}, but does nothing: {text} (try learning_rate {speed / 2:g}, half of it)"
-
-
-OWN = {  # options that not all kinds have
+OPTIONS_OF_KINDS = {  # options that only this kind uses
     "adam": ("beta1", "beta2", "epsilon"),
     "rmsprop": ("rmsprop_decay", "rmsprop_epsilon"),
     "sgd": ("momentum",),
@@ -51,24 +35,41 @@ OWN = {  # options that not all kinds have
 }
 
 
-WIDE = 1 << 23  # part of the result: sums of more numbers than that are sums of such parts
+@options
+class Options:
+    """`algorithm.optimizer:`."""
 
+    kind: Kind = option("optimizer; none: theta changes by learning_rate times the gradient", "adam")
+    learning_rate: Positive = option("learning rate", 0.01)
+    beta1: Fraction = option("decay rate of Adam's first moment", 0.9)
+    beta2: Fraction = option("decay rate of Adam's second moment", 0.999)
+    epsilon: Positive = option("constant added to the square root of Adam's second moment", 1e-8)
+    momentum: Fraction = option("decay rate of the velocity of SGD and ClipUp", 0.9)
+    rmsprop_decay: Fraction = option(
+        "decay rate of RMSProp's mean square, which starts at 1 (TensorFlow 1's default is 0.9)", 0.99
+    )
+    rmsprop_epsilon: Positive = option("constant added to RMSProp's mean square, inside the square root", 1e-10)
+    max_speed: Positive | None = option("maximum norm of a ClipUp step; null: twice the learning rate", None)
+    anneal_updates: Count | None = option(
+        "number of updates over which the learning rate decays linearly to 0; null: constant learning rate", None
+    )
 
-SLOTS = ("optimizer_steps", "adam_m", "adam_v", "rmsprop_square", "sgd_velocity", "clipup_velocity")  # of all kinds
-
-
-def slots_of(arrays: Arrays) -> Arrays:
-    """Return what the optimizer remembers, of the arrays of a state."""
-    return {name: array for name, array in arrays.items() if name in SLOTS}
+    def warnings(self) -> Iterator[tuple[str, str]]:
+        """Yield options of other optimizers, and a speed limit that is never reached: (key, text)."""
+        yield from unused_of_kinds(self, OPTIONS_OF_KINDS)
+        rate, speed = self.learning_rate, self.max_speed
+        if self.kind == "clipup" and rate is not None and speed is not None and speed * (1 - self.momentum) >= rate:
+            text = f"learning_rate {rate:g} and momentum {self.momentum:g} are slower"
+            yield "max_speed", f"is {speed:g}, but does nothing: {text} (try learning_rate {speed / 2:g}, half of it)"
 
 
 def initial_slots(options: Options, size: int, dtype: npt.DTypeLike = np.float32) -> Arrays:
-    """Return what the optimizer remembers, before the first step.
+    """Return the optimizer's slots before the first step, each dtype[size].
 
-    The weights are theta, and in the actor-critic those of the value behind it.
+    The weights are theta and, in the actor-critic, the weights of the value network after it.
 
     State, master:
-        optimizer_steps: int64[]; steps so far; the annealed learning rate follows from them
+        optimizer_steps: int64[]; number of steps so far, from which the annealed learning rate follows
         adam_m: dtype[weights], if optimizer.kind is adam; first moment
         adam_v: dtype[weights], if optimizer.kind is adam; second moment
         rmsprop_square: dtype[weights], if optimizer.kind is rmsprop; running mean of the squared gradient
@@ -77,8 +78,7 @@ def initial_slots(options: Options, size: int, dtype: npt.DTypeLike = np.float32
     """
     steps = np.zeros((), np.int64)
     if options.kind == "adam":
-        moments = {"adam_m": np.zeros(size, dtype), "adam_v": np.zeros(size, dtype)}
-        return {"optimizer_steps": steps, **moments}
+        return {"optimizer_steps": steps, "adam_m": np.zeros(size, dtype), "adam_v": np.zeros(size, dtype)}
     if options.kind == "rmsprop":
         return {"optimizer_steps": steps, "rmsprop_square": np.ones(size, dtype)}
     if options.kind == "sgd":
@@ -88,86 +88,123 @@ def initial_slots(options: Options, size: int, dtype: npt.DTypeLike = np.float32
     return {"optimizer_steps": steps}
 
 
-PART = 1 << 18  # numbers of a large vector that are moved together, while they are in the cache; no bit depends on it
+def slots_of(arrays: Arrays) -> Arrays:
+    """Return the optimizer's slots among the arrays of a state."""
+    return {name: array for name, array in arrays.items() if name in SLOTS}
 
 
 def step(options: Options, slots: Arrays, gradient: Array) -> tuple[Arrays, Array]:
-    """Return the new slots and the step to add to theta, [size] in the gradient's dtype; it goes downhill."""
-    if len(gradient) <= PART or options.kind == "clipup":  # whose velocity is clipped by its whole length
+    """Return the new slots and the step to add to theta, dtype[size], which descends along dtype[size] `gradient`."""
+    if len(gradient) <= STEP_PART or options.kind == "clipup":  # ClipUp needs the norm of the whole velocity
         return _step(options, slots, gradient)
-    after = {name: np.empty_like(slot) for name, slot in slots.items()}
-    move = np.empty_like(gradient)
-    for start in range(0, len(gradient), PART):
-        here = slice(start, start + PART)
-        part = {name: slot[here] if slot.ndim else slot for name, slot in slots.items()}
-        new, move[here] = _step(options, part, gradient[here])
-        for name, slot in new.items():
-            after[name][here if slot.ndim else ...] = slot
-    return after, move
+    new_slots = {name: np.empty_like(slot) for name, slot in slots.items()}
+    whole_step = np.empty_like(gradient)
+    for start in range(0, len(gradient), STEP_PART):
+        part = slice(start, start + STEP_PART)
+        slot_parts = {name: slot[part] if slot.ndim else slot for name, slot in slots.items()}
+        new_parts, whole_step[part] = _step(options, slot_parts, gradient[part])
+        for name, slot in new_parts.items():
+            new_slots[name][part if slot.ndim else ...] = slot
+    return new_slots, whole_step
 
 
 def _step(options: Options, slots: Arrays, gradient: Array) -> tuple[Arrays, Array]:
     count = int(slots["optimizer_steps"]) + 1
     steps = np.asarray(count, np.int64)
-    rate, number = learning_rate(options, count - 1), gradient.dtype.type
-    if options.kind == "adam":  # Kingma & Ba 2015, with epsilon outside of the bias correction
+    rate, scalar = learning_rate(options, count - 1), gradient.dtype.type
+    if options.kind == "adam":  # Kingma & Ba 2015, with epsilon outside the bias correction
         m = lerp(slots["adam_m"], gradient, options.beta1)
         v = lerp(slots["adam_v"], np.square(gradient), options.beta2)
         scale = rate * (1 - options.beta2**count) ** 0.5 / (1 - options.beta1**count)
-        move = -number(scale) * m / (np.sqrt(v) + number(options.epsilon))
-        return {"optimizer_steps": steps, "adam_m": m, "adam_v": v}, move
-    if options.kind == "rmsprop":  # as TensorFlow 1 had it
+        change = -scalar(scale) * m / (np.sqrt(v) + scalar(options.epsilon))
+        return {"optimizer_steps": steps, "adam_m": m, "adam_v": v}, change
+    if options.kind == "rmsprop":  # as in TensorFlow 1
         square = lerp(slots["rmsprop_square"], np.square(gradient), options.rmsprop_decay)
-        move = -number(rate) * gradient / np.sqrt(square + number(options.rmsprop_epsilon))
-        return {"optimizer_steps": steps, "rmsprop_square": square}, move
+        change = -scalar(rate) * gradient / np.sqrt(square + scalar(options.rmsprop_epsilon))
+        return {"optimizer_steps": steps, "rmsprop_square": square}, change
     if options.kind == "sgd":
         velocity = lerp(slots["sgd_velocity"], gradient, options.momentum)
-        return {"optimizer_steps": steps, "sgd_velocity": velocity}, -number(rate) * velocity
-    if options.kind == "clipup":  # Toklu et al. 2020 (arXiv:2008.02387), its velocity in units of the learning rate
-        velocity = number(options.momentum) * slots["clipup_velocity"] + scaled(gradient, 1.0)
-        longest = (options.max_speed or 2 * options.learning_rate) / options.learning_rate
-        if norm(velocity) > longest:
-            velocity = scaled(velocity, longest)
-        return {"optimizer_steps": steps, "clipup_velocity": velocity}, -number(rate) * velocity
-    return {"optimizer_steps": steps}, -number(rate) * gradient
+        return {"optimizer_steps": steps, "sgd_velocity": velocity}, -scalar(rate) * velocity
+    if options.kind == "clipup":  # Toklu et al. 2020 (arXiv:2008.02387); velocity in units of the learning rate
+        velocity = scalar(options.momentum) * slots["clipup_velocity"] + scaled(gradient, 1.0)
+        max_norm = (options.max_speed or 2 * options.learning_rate) / options.learning_rate
+        if norm(velocity) > max_norm:
+            velocity = scaled(velocity, max_norm)
+        return {"optimizer_steps": steps, "clipup_velocity": velocity}, -scalar(rate) * velocity
+    return {"optimizer_steps": steps}, -scalar(rate) * gradient
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Result of a descent step on a loss."""
+
+    theta: Float32  # float32[params]
+    slots: Arrays
+    metrics: Mapping[str, float]
+
+
+def descend(options: Options, theta: Float32, slots: Arrays, chunks: Sequence[Arrays], clip: float | None) -> Descent:
+    """Take a step from theta, float32[params], against the sum of the gradients of the chunks.
+
+    Each chunk has the gradient of its share of the loss under GRADIENT, float32[params], already divided by the number
+    of jobs of the whole batch. The sum, in chunk order, does not depend on the number of ranks. It is clipped to the
+    norm `clip`. Raises RunError if it is not finite.
+    """
+    total = np.zeros_like(theta)
+    for arrays in chunks:
+        total += arrays[GRADIENT]
+    gradient_norm = norm(total)
+    if not np.isfinite(gradient_norm):
+        raise RunError("the gradient is not finite: try a lower learning rate or a lower gradient clip")
+    if clip is not None and gradient_norm > clip:
+        total = total * np.float32(clip / gradient_norm)
+    new_slots, change = step(options, slots, total)
+    new_theta = theta + change
+    metrics = {
+        "gradient_norm": gradient_norm,
+        "update_ratio": norm(change) / max(norm(theta), 1e-12),
+        "theta_norm": norm(new_theta),
+    }
+    return Descent(new_theta, new_slots, metrics)
 
 
 class Annealed(Protocol):
-    """Options of a learning rate that may fall."""
+    """Options of a learning rate that may decay linearly."""
 
     @property
     def learning_rate(self) -> float:
-        """At the begin."""
+        """Initial learning rate."""
         ...
 
     @property
     def anneal_updates(self) -> int | None:
-        """In how many updates it falls to 0; None: it never falls."""
+        """Number of updates until the learning rate is 0; None: constant."""
         ...
 
 
-def learning_rate(options: Annealed, done: int) -> float:
-    """Return the learning rate after so many updates (annealed as in Mnih et al. 2016, arXiv:1602.01783)."""
+def learning_rate(options: Annealed, updates: int) -> float:
+    """Return the learning rate after this number of updates, annealed as in Mnih et al. 2016 (arXiv:1602.01783)."""
     if options.anneal_updates is None:
         return options.learning_rate
-    return options.learning_rate * max(1 - done / options.anneal_updates, 0.0)
+    return options.learning_rate * max(1 - updates / options.anneal_updates, 0.0)
 
 
 def lerp(old: Array, new: Array, decay: float) -> Array:
-    """Return decay * old + (1 - decay) * new, in their dtype."""
-    number = new.dtype.type
-    mixed: Array = number(decay) * old + number(1 - decay) * new
+    """Return decay * old + (1 - decay) * new, in the shape and dtype of both."""
+    scalar = new.dtype.type
+    mixed: Array = scalar(decay) * old + scalar(1 - decay) * new
     return mixed
 
 
 def scaled(vector: Array, length: float) -> Array:
-    """Return a vector of this direction and length, in its dtype; 0 of 0, which has no direction."""
-    now = norm(vector)
-    wide: Array = vector.astype(np.float64) * (length / now) if now else vector
-    return wide.astype(vector.dtype)
+    """Return a vector of the same direction, shape and dtype with this Euclidean norm; 0 stays 0."""
+    old_length = norm(vector)
+    result: Array = vector.astype(np.float64) * (length / old_length) if old_length else vector
+    return result.astype(vector.dtype)
 
 
 def norm(vector: Array) -> float:
-    """Euclidean length, summed in float64; a part after the other where there are more than WIDE numbers."""
-    squares = [np.square(vector[start : start + WIDE], dtype=np.float64).sum() for start in range(0, len(vector), WIDE)]
+    """Return the Euclidean norm of a vector, [size], computed in float64 as a sum of parts of NORM_PART elements."""
+    starts = range(0, len(vector), NORM_PART)
+    squares = [np.square(vector[start : start + NORM_PART], dtype=np.float64).sum() for start in starts]
     return float(np.sqrt(sum(squares)))

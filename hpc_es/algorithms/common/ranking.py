@@ -1,6 +1,4 @@
-"""Fitness shaping: from returns to weights that no outlier can dominate (Wierstra et al. 2014).
-
-Recombination: which weight each sample of a generation has, by its rank (CMA-ES, natural evolution strategies)."""
+"""Fitness shaping and recombination weights: functions of the ranks of a population."""
 
 from __future__ import annotations
 
@@ -13,26 +11,30 @@ import numpy.typing as npt
 from hpc_es.core.data import Float64
 
 Shaping = Literal["centered_rank", "sign", "centered_sign_rank", "none"]
-BY_SIGNS = ("sign", "centered_sign_rank")  # those that need the sums of the rewards' signs
+BY_SIGNS = ("sign", "centered_sign_rank")  # shapings that need the sum of the signs of the rewards
 
 
 def centered_ranks(values: npt.ArrayLike) -> Float64:
-    """Ranks scaled to [-0.5, 0.5], in the shape of `values`; ties share their average rank, NaN ranks last.
+    """Return ranks scaled to [-0.5, 0.5], float64 in the shape of `values`; the highest value gets 0.5.
 
-    Equal values get equal weights, so that a population of ties moves nothing; a single value gets 0.
+    Ties share their average rank, so that a population of equal values gets weights of 0. NaN ranks last. A single
+    value gets 0.
     """
     array = np.asarray(values, np.float64)
     flat = np.nan_to_num(array.ravel(), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
     if flat.size < 2:
         return np.zeros(array.shape)
     _, inverse, counts = np.unique(flat, return_inverse=True, return_counts=True)
-    average_ranks = np.cumsum(counts) - (counts + 1) / 2  # of 0 .. n - 1
+    average_ranks = np.cumsum(counts) - (counts + 1) / 2  # 0 to n - 1
     ranks: Float64 = average_ranks[inverse.ravel()] / (flat.size - 1) - 0.5
     return ranks.reshape(array.shape)
 
 
 def shaped(shaping: Shaping, returns: Float64, sign_returns: Float64) -> Float64:
-    """Return the fitness that each return is turned into, in its shape."""
+    """Return the shaped fitness of each job, float64 in the shape of both arguments.
+
+    `sign_returns` are the sums of the signs of the rewards.
+    """
     match shaping:
         case "centered_rank":
             return centered_ranks(returns)
@@ -45,35 +47,36 @@ def shaped(shaping: Shaping, returns: Float64, sign_returns: Float64) -> Float64
 
 
 def default_population(size: int) -> int:
-    """Return 4 + floor(3 ln n), the number of samples for n parameters (Hansen 2016, arXiv:1604.00772, eq. 48)."""
+    """Return the default population size for this number of parameters (Hansen 2016, arXiv:1604.00772, eq. 48)."""
     return 4 + int(3 * math.log(size))
 
 
 def ranking(returns: Float64) -> npt.NDArray[np.intp]:
-    """Return the samples from the best to the worst, intp[samples]; failed ones (NaN) last, ties in job order."""
+    """Return the indices of the samples from best to worst, intp[samples]; NaN last, ties in job order."""
     return np.argsort(-returns, kind="stable")
 
 
 def sample_weights(weights: Float64, returns: Float64, share_ties: bool = True) -> Float64:
-    """Return the weight of each sample, float64[samples], from those of the ranks, the best first.
+    """Return the weight of each sample, float64[samples], from the weights of the ranks, best first.
 
-    Samples of equal returns have the mean of their weights if `share_ties`, and failed ones are equal.
+    With `share_ties`, samples of equal returns get the mean of their weights, and so do failed samples.
     """
     order = ranking(returns)
-    found = np.empty(len(returns))
-    found[order] = weights
-    in_order = returns[order]
-    if share_ties and not (in_order[1:] < in_order[:-1]).all():  # there are ties, or failures
+    result = np.empty(len(returns))
+    result[order] = weights
+    sorted_returns = returns[order]
+    if share_ties and not (sorted_returns[1:] < sorted_returns[:-1]).all():  # there are ties or failures
         _, inverse, counts = np.unique(returns, return_inverse=True, return_counts=True, equal_nan=True)
-        means = np.bincount(inverse, found) / counts
-        found = np.where(counts[inverse] > 1, means[inverse], found)
-    return found
+        means = np.bincount(inverse, result) / counts
+        result = np.where(counts[inverse] > 1, means[inverse], result)
+    return result
 
 
 def utilities(population: int) -> Float64:
-    """Return u_k = max(0, ln(population / 2 + 1) - ln k), made to sum to 1, less 1 / population; k = 1 is the best.
+    """Return the utilities of the ranks, best first, float64[population]; they sum to 0.
 
-    From Wierstra et al. 2014 (JMLR 15, section 3.1); they sum to 0.
+    u_k = max(0, ln(population / 2 + 1) - ln k) / sum_j max(0, ...) - 1 / population (Wierstra et al. 2014, JMLR 15,
+    section 3.1).
     """
     raw = np.maximum(0.0, math.log(population / 2 + 1) - np.log(np.arange(1, population + 1)))
     weights: Float64 = raw / raw.sum() - 1 / population
@@ -81,7 +84,7 @@ def utilities(population: int) -> Float64:
 
 
 def nothing_to_learn(returns: Float64, needed: int) -> str | None:
-    """Return why a generation cannot be learned from: too few evaluations did not fail, or all are equal."""
+    """Return why float64[jobs] gives no update, or None: fewer than `needed` are finite, or all are equal."""
     finite = returns[np.isfinite(returns)]
     if len(finite) < needed:
         return f"{len(finite)} of {len(returns)} evaluations did not fail, {needed} are needed: no update"

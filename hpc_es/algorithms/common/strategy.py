@@ -1,8 +1,4 @@
-"""Rounds of jobs, of which a generation has as many as it takes to a number of timesteps.
-
-How wide the first samples of a normal distribution spread.
-
-What algorithms share: the methods of `interfaces.Algorithm` that most do not need to write."""
+"""Base classes of algorithms: `Strategy`, and `PairedStrategy` for those that weigh perturbations, such as ES."""
 
 from __future__ import annotations
 
@@ -16,7 +12,21 @@ import numpy as np
 from typing_extensions import Self
 
 from hpc_es.algorithms.common.antithetic import ALONE, Pairs
-from hpc_es.core.data import Array, Arrays, Chunk, Float64, Jobs, Outcome, Poll, ProblemState, Results, Rows, State, cut
+from hpc_es.core.data import (
+    Array,
+    Arrays,
+    Chunk,
+    Float64,
+    Jobs,
+    Json,
+    Outcome,
+    Poll,
+    ProblemState,
+    Results,
+    Rows,
+    State,
+    cut,
+)
 from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Directions, Noise, Perturbed, Population, unperturbed
@@ -25,21 +35,21 @@ from hpc_es.core.population import Directions, Noise, Perturbed, Population, unp
 def round_of_jobs(
     round: int, rows: Rows, population: int, least_timesteps: int, most_jobs: int | None = None, *, chunk_size: int
 ) -> Sequence[Chunk]:
-    """Return the chunks of a round of `population` jobs; none where the rows so far have enough timesteps.
+    """Return the chunks of a round of `population` jobs; [] if the rows so far have `least_timesteps` timesteps.
 
-    No round goes beyond `most_jobs` of a generation. Episodes that all end before a step would never give enough: they
-    end the generation too.
+    A generation has at most `most_jobs` jobs. It also ends if all episodes so far have length 0, since these would
+    never reach `least_timesteps`.
     """
-    timesteps, first = int(rows["length"].sum()), round * population
+    timesteps, first_job = int(rows["length"].sum()), round * population
     if round and (timesteps >= least_timesteps or timesteps == 0):
         return []
-    return cut(population if most_jobs is None else min(population, most_jobs - first), chunk_size, first)
+    return cut(population if most_jobs is None else min(population, most_jobs - first_job), chunk_size, first_job)
 
 
 def first_deviations(sigma: float | None, problem: VectorProblem) -> tuple[float, Float64]:
-    """Return a step size and each coordinate's share of it, float64[size]: a config's sigma, or the problem's spread.
+    """Return the initial step size and the ratio of each coordinate's standard deviation to it, float64[size].
 
-    The shares are 1 where all coordinates have one deviation; their geometric mean is 1 where they do not.
+    If `sigma` is None, they come from the problem's `spread`. The geometric mean of the ratios is 1.
     """
     if sigma is not None:
         return sigma, np.ones(problem.size)
@@ -52,26 +62,28 @@ def first_deviations(sigma: float | None, problem: VectorProblem) -> tuple[float
 
 @dataclass(frozen=True)
 class Strategy:
-    """Base class of algorithms, with defaults of most methods; all are pure functions of their arguments.
+    """Base class of algorithms with defaults for most methods, which are pure functions of their arguments.
 
-    A strategy on vectors writes `initial`, `candidates`, `prepare`, `partial_update` and `tell`. It overrides `pairs`
-    if jobs share directions, and `ask` if a generation is not one round of `population` jobs. A search for programs
-    writes `evaluate` instead of `candidates`.
+    A strategy on vectors defines `initial`, `candidates`, `prepare`, `partial_update` and `tell`. It overrides `pairs`
+    if jobs share perturbations, and `ask` if a generation is not one round of `population` jobs. A search for programs
+    defines `evaluate` instead of `candidates`.
     """
 
     options: Any
     problem: Any
-    noise: Any  # None where NEEDS.noise is false
+    noise: Any  # None if NEEDS.noise is false
     keys: Keys
     chunk_size: int
 
     @classmethod
     def build(cls, options: Any, problem: Any, noise: Any, keys: Keys, chunk_size: int) -> Self:
-        """Return the strategy, so that a class with `Options` and `NEEDS` is a kind of algorithm."""
+        """Create the strategy; with it, a class that has `Options` and `NEEDS` is a kind of algorithm."""
         return cls(options, problem, noise, keys, chunk_size)
 
+    # Jobs and candidates.
+
     def population(self, state: State) -> int:
-        """Return the number of jobs of a generation, `options.population_size` by default."""
+        """Return the number of jobs per generation, by default `options.population_size`."""
         population: int = self.options.population_size
         return population
 
@@ -80,7 +92,7 @@ class Strategy:
         return [] if round else cut(self.population(state), self.chunk_size)
 
     def first_theta(self, restart: int = 0) -> Array:
-        """Return the initial vector of the problem, dtype[size], the same on every rank; `restart` selects another."""
+        """Return the problem's initial vector, dtype[size], the same on every rank; random ones differ by `restart`."""
         theta: Array = self.problem.initial(self.keys.generator(Purpose.INITIAL_PARAMETERS, restart))
         return theta
 
@@ -89,34 +101,37 @@ class Strategy:
         raise AssertionError(f"{type(self).__name__} has neither `candidates` nor an `evaluate` of its own")
 
     def centre(self, state: State, parent: int) -> Array:
-        """Return the vector that evaluations and probes measure, [size]; `parent` is its index if there are several."""
+        """Return the vector that evaluations and probes measure, dtype[size]; `parent` selects one of several."""
         return state.theta
 
     @property
     def pairs(self) -> Pairs:
-        """Which jobs share a direction, and so their seeds: none, unless a strategy says so."""
+        """Assignment of jobs to perturbations; jobs of one pair share their seeds. By default every job is alone."""
         return ALONE
 
     def perturbed(
         self, state: State, chunk: Chunk, scale: float, ratios: Array | None = None, centre: Array | None = None
     ) -> Perturbed:
-        """Return centre +- scale * ratios * eps of a chunk; ratios are [size] or 1, the centre is theta by default."""
+        """Return the candidates centre +- scale * ratios * eps of a chunk.
+
+        `ratios` are dtype[size]; None: 1. `centre` is dtype[size]; None: theta.
+        """
         jobs, theta = chunk.job_numbers, state.theta if centre is None else centre
         directions = Directions(self.noise, state.generation, self.pairs.among(jobs), ratios)
         return self.pairs.along(self.problem.layout, theta, directions, jobs, scale)
 
     def group(self, job: int) -> int:
-        """Return the group of a training job: jobs of one group share their seeds, such as both halves of a pair."""
+        """Return the group of a training job; jobs of one group share their seeds. By default groups are pairs."""
         return self.pairs.of(job)
 
     def jobs(self, state: State, chunk: Chunk) -> Jobs:
-        """Return the jobs of a chunk."""
+        """Return the jobs of a chunk with their groups."""
         numbers = chunk.job_numbers
         groups = [self.group(job) for job in numbers] if chunk.purpose == "train" else list(numbers)
         return Jobs(state.generation, numbers, groups, chunk.purpose, chunk.parent, chunk.offset)
 
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
-        """Evaluate the strategy's candidates, or the centre without noise."""
+        """Evaluate the candidates of training jobs, or the centre without noise."""
         if chunk.purpose == "train":
             candidates = self.candidates(state, chunk)
         else:
@@ -124,23 +139,25 @@ class Strategy:
         return self.evaluated(state, chunk, candidates, poll)
 
     def evaluated(self, state: State, chunk: Chunk, candidates: Population, poll: Poll) -> Outcome:
-        """Return the problem's outcome of a chunk with these candidates."""
-        carried = self._carried.extract_from(state)
+        """Evaluate these candidates as the jobs of a chunk."""
+        carried = self._problem_state.extract_from(state)
         outcome: Outcome = self.problem.evaluate(candidates, self.jobs(state, chunk), carried, poll)
         return outcome
 
     @cached_property
-    def _carried(self) -> ProblemState:
-        """The names of what the problem carries; a cheap evaluation should not make its arrays anew."""
-        found: ProblemState = self.problem.carried()
-        return found
+    def _problem_state(self) -> ProblemState:
+        """The problem's initial arrays; only their names are used, so they are created once."""
+        carried: ProblemState = self.problem.carried()
+        return carried
+
+    # The update.
 
     def with_probes(self, state: State, probes: Rows, fitness: Float64) -> State:
-        """Return the state as it is: what probes show is for the update."""
+        """Return the state unchanged: by default probes matter for the update only."""
         return state
 
     def prepare(self, state: State, rows: Rows, fitness: Float64) -> Any:
-        """Return nothing: the update needs no blocks."""
+        """Return None: by default an update needs no preparation."""
         return None
 
     def blocks(self, state: State) -> int:
@@ -148,86 +165,88 @@ class Strategy:
         return 0 if self.noise is None else len(self.noise.edges)
 
     def weighted_sums(self, state: State, weights: Array, powers: tuple[int, ...], block: int) -> Array:
-        """Return sum_i weights[k, i] * eps_i ** powers[k] of one block, [k, block]."""
+        """Return sum_i weights[k, i] * eps_i ** powers[k] over one block of parameters, dtype[powers, block]."""
         sums: Array = self.noise.weighted_sums(state.generation, weights, powers, block, self.problem.dtype)
         return sums
 
     def partial_update(self, state: State, prepared: Any, block: int) -> Arrays:
-        """Return a block of the update."""
+        """Return one block of the update."""
         raise AssertionError(f"{type(self).__name__} has blocks but no `partial_update`")
 
-    def discoveries(self, state: State, results: Results) -> Sequence[Mapping[str, Any]]:
-        """Return nothing: only searches for programs have something to keep besides the state."""
+    # Reports.
+
+    def discoveries(self, state: State, results: Results) -> Sequence[Mapping[str, Json]]:
+        """Return no discoveries; only searches for programs have them."""
         return ()
 
     def finished(self, state: State) -> str | None:
-        """Return None: there is always something left to search for."""
+        """Return None: by default a search never ends by itself."""
         return None
 
     def notices(self, state: State, results: Results, after: State) -> Sequence[str]:
-        """Return nothing to tell."""
+        """Return no lines for the log."""
         return ()
 
-    def summary(self, state: State) -> Mapping[str, Any]:
-        """Return nothing besides theta."""
+    def summary(self, state: State) -> Mapping[str, Json]:
+        """Return nothing in addition to theta."""
         return {}
 
 
 @dataclass(frozen=True)
 class Weights:
-    """What a generation's fitness says of its directions."""
+    """Weights of the pairs of a generation."""
 
-    values: Array  # [powers, pairs], in the problem's dtype; failed pairs are dropped whole and weigh 0
-    reason: str | None = None  # why nothing can be learned from them
-    deviation: float = 0.0  # of the fitness, where it is divided by it
-    count: int = 0  # jobs that they come from
+    values: Array  # [powers, pairs] in the problem's dtype; 0 for pairs with a failed job
+    reason: str | None = None  # why there is no update; None: there is one
+    deviation: float = 0.0  # standard deviation by which the fitness was divided, for the metrics
+    count: int = 0  # number of jobs in pairs without failures
 
 
 @dataclass(frozen=True)
 class PairedStrategy(Strategy, ABC):
-    """Base class of strategies that sum weighted directions, such as ES.
+    """Base class of strategies whose update is a weighted sum of perturbations, such as ES.
 
-    A strategy writes `initial`, `candidates`, `weights` and `tell`, and `pairs` if its pairs are not mirrored.
+    A strategy defines `initial`, `candidates`, `weights` and `tell`, and `pairs` if its pairs are not antithetic.
     """
 
     problem: VectorProblem
     noise: Noise
 
-    powers: ClassVar[tuple[int, ...]] = (1,)  # of the directions: each is summed with weights of its own
-    called: ClassVar[str] = "pair"  # what a user is told of
+    powers: ClassVar[tuple[int, ...]] = (1,)  # one weighted sum of eps ** power for each of them
+    pair_name: ClassVar[str] = "pair"  # in messages
 
     @property
     def pairs(self) -> Pairs:
-        """Which jobs share a direction: two in a row."""
+        """Antithetic pairs."""
         return Pairs(mirrored=True)
 
     def whole(self, fitness: Float64) -> Array:
-        """Return bool[pairs], the pairs of which no job has failed."""
+        """Return which pairs have no failed job, bool[pairs]; fitness is float64[jobs]."""
         return self.pairs.whole(fitness)
 
     @abstractmethod
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Weights:
-        """Return the weights of the pairs without failures; there is at least one.
+        """Return the weights of the pairs without failures, of which there is at least one.
 
-        Both arguments are [pairs, jobs of a pair], the fitness float64.
+        `rows` are [pairs, jobs per pair], `fitness` is float64[pairs, jobs per pair].
         """
 
     def prepare(self, state: State, rows: Rows, fitness: Float64) -> Weights:
-        """Return the weights of all pairs."""
-        kept = self.whole(fitness)
-        values = np.zeros((len(self.powers), len(kept)), self.problem.dtype)
-        if not kept.any():
-            return Weights(values, f"every {self.called} has a failed evaluation: no update")
-        found = self.weights(state, self.pairs.in_pairs(rows)[kept], self.pairs.in_pairs(fitness)[kept])
-        values[:, kept] = found.values
-        return replace(found, values=values, count=int(kept.sum()) * self.pairs.size)
+        """Return the weights of all pairs; both jobs of a pair are dropped if one has failed."""
+        valid = self.whole(fitness)
+        values = np.zeros((len(self.powers), len(valid)), self.problem.dtype)
+        if not valid.any():
+            return Weights(values, f"every {self.pair_name} has a failed evaluation: no update")
+        weights = self.weights(state, self.pairs.in_pairs(rows)[valid], self.pairs.in_pairs(fitness)[valid])
+        values[:, valid] = weights.values
+        return replace(weights, values=values, count=int(valid.sum()) * self.pairs.size)
 
     def partial_update(self, state: State, prepared: Weights, block: int) -> Arrays:
-        """Return the weighted sums of one block of parameters, over all pairs in their order."""
+        """Return the weighted sums over all pairs, in order, for one block of parameters."""
         return {} if prepared.reason else {"sums": self.weighted_sums(state, prepared.values, self.powers, block)}
 
     def summed(self, results: Results) -> Array:
-        """Return the sums of all blocks, [powers, size]; 0 where nothing was learned."""
+        """Return the weighted sums of all blocks, dtype[powers, size]; 0 if there is no update."""
         if results.prepared.reason:
             return np.zeros((len(self.powers), self.problem.size), self.problem.dtype)
         return np.concatenate([block["sums"] for block in results.blocks], axis=1)

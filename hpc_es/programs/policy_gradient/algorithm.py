@@ -30,7 +30,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hpc_es.algorithms.common import optimizers
-from hpc_es.algorithms.common.gradient import descend
+from hpc_es.algorithms.common.optimizers import descend
 from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.core.data import Array, Arrays, Chunk, Float64, Outcome, Poll, Results, Rows, State, cut
 from hpc_es.core.errors import UserError

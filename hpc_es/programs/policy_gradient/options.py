@@ -39,7 +39,7 @@ class Optimizer:
 
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Options of RMSProp with another kind: (key, text)."""
-        return unused_of_kinds(self, {"rmsprop": optimizers.OWN["rmsprop"]})
+        return unused_of_kinds(self, {"rmsprop": optimizers.OPTIONS_OF_KINDS["rmsprop"]})
 
 
 @options

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.cr_fm_nes import Weights, by_distance, by_rank, far_factor, standing
+from hpc_es.algorithms.cr_fm_nes import SampleWeights, by_distance, by_rank, far_factor, standing
 
 UTILITIES = [0.4804227103, 0.01957728969, -0.25, -0.25]  # of four samples
 
@@ -47,7 +47,7 @@ def test_a_far_sample_weighs_more_but_a_bad_one_nothing() -> None:
 def test_sums_over_pairs_are_sums_over_samples() -> None:
     """z of (+, -) is 2 and -2, then 5 and -5; u . z is half of it."""
     z, each = np.array([2.0, -2, 5, -5]), np.array([UTILITIES, UTILITIES[::-1]])
-    weights = Weights(each, z / 2, z**2, 4)
+    weights = SampleWeights(each, z / 2, z**2, 4)
     sums = weights.of_pairs @ np.array([2.0, 5.0])
     squares = weights.of_pairs @ np.array([4.0, 25.0])
     for which, travels in enumerate([False, True]):

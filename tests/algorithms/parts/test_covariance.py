@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from hpc_es.algorithms.cma_es import constants
 from hpc_es.algorithms.common import covariance
-from hpc_es.algorithms.common.covariance import BLOCK, IN_CACHE, SHARED, constants, root_of, rows_of_sum
+from hpc_es.algorithms.common.covariance import BLOCK_ROWS, CACHE_ROWS, MIN_SHARED_SAMPLES, root_of, rows_of_sum
 
 CONSTANTS = {  # size, population: mueff, c_s, d_s, c_c, c_1, c_mu, chi, of pycma's equations
     (2, 6): (2.028611465, 0.4462049874, 1.446204987, 0.624554539, 0.1548153999, 0.08559277943, 1.254272743),
@@ -21,7 +22,7 @@ CONSTANTS = {  # size, population: mueff, c_s, d_s, c_c, c_1, c_mu, chi, of pycm
 @pytest.mark.parametrize(("size", "population"), CONSTANTS)
 def test_the_constants_are_those_of_the_tutorial(size: int, population: int) -> None:
     c = constants(size, population, True)
-    found = (c.mueff, c.c_s, c.d_s, c.c_c, c.c_1, c.c_mu, c.chi)
+    found = (c.mu_eff, c.c_sigma, c.d_sigma, c.c_c, c.c_1, c.c_mu, c.chi_n)
     assert found == pytest.approx(CONSTANTS[size, population], rel=1e-8)
     assert c.mu == population // 2
 
@@ -47,9 +48,9 @@ def test_constants_of_any_population_keep_the_covariance_positive(size: int, pop
 
 def test_the_root_may_be_old_where_many_parameters_make_it_dear() -> None:
     """1000 parameters, 24 samples: c_1 + c_mu is about 1.3e-5, and 1 / (10 * 1000 * 1.3e-5) is 7.7: 8, as in pycma."""
-    assert constants(40, 15, True).stale == 1
-    assert constants(100, 17, True).stale == 2
-    assert constants(1000, 24, True).stale == 8
+    assert constants(40, 15, True).root_interval == 1
+    assert constants(100, 17, True).root_interval == 2
+    assert constants(1000, 24, True).root_interval == 8
 
 
 def test_the_root_of_two_parameters() -> None:
@@ -80,13 +81,13 @@ def test_rows_of_a_weighted_sum_of_squares() -> None:
 
 
 def test_few_samples_make_one_block_and_many_share_theirs() -> None:
-    assert covariance.blocks(SHARED - 1, 2000) == 1
-    assert [covariance.blocks(SHARED, size) for size in (1, BLOCK, BLOCK + 1)] == [1, 1, 2]
+    assert covariance.blocks(MIN_SHARED_SAMPLES - 1, 2000) == 1
+    assert [covariance.blocks(MIN_SHARED_SAMPLES, size) for size in (1, BLOCK_ROWS, BLOCK_ROWS + 1)] == [1, 1, 2]
 
 
-@pytest.mark.parametrize("samples", [4, SHARED])
+@pytest.mark.parametrize("samples", [4, MIN_SHARED_SAMPLES])
 def test_blocks_of_rows_cover_the_covariance_once(samples: int) -> None:
-    steps = np.random.default_rng(1).standard_normal((samples, BLOCK + 3))
+    steps = np.random.default_rng(1).standard_normal((samples, BLOCK_ROWS + 3))
     parts = [rows_of_sum(np.ones(samples), steps, block) for block in range(covariance.blocks(*steps.shape))]
     np.testing.assert_allclose(np.concatenate(parts), steps.T @ steps, rtol=1e-12, atol=1e-12)
 
@@ -94,7 +95,7 @@ def test_blocks_of_rows_cover_the_covariance_once(samples: int) -> None:
 def test_a_covariance_moves_by_its_path_and_by_blocks_of_rows() -> None:
     """Sizes beyond what fits into a cache at once, and blocks that do not end with it."""
     rng = np.random.default_rng(2)
-    size = 2 * IN_CACHE + 5
+    size = 2 * CACHE_ROWS + 5
     old, rows, path = rng.standard_normal((size, size)), rng.standard_normal((size, size)), rng.standard_normal(size)
     found = covariance.updated(old, 0.5, path, 0.25, [rows[:40], rows[40:]])
     np.testing.assert_allclose(found, 0.5 * old + 0.25 * np.outer(path, path) + rows, rtol=1e-12, atol=1e-12)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.common.gradient import GRADIENT, descend
-from hpc_es.algorithms.common.optimizers import Options
+from hpc_es.algorithms.common.optimizers import GRADIENT, Options, descend
 from hpc_es.core.data import Arrays, Float32
 from hpc_es.core.errors import RunError
 

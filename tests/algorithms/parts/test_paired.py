@@ -33,7 +33,7 @@ class Toy(PairedStrategy):
     """The differences of the returns weigh the directions, the signs of the first halves their squares."""
 
     powers = (1, 2)
-    called = "couple"
+    pair_name = "couple"
 
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Weights:
         assert len(fitness) and fitness.shape == rows.shape

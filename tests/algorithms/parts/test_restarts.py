@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.common.distribution import RestartPlan, Search, following
+from hpc_es.algorithms.common.distribution import RestartPolicy, Search
 from hpc_es.core.keys import Keys, Purpose
 
 KEYS = Keys(5)
 FIRST = Search(0, 10)
 
 
-def after(plan: RestartPlan, run: Search, evaluations: int, ended_by: int = 1) -> Search:
+def after(plan: RestartPolicy, run: Search, evaluations: int, ended_by: int = 1) -> Search:
     """The search after one that has used so many evaluations."""
-    found = following(plan, KEYS, replace(run, evaluations=evaluations), ended_by)
+    found = plan.next_search(KEYS, replace(run, evaluations=evaluations), ended_by)
     assert found is not None
     return found
 
@@ -28,31 +28,31 @@ def small(restart: int, largest: int) -> tuple[int, float]:
 
 
 def test_none_ends_with_the_first_search() -> None:
-    assert following(RestartPlan("none", 10, 2.0, 9), KEYS, FIRST, 1) is None
+    assert RestartPolicy("none", 10, 2.0, 9).next_search(KEYS, FIRST, 1) is None
 
 
 def test_ipop_doubles_the_population_nine_times() -> None:
     run, populations = FIRST, list[int]()
     for restart in range(1, 10):
-        run = after(RestartPlan("ipop", 10, 2.0, 9), run, 100 * restart)
+        run = after(RestartPolicy("ipop", 10, 2.0, 9), run, 100 * restart)
         assert (run.restart, run.evaluations, run.limit, run.sigma_factor) == (restart, 0, 0, 1.0)
         populations.append(run.population)
     assert populations == [20, 40, 80, 160, 320, 640, 1280, 2560, 5120]
-    assert following(RestartPlan("ipop", 10, 2.0, 9), KEYS, run, 1) is None
+    assert RestartPolicy("ipop", 10, 2.0, 9).next_search(KEYS, run, 1) is None
 
 
 def test_ipop_by_another_factor_and_limit() -> None:
     """6 * 1.5 = 9, 6 * 2.25 = 13.5."""
-    plan = RestartPlan("ipop", 6, 1.5, 2)
+    plan = RestartPolicy("ipop", 6, 1.5, 2)
     one = after(plan, Search(0, 6), 100)
     two = after(plan, one, 100)
     assert [one.population, two.population] == [9, 13]
-    assert following(plan, KEYS, two, 1) is None
-    assert following(RestartPlan("ipop", 6, 1.5, 0), KEYS, Search(0, 6), 1) is None
+    assert plan.next_search(KEYS, two, 1) is None
+    assert RestartPolicy("ipop", 6, 1.5, 0).next_search(KEYS, Search(0, 6), 1) is None
 
 
 def test_bipop_goes_on_with_the_regime_that_has_used_less() -> None:
-    plan = RestartPlan("bipop", 10, 2.0, 9)
+    plan = RestartPolicy("bipop", 10, 2.0, 9)
     one = after(plan, FIRST, 1000)  # the first search counts as a small one: 1000 to 0
     assert (one.population, one.large, one.limit, one.sigma_factor) == (20, True, 0, 1.0)
     two = after(plan, one, 3001)  # 1000 to 3001
@@ -69,7 +69,7 @@ def test_bipop_goes_on_with_the_regime_that_has_used_less() -> None:
 
 
 def test_small_populations_are_between_the_first_and_half_of_the_largest() -> None:
-    plan = RestartPlan("bipop", 10, 2.0, 9)
+    plan = RestartPolicy("bipop", 10, 2.0, 9)
     large = replace(FIRST, large=True, growths=4, population=160, of_small=1)
     runs = [after(plan, replace(large, restart=restart), 5000) for restart in range(200)]
     populations, steps = [run.population for run in runs], [run.sigma_factor for run in runs]
@@ -78,20 +78,20 @@ def test_small_populations_are_between_the_first_and_half_of_the_largest() -> No
 
 
 def test_bipop_ends_where_a_large_search_is_due_and_the_population_may_not_grow() -> None:
-    plan = RestartPlan("bipop", 10, 2.0, 1)
+    plan = RestartPolicy("bipop", 10, 2.0, 1)
     two = after(plan, after(plan, FIRST, 1000), 3000)
     assert not two.large
-    assert following(plan, KEYS, replace(two, evaluations=2500), 1) is None
+    assert plan.next_search(KEYS, replace(two, evaluations=2500), 1) is None
 
 
 def test_a_restart_keeps_why_the_search_before_has_ended() -> None:
-    assert after(RestartPlan("ipop", 10, 2.0, 9), FIRST, 100, ended_by=6).ended_by == 6
+    assert after(RestartPolicy("ipop", 10, 2.0, 9), FIRST, 100, ended_by=6).ended_by == 6
 
 
 def test_a_run_is_a_part_of_the_state() -> None:
     run = Search(3, 80, True, 0.5, 2, 700, 16, 1000, 3000, 2)
     arrays = run.arrays()
-    assert Search.of(arrays) == run
+    assert Search.from_arrays(arrays) == run
     assert {array.shape for array in arrays.values()} == {()}
     assert all(isinstance(array, np.ndarray) for array in arrays.values())
     assert {name: a.dtype for name, a in arrays.items()} == {name: a.dtype for name, a in FIRST.arrays().items()}

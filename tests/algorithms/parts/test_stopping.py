@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.common.stopping import NAMES, Options, View, bit, criteria, names, nothing, updated
+from hpc_es.algorithms.common.stopping import (
+    NAMES,
+    Options,
+    View,
+    bit,
+    criteria,
+    initial_history,
+    names,
+    update_history,
+)
 
 ONES, EYE = np.ones(2), np.eye(2)
 VIEW = View(theta=np.array([1.0, 2]), first_sigma=1.0, sigma=1.0, deviations=ONES, path=0 * ONES, population=6, age=1)
@@ -22,7 +31,10 @@ def met(
     """The criteria that are met where all else is as after the first generation of a search."""
     given = {name: np.array(value) for name, value in (seen or {}).items()}
     found = criteria(
-        Options(**(options or {})), replace(VIEW, **view), np.array(costs), {**nothing(2), "history": FALLING, **given}
+        Options(**(options or {})),
+        replace(VIEW, **view),
+        np.array(costs),
+        {**initial_history(2), "history": FALLING, **given},
     )
     return {name for name, is_met in found.items() if is_met}
 
@@ -119,28 +131,30 @@ def test_a_tolerance_of_0_is_never_met(name: str) -> None:
     options: Any = {name: 0}
     everything = {"deviations": 0 * ONES, "seen": {**LONG, "history": FLAT}, "costs": FLAT}
     assert name not in met(**everything, options=options, age=505)
-    seen: Any = nothing(2)
+    seen: Any = initial_history(2)
     for _ in range(2):
-        seen = updated(Options(**options), VIEW, -COSTS, seen)
+        seen = update_history(Options(**options), VIEW, -COSTS, seen)
     assert int(seen["still_generations"]) == (name != "tolxstagnation")
 
 
 def test_what_is_remembered_of_two_generations() -> None:
     """Costs 3, 1, 8, 2, 2, 4 and a failure: the least is 1, the median 2.5."""
-    one = updated(Options(), VIEW, -np.array([3, 1, 8, 2, 2, 4, np.nan]), nothing(2))
-    two = updated(Options(), replace(VIEW, age=2), -np.array([5.0, 6, 7]), one)
+    one = update_history(Options(), VIEW, -np.array([3, 1, 8, 2, 2, 4, np.nan]), initial_history(2))
+    two = update_history(Options(), replace(VIEW, age=2), -np.array([5.0, 6, 7]), one)
     assert (one["history"].tolist(), two["history"].tolist()) == ([1], [1, 5])
     assert (float(two["median_first"]), float(two["median_least"])) == (2.5, 2.5)
     assert (float(two["least_cost"]), int(two["least_age"])) == (1, 1)
     assert (int(one["flat_generations"]), int(two["stopped"])) == (0, 0)
-    assert set(two) == set(nothing(2)) and all(two[name].dtype == a.dtype for name, a in nothing(2).items())
+    assert set(two) == set(initial_history(2)) and all(
+        two[name].dtype == a.dtype for name, a in initial_history(2).items()
+    )
 
 
 def test_the_histories_keep_what_they_need() -> None:
     """11 + 30 * 2 / 6 = 21 best costs; every fifth generation for the long ones."""
-    seen: Any = nothing(2)
+    seen: Any = initial_history(2)
     for age in range(1, 31):
-        seen = updated(Options(), replace(VIEW, age=age), -np.array([age, age + 2.0]), seen)
+        seen = update_history(Options(), replace(VIEW, age=age), -np.array([age, age + 2.0]), seen)
     assert seen["history"].tolist() == list(range(10, 31))
     assert seen["history_best"].tolist() == [5, 10, 15, 20, 25, 30]
     assert seen["history_median"].tolist() == [6, 11, 16, 21, 26, 31]
@@ -148,41 +162,41 @@ def test_the_histories_keep_what_they_need() -> None:
 
 def test_flat_generations_are_counted_until_one_is_not() -> None:
     """Flat: more than three quarters are the best. Failures say nothing of that, and one value alone is not flat."""
-    seen: Any = nothing(2)
+    seen: Any = initial_history(2)
     counts = []
     for costs in ([1.0] * 8, [1] * 7 + [9], [1] * 6 + [9, 9], [1] * 8, [np.nan] * 8, [2] + [np.nan] * 7):
-        seen = updated(Options(), VIEW, -np.array(costs), seen)
+        seen = update_history(Options(), VIEW, -np.array(costs), seen)
         counts.append(int(seen["flat_generations"]))
     assert counts == [1, 2, 0, 1, 1, 0]
 
 
 def test_a_centre_that_stays_is_counted_until_it_moves() -> None:
-    seen: Any = nothing(2)
+    seen: Any = initial_history(2)
     counts = []
     for x in (1.0, 1 + 5e-10, 1 + 9e-10, 1 + 2e-9, 1 + 2e-9):
-        seen = updated(Options(), replace(VIEW, theta=np.array([x, 2])), -COSTS, seen)
+        seen = update_history(Options(), replace(VIEW, theta=np.array([x, 2])), -COSTS, seen)
         counts.append(int(seen["still_generations"]))
     assert counts == [0, 1, 2, 0, 1]
 
 
 def test_a_plateau_is_no_centre_that_stays() -> None:
-    """Nothing was learned, so nothing was to move."""
-    seen: Any = nothing(2)
+    """Nothing was learned, so the mean stays."""
+    seen: Any = initial_history(2)
     for costs in (COSTS, FLAT, [np.nan] * 6, COSTS):
-        seen = updated(Options(), VIEW, -np.array(costs), seen)
+        seen = update_history(Options(), VIEW, -np.array(costs), seen)
     assert int(seen["still_generations"]) == 1
 
 
 def test_generations_that_all_fail_are_no_reason_to_end() -> None:
-    seen: Any = nothing(2)
+    seen: Any = initial_history(2)
     for age in range(1, 15):
-        seen = updated(Options(), replace(VIEW, age=age), np.full(6, np.nan), seen)
+        seen = update_history(Options(), replace(VIEW, age=age), np.full(6, np.nan), seen)
     assert int(seen["stopped"]) == 0 and not len(seen["history"])
 
 
 def test_the_first_generation_of_a_plateau_does_not_end_a_search() -> None:
-    one = updated(Options(), VIEW, np.zeros(6), nothing(2))
-    two = updated(Options(), VIEW, np.zeros(6), one)
+    one = update_history(Options(), VIEW, np.zeros(6), initial_history(2))
+    two = update_history(Options(), VIEW, np.zeros(6), one)
     assert names(int(one["stopped"])) == ""
     assert names(int(two["stopped"])) == "tolflatfitness"
 
