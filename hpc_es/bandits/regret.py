@@ -30,7 +30,7 @@ from hpc_es.core.data import Float64
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Actor, Policy
-from hpc_es.report.curves import alike
+from hpc_es.report.curves import shared_config
 from hpc_es.report.plot import DASHES, PALETTE, STYLE, SUFFIXES, UNDATED
 from hpc_es.report.saved_policy import ROWS, Stored
 from hpc_es.storage.files import written
@@ -153,7 +153,7 @@ def tested(source: Stored, distribution: str | None, trials: int | None) -> Sett
 
 def configuration(source: Stored) -> str:
     """Return what runs that are one line have in common."""
-    return json.dumps(alike(resolved(source.config)))
+    return json.dumps(shared_config(resolved(source.config)))
 
 
 def learned(source: Stored, setting: Setting, drawn: Draws, seed: int, actions: str | None) -> Lockstep:

@@ -1,4 +1,4 @@
-"""What a watcher sees: a live display on a terminal, plain lines elsewhere, and log.txt in every case."""
+"""Progress of a run: a live display on a terminal, plain lines elsewhere, and always log.txt."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ ROWS_OF_RATE = 20  # the time left is computed from the speed of the last rows
 
 
 class Progress:
-    """Rank 0's voice. Use it as a context manager, or call `close`, so that the terminal gets its cursor back.
+    """Print the progress of a run on rank 0.
 
-    Neither a full disk nor a closed terminal ends a run from here: what cannot be shown is left out.
+    Use it as a context manager, or call `close`, so that the terminal's cursor is restored. A full disk or a closed
+    terminal never ends the run: output that cannot be written is dropped.
     """
 
-    def __init__(self, run_dir: Path, stop: Stop, aloud: bool = True) -> None:
+    def __init__(self, run_dir: Path, stop: Stop, verbose: bool = True) -> None:
         self._log = run_dir / "log.txt"
         self._stop = stop
-        self._aloud = aloud  # else only log.txt
+        self._verbose = verbose  # False: only log.txt
         self._info: Info = {}
-        self._rows: tuple[Row, ...] = ()  # never changed in place: the live display has a thread
-        self._last: Number = None  # evaluation
-        self._best: Number = None
-        self._updated = self._printed = time.monotonic()
+        self._rows: tuple[Row, ...] = ()  # replaced, not changed: the thread of the live display reads it
+        self._last_evaluation: Number = None
+        self._best_evaluation: Number = None
+        self._updated = self._printed = time.monotonic()  # last row, last printed row
         self._pending = False  # the newest row has not been printed
         self._live: Live | None = None
 
@@ -55,48 +56,53 @@ class Progress:
         self.close()
 
     def start(self, info: Info) -> None:
-        """Show what runs, every entry that is not None in its order: name, env, params, ranks, resumed and the like.
+        """Print the entries of `info` that are not None, in their order, and start the live display if there is one.
 
-        `best_evaluation` tells a resumed run its best evaluation so far.
+        `best_evaluation` is the best evaluation so far of a resumed run.
         """
         self._info = info
         best = info.get("best_evaluation")
-        self._best = best if isinstance(best, float | int) else None
+        self._best_evaluation = best if isinstance(best, float | int) else None
         self._updated = time.monotonic()
         entries = [f"{key.replace('_', ' ')} {value}" for key, value in info.items() if value is not None]
         self.message("  ".join(entries))
-        if self._aloud and on_terminal():
-            self._live = _live(self)
+        if self._verbose and on_terminal():
+            from rich.console import Console
+            from rich.live import Live
+
+            redirect = sys.stdout.isatty()  # a stdout redirected to a file stays there
+            self._live = Live(self, console=Console(stderr=True), refresh_per_second=2, redirect_stdout=redirect)
             self._live.start()
 
     def update(self, row: Row) -> None:
-        """Take a generation's row; it is printed if it is the first, holds an evaluation, or a second has passed."""
+        """Take the row of a generation, and print it if it is the first, has an evaluation, or a second has passed."""
         self._rows = (*self._rows, row)[-ROWS_OF_RATE:]
         self._updated = time.monotonic()
         evaluation = row.get("evaluation_return_mean") if row.get("evaluation_episodes") else None
         if evaluation is not None and not math.isnan(evaluation):
-            self._last = evaluation
-            self._best = evaluation if self._best is None else max(self._best, evaluation)
+            self._last_evaluation = evaluation
+            best = self._best_evaluation
+            self._best_evaluation = evaluation if best is None else max(best, evaluation)
         self._pending = True
         first = len(self._rows) == 1
         if first or row.get("evaluation_episodes") or self._updated - self._printed >= SECONDS_BETWEEN_LINES:
             self._print_row()
 
     def message(self, text: str) -> None:
-        """Print a warning or a notice above the live display, or as a line."""
+        """Print a message above the live display, or as a line."""
         if self._live is not None:
             self._live.console.print(_text(text), soft_wrap=True)
-        elif self._aloud:
+        elif self._verbose:
             _print(text)
         self._append(text)
 
     def finish(self, text: str) -> None:
-        """Print the last row if it is not, then `text`, and end the live display."""
+        """Print the last row unless it is printed already, then `text`, and end the live display."""
         self.close()
         self.message(text)
 
     def close(self) -> None:
-        """End the live display; may be called twice, and after an error."""
+        """End the live display; further calls do nothing."""
         if self._pending:
             self._print_row()
         if self._live is not None:
@@ -107,7 +113,7 @@ class Progress:
         self._pending = False
         self._printed = self._updated
         line = "  ".join(f"{name} {value}" for name, value in self.entries(0.0))
-        if self._live is None and self._aloud:
+        if self._live is None and self._verbose:
             _print(line)
         self._append(line)
 
@@ -117,30 +123,33 @@ class Progress:
             with self._log.open("a", encoding="utf-8") as file:
                 file.writelines(f"{stamp}  {line}\n" for line in text.splitlines() or [""])
         except OSError:
-            return  # a full disk is reported by what must be written
+            return  # a full disk is reported by the files that must be written
 
     def entries(self, since_row_seconds: float) -> list[tuple[str, str]]:
-        """Return what is shown of the newest row, as (name, value)."""
+        """Return the newest row as (name, text); `since_row_seconds` have passed since it arrived."""
         row = self._rows[-1]
         total = f" of {self._stop.generations}" if self._stop.generations is not None else ""
         left = seconds_left(self._stop, self._rows)
         elapsed = (row.get("seconds_total") or 0.0) + since_row_seconds
-        shown = [
+        entries = [
             ("generation", f"{(row['generation'] or 0) + 1}{total}"),
-            *(_of_search(row) if "best_reward" in row else self._of_episodes(row)),
+            *(_search_entries(row) if "best_reward" in row else self._episode_entries(row)),
             ("time", split(row)),
             ("failed episodes", number(row["failed_episodes"]) if row.get("failed_episodes") else None),
             ("elapsed", clock(elapsed)),
             ("left", clock(max(left - since_row_seconds, 0.0)) if left is not None else None),
         ]
-        return [(name, value) for name, value in shown if value]
+        return [(name, value) for name, value in entries if value]
 
-    def _of_episodes(self, row: Row) -> list[tuple[str, str | None]]:
+    def _episode_entries(self, row: Row) -> list[tuple[str, str | None]]:
+        evaluation = None
+        if self._last_evaluation is not None:
+            evaluation = f"{number(self._last_evaluation)} (best {number(self._best_evaluation)})"
         return [
             ("return", f"{number(row.get('return_mean'))} ± {number(row.get('return_std'))}"),
             ("best value", number(row["best_value"]) if row.get("best_value") is not None else None),
             ("sigma", number(row["sigma"]) if row.get("sigma") is not None else None),
-            ("evaluation", f"{number(self._last)} (best {number(self._best)})" if self._last is not None else None),
+            ("evaluation", evaluation),
             ("timesteps", number(row.get("timesteps_total"))),
             ("steps/s", number(row.get("steps_per_second"))),
         ]
@@ -150,14 +159,14 @@ class Progress:
 
         table = Table.grid(padding=(0, 2))
         waiting = time.monotonic() - self._updated
-        shown = self.entries(waiting) if self._rows else [("first generation", clock(waiting))]
-        for name, value in [("run", str(self._info.get("name", ""))), *shown]:
+        entries = self.entries(waiting) if self._rows else [("first generation", clock(waiting))]
+        for name, value in [("run", str(self._info.get("name", ""))), *entries]:
             table.add_row(_text(name, "dim"), _text(value))
         return table
 
 
-def _of_search(row: Row) -> list[tuple[str, str | None]]:
-    """Return what is shown of a search for programs; NPE is the number of programs executed."""
+def _search_entries(row: Row) -> list[tuple[str, str | None]]:
+    """Return the entries of a program search; NPE is the number of programs executed."""
     programs, seconds = row.get("episodes_this_generation"), row.get("seconds_this_generation")
     return [
         ("best reward", number(row["best_reward"])),
@@ -170,15 +179,15 @@ def _of_search(row: Row) -> list[tuple[str, str | None]]:
 
 
 def on_terminal() -> bool:
-    """Return whether a live display can be drawn on stderr."""
+    """Return whether stderr can show a live display."""
     capable = os.environ.get("TERM", "") not in ("", "dumb", "unknown") and not os.environ.get("CI")
     return capable and sys.stderr.isatty()
 
 
 def seconds_left(stop: Stop, rows: Sequence[Row]) -> float | None:
-    """Until the first limit of `stop` is reached, at the mean speed of `rows`; None without a limit.
+    """Return the seconds until the first limit of `stop` is reached, at the mean speed of `rows`; None without a limit.
 
-    The speed is that of these rows alone, so that a run resumed on other ranks is not judged by its past.
+    Earlier rows do not count, since a run may have been resumed on another number of ranks.
     """
     row = rows[-1]
     seconds = _mean(rows, "seconds_this_generation")
@@ -195,14 +204,14 @@ def seconds_left(stop: Stop, rows: Sequence[Row]) -> float | None:
 
 
 def split(row: Row) -> str | None:
-    """Return where the ranks' time went, as percentages of their mean; None if nothing was measured."""
+    """Return the mean share of the ranks' time per activity, in percent; None if nothing was measured."""
     seconds = {name: row.get(f"time_{name}_mean") or 0.0 for name in SPLIT}
     total = sum(seconds.values())
     return " ".join(f"{name} {100 * part / total:.0f}%" for name, part in seconds.items()) if total > 0 else None
 
 
 def number(value: Number) -> str:
-    """Four digits, no exponent up to a million, a dash for what was not measured."""
+    """Return a number with four digits and no exponent, in units of M or G from a million; a dash for None and NaN."""
     if value is None or math.isnan(value):
         return "-"
     for size, letter in ((1e9, "G"), (1e6, "M")):
@@ -212,7 +221,7 @@ def number(value: Number) -> str:
 
 
 def clock(seconds: float) -> str:
-    """1:02:03, or 2:03 below an hour."""
+    """Format seconds as 1:02:03, or as 2:03 below an hour."""
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
@@ -228,20 +237,11 @@ def _print(text: str) -> None:
     except UnicodeEncodeError:
         print(text.encode("ascii", "replace").decode(), flush=True)
     except OSError:
-        return  # nobody reads any more, or the job's output file is on a full disk
-
-
-def _live(progress: Progress) -> Live:
-    from rich.console import Console
-    from rich.live import Live
-
-    console = Console(stderr=True)
-    redirect = sys.stdout.isatty()  # a redirected stdout is a file's, and stays it
-    return Live(progress, console=console, refresh_per_second=2, redirect_stdout=redirect)
+        return  # the reader has gone, or the job's output file is on a full disk
 
 
 def _text(text: str, style: str = "") -> Text:
-    """Text as it stands: in a string, rich reads [brackets] as markup."""
+    """Return literal text; in a plain string rich reads [brackets] as markup."""
     from rich.text import Text
 
     return Text(text, style)

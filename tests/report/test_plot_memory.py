@@ -33,7 +33,7 @@ def test_a_long_curve_keeps_its_ends_its_lowest_and_its_highest_points() -> None
     x = np.arange(100_001.0)
     mean = np.sin(x / 1000)
     mean[[5, 70_000]] = [9, -9]
-    curve = Curve(x, mean, mean / 2, runs=1).drawn()
+    curve = Curve(x, mean, mean / 2, runs=1).thinned()
     assert 0.9 * MOST_POINTS < len(curve.x) <= MOST_POINTS
     assert {0.0, 5.0, 70_000.0, 100_000.0} <= set(curve.x.tolist())
     assert (np.diff(curve.x) > 0).all()
@@ -42,7 +42,7 @@ def test_a_long_curve_keeps_its_ends_its_lowest_and_its_highest_points() -> None
 
 def test_a_short_curve_is_drawn_as_it_is() -> None:
     curve = Curve(np.arange(2000.0), np.zeros(2000), np.zeros(2000), runs=1)
-    assert curve.drawn() is curve
+    assert curve.thinned() is curve
 
 
 def test_no_picture_of_a_run_in_progress_stays_in_memory(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_below_is_how_broad_a_search_by_a_network_is(tmp_path: Path) -> None:
     assert np.asarray(entropy.get_xydata()).tolist() == pytest.approx(np.array([[50, 2], [100, 1], [150, 0.5]]))
     assert np.asarray(distinct.get_ydata()).tolist() == pytest.approx([64, 32, 16])
     texts = [text.get_text() for legend in drawn.legends for text in legend.get_texts()]
-    assert texts == ["best so far", "entropy of a token", "distinct programs of a batch", "demo"]
+    assert texts == ["best so far", "entropy per token", "distinct programs per batch", "demo"]
 
 
 def test_of_several_runs_those_that_succeeded_keep_their_best_reward(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_repetitions_with_a_cycle_are_a_line_a_task(tmp_path: Path) -> None:
 
 def test_what_does_not_go_into_one_picture(tmp_path: Path) -> None:
     found, played = search(tmp_path / "a", [0.5]), episodes(tmp_path / "b", [1.0])
-    with pytest.raises(UserError, match=r"a has a best reward, .*b has a return per episode: draw them apart"):
+    with pytest.raises(UserError, match=r"a has a best reward, .*b has a return per episode: plot them separately"):
         plot([found, played], tmp_path / "out.png")
     with pytest.raises(UserError, match="--x is timesteps: expected programs or seconds for the best reward"):
         cli.run(["plot", str(found), "-o", str(tmp_path / "out.png"), "--x", "timesteps"])
