@@ -13,7 +13,7 @@ import pytest
 
 from hpc_es.commands.inspect import described
 from hpc_es.core.errors import CheckpointError
-from hpc_es.report.saved_policy import stored
+from hpc_es.report.saved_policy import read_policy
 from hpc_es.storage.checkpoint import is_whole, load
 from hpc_es.storage.checkpoint_directory import Store, find
 from tests import runs
@@ -118,9 +118,9 @@ def test_inspect_shows_both(killed: Path, reference: Path) -> None:
 
 
 def test_what_wants_parameters_takes_the_newest_whole_one(killed: Path) -> None:
-    assert stored(killed, "last").generation == 0
+    assert read_policy(killed, "last").generation == 0
     with pytest.raises(CheckpointError, match=r"have learned from, not the parameters: expected that one"):
-        stored(find(killed, whole=False), "last")
+        read_policy(find(killed, whole=False), "last")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])

@@ -12,7 +12,7 @@ import pytest
 from hpc_es.api.evaluate import Asked, play
 from hpc_es.config.loading import validate
 from hpc_es.core.errors import UserError
-from hpc_es.report.saved_policy import Actions, LoadedPolicy, Stored, load_policy, single_episodes
+from hpc_es.report.saved_policy import Actions, LoadedPolicy, StoredPolicy, load_policy, single_episodes
 from hpc_es.tasks.policy_problems import Episodic
 from tests import runs
 from tests.harness import ROOT, mpiexec, python
@@ -64,11 +64,11 @@ def test_a_directory_without_snapshots_is_told_once(tmp_path: Path) -> None:
     assert done.status == 2 and done.stderr.count("expected a run directory with checkpoints") == 1, str(done)
 
 
-def indifferent() -> tuple[Stored, Episodic]:
+def indifferent() -> tuple[StoredPolicy, Episodic]:
     """A policy that finds all arms alike, and its task: 100 pulls of arms that pay 0.1 and 0.9 of the time."""
     task = {"kind": "bandits", "distribution": "easy"}
     config = validate({"task": task, "algorithm": {"kind": "actor_critic"}})
-    source = Stored(Path(), config, "last", 0, {"theta": np.zeros(10_176 + 98, np.float32)})
+    source = StoredPolicy(Path(), config, "last", 0, {"theta": np.zeros(10_176 + 98, np.float32)})
     return source, single_episodes(config.task)
 
 

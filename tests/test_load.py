@@ -14,7 +14,7 @@ import pytest
 
 import hpc_es
 from hpc_es.core.errors import CheckpointError, ConfigError
-from hpc_es.report.saved_policy import ROWS, load_policy, stored
+from hpc_es.report.saved_policy import ROWS, load_policy, read_policy
 from hpc_es.storage import checkpoint
 from hpc_es.storage.checkpoint import Best
 from tests.harness import python, script
@@ -105,10 +105,10 @@ def test_attributes() -> None:
 def test_best_is_the_theta_that_was_measured() -> None:
     path = run(env("Reach"))
     best = best_of(path)
-    found = stored(path, "best")
+    found = read_policy(path, "best")
     assert (found.which, found.generation) == ("best", best.generation)
     assert found.theta.tobytes() == best.shared["theta"].tobytes()
-    last = stored(path, "last")
+    last = read_policy(path, "last")
     assert (last.which, last.generation) == ("last", 2)
     assert last.theta.tobytes() != best.shared["theta"].tobytes()
 
@@ -125,17 +125,17 @@ def test_a_last_theta_whose_final_evaluation_was_better_is_taken(
     status = json.loads((path / "status.json").read_text())
     told = {"final_return_mean": best_of(path).return_ + change, "generation": generation or status["generation"]}
     (path / "status.json").write_text(json.dumps({**status, **told}))
-    assert stored(path).which == which
-    assert [stored(path, each).which for each in ("best", "last")] == ["best", "last"]
+    assert read_policy(path).which == which
+    assert [read_policy(path, each).which for each in ("best", "last")] == ["best", "last"]
     wanted = snapshot(path).state.shared if which == "last" else best_of(path).shared
-    np.testing.assert_array_equal(stored(path).theta, wanted["theta"])
+    np.testing.assert_array_equal(read_policy(path).theta, wanted["theta"])
 
 
 def test_without_an_evaluation_there_is_only_the_last() -> None:
     path = run("evaluation.interval=0")
-    assert stored(path).which == "last"
+    assert read_policy(path).which == "last"
     with pytest.raises(CheckpointError, match="no evaluation yet"):
-        stored(path, "best")
+        read_policy(path, "best")
 
 
 def better(path: Path, to: Path, by: float) -> Path:
@@ -148,17 +148,17 @@ def better(path: Path, to: Path, by: float) -> Path:
 
 
 def test_the_best_of_a_killed_run_may_be_newer_than_its_checkpoints(tmp_path: Path) -> None:
-    assert stored(better(run(), tmp_path / "a", by=1)).generation == 77
-    assert stored(better(run(), tmp_path / "b", by=-1)).generation == best_of(run()).generation
-    assert stored(tmp_path / "a", "last").generation == 2
+    assert read_policy(better(run(), tmp_path / "a", by=1)).generation == 77
+    assert read_policy(better(run(), tmp_path / "b", by=-1)).generation == best_of(run()).generation
+    assert read_policy(tmp_path / "a", "last").generation == 2
     (tmp_path / "a" / "checkpoints" / "best.h5").write_bytes(b"damaged")
-    assert stored(tmp_path / "a").generation == best_of(run()).generation
+    assert read_policy(tmp_path / "a").generation == best_of(run()).generation
 
 
 def test_a_checkpoint_file_is_a_path_too(tmp_path: Path) -> None:
     file = rewritten(run(), tmp_path / "kept.h5")
-    assert stored(file, "last").theta.tobytes() == snapshot(run()).state.theta.tobytes()
-    assert stored(file).path == file
+    assert read_policy(file, "last").theta.tobytes() == snapshot(run()).state.theta.tobytes()
+    assert read_policy(file).path == file
 
 
 @pytest.mark.parametrize("shape", [(), (4,), (2, 4), (1, 1, 3), (0,)])
@@ -184,7 +184,7 @@ def test_what_cannot_be_loaded_is_said(tmp_path: Path) -> None:
 def test_a_checkpoint_without_theta_holds_no_policy(tmp_path: Path) -> None:
     state = dataclasses.replace(snapshot(run()).state, shared={"programs": np.zeros(3, np.uint8)})
     with pytest.raises(CheckpointError, match="holds no policy"):
-        stored(rewritten(run(), tmp_path / "x.h5", state=state))
+        read_policy(rewritten(run(), tmp_path / "x.h5", state=state))
 
 
 def test_a_loaded_policy_needs_neither_tensorflow_nor_mpi(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hpc_es.config.loading import validate
 from hpc_es.config.resolved import identity, resolved
 from hpc_es.config.yaml_text import override
 from hpc_es.core.errors import CheckpointError, ConfigError, UserError
-from hpc_es.report.saved_policy import stored
+from hpc_es.report.saved_policy import read_policy
 from hpc_es.storage import checkpoint
 from hpc_es.tuning.master import Master, Wanted
 from hpc_es.tuning.plan import load
@@ -72,10 +72,10 @@ def test_the_better_of_two_versions_is_found_though_their_hashes_differ(old_run:
     config = validate(CONFIG)
     rest = {"blas_threads": newest(old_run).identity["blas_threads"]}
     rewritten(old_run, old_run / "checkpoints" / "best.h5", best=better, identity={**identity(config), **rest})
-    assert stored(old_run, "best").path.name == "best.h5"
+    assert read_policy(old_run, "best").path.name == "best.h5"
     other = {**identity(validate(override(CONFIG, ["seed=5"]))), **rest}
     rewritten(old_run, old_run / "checkpoints" / "best.h5", best=better, identity=other)
-    assert stored(old_run, "best").path.name != "best.h5"
+    assert read_policy(old_run, "best").path.name != "best.h5"
 
 
 # Tunings.

@@ -26,14 +26,14 @@ from hpc_es.core.errors import CheckpointError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Actor, Batch, Policy
 from hpc_es.mpi.world import World
-from hpc_es.report.saved_policy import Actions, Stored, check_snapshot, require_stochastic, single_episodes
+from hpc_es.report.saved_policy import Actions, StoredPolicy, check_snapshot, require_stochastic, single_episodes
 from hpc_es.storage.checkpoint import is_whole, load
 from hpc_es.storage.checkpoint_directory import BEST, DIRECTORY, Store
 from hpc_es.storage.results import require_run
 from hpc_es.tasks.native_differences import differences
 from hpc_es.tasks.policy_problems import Episodic
 
-Changed = Callable[[Stored], Stored]
+Changed = Callable[[StoredPolicy], StoredPolicy]
 SAMPLING_BLOCK = 2  # training's own episodes have blocks 0 and 1
 
 
@@ -46,7 +46,7 @@ class Asked:
     actions: Actions = "greedy"
 
 
-def evaluate(source: Stored, asked: Asked) -> dict[str, Any]:
+def evaluate(source: StoredPolicy, asked: Asked) -> dict[str, Any]:
     """Return the numbers of the episodes; returns and lengths are those of episodes that did not fail, or None."""
     if asked.actions == "sampled":
         require_stochastic(source.config)
@@ -65,7 +65,7 @@ def evaluate(source: Stored, asked: Asked) -> dict[str, Any]:
     }
 
 
-def play(source: Stored, task: Episodic, asked: Asked) -> Rows:
+def play(source: StoredPolicy, task: Episodic, asked: Asked) -> Rows:
     """Return ROW[episodes], in chunks of a fixed size, as in training; why episodes failed goes to stderr."""
     policy = source.policy(task.spaces)
     if module("tasks", source.config.task.kind).OFFERS.compiled:
@@ -88,7 +88,7 @@ def play(source: Stored, task: Episodic, asked: Asked) -> Rows:
     return joined
 
 
-def _actor(source: Stored, policy: Policy, chunk: Chunk, asked: Asked) -> Actor:
+def _actor(source: StoredPolicy, policy: Policy, chunk: Chunk, asked: Asked) -> Actor:
     if asked.actions == "greedy":
         return source.bind(policy, chunk.jobs)
     keys = Keys(asked.seed)
@@ -159,7 +159,7 @@ def evaluate_all(
     return [every[place] for place in range(len(paths))]
 
 
-def _snapshot(path: Path, trust: bool) -> Stored:
+def _snapshot(path: Path, trust: bool) -> StoredPolicy:
     """Return the theta that a file is kept for: that of best.h5 is the best, of the others the last."""
     snapshot = load(path)
     check_snapshot(path, snapshot, trust)  # here too, as this may be another node
@@ -167,8 +167,8 @@ def _snapshot(path: Path, trust: bool) -> Stored:
     if config.policy is None or "theta" not in snapshot.state.shared:
         raise CheckpointError(f"{path}: holds no policy; hpc-es inspect shows what it holds")
     if path.name == BEST and snapshot.best is not None:
-        return Stored(path, config, "best", snapshot.best.generation, snapshot.best.shared)
-    return Stored(path, config, "last", snapshot.state.generation, snapshot.state.shared)
+        return StoredPolicy(path, config, "best", snapshot.best.generation, snapshot.best.shared)
+    return StoredPolicy(path, config, "last", snapshot.state.generation, snapshot.state.shared)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

@@ -32,7 +32,7 @@ from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Actor, Policy
 from hpc_es.report.curves import shared_config
 from hpc_es.report.plot import DASHES, PALETTE, STYLE, SUFFIXES, UNDATED
-from hpc_es.report.saved_policy import ROWS, Stored
+from hpc_es.report.saved_policy import ROWS, StoredPolicy
 from hpc_es.storage.files import written
 
 BLOCK = 2  # of evaluation's keys: training's own evaluations have 0, those of `hpc-es eval` 1
@@ -69,7 +69,7 @@ class RegretReport:
 
 
 def report(
-    sources: Sequence[Stored],
+    sources: Sequence[StoredPolicy],
     distribution: str | None = None,
     trials: int | None = None,
     episodes: int = 2000,
@@ -124,7 +124,7 @@ def described(setting: Setting) -> str:
     return f"{setting.family.distribution} bandits of {setting.num_trials} trials"
 
 
-def options_of(source: Stored, distribution: str | None) -> bandits.Options:
+def options_of(source: StoredPolicy, distribution: str | None) -> bandits.Options:
     """Return the task it was trained on, with another distribution; UserError if it has other tasks."""
     options = source.config.task
     if not isinstance(options, bandits.Options):
@@ -135,7 +135,7 @@ def options_of(source: Stored, distribution: str | None) -> bandits.Options:
     return dataclasses.replace(options, distribution=distribution, family={})
 
 
-def tested(source: Stored, distribution: str | None, trials: int | None) -> Setting:
+def tested(source: StoredPolicy, distribution: str | None, trials: int | None) -> Setting:
     """Return the setting to test it in; UserError if its policy does not fit."""
     options = options_of(source, distribution)
     if trials is not None:
@@ -151,12 +151,12 @@ def tested(source: Stored, distribution: str | None, trials: int | None) -> Sett
     return setting
 
 
-def configuration(source: Stored) -> str:
+def configuration(source: StoredPolicy) -> str:
     """Return what runs that are one line have in common."""
     return json.dumps(shared_config(resolved(source.config)))
 
 
-def learned(source: Stored, setting: Setting, drawn: Draws, seed: int, actions: str | None) -> Lockstep:
+def learned(source: StoredPolicy, setting: Setting, drawn: Draws, seed: int, actions: str | None) -> Lockstep:
     """Return the episodes of `drawn` as a learned policy plays them."""
     task = bandits.build(source.config.task)
     policy = source.policy(task.spaces)
@@ -171,7 +171,7 @@ def learned(source: Stored, setting: Setting, drawn: Draws, seed: int, actions: 
     return lockstep
 
 
-def _actor(source: Stored, policy: Policy, episodes: range, seed: int, sampled: bool) -> Actor:
+def _actor(source: StoredPolicy, policy: Policy, episodes: range, seed: int, sampled: bool) -> Actor:
     if not sampled:
         return source.bind(policy, len(episodes))
     keys = Keys(seed)

@@ -40,13 +40,13 @@ def run(arguments: argparse.Namespace) -> int:
         if (found := getattr(arguments, name)) < least:
             raise UserError(f"--{name} is {found}: expected a whole number of at least {least}")
     from hpc_es.bandits.regret import content, matrix, regret_text, report
-    from hpc_es.report.saved_policy import stored
+    from hpc_es.report.saved_policy import read_policy
 
     if arguments.output:
         from hpc_es.bandits import regret
 
         regret.check(arguments.output)
-    sources = [stored(path, arguments.which, arguments.trust) for path in arguments.paths]
+    sources = [read_policy(path, arguments.which, arguments.trust) for path in arguments.paths]
     a = arguments
     reports = [
         report(sources, distribution, a.num_trials, a.episodes, a.seed, a.actions)

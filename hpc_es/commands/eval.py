@@ -23,7 +23,7 @@ from hpc_es.core.errors import UserError
 
 if TYPE_CHECKING:
     from hpc_es.api.evaluate import Asked
-    from hpc_es.report.saved_policy import Stored
+    from hpc_es.report.saved_policy import StoredPolicy
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,10 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.video:
         video.prepare(arguments.video)  # before a simulator is imported
     from hpc_es.api.evaluate import evaluate, seeds
-    from hpc_es.report.saved_policy import require_stochastic, stored
+    from hpc_es.report.saved_policy import read_policy, require_stochastic
 
     with stdout_to_stderr():
-        source = changed(stored(arguments.path, arguments.which, arguments.trust), arguments.overrides)
+        source = changed(read_policy(arguments.path, arguments.which, arguments.trust), arguments.overrides)
         if arguments.actions == "sampled":
             require_stochastic(source.config)
         if arguments.video:  # first, as it is what may be impossible here
@@ -97,7 +97,7 @@ def _all(arguments: argparse.Namespace) -> int:
         from hpc_es.storage.files import write_text
         from hpc_es.training.collective import CollectiveExit, on_rank_0
 
-        def overridden(source: Stored) -> Stored:
+        def overridden(source: StoredPolicy) -> StoredPolicy:
             return changed(source, arguments.overrides)
 
         world, trust = connect(), arguments.trust
@@ -119,7 +119,7 @@ def _all(arguments: argparse.Namespace) -> int:
     guarded(body)
 
 
-def changed(source: Stored, overrides: Sequence[str]) -> Stored:
+def changed(source: StoredPolicy, overrides: Sequence[str]) -> StoredPolicy:
     """With another task, as the overrides say; ConfigError."""
     if not overrides:
         return source

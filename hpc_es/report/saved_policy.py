@@ -39,7 +39,7 @@ ROWS = 64  # observations of a large batch that share one stack of parameters, w
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredPolicy:
     """One theta of a checkpoint with its normaliser, and the config it was trained by."""
 
     path: Path  # of the checkpoint
@@ -81,7 +81,7 @@ def with_changes(options: Any, **changes: Any) -> Any:
     return dataclasses.replace(options, **{name: value for name, value in changes.items() if name in known})
 
 
-def stored(path: Path, which: Which | None = None, trust: bool = False) -> Stored:
+def read_policy(path: Path, which: Which | None = None, trust: bool = False) -> StoredPolicy:
     """The best or the last theta of a run or checkpoint; None is the best if there was an evaluation, else the last.
 
     The best of a run that was killed may be newer than its newest numbered checkpoint. Of a run that has ended, None is
@@ -101,10 +101,10 @@ def stored(path: Path, which: Which | None = None, trust: bool = False) -> Store
         raise CheckpointError(f"{found}: holds no policy; hpc-es inspect shows what it holds")
     final = final_evaluation(path, last.state.generation) if which is None else {}
     if snapshot.best is not None and which != "last" and not is_surpassed(snapshot.best, final):
-        return Stored(found, config, "best", snapshot.best.generation, snapshot.best.shared)
+        return StoredPolicy(found, config, "best", snapshot.best.generation, snapshot.best.shared)
     if which == "best":
         raise CheckpointError(f"{found}: holds no best theta, as there was no evaluation yet: ask for the last one")
-    return Stored(newest, config, "last", last.state.generation, last.state.shared)
+    return StoredPolicy(newest, config, "last", last.state.generation, last.state.shared)
 
 
 def check_snapshot(path: Path, snapshot: Snapshot, trust: bool) -> None:
@@ -151,7 +151,7 @@ class LoadedPolicy:
 
     def __init__(
         self,
-        source: Stored,
+        source: StoredPolicy,
         task: Any,
         wrappers: AppliedWrappers | None = None,
         rng: np.random.Generator | None = None,
@@ -266,7 +266,7 @@ def load_policy(
         if value not in get_args(known) and (name, value) != ("which", None):
             choices = ", ".join(map(repr, get_args(known)))
             raise ValueError(f"{name} is {value!r}, expected {choices}" + (" or None" if name == "which" else ""))
-    source = stored(Path(path), which, trust)
+    source = read_policy(Path(path), which, trust)
     if actions == "sampled":
         require_stochastic(source.config)
     task = module("tasks", source.config.task.kind).build(source.config.task)
@@ -278,7 +278,7 @@ def load_policy(
             task.close()
 
 
-def _applied_wrappers(source: Stored) -> AppliedWrappers | None:
+def _applied_wrappers(source: StoredPolicy) -> AppliedWrappers | None:
     """Return the wrappers of the task, None of a task without any; UserError where one cannot be applied."""
     options = source.config.task
     if not getattr(options, "wrappers", ()):

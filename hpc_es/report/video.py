@@ -19,7 +19,7 @@ from hpc_es.core.errors import UserError
 from hpc_es.storage.files import written
 
 if TYPE_CHECKING:
-    from hpc_es.report.saved_policy import Stored
+    from hpc_es.report.saved_policy import StoredPolicy
 
 MOST_FRAMES = 3000  # of an episode that would never end
 SECONDS_OF_A_FRAME = 1 / 30  # where the environment does not say
@@ -41,7 +41,7 @@ def prepare(output: Path) -> None:
             os.environ["MUJOCO_GL"] = found[0].lower()
 
 
-def film(source: Stored, seed: int, output: Path) -> None:
+def film(source: StoredPolicy, seed: int, output: Path) -> None:
     """Film the episode of this seed, played as `hpc-es eval` plays it, with all wrappers; UserError if it cannot be.
 
     The file is written whole or not at all.
@@ -55,7 +55,7 @@ def film(source: Stored, seed: int, output: Path) -> None:
     _write(output, images, seconds)
 
 
-def _rendered(source: Stored, task: Any, seed: int, output: Path, modes: list[str]) -> tuple[list[Array], float]:
+def _rendered(source: StoredPolicy, task: Any, seed: int, output: Path, modes: list[str]) -> tuple[list[Array], float]:
     """Return the frames and the seconds of each; `modes` are those that the environment says it has."""
     try:
         with contextlib.closing(task.environment("rgb_array")) as environment:
@@ -73,7 +73,7 @@ def _rendered(source: Stored, task: Any, seed: int, output: Path, modes: list[st
         raise UserError(f"{output}: cannot be rendered here: {said.rstrip(': ')}{drawing}{wanted}") from error
 
 
-def frames(source: Stored, task: Any, environment: Any, seed: int) -> Iterator[Array]:
+def frames(source: StoredPolicy, task: Any, environment: Any, seed: int) -> Iterator[Array]:
     """uint8[height, width, 3] after reset and after each step."""
     actor = source.bind(source.policy(task.spaces), 1)
     random.seed(seed)

@@ -20,7 +20,7 @@ from hpc_es.bandits.task import optimal_regret
 from hpc_es.config.yaml_text import override
 from hpc_es.core.errors import UserError
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.report.saved_policy import Stored, stored
+from hpc_es.report.saved_policy import StoredPolicy, read_policy
 
 CONFIG: dict[str, Any] = {
     "name": "tiny",
@@ -45,9 +45,9 @@ def run(*overrides: str) -> Path:
     return directory
 
 
-def stubborn(preferred: tuple[float, float], *overrides: str) -> Stored:
+def stubborn(preferred: tuple[float, float], *overrides: str) -> StoredPolicy:
     """A policy whose logits are these whatever it sees."""
-    source = stored(run(*overrides))
+    source = read_policy(run(*overrides))
     theta = np.zeros_like(source.theta)
     theta[-2:] = preferred
     return dataclasses.replace(source, shared={**source.shared, "theta": theta})
@@ -87,14 +87,15 @@ def test_actions_are_sampled_if_asked_for() -> None:
 
 
 def test_the_same_seed_gives_the_same_report() -> None:
-    first, again, other = (regret.report([stored(run())], episodes=30, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (regret.report([read_policy(run())], episodes=30, seed=seed) for seed in (1, 1, 2))
     assert regret.content(first) == regret.content(again) != regret.content(other)
 
 
 def test_an_episode_does_not_depend_on_how_many_there_are() -> None:
-    made = regret.tested(stored(run()), None, None)
+    made = regret.tested(read_policy(run()), None, None)
     few, many = (
-        regret.learned(stored(run()), made, made.of_seeds(range(episodes)), 0, "sampled").pulls for episodes in (3, 70)
+        regret.learned(read_policy(run()), made, made.of_seeds(range(episodes)), 0, "sampled").pulls
+        for episodes in (3, 70)
     )
     assert few.tobytes() == many[:3].tobytes()
     alike = regret.learned(stubborn((0, 0)), made, made.of_seeds([5] * 130), 0, "sampled").pulls
@@ -104,8 +105,8 @@ def test_an_episode_does_not_depend_on_how_many_there_are() -> None:
 def test_runs_of_one_configuration_are_averaged() -> None:
     """Standard error of two runs: half of what they differ by."""
     paths = [run(), run("seed=1", "name=other"), run("algorithm.sigma=0.1", "name=third")]
-    singles = [regret.report([stored(path)], episodes=50).scores[0] for path in paths]
-    found = regret.report([stored(path) for path in paths], episodes=50)
+    singles = [regret.report([read_policy(path)], episodes=50).scores[0] for path in paths]
+    found = regret.report([read_policy(path) for path in paths], episodes=50)
     both, third = found.scores[:2]
     assert (both.runs, third.runs) == (2, 1)
     np.testing.assert_allclose(both.curve, (singles[0].curve + singles[1].curve) / 2)
@@ -114,12 +115,12 @@ def test_runs_of_one_configuration_are_averaged() -> None:
 
 
 def test_agents_of_one_name_are_told_apart() -> None:
-    found = regret.report([stored(run()), stored(run("algorithm.sigma=0.2"))], episodes=5)
+    found = regret.report([read_policy(run()), read_policy(run("algorithm.sigma=0.2"))], episodes=5)
     assert [each.agent for each in found.scores if each.learned] == ["tiny", "tiny #2"]
 
 
 def test_another_test_distribution() -> None:
-    found = regret.report([stored(run())], "hard", 5, episodes=40)
+    found = regret.report([read_policy(run())], "hard", 5, episodes=40)
     assert (found.distribution, found.trials, found.oracle_reward) == ("hard", 5, pytest.approx(3, rel=1e-6))
     assert of(found, "bayes_optimal").regret[0] <= 5 * 0.2
 
