@@ -93,7 +93,8 @@ def run_bbob(options: argparse.Namespace) -> int:
 
 def show_tables(options: argparse.Namespace) -> int:
     """Print the tables, write the files."""
-    found = trials.read(options.trials)
+    is_csv = options.trials.suffix == ".csv"
+    found = tables.read_csv(options.trials.read_text()) if is_csv else trials.read(options.trials)
     print(tables.markdown(found))
     if options.csv:
         options.csv.write_text(tables.csv_text(found))

@@ -91,7 +91,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         panel.barh(range(len(found)), middle, xerr=spread, color=colors)
         panel.set_yticks(range(len(found)), list(found))
         panel.invert_yaxis()
-        panel.set(title=work, xlabel="env-steps/s that count")
+        panel.set(title=work, xlabel="environment steps per second")
         panel.xaxis.set_major_locator(MaxNLocator(5))
         panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     figure.savefig(path, dpi=110)
