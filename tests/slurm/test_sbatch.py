@@ -16,9 +16,9 @@ import yaml
 from hpc_es.storage import results
 from tests import runs
 from tests.harness import ROOT
+from tests.jobs.test_signals import APART_SECONDS
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import PYTHON, Batch
-from tests.test_signals import APART_SECONDS
 
 ENDLESS = ("stop.generations=100000", "checkpoint.interval=0")  # no checkpoint but that of the signal
 USR1 = ("scancel", "--batch", "--signal=USR1")  # to the batch shell, as --signal=B:USR1 sends it

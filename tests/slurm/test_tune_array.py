@@ -7,10 +7,10 @@ from pathlib import Path
 
 from hpc_es.tuning.report import read_report
 from tests import runs
+from tests.jobs.test_tuning import outcome, tune
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import Batch
 from tests.slurm.test_sbatch import sbatch
-from tests.tuning.test_tune import outcome, tune
 
 GRID = "space: {algorithm.sigma: [0.1, 0.2, 0.3], stop.generations: [4]}"
 OPTUNA = """search: optuna

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 TRIAL = ComparisonRun(rows=5, steps=80, limit=35)
 
 
-COMPARED = {"gymnasium": "1.4.0", "mujoco": "4.0.0"}  # what the tests compare with (tests/tasks/test_mujoco.py)
+# The versions that tests/tasks/episodes/mujoco/test_stepping.py compares with:
+COMPARED = {"gymnasium": "1.4.0", "mujoco": "4.0.0"}
 
 
 SLOWDOWN = "about 1.2 times"

@@ -17,7 +17,7 @@ import pytest
 from hpc_es.config.loading import validate
 from tests import runs
 from tests.harness import MPIEXEC, ROOT, Job, mpiexec, python, script
-from tests.test_kills import stopped_while_writing
+from tests.jobs.test_kills import stopped_while_writing
 from tests.ulfm import HANG_SECONDS, HERE, MANY, assert_survived, begin, needs_ulfm, open_mpi, trains
 
 WORKERS, MASTERS = 20, 5  # killed, one in each run

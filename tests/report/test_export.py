@@ -143,7 +143,10 @@ def test_wrappers_are_layers_of_the_model(kind: str, tmp_path: Path) -> None:
     ("wrapper", "said"),
     [
         ("hpc_es.tasks.last_step:LastStep", "LastStep has a `step` or `reset` of its own"),
-        ("tests.tasks.test_wrappers:Mirrored", "Mirrored (task.wrappers[0]) cannot be written as Keras layers"),
+        (
+            "tests.tasks.episodes.test_wrappers:Mirrored",
+            "Mirrored (task.wrappers[0]) cannot be written as Keras layers",
+        ),
     ],
 )
 def test_a_wrapper_that_is_no_layer_is_refused(wrapper: str, said: str, tmp_path: Path, capsys: Any) -> None:

@@ -53,7 +53,7 @@ def test_of_several_episodes_it_is_the_mean_of_those_that_have_it() -> None:
 def test_jobs_that_the_stack_has_lost_keep_theirs_and_a_failed_one_has_none() -> None:
     seeds = [49, 3, 0, 20, 99, 7, 31, 12]
     assert [step for (step,) in numbers({"step": "mean"}, seeds)] == [25.5, 2.5, 1, 11, 25.5, 4.5, 16.5, 7]
-    failing = Episodes(Options(env_id="tests.tasks.test_infos:Failing-v0"), {"step": "mean"})
+    failing = Episodes(Options(env_id="tests.tasks.episodes.test_infos:Failing-v0"), {"step": "mean"})
     assert np.isnan(played(failing, [7, 3]).rows["info"]).tolist() == [[True], [False]]
 
 
@@ -95,10 +95,10 @@ def test_a_key_without_numbers_is_told_before_the_run(env_id: str, key: str, tex
 
 
 def test_of_an_episode_that_is_never_over_it_is_a_warning() -> None:
-    (notice,) = task({"success": "final"}, "tests.tasks.test_infos:Endless-v0").notices
+    (notice,) = task({"success": "final"}, "tests.tasks.episodes.test_infos:Endless-v0").notices
     assert notice == (
-        "report.info: no info of a step of tests.tasks.test_infos:Endless-v0 has 'success' (there are numbers: step), "
-        "in 1000 steps with random actions"
+        "report.info: no info of a step of tests.tasks.episodes.test_infos:Endless-v0 has 'success' "
+        "(there are numbers: step), in 1000 steps with random actions"
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("jax", reason="JAX is not installed here: make test-ft")
 from tests import runs
 from tests.harness import Job
-from tests.tasks.jax_episodes.test_runs import TINY
+from tests.jobs.test_jax_episodes import TINY
 from tests.ulfm import HANG_SECONDS, assert_survived, needs_ulfm, start, trains
 
 START_SECONDS = 4 * HANG_SECONDS  # importing and compiling, on a machine where others run beside it

@@ -115,7 +115,7 @@ SPELLS = """
     from pathlib import Path
     import numpy as np
     import hpc_es
-    from hpc_es.algorithms.parts import covariance
+    from hpc_es.algorithms.common import covariance
     from hpc_es.mpi.connect import connect
     from hpc_es.training.loop import Alone
     from hpc_es.training.executors import Executor

@@ -8,7 +8,7 @@ import pytest
 
 from hpc_es.storage import results
 from hpc_es.tuning.trial import Trial
-from tests.tuning.test_tune import tune
+from tests.jobs.test_tuning import tune
 
 SEARCH = """
 task: {kind: programs, name: print, base: 27, fixed_string: [1], max_code_length: 2}

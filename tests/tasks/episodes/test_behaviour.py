@@ -71,15 +71,15 @@ def test_vector_environments_have_infos_too() -> None:
 
 
 def test_a_function_of_ones_own() -> None:
-    found = behaviours("Survival", [4, 2], function="tests.tasks.test_behaviour:told")
+    found = behaviours("Survival", [4, 2], function="tests.tasks.episodes.test_behaviour:told")
     assert found.tolist() == [[5, 5, 5], [3, 3, 3]]
-    task = {"env_id": "CartPole-v1", "behaviour": {"function": "tests.tasks.test_behaviour:told"}}
-    hashes = {"tests.tasks.test_behaviour:told": source_hash("tests.tasks.test_behaviour:told")}
+    task = {"env_id": "CartPole-v1", "behaviour": {"function": "tests.tasks.episodes.test_behaviour:told"}}
+    hashes = {"tests.tasks.episodes.test_behaviour:told": source_hash("tests.tasks.episodes.test_behaviour:told")}
     assert sources({"task": {"kind": "episodes", **task}}) == hashes and all(hashes.values())
 
 
 def test_a_behaviour_of_another_size_fails_its_job_alone() -> None:
-    options: Any = {"function": "tests.tasks.test_behaviour:as_long"}
+    options: Any = {"function": "tests.tasks.episodes.test_behaviour:as_long"}
     task = episodes("Survival", behaviour=Options(**options))
     assert task.behaviour is not None
     size = task.behaviour.size

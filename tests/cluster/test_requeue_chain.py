@@ -14,8 +14,8 @@ import pytest
 
 from hpc_es.cluster.requeue import behind, end_chain, over
 from hpc_es.storage.shard import Shard
+from tests.cluster.test_sbatch import asked, toy, written
 from tests.harness import python
-from tests.test_sbatch import asked, toy, written
 
 __all__ = ["toy"]
 HERE = {"job": "7", "restarts": 0}

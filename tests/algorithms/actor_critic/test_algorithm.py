@@ -22,11 +22,12 @@ from hpc_es.storage.checkpoint import load as load_checkpoint
 from hpc_es.storage.checkpoint_directory import Store
 from hpc_es.training.build import build_task, parts
 from tests import runs
+from tests.harness import ROOT
 from tests.toys import nothing
 
 pytestmark = pytest.mark.tensorflow
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = ROOT / "configs"
 TINY: dict[str, Any] = {
     "seed": 1,
     "task": {"kind": "bandits", "distribution": "easy", "num_trials": 6},

@@ -11,14 +11,14 @@ pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
 from tests import runs
 from tests.algorithms.stepping import KINDS
 from tests.harness import ROOT, Finished, start
-from tests.tasks.jax_episodes.test_runs import TINY, finished
+from tests.jobs.test_jax_episodes import TINY, finished
 
 RECURRENT = "lstm"  # a policy, by OpenAI-ES
 ALL = """
 import sys
 from pathlib import Path
 import hpc_es
-from tests.tasks.jax_episodes.test_jobs import settings
+from tests.jobs.test_jax_episodes_strategies import settings
 for name in sys.argv[2:]:
     list(hpc_es.train(settings(name), Path(sys.argv[1]) / name))
 """

@@ -381,12 +381,12 @@ def test_a_function_is_called_once_unless_that_is_left_out(
     function: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With other mistakes that need no valid call."""
-    task = {**VALLEY, "function": f"tests.test_bad_input:{function}"}
+    task = {**VALLEY, "function": f"tests.jobs.test_bad_input:{function}"}
     data = {"task": task, "algorithm": {"kind": "cma_es"}, "output": "/proc/run"}
     lines = lines_of_check(data, tmp_path)
     assert len(lines) == 2 and lines[0].startswith("output: /proc/run cannot be made")
     assert lines[1].startswith(
-        f"task.function: the call of tests.test_bad_input:{function} with the first vector fails"
+        f"task.function: the call of tests.jobs.test_bad_input:{function} with the first vector fails"
     )
     assert said in lines[1] and "--no-call leaves this call out" in lines[1]
     arguments = ["check", str(tmp_path / "config.yaml"), "--no-call", "--output", str(tmp_path / "run")]

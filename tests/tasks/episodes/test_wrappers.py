@@ -74,8 +74,8 @@ def returns(policy: Any, environment: Any) -> float:
     [
         f"[{RESCALED}]",
         f"[{RESCALED}, gymnasium.wrappers:ClipAction]",
-        "[tests.tasks.test_wrappers:Twofold]",
-        f"[{{gymnasium.wrappers:DtypeObservation: {{dtype: float64}}}}, tests.tasks.test_wrappers:Shaped, {RESCALED}]",
+        "[tests.tasks.episodes.test_wrappers:Twofold]",
+        f"[{{gymnasium.wrappers:DtypeObservation: {{dtype: float64}}}}, {__name__}:Shaped, {RESCALED}]",
     ],
 )
 def test_actions_in_the_environment_itself_give_the_return_of_eval(wrappers: str) -> None:
@@ -119,8 +119,8 @@ REMEMBERS = "remembers, draws, or looks at the environment"
     [
         ("hpc_es.tasks.last_step:LastStep", "Survival", OWN_STEP),
         ("gymnasium.wrappers:NormalizeObservation", "Survival", REMEMBERS),
-        ("tests.tasks.test_wrappers:Smoothed", "Chaos", REMEMBERS),
-        ("tests.tasks.test_wrappers:Halfway", "Survival", REMEMBERS),
+        ("tests.tasks.episodes.test_wrappers:Smoothed", "Chaos", REMEMBERS),
+        ("tests.tasks.episodes.test_wrappers:Halfway", "Survival", REMEMBERS),
     ],
 )
 def test_what_cannot_be_applied_is_refused_by_name(wrapper: str, env: str, reason: str) -> None:
@@ -131,7 +131,7 @@ def test_what_cannot_be_applied_is_refused_by_name(wrapper: str, env: str, reaso
 
 
 def test_an_environment_that_fails_while_wrappers_are_compared_is_named() -> None:
-    options = Options(env_id="tests.toys:Faulty-v0", wrappers=("tests.tasks.test_wrappers:Mirrored",))
+    options = Options(env_id="tests.toys:Faulty-v0", wrappers=("tests.tasks.episodes.test_wrappers:Mirrored",))
     with pytest.raises(ConfigError, match=r"^task\.wrappers: tests\.toys:Faulty-v0 fails .* ValueError: the simulator"):
         applied_wrappers(options)
 
