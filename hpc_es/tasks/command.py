@@ -7,7 +7,7 @@ for both halves of a mirrored pair, `{config}` by the config's directory, other 
 a JSON list, or an object where they have names (`format: text`: a number a line); the result is a number, or a JSON
 object with a `value`, of at most 1 MB. The program is looked for relative to the config, or in PATH where its name has
 no slash; it runs in a scratch directory, RUN/scratch/..., which is kept of failures (10 at most). It may start MPI
-itself: environment.py says what it gets, keeper.py how it ends with its rank.
+itself: environment.py says what it gets, supervisor.py how it ends with its rank.
 """
 
 from __future__ import annotations

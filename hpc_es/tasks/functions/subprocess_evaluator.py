@@ -5,19 +5,7 @@ MPI alone, as `mpiexec -n 4 solver`, or under SLURM as a further step with srun.
 (SLURM_JOB_ID, SLURM_JOB_NODELIST, SLURM_NTASKS ...): a step of the program's own needs it, and has its defaults there.
 
 
-Runs external programs for one rank, one at a time, and ends them with it: `python -I -S keeper.py DESCRIPTOR`.
-
-A process of its own, since a rank that gets SIGKILL can end nobody: when the rank dies, the kernel closes its end of
-the socket DESCRIPTOR, and the keeper kills the program's process group and all that descends from it, in sessions of
-their own too (orphans come to the keeper, PR_SET_CHILD_SUBREAPER). Where the keeper itself is killed the program gets
-SIGKILL from the kernel (PR_SET_PDEATHSIG). The keeper has one thread and no MPI, so that it may fork.
-
-An order is a line of JSON: command, directory, environment, cpus, limit_seconds; answers are lines: pid, before the
-program begins, then status (that of Popen.returncode), timed_out, error. Imports the standard library alone: it starts
-in 30 ms.
-
-
-A rank's side of running external programs: see keeper.py for the other.
+A rank's side of running external programs: see supervisor.py for the other.
 
 Evaluates vectors with an external program: parameters in a file, the result in another, no shell between.
 
@@ -28,7 +16,6 @@ the first KEPT directories of a run stay, as failed_0 ... failed_9.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import math
 import os
@@ -43,13 +30,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from hpc_es.core.data import Float64, Poll
 from hpc_es.core.failures import LONGEST_DETAILS, Failure, one_line
 from hpc_es.core.paths import RunContext
 from hpc_es.core.processor import AT_START
+from hpc_es.tasks.functions import supervisor
 from hpc_es.tasks.functions.python_evaluator import Measured, measured
+from hpc_es.tasks.functions.supervisor import STDERR
 
 PREFIXES = (
     *("PMI", "MPI_", "MPICH_", "MPIR_", "MPIEXEC_", "HYDRA_", "HYDI_", "HYD_", "I_MPI_HYDRA"),  # MPICH, Intel MPI
@@ -69,121 +58,6 @@ def cleaned(environ: Mapping[str, str], more: Mapping[str, str]) -> dict[str, st
     """Return the variables that a program gets, with `more` put in."""
     kept = {name: value for name, value in environ.items() if name not in NAMES and not name.startswith(PREFIXES)}
     return {**kept, **more}
-
-
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-STDOUT, STDERR = "stdout.txt", "stderr.txt"  # of the program, in its directory
-END_SECONDS = 5.0  # for killed processes to be gone; one in an uninterruptible call may need longer
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)  # meant for the rank
-
-
-class RankIsGone(Exception):  # noqa: N818  it is no error of the keeper
-    """The other end of the socket was closed."""
-
-
-class Keeper:
-    """Serves one rank."""
-
-    def __init__(self, channel: socket.socket) -> None:
-        self._channel = channel
-        self._prctl = ctypes.CDLL(None, use_errno=True).prctl
-        self._prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        self._woken, wake = socket.socketpair()
-        for end in (self._woken, wake):
-            end.setblocking(False)
-        self._wake = wake
-        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
-        for each in (*SIGNALS, signal.SIGCHLD):  # handlers, which the programs do not inherit, unlike SIG_IGN
-            signal.signal(each, _nothing)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-    def serve(self) -> None:
-        """Run orders until the rank is gone."""
-        with contextlib.suppress(RankIsGone, ConnectionError), self._channel.makefile("rb") as orders:
-            for line in orders:
-                answer = self._run(json.loads(line))
-                self._channel.sendall(json.dumps(answer).encode() + b"\n")
-
-    def _run(self, order: dict[str, Any]) -> dict[str, Any]:
-        directory = Path(order["directory"])
-        try:
-            with (directory / STDOUT).open("wb") as out, (directory / STDERR).open("wb") as err:
-                program = subprocess.Popen(  # noqa: S603
-                    order["command"],
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=err,
-                    cwd=directory,
-                    env=order["environment"],
-                    start_new_session=True,
-                    preexec_fn=lambda: self._before(order["cpus"]),  # noqa: PLW1509  one thread
-                )
-        except (OSError, subprocess.SubprocessError) as error:
-            return {"status": None, "timed_out": False, "error": str(error)}
-        try:
-            timed_out = not self._ended(program.pid, order["limit_seconds"])
-        finally:
-            self._end(program)
-        return {"status": program.returncode, "timed_out": timed_out, "error": None}
-
-    def _before(self, cpus: list[int]) -> None:
-        """In the program's process, before it is the program: so the rank knows it before anything is started."""
-        self._prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        self._channel.sendall(json.dumps({"pid": os.getpid()}).encode() + b"\n")
-        with contextlib.suppress(OSError):  # cores may have been taken from the job meanwhile
-            if cpus:
-                os.sched_setaffinity(0, cpus)
-
-    def _ended(self, pid: int, limit_seconds: float | None) -> bool:
-        """Wait for its end; False where the limit came first, RankIsGone."""
-        limit = None if limit_seconds is None else time.monotonic() + limit_seconds
-        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            left = None if limit is None else limit - time.monotonic()
-            if left is not None and left <= 0:
-                return False
-            ready, _, _ = select.select([self._channel, self._woken], [], [], left)
-            if self._channel in ready:  # no order comes while one is carried out: it was closed
-                raise RankIsGone
-            if self._woken in ready:
-                self._woken.recv(4096)
-        return True
-
-    def _end(self, program: subprocess.Popen[bytes]) -> None:
-        """Kill what is left of the program and of all that it has started, and forget them."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(program.pid, signal.SIGKILL)  # before it is forgotten, so that the number is still its own
-        program.wait()
-        limit = time.monotonic() + END_SECONDS
-        while time.monotonic() < limit:
-            try:
-                if os.waitpid(-1, os.WNOHANG) == (0, 0):
-                    _kill_children()
-                    time.sleep(0.001)
-            except ChildProcessError:
-                return
-
-
-def _kill_children() -> None:
-    """Kill the processes whose parent we are; theirs come to us then."""
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                stat = Path(entry.path, "stat").read_bytes()
-                if int(stat[stat.rindex(b")") + 1 :].split()[1]) == os.getpid():
-                    os.kill(int(entry.name), signal.SIGKILL)
-
-
-def _nothing(number: int, frame: Any) -> None:
-    pass
-
-
-def main() -> None:
-    """Serve the rank that has the other end of the socket."""
-    Keeper(socket.socket(fileno=int(sys.argv[1]))).serve()
-
-
-if __name__ == "__main__":
-    main()
 
 
 LOOK_SECONDS = 0.005  # between two looks at the other ranks
@@ -241,7 +115,7 @@ class Programs:
             if select.select([channel], [], [], LOOK_SECONDS)[0]:
                 received = channel.recv(65536)
                 if not received:
-                    _kill_group(pid)  # the kernel has killed the program with the keeper, not what it has started
+                    _kill_group(pid)  # the kernel has killed the program with the supervisor, not what it has started
                     raise ConnectionError("it is gone")
                 *lines, answer = (answer + received).split(b"\n")
                 for told in map(json.loads, lines):
@@ -255,7 +129,7 @@ class Programs:
             self._channel, theirs = socket.socketpair()
             with theirs:
                 self._process = subprocess.Popen(  # noqa: S603
-                    [sys.executable, "-I", "-S", __file__, str(theirs.fileno())],
+                    [sys.executable, "-I", "-S", supervisor.__file__, str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
                     cwd="/",
                     env=cleaned(os.environ, {}),  # it is no rank either
@@ -271,7 +145,7 @@ class Programs:
             self._channel = None
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(END_SECONDS)
+                self._process.wait(supervisor.END_SECONDS)
             if self._process.poll() is None:
                 self._process.kill()
                 self._process.wait()

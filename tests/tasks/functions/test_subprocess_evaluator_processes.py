@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_es.tasks.functions import subprocess_evaluator
+from hpc_es.tasks.functions import supervisor
 from hpc_es.tasks.functions.subprocess_evaluator import Programs, cleaned
 from tests import runs
 
@@ -112,11 +112,11 @@ def test_other_ranks_are_answered_and_giving_up_ends_the_program(programs: Progr
 
 
 def test_the_rank_knows_the_number_of_a_program_before_it_begins(tmp_path: Path) -> None:
-    """A keeper killed right after the start would leave what the program has started to nobody."""
+    """A supervisor killed right after the start would leave what the program has started to nobody."""
     ours, theirs = socket.socketpair()
     order = {"command": ["/no/such"], "directory": str(tmp_path), "environment": {}, "cpus": [], "limit_seconds": None}
     with theirs, ours.makefile("rb") as answers:
-        command = [sys.executable, "-I", "-S", subprocess_evaluator.__file__, str(theirs.fileno())]
+        command = [sys.executable, "-I", "-S", supervisor.__file__, str(theirs.fileno())]
         with subprocess.Popen(command, pass_fds=[theirs.fileno()]):
             ours.sendall(json.dumps(order).encode() + b"\n")
             told = [json.loads(answers.readline())]
@@ -127,7 +127,7 @@ def test_the_rank_knows_the_number_of_a_program_before_it_begins(tmp_path: Path)
     assert told[0]["pid"] > 0 and "No such file" in told[1]["error"]
 
 
-def test_where_the_keeper_dies_the_program_and_its_group_do(programs: Programs, tmp_path: Path) -> None:
+def test_where_the_supervisor_dies_the_program_and_its_group_do(programs: Programs, tmp_path: Path) -> None:
     killed = []
 
     def poll() -> None:
@@ -152,7 +152,7 @@ Programs().run(["sh", "-c", "setsid sh -c '" + inner + "' & echo $$ > child; wai
 """
 
 
-@pytest.mark.parametrize("whom", ["rank", "group", "keeper"])
+@pytest.mark.parametrize("whom", ["rank", "group", "supervisor"])
 def test_killed_it_leaves_no_process(whom: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(RANK), str(tmp_path), os.environ["PATH"]]
     with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as rank:
@@ -164,7 +164,7 @@ def test_killed_it_leaves_no_process(whom: str, tmp_path: Path) -> None:
         else:
             os.kill(rank.pid if whom == "rank" else subprocess_evaluator, signal.SIGKILL)
         assert gone(child) and gone(subprocess_evaluator)
-        if whom == "keeper":
+        if whom == "supervisor":
             os.kill(grandchild, signal.SIGKILL)  # in a session of its own, with nobody left to end it
         assert gone(grandchild)
 
