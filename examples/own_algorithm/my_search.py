@@ -26,7 +26,7 @@ from hpc_es.extend import (
 
 
 @dataclass(frozen=True)
-class Hill(Strategy):
+class Hill(Strategy[Array]):
     """The strategy; all of its methods are pure functions of their arguments, the options and the keys.
 
     State, shared:
@@ -62,7 +62,7 @@ class Hill(Strategy):
         """Return the direction of that job in one block of parameters."""
         return {"direction": self.weighted_sums(state, prepared, (1,), block)[0]}
 
-    def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
+    def tell(self, state: State, results: Results[Array]) -> tuple[State, Mapping[str, float]]:
         """Go there, where it is better than anything before."""
         reached, best = float(results.fitness[results.prepared.argmax()]), float(state.master["best"])
         theta = state.theta

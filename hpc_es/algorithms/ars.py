@@ -119,9 +119,9 @@ class AugmentedRandomSearch(PairedStrategy):
         weights[0, best] = self.pairs.differences(used) / (len(best) * deviation)
         return Weights(weights, deviation=deviation)
 
-    def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
+    def tell(self, state: State, results: Results[Weights]) -> tuple[State, Mapping[str, float]]:
         """Take the step; it is 0 and not counted if there is no update."""
-        prepared: Weights = results.prepared
+        prepared = results.prepared
         updates, ratios = int(state.master["updates"]), self._deviations[1]
         rate, ascent = learning_rate(self.options, updates), self.summed(results)[0]
         ascent = ascent if ratios is None else ratios * ascent

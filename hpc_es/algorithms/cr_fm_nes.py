@@ -417,7 +417,7 @@ class CRFMNES(DistributionStrategy):
             "path_length": float(state.shared["path_length"]) / expected_length(self.problem.size),
         }
 
-    def notices(self, state: State, results: Results, after: State) -> Sequence[str]:
+    def notices(self, state: State, results: Results[Ranked], after: State) -> Sequence[str]:
         """Return why there was no update, restarts, and that the search has made no progress for long.
 
         With many parameters and few samples, the step size changes little per generation.

@@ -241,7 +241,7 @@ class Selected:
 
 
 @dataclass(frozen=True)
-class DeepGA(Strategy):
+class DeepGA(Strategy[Selected]):
     """The strategy.
 
     State, shared:
@@ -319,7 +319,7 @@ class DeepGA(Strategy):
         """Return 0: parents are chosen, not summed."""
         return 0
 
-    def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
+    def tell(self, state: State, results: Results[Selected]) -> tuple[State, Mapping[str, float]]:
         """Choose the elite and the parents."""
         selected: Selected = results.prepared
         shared = {**state.shared, "origin": self.genomes.origin(state)}
@@ -338,7 +338,7 @@ class DeepGA(Strategy):
             metrics["parents_return_mean"] = float(results.rows["return_"][chosen].mean())
         return after, metrics
 
-    def _means(self, state: State, selected: Selected, results: Results) -> Float64:
+    def _means(self, state: State, selected: Selected, results: Results[Selected]) -> Float64:
         """Return the mean fitness of each who was validated, without failed episodes; NaN where all have failed."""
         validated, episodes = self.validated(selected), self._validation_episodes
         if not episodes:
@@ -365,7 +365,7 @@ class DeepGA(Strategy):
         given = self.options.parents
         return max(1, self.options.population_size // 10) if given is None else given
 
-    def notices(self, state: State, results: Results, after: State) -> Sequence[str]:
+    def notices(self, state: State, results: Results[Selected], after: State) -> Sequence[str]:
         """Return why there was no update."""
         return [results.prepared.reason] if results.prepared.reason else []
 

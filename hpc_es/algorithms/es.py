@@ -96,7 +96,7 @@ class EvolutionStrategy(PairedStrategy):
         sign_returns = rows["sign_return"].astype(np.float64) if shaping in BY_SIGNS else fitness
         return Weights(self.pairs.differences(shaped(shaping, fitness, sign_returns))[np.newaxis])
 
-    def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
+    def tell(self, state: State, results: Results[Weights]) -> tuple[State, Mapping[str, float]]:
         """Take an optimizer step along the gradient, with weight decay."""
         theta, evaluations = state.theta, results.prepared.count
         if not evaluations:

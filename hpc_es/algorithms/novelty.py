@@ -278,7 +278,7 @@ class NoveltySearch(PairedStrategy):
         values = self.pairs.differences(utilities)[np.newaxis].astype(self.problem.dtype)
         return Weights(values, None if values.any() else "all evaluations are equal: no update")
 
-    def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
+    def tell(self, state: State, results: Results[Weights]) -> tuple[State, Mapping[str, float]]:
         """Move the parent; on a plateau, where it stays, it is probed again all the same."""
         now, weights = self.with_probes(state, results.probes, results.probe_fitness), results.prepared
         parent, thetas = self.chosen(now), self._thetas(now).copy()

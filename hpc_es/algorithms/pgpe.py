@@ -156,9 +156,9 @@ class PGPE(PairedStrategy):
         values = np.stack([self.pairs.differences(utilities) / 2, utilities.mean(axis=1) - utilities.mean()])
         return Weights(values, nothing_to_learn(fitness.ravel(), 1))
 
-    def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
+    def tell(self, state: State, results: Results[Weights]) -> tuple[State, Mapping[str, float]]:
         """Take an optimizer step along grad_mu, and change the standard deviations along grad_s."""
-        prepared: Weights = results.prepared
+        prepared = results.prepared
         mu, s, scalar = state.theta, state.shared["deviations"], state.theta.dtype.type
         if prepared.reason:
             zeros = np.zeros_like(mu)

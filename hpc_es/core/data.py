@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ Float64 = npt.NDArray[np.float64]
 Arrays = Mapping[str, Array]
 Normaliser = tuple[Float32, Float32, float]  # mean, standard deviation and clip of the observations
 Poll = Callable[[], None]
+Prepared_co = TypeVar("Prepared_co", covariant=True)  # what an algorithm's `prepare` returns
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"  # plain numbers and text
 
 
@@ -230,13 +231,13 @@ class ProblemState:
 
 
 @dataclass(frozen=True)
-class Results:
+class Results(Generic[Prepared_co]):
     """What rank 0 has for the update at the end of a generation."""
 
     rows: Rows  # of all training jobs, in job order, of all rounds
     chunk_arrays: Sequence[Arrays]  # of each training chunk, in chunk order
     blocks: Sequence[Arrays] = ()  # results of `partial_update`, in block order
-    prepared: Any = None  # result of `prepare`
+    prepared: Prepared_co = None  # type: ignore[assignment]  # result of `prepare`; the default fits where that is None
     probes: Rows = field(default_factory=lambda: np.zeros(0, row_dtype()))  # of the probe jobs, in job order
     fitness: Float64 = field(default_factory=lambda: NO_FITNESS)  # float64[training jobs], see `Problem.fitness`
     probe_fitness: Float64 = field(default_factory=lambda: NO_FITNESS)  # float64[probe jobs]

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -154,7 +154,7 @@ class Problem(Protocol):
     notices: tuple[str, ...]  # lines for the log at the start of the run
     coordinate_names: tuple[str, ...]  # column names of evaluations.csv; if there are none, it is not written
 
-    def evaluations(self, state: State, results: Results, evaluation: Rows) -> Iterator[Evaluation]:
+    def evaluations(self, state: State, results: Results[object], evaluation: Rows) -> Iterator[Evaluation]:
         """Yield the lines of evaluations.csv for a generation, in job order; on rank 0 only."""
         ...
 
@@ -229,7 +229,10 @@ class Task(Protocol):
         ...
 
 
-class Algorithm(Protocol):
+Prepared = TypeVar("Prepared")  # what the algorithm's `prepare` returns; None if it needs nothing
+
+
+class Algorithm(Protocol[Prepared]):
     """The search. Its methods are pure functions of their arguments, the options and the keys.
 
     The base classes `Strategy`, `PairedStrategy` and `DistributionStrategy` provide most of them.
@@ -259,7 +262,7 @@ class Algorithm(Protocol):
         """
         ...
 
-    def prepare(self, state: State, rows: Rows, fitness: Float64) -> Any:
+    def prepare(self, state: State, rows: Rows, fitness: Float64) -> Prepared:
         """Return what `partial_update` needs of the rows and the fitness of all training jobs; on every rank."""
         ...
 
@@ -267,15 +270,15 @@ class Algorithm(Protocol):
         """Return the number of blocks that `partial_update` computes; 0 if the update needs none."""
         ...
 
-    def partial_update(self, state: State, prepared: Any, block: int) -> Arrays:
+    def partial_update(self, state: State, prepared: Prepared, block: int) -> Arrays:
         """Return one block of the update; each block is computed by one rank, and the arrays go to rank 0."""
         ...
 
-    def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
+    def tell(self, state: State, results: Results[Prepared]) -> tuple[State, Mapping[str, float]]:
         """Return the next state, without the arrays of the problem, and numbers for the metrics; on rank 0 only."""
         ...
 
-    def discoveries(self, state: State, results: Results) -> Sequence[Mapping[str, Json]]:
+    def discoveries(self, state: State, results: Results[Prepared]) -> Sequence[Mapping[str, Json]]:
         """Return what a generation found that is to be recorded, such as correct programs; on rank 0 only.
 
         `state` is the argument of `tell`. Each item becomes a JSON line of programs.jsonl: plain numbers and text,
@@ -287,7 +290,7 @@ class Algorithm(Protocol):
         """Return why the search has ended, such as "a correct program", or None; on rank 0 only."""
         ...
 
-    def notices(self, state: State, results: Results, after: State) -> Sequence[str]:
+    def notices(self, state: State, results: Results[Prepared], after: State) -> Sequence[str]:
         """Return lines for the log about a generation; on rank 0 only.
 
         `state` is the argument of `tell`, `after` its result. A line is not repeated in each generation that has it.
@@ -299,19 +302,22 @@ class Algorithm(Protocol):
         ...
 
 
+AnyAlgorithm: TypeAlias = Algorithm[Any]  # for code that passes on what `prepare` returned without reading it
+
+
 @runtime_checkable
-class GradientAlgorithm(Algorithm, Protocol):
+class GradientAlgorithm(Algorithm[Prepared], Protocol[Prepared]):
     """An algorithm that follows the gradient of a loss, and shows both: `run.loss()` and `after_train_step`."""
 
-    def keeping_samples(self) -> GradientAlgorithm:
+    def keeping_samples(self) -> GradientAlgorithm[Prepared]:
         """Return the same algorithm, whose chunks have what they learn from among their arrays."""
         ...
 
-    def sample(self, results: Results) -> Arrays:
+    def sample(self, results: Results[Prepared]) -> Arrays:
         """Return what all chunks of a generation have learned from, joined; of one that keeps samples, on rank 0."""
         ...
 
-    def losses(self, state: State, results: Results) -> Mapping[str, float]:
+    def losses(self, state: State, results: Results[Prepared]) -> Mapping[str, float]:
         """Return the parts of the loss of a generation's batch, and "loss", their weighted sum; on rank 0."""
         ...
 

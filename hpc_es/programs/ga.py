@@ -173,7 +173,7 @@ class Ranked:
 
 
 @dataclass(frozen=True)
-class GeneticAlgorithm(Strategy):
+class GeneticAlgorithm(Strategy[None]):
     """The algorithm; every method is a pure function of its arguments, the options and the seed.
 
     A genome is uint8[length], the places of its characters in the alphabet.
@@ -238,7 +238,7 @@ class GeneticAlgorithm(Strategy):
     def _text(self, genome: Genome) -> str:
         return genome.translate(self.problem.alphabet.encode("ascii").ljust(256)).decode("ascii")
 
-    def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
+    def tell(self, state: State, results: Results[None]) -> tuple[State, Mapping[str, float]]:
         """Reward the children, keep the best of all, and make the next children."""
         fresh = genomes_of(state.shared["programs"][: int(state.shared["count"])])
         so_far = best_programs.updated(state.master, results.rows, results.fitness, lambda job: self._text(fresh[job]))
@@ -277,7 +277,7 @@ class GeneticAlgorithm(Strategy):
             return Ranked(children, rewarded), best
         return Ranked([*children, *best.genomes], [*rewarded, *best.rewards]), best
 
-    def discoveries(self, state: State, results: Results) -> Sequence[Mapping[str, Any]]:
+    def discoveries(self, state: State, results: Results[None]) -> Sequence[Mapping[str, Any]]:
         """Return the correct programs among those that were executed."""
         fresh = genomes_of(state.shared["programs"][: int(state.shared["count"])])
         return best_programs.discoveries(state, results.rows, lambda job: self._text(fresh[job]))

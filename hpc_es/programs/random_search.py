@@ -34,7 +34,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class RandomSearch(Strategy):
+class RandomSearch(Strategy[None]):
     """The algorithm; every method is a pure function of its arguments, the options and the seed.
 
     State, master:
@@ -71,7 +71,7 @@ class RandomSearch(Strategy):
         rng = self.keys.generator(Purpose.PROGRAMS, generation, block)
         return rng.integers(len(self.problem.alphabet), size=shape, dtype=np.uint8)
 
-    def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
+    def tell(self, state: State, results: Results[None]) -> tuple[State, Mapping[str, float]]:
         """Keep the best, and the first correct one."""
         so_far = best_programs.updated(
             state.master, results.rows, results.fitness, partial(self._program, state.generation)
@@ -81,7 +81,7 @@ class RandomSearch(Strategy):
     def _program(self, generation: int, job: int) -> str:
         return self.programs(generation, range(job, job + 1))[0]
 
-    def discoveries(self, state: State, results: Results) -> Sequence[Mapping[str, Any]]:
+    def discoveries(self, state: State, results: Results[None]) -> Sequence[Mapping[str, Any]]:
         """Return the correct programs of the generation."""
         return best_programs.discoveries(state, results.rows, partial(self._program, state.generation))
 

@@ -77,7 +77,7 @@ class ProblemDefaults:
     def on_checkpoint(self, generation: int) -> None:
         """Most problems keep nothing until a checkpoint."""
 
-    def evaluations(self, state: State, results: Results, evaluation: Rows) -> Iterator[Evaluation]:
+    def evaluations(self, state: State, results: Results[object], evaluation: Rows) -> Iterator[Evaluation]:
         """Return nothing: there is no evaluations.csv."""
         return iter(())
 

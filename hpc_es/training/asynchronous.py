@@ -97,7 +97,7 @@ class Asynchronous:
         return worker, (rows, {name.removeprefix(ARRAY): told[name] for name in told}, header)
 
     def _evaluated(self, state: State, rows: Rows, arrays: Arrays, header: npt.NDArray[np.void]) -> Evaluated:
-        results = Results(rows, [arrays], fitness=fitness_of(self._parts, state, rows))
+        results = Results[None](rows, [arrays], fitness=fitness_of(self._parts, state, rows))
         return Evaluated(header, results, np.zeros(0, self._parts.row))
 
     def serve_worker(self, state: State) -> None:

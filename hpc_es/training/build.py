@@ -22,7 +22,7 @@ from hpc_es.config.yaml_text import ConfigProblem
 from hpc_es.core.data import ProblemState, State, row_dtype
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.extras import lacking
-from hpc_es.core.interfaces import Algorithm, Cutting, Problem, Task
+from hpc_es.core.interfaces import AnyAlgorithm, Cutting, Problem, Task
 from hpc_es.core.keys import Keys
 from hpc_es.core.paths import set_config_directory
 from hpc_es.core.policy import Policy
@@ -75,7 +75,7 @@ class Parts:
     policy: Policy | None
     problem: Problem
     noise: Noise | None
-    algorithm: Algorithm
+    algorithm: AnyAlgorithm
     row: np.dtype[np.void]  # of every job
     unit: int  # jobs that the algorithm asks for as one
     cutting: Cutting
@@ -249,7 +249,7 @@ def parts(config: Config, world: World, searched: BuiltTask, repetition: int = 0
         noise = module("noise", config.noise.kind).build(config.noise, keys, problem.layout, shared)
     build = module("algorithms", config.algorithm.kind).build
     wanted, unit = needs(config), problem.chunk_size or unit_of(config)
-    algorithm: Algorithm = build(config.algorithm, problem, noise, keys, unit)
+    algorithm: AnyAlgorithm = build(config.algorithm, problem, noise, keys, unit)
     row = row_dtype((*problem.columns, *wanted.columns))
     return Parts(task, policy, problem, noise, algorithm, row, unit, cutting_of(config, problem), wanted.growing)
 

@@ -18,7 +18,7 @@ from hpc_es.config.warnings import warnings_of
 from hpc_es.core.data import Actions, Array, Box, Discrete, Jobs, MultiDiscrete, ObservationSpec, State
 from hpc_es.core.errors import ConfigError, Problems, RunError
 from hpc_es.core.failures import failure_from_error
-from hpc_es.core.interfaces import Algorithm, Problem, Task, VectorProblem
+from hpc_es.core.interfaces import AnyAlgorithm, Problem, Task, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Policy
 from hpc_es.core.population import unperturbed
@@ -106,7 +106,7 @@ def _initial(config: Config, problem: Any) -> State | None:
     if needs(config).tensorflow or is_foreign(config.algorithm.kind):
         return None
     unit = problem.chunk_size or unit_of(config)
-    algorithm: Algorithm = module("algorithms", config.algorithm.kind).build(
+    algorithm: AnyAlgorithm = module("algorithms", config.algorithm.kind).build(
         config.algorithm, problem, None, Keys(config.seed), unit
     )
     state: State = problem.carried().merge_into(algorithm.initial())

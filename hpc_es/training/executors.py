@@ -40,7 +40,7 @@ class Evaluated:
     """A generation as rank 0 sees it before the update."""
 
     headers: npt.NDArray[np.void]  # HEADER[ranks]
-    results: Results  # of training jobs
+    results: Results[object]  # of training jobs
     evaluation: Rows  # [evaluation jobs], empty if there was no evaluation
     learned: Sequence[Sequence[Arrays]] = ()  # of training and probes, by units in their order: the parts of each
     tail_seconds: float = 0.0  # that the rank which was done first waited for the last one, of all rounds
@@ -118,7 +118,7 @@ class Executor(ABC):
         gathered = self.update(generation, outcomes, bool(headers["arrays"].any()))
         return Evaluated(headers, generation.results(gathered), evaluation, gathered.learned, tail)
 
-    def replay(self, generation: Generation, rows: Rows, probes: Rows) -> Results:
+    def replay(self, generation: Generation, rows: Rows, probes: Rows) -> Results[object]:
         """Return the results of a generation whose rows are known."""
         generation.replay(rows, probes)
         return generation.results(self.update(generation, {}, False), probes)

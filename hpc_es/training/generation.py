@@ -139,7 +139,7 @@ class Generation:
         """Compute a block of the update."""
         return self.parts.algorithm.partial_update(self.state, self._prepared, block)
 
-    def results(self, gathered: Gathered, probes: Rows | None = None) -> Results:
+    def results(self, gathered: Gathered, probes: Rows | None = None) -> Results[object]:
         """Return what the update needs; `probes` are those of `replay`."""
         probes = self.rows("probe") if probes is None else probes
         return Results(

@@ -293,7 +293,7 @@ class Training:
         """Rank 0: end after the generation in progress."""
         self._is_stopped = True
 
-    def next_batch(self) -> Results:
+    def next_batch(self) -> Results[object]:
         """Rank 0: evaluate the next generation here and now, for a look at it; nothing goes on from that."""
         work = Work(World(self.world.library), "static", True, self.signals)  # of one rank
         executor = SerialExecutor(work, self.signals, self._reports)
@@ -367,7 +367,7 @@ class Training:
         problem = self.parts.problem
         return [*map(problem.unit, evaluated.learned), *problem.measured(self.state, evaluated.evaluation)]
 
-    def _update(self, results: Results, units: Sequence[Arrays]) -> None:
+    def _update(self, results: Results[object], units: Sequence[Arrays]) -> None:
         """The others, where each updates its state itself; what fails here fails on rank 0 too, which says so."""
         with contextlib.suppress(RunError):
             _, self.state, _ = updated(self.parts.algorithm, self.parts.problem, self.state, results, units)

@@ -70,7 +70,7 @@ class UpdateJournal:
         elif self._interval:
             self._base, self._learned_from = (path.name, image_sha256(path), generation), []
 
-    def add(self, results: Results, units: Sequence[Arrays]) -> None:
+    def add(self, results: Results[object], units: Sequence[Arrays]) -> None:
         """Keep what a generation learned from; where that is more than rows the next checkpoint is a whole one."""
         if any(results.chunk_arrays):
             self._base = None
@@ -107,7 +107,7 @@ class Recorder:
 
     # A generation.
 
-    def evaluated(self, state: State, results: Results, evaluation: Rows, units: Sequence[Arrays]) -> None:
+    def evaluated(self, state: State, results: Results[object], evaluation: Rows, units: Sequence[Arrays]) -> None:
         """Record what a generation has evaluated and what the problem learned from it, before `add`."""
 
     def add(self, state: State, row: Row, evaluated: Arrays | None, found: Sequence[Mapping[str, Any]]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from hpc_es.core.data import Array, Arrays, Results, Rows, State, without_info
 from hpc_es.core.errors import CheckpointError, RunError
-from hpc_es.core.interfaces import Algorithm, Problem
+from hpc_es.core.interfaces import AnyAlgorithm, Problem
 from hpc_es.mpi.serialize import decode, encode
 
 
@@ -28,7 +28,7 @@ class LearnedFrom:
     units: Sequence[Arrays]  # what the problem learned, in its order
 
     @classmethod
-    def of(cls, results: Results, units: Sequence[Arrays]) -> LearnedFrom:
+    def of(cls, results: Results[object], units: Sequence[Arrays]) -> LearnedFrom:
         """Return what a generation learned from; of its rows all but `report.info`, which a restart may change."""
         return cls(without_info(results.rows), without_info(results.probes), units)
 
@@ -81,7 +81,7 @@ def _with_dtype(rows: Rows, row: np.dtype[np.void]) -> Rows:
 
 
 def updated(
-    algorithm: Algorithm, problem: Problem, before: State, results: Results, units: Sequence[Arrays]
+    algorithm: AnyAlgorithm, problem: Problem, before: State, results: Results[object], units: Sequence[Arrays]
 ) -> tuple[State, State, Mapping[str, float]]:
     """Return the algorithm's next state, the same with what the problem carries, and the update's metrics.
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, State
 from hpc_es.core.errors import LaunchError, Problems, RunFailedError, UserError
-from hpc_es.core.interfaces import Algorithm, GradientAlgorithm
+from hpc_es.core.interfaces import AnyAlgorithm, GradientAlgorithm
 from hpc_es.core.paths import RunContext
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.mpi.fault_tolerance import enable_fault_tolerance
@@ -252,7 +252,7 @@ def writer_of(
     return writer
 
 
-def gradient_algorithm(algorithm: Algorithm) -> GradientAlgorithm:
+def gradient_algorithm(algorithm: AnyAlgorithm) -> GradientAlgorithm[Any]:
     """Return the algorithm, one that shows its loss; UserError of one that does not, such as a kind of one's own."""
     if not isinstance(algorithm, GradientAlgorithm):
         text = "has a gradient, but does not show its loss: it lacks methods of core.interfaces.GradientAlgorithm"

@@ -157,7 +157,7 @@ class RunLogs:
         self._evaluations = EvaluationsLog(directory, problem.coordinate_names, warn)
         self._evaluations.cut(lengths)
 
-    def add_evaluations(self, state: State, results: Results, evaluation: Rows) -> None:
+    def add_evaluations(self, state: State, results: Results[object], evaluation: Rows) -> None:
         """Write down what a generation has evaluated, before its update."""
         self._evaluations.write(state.generation, self._problem.evaluations(state, results, evaluation))
 
@@ -296,7 +296,7 @@ class RunWriter(Recorder):
         self.message(f"{report.line()}; others like it are only counted")
         self._failures.add(f"{report.line()} (on {report.host})", report.failure)
 
-    def evaluated(self, state: State, results: Results, evaluation: Rows, units: Sequence[Arrays]) -> None:
+    def evaluated(self, state: State, results: Results[object], evaluation: Rows, units: Sequence[Arrays]) -> None:
         """Write down what a generation has evaluated and learned from, before it is booked."""
         self._journal.add(results, units)
         self._logs.add_evaluations(state, results, evaluation)

@@ -77,7 +77,7 @@ SUMS = "sums"  # of policy loss, value loss and entropy, float64[3], among a chu
 
 
 @dataclass(frozen=True)
-class ActorCritic(Strategy):
+class ActorCritic(Strategy[None]):
     """The algorithm; every method is a pure function of its arguments, the options and the seed.
 
     But with `update_every`: there a rank keeps its environments from one `evaluate` of training to the next.
@@ -275,7 +275,7 @@ class ActorCritic(Strategy):
             on_step=on_step,
         )
 
-    def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
+    def tell(self, state: State, results: Results[None]) -> tuple[State, Mapping[str, float]]:
         """Follow the mean gradient of the steps of all episodes that did not fail."""
         fine = ~np.isnan(results.rows["return_"])
         steps = int(results.rows["length"][fine].sum())
@@ -304,7 +304,7 @@ class ActorCritic(Strategy):
             sums += arrays[SUMS]
         return dict(zip(("policy_loss", "value_loss", "entropy"), (sums / steps).tolist(), strict=True))
 
-    def sample(self, results: Results) -> Arrays:
+    def sample(self, results: Results[None]) -> Arrays:
         """Return TRAJECTORIES of all jobs, [steps, jobs, ...], and of segments what was remembered: memory/0 ..."""
         chunks = [
             {name.removeprefix(SAMPLE): array for name, array in arrays.items() if name.startswith(SAMPLE)}
@@ -312,7 +312,7 @@ class ActorCritic(Strategy):
         ]
         return joined([chunk for chunk in chunks if chunk])
 
-    def losses(self, state: State, results: Results) -> Mapping[str, float]:
+    def losses(self, state: State, results: Results[None]) -> Mapping[str, float]:
         """Return policy_loss, value_loss and entropy, means over steps, and loss; nothing where every job failed."""
         steps = int(results.rows["length"][~np.isnan(results.rows["return_"])].sum())
         return self._with_total(state, self._mean_losses(results.chunk_arrays, steps)) if steps else {}

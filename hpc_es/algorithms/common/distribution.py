@@ -144,7 +144,7 @@ class Ranked:
 
 
 @dataclass(frozen=True)
-class DistributionStrategy(Strategy, ABC):
+class DistributionStrategy(Strategy[Ranked], ABC):
     """Base class of strategies that adapt a normal distribution.
 
     A strategy defines `initial_distribution`, `candidates`, `weights`, `partial_update`, `update` and `view`; its
@@ -230,9 +230,9 @@ class DistributionStrategy(Strategy, ABC):
         reason = nothing_to_learn(fitness, self.needed(self.population(state)))
         return Ranked(fitness, reason, None if reason else self.weights(state, rows, fitness))
 
-    def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
+    def tell(self, state: State, results: Results[Ranked]) -> tuple[State, Mapping[str, float]]:
         """Update the distribution; begin the next search if a stopping criterion is met."""
-        ranked: Ranked = results.prepared
+        ranked = results.prepared
         shared, master = state.shared, state.master
         if ranked.reason is None:
             new_shared, new_master = self.update(state, ranked.weights, results.blocks)
@@ -267,7 +267,7 @@ class DistributionStrategy(Strategy, ABC):
         counts = {"age": np.array(age), "run_evaluations": np.array(evaluations)}
         return State(state.generation, state.shared, {**master, **counts, **history})
 
-    def notices(self, state: State, results: Results, after: State) -> Sequence[str]:
+    def notices(self, state: State, results: Results[Ranked], after: State) -> Sequence[str]:
         """Return why there was no update, and that a restart has begun."""
         search, reason = Search.from_arrays(after.master), results.prepared.reason
         lines = [reason] if reason else []

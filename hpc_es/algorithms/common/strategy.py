@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic
 
 import numpy as np
 from typing_extensions import Self
@@ -27,7 +27,7 @@ from hpc_es.core.data import (
     State,
     cut,
 )
-from hpc_es.core.interfaces import VectorProblem
+from hpc_es.core.interfaces import Prepared, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Directions, Noise, Perturbed, Population, unperturbed
 
@@ -61,12 +61,12 @@ def first_deviations(sigma: float | None, problem: VectorProblem) -> tuple[float
 
 
 @dataclass(frozen=True)
-class Strategy:
+class Strategy(Generic[Prepared]):
     """Base class of algorithms with defaults for most methods, which are pure functions of their arguments.
 
     A strategy on vectors defines `initial`, `candidates`, `prepare`, `partial_update` and `tell`. It overrides `pairs`
     if jobs share perturbations, and `ask` if a generation is not one round of `population` jobs. A search for programs
-    defines `evaluate` instead of `candidates`.
+    defines `evaluate` instead of `candidates`. The type parameter is the type that `prepare` returns.
     """
 
     options: Any
@@ -156,9 +156,9 @@ class Strategy:
         """Return the state unchanged: by default probes matter for the update only."""
         return state
 
-    def prepare(self, state: State, rows: Rows, fitness: Float64) -> Any:
+    def prepare(self, state: State, rows: Rows, fitness: Float64) -> Prepared:
         """Return None: by default an update needs no preparation."""
-        return None
+        return None  # type: ignore[return-value]
 
     def blocks(self, state: State) -> int:
         """Return the number of blocks of the noise; 0 without noise."""
@@ -169,13 +169,13 @@ class Strategy:
         sums: Array = self.noise.weighted_sums(state.generation, weights, powers, block, self.problem.dtype)
         return sums
 
-    def partial_update(self, state: State, prepared: Any, block: int) -> Arrays:
+    def partial_update(self, state: State, prepared: Prepared, block: int) -> Arrays:
         """Return one block of the update."""
         raise AssertionError(f"{type(self).__name__} has blocks but no `partial_update`")
 
     # Reports.
 
-    def discoveries(self, state: State, results: Results) -> Sequence[Mapping[str, Json]]:
+    def discoveries(self, state: State, results: Results[Prepared]) -> Sequence[Mapping[str, Json]]:
         """Return no discoveries; only searches for programs have them."""
         return ()
 
@@ -183,7 +183,7 @@ class Strategy:
         """Return None: by default a search never ends by itself."""
         return None
 
-    def notices(self, state: State, results: Results, after: State) -> Sequence[str]:
+    def notices(self, state: State, results: Results[Prepared], after: State) -> Sequence[str]:
         """Return no lines for the log."""
         return ()
 
@@ -203,7 +203,7 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class PairedStrategy(Strategy, ABC):
+class PairedStrategy(Strategy[Weights], ABC):
     """Base class of strategies whose update is a weighted sum of perturbations, such as ES.
 
     A strategy defines `initial`, `candidates`, `weights` and `tell`, and `pairs` if its pairs are not antithetic.
@@ -245,13 +245,13 @@ class PairedStrategy(Strategy, ABC):
         """Return the weighted sums over all pairs, in order, for one block of parameters."""
         return {} if prepared.reason else {"sums": self.weighted_sums(state, prepared.values, self.powers, block)}
 
-    def summed(self, results: Results) -> Array:
+    def summed(self, results: Results[Weights]) -> Array:
         """Return the weighted sums of all blocks, dtype[powers, size]; 0 if there is no update."""
         if results.prepared.reason:
             return np.zeros((len(self.powers), self.problem.size), self.problem.dtype)
         return np.concatenate([block["sums"] for block in results.blocks], axis=1)
 
-    def notices(self, state: State, results: Results, after: State) -> Sequence[str]:
+    def notices(self, state: State, results: Results[Weights], after: State) -> Sequence[str]:
         """Return why there was no update."""
         reason = results.prepared.reason
         return [reason] if reason else []

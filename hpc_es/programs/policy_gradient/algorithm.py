@@ -101,7 +101,7 @@ QUEUE_DRAW, REPLAY_DRAW = 0, 1  # indices of the keys of a generation
 
 
 @dataclass(frozen=True)
-class PolicyGradient(Strategy):
+class PolicyGradient(Strategy[None]):
     """The algorithm; every method is a pure function of its arguments, the options and the seed.
 
     A program is uint8[length], its tokens, then zeros. There is a queue if topk and topk_loss_hparam are not 0, and a
@@ -229,7 +229,7 @@ class PolicyGradient(Strategy):
         whole, length, reached = table[tokens].tobytes().decode("ascii"), tokens.shape[1], lengths(tokens).tolist()
         return [whole[row * length : row * length + reached[row]] for row in range(len(tokens))]
 
-    def tell(self, state: State, results: Results) -> tuple[State, Mapping[str, float]]:
+    def tell(self, state: State, results: Results[None]) -> tuple[State, Mapping[str, float]]:
         """Return a step along the gradient; then baseline, queue and buffer take this batch in."""
         chunks, rewards = results.chunk_arrays, results.rows["return_"].astype(np.float64)
         tokens = np.concatenate([arrays["tokens"] for arrays in chunks])
@@ -277,12 +277,12 @@ class PolicyGradient(Strategy):
         """Return the algorithm: its chunks have their programs in any case."""
         return self
 
-    def sample(self, results: Results) -> Arrays:
+    def sample(self, results: Results[None]) -> Arrays:
         """Return the programs of the batch, tokens uint8[programs, length], and their rewards, float64[programs]."""
         tokens = np.concatenate([arrays["tokens"] for arrays in results.chunk_arrays])
         return {"tokens": tokens, "rewards": results.rows["return_"].astype(np.float64)}
 
-    def losses(self, state: State, results: Results) -> Mapping[str, float]:
+    def losses(self, state: State, results: Results[None]) -> Mapping[str, float]:
         """Return the terms of the loss as the metrics have them, and loss, with what is replayed and imitated.
 
         Nothing where every program failed.
@@ -304,11 +304,11 @@ class PolicyGradient(Strategy):
         wait = self.options.restart_programs
         return wait > 0 and int(master["try_waited"]) >= wait
 
-    def notices(self, state: State, results: Results, after: State) -> Sequence[str]:
+    def notices(self, state: State, results: Results[None], after: State) -> Sequence[str]:
         """Return that all programs of the batch are the same."""
         return [COLLAPSED] if _distinct(results.chunk_arrays) == 1 < len(results.rows) else []
 
-    def discoveries(self, state: State, results: Results) -> Sequence[Mapping[str, Any]]:
+    def discoveries(self, state: State, results: Results[None]) -> Sequence[Mapping[str, Any]]:
         """Return the correct programs of the batch."""
         tokens = np.concatenate([arrays["tokens"] for arrays in results.chunk_arrays])
         return best_programs.discoveries(state, results.rows, lambda job: self._texts(tokens[job : job + 1])[0])

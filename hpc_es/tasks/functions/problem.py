@@ -258,7 +258,7 @@ class ObjectiveProblem(ProblemDefaults):
         seen = self._coordinates.seen(state.theta[np.newaxis])[0][0]
         return [BestVector(seen, value, state.generation, CENTRE).arrays() for value in values]
 
-    def evaluations(self, state: State, results: Results, evaluation: Rows) -> Iterator[Evaluation]:
+    def evaluations(self, state: State, results: Results[object], evaluation: Rows) -> Iterator[Evaluation]:
         """Yield what a generation has evaluated, for evaluations.csv: the jobs, then the centre as job -1."""
         job = 0
         for arrays in results.chunk_arrays:
