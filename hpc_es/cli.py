@@ -1,105 +1,162 @@
-"""The other doors: `hpc-es check|eval|export|inspect|options|plot ...`; training is `python -m hpc_es.main`.
-
-A command is a module of hpc_es/commands: the first line of its docstring is its help, `arguments(parser)` says what it
-takes, `run(arguments)` does it and returns the exit status. There is no list of them to edit.
-"""
+"""The command line `hpc-es COMMAND ...`, which is also `python -m hpc_es`."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import os
-import pkgutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import IO, NoReturn
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # as in training, before NumPy is imported
     os.environ.setdefault(_name, os.environ.get("OMP_NUM_THREADS", "1"))
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 
-from hpc_es import __version__, commands  # noqa: E402
+from hpc_es import __version__  # noqa: E402
+from hpc_es.core import arguments as command_line  # noqa: E402
 from hpc_es.core.errors import DeniedError, UserError  # noqa: E402
+from hpc_es.core.messages import nearest  # noqa: E402
 from hpc_es.mpi.launch import task_rank  # noqa: E402
 
-INTERRUPTED = 130  # as shells have it for Ctrl-C
-NOBODY_LISTENS = 141  # as shells have it for SIGPIPE
+INTERRUPTED = 130  # exit status of shells after Ctrl-C
+BROKEN_PIPE = 141  # exit status of shells after SIGPIPE
+
+COMMANDS: Mapping[str, str] = {  # command: its module
+    "new": "hpc_es.commands.experiments",
+    "check": "hpc_es.commands.experiments",
+    "train": "hpc_es.commands.experiments",
+    "options": "hpc_es.commands.experiments",
+    "list": "hpc_es.commands.runs",
+    "inspect": "hpc_es.commands.runs",
+    "plot": "hpc_es.commands.runs",
+    "results": "hpc_es.commands.runs",
+    "eval": "hpc_es.commands.policies",
+    "export": "hpc_es.commands.policies",
+    "plan": "hpc_es.commands.cluster",
+    "sbatch": "hpc_es.commands.cluster",
+    "requeue": "hpc_es.commands.cluster",
+    "tune": "hpc_es.commands.tuning",
+    "tune-report": "hpc_es.commands.tuning",
+    "run-program": "hpc_es.commands.programs_and_bandits",
+    "program-table": "hpc_es.commands.programs_and_bandits",
+    "bandit-report": "hpc_es.commands.programs_and_bandits",
+    "completion": "hpc_es.cli",
+}
 
 
-def names() -> list[str]:
-    """Return the commands, sorted; a dash is an underscore in the module's name."""
-    return sorted(found.name.replace("_", "-") for found in pkgutil.iter_modules(commands.__path__))
+class Parser(command_line.Parser):
+    """A parser that prints on one rank of a job only."""
 
-
-def command(name: str) -> ModuleType:
-    """Return the module of a command."""
-    return importlib.import_module(f"hpc_es.commands.{name.replace('-', '_')}")
-
-
-class Parser(argparse.ArgumentParser):
-    """Says a mistake in one line; of a job's ranks, one speaks."""
-
-    def _print_message(self, message: str, file: Any = None) -> None:
+    def _print_message(self, message: str, file: IO[str] | None = None) -> None:  # type: ignore[override]
         if not task_rank(os.environ):
             super()._print_message(message, file)
 
-    def error(self, message: str) -> NoReturn:
-        """Without the usage, which --help shows."""
-        if message.startswith("unrecognized arguments"):
-            options = [action.option_strings[-1] for action in self._actions if action.option_strings]
-            message += f"; the options are {', '.join(options)}"
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+def names() -> list[str]:
+    """Return the names of all commands."""
+    return list(COMMANDS)
 
 
-def parser() -> Parser:
-    """Return the command line up to the command's name, which alone decides what is imported."""
-    p = Parser(
-        prog="hpc-es",
-        usage="hpc-es [-h] [--version] COMMAND ...",
-        description="Look at what hpc_es has trained, and use it. To train: python -m hpc_es.main config.yaml",
-        epilog="'hpc-es COMMAND --help' says what a command takes; exit status: 0 done, 2 a mistake of yours, 1 failed",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    p.add_argument("--version", action="version", version=f"hpc_es {__version__}")
-    p.add_argument("command", choices=names(), metavar="COMMAND", help=f"one of {', '.join(names())}")
-    return p
+def function(name: str) -> Callable[[argparse.Namespace], int]:
+    """Import and return the function that runs a command."""
+    run: Callable[[argparse.Namespace], int] = getattr(_module(name), f"run_{name.replace('-', '_')}")
+    return run
 
 
-def summary(module: ModuleType) -> str:
-    """Return the first line of a command's docstring."""
-    return (module.__doc__ or "").partition("\n")[0]
+def summary(name: str) -> str:
+    """Return the first line of a command's help text."""
+    return (function(name).__doc__ or "").partition("\n")[0]
+
+
+def command_parser(name: str) -> argparse.ArgumentParser:
+    """Return the parser of a command's arguments."""
+    own = Parser(prog=f"hpc-es {name}", description=inspect.getdoc(function(name)))
+    own.formatter_class = argparse.RawDescriptionHelpFormatter
+    getattr(_module(name), f"add_{name.replace('-', '_')}_arguments")(own)
+    return own
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(COMMANDS[name])
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Parse and run one command; UserError for what the user can mend, SystemExit from argparse."""
+    """Parse and run one command; raise UserError for what the user can correct, SystemExit from argparse."""
+    top = Parser(
+        prog="hpc-es",
+        usage="hpc-es [-h] [--version] COMMAND ...",
+        epilog="'hpc-es COMMAND --help' shows the arguments of a command; exit status: 0 done, 2 wrong command or "
+        "config, 1 failed",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"hpc_es {__version__}")
+    top.add_argument("command", metavar="COMMAND", help=argparse.SUPPRESS)
     if list(arguments[:1]) in ([], ["-h"], ["--help"]):
-        top, width = parser(), max(map(len, names()))
-        told = [f"  {name:{width}}  {summary(command(name))}" for name in names()]
-        top.description = "\n".join([str(top.description), "", *told])
+        width = max(map(len, COMMANDS))
+        lines = [f"  {name:{width}}  {summary(name)}" for name in COMMANDS]
+        top.description = "\n".join(["Train with hpc_es, and look at runs and trained policies.", "", *lines])
         top.print_help()
         return 0
-    name = parser().parse_args(arguments[:1]).command
-    module = command(name)
-    own = Parser(prog=f"hpc-es {name}", description=module.__doc__)
-    own.formatter_class = argparse.RawDescriptionHelpFormatter
-    module.arguments(own)
-    return int(module.run(own.parse_intermixed_args(arguments[1:])))
+    name = top.parse_args(arguments[:1]).command
+    if name not in COMMANDS:
+        remedy = nearest(name, COMMANDS) or f"; expected one of {', '.join(COMMANDS)}"
+        top.error(f"there is no command {name!r}{remedy}")
+    if (
+        name == "train"
+    ):  # as in `python -m hpc_es.main`, signals are blocked until they are handled, imports are guarded
+        importlib.import_module("hpc_es.main")
+        from hpc_es.mpi.guard import guarded
+
+        guarded(lambda: _run_command(name, arguments[1:]))
+    return _run_command(name, arguments[1:])
+
+
+def _run_command(name: str, arguments: Sequence[str]) -> int:
+    return function(name)(command_parser(name).parse_intermixed_args(arguments))
+
+
+def add_completion_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the shell."""
+    parser.add_argument("shell", choices=("bash", "zsh"), help="shell that completes the commands")
+
+
+def run_completion(arguments: argparse.Namespace) -> int:
+    """Print a script that completes commands, options and file names in bash or zsh.
+
+    bash: hpc-es completion bash > ~/.local/share/bash-completion/completions/hpc-es
+    zsh: hpc-es completion zsh > DIR/_hpc-es, where DIR is in $fpath
+    """
+    import shtab
+
+    top = argparse.ArgumentParser(prog="hpc-es")
+    commands = top.add_subparsers()
+    for name in COMMANDS:
+        parser = command_parser(name)
+        for action in parser._actions:
+            if action.type is Path or action.metavar in {"CONFIG", "FILE", "DIR"}:
+                action.complete = shtab.DIRECTORY if action.metavar == "DIR" else shtab.FILE  # type: ignore[attr-defined]
+        commands.add_parser(name, help=summary(name), parents=[parser], add_help=False)
+    sys.stdout.write(shtab.complete(top, arguments.shell) + "\n")
+    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and end the process with its status; a mistake of the user's is a message, no traceback."""
+    """Run the command line and end the process with its status; a user's mistake is a message without traceback."""
     try:
         status = run(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
     except (UserError, PermissionError) as error:
-        told = DeniedError(error) if isinstance(error, PermissionError) else error
-        sys.stderr.write(f"hpc-es: {told}\n")
-        status = told.status
+        message = DeniedError(error) if isinstance(error, PermissionError) else error
+        sys.stderr.write(f"hpc-es: {message}\n")
+        status = message.status
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         status = INTERRUPTED
     except BrokenPipeError:  # such as `hpc-es options | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = NOBODY_LISTENS
+        status = BROKEN_PIPE
     sys.exit(status)

@@ -1,7 +1,6 @@
-"""The door: `srun python -m hpc_es.main config.yaml [key=value ...]`.
+"""The program of a job: `srun python -m hpc_es.main config.yaml [key=value ...]`.
 
-Exit status: 0 finished, 2 a mistake in the command or config, 75 interrupted (the same command carries on), 1 anything
-else.
+Exit status: 0 finished, 2 wrong command or config, 75 interrupted (the same command resumes), 1 failed.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ import os
 import signal
 import sys
 
-# Until the guard's Signals counts them: a job that has hardly begun is stopped like any other, not killed. Not SIGTERM,
-# by which srun ends the ranks that wait in MPI_Init for one that failed before it.
+# Blocked until the guard's Signals handles them, so that they do not kill a job that is just starting. SIGTERM is not
+# blocked: srun uses it to end ranks that wait in MPI_Init for one that has failed.
 signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1, signal.SIGUSR2))
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # before NumPy is imported
     os.environ.setdefault(_name, os.environ.get("OMP_NUM_THREADS", "1"))
@@ -21,14 +20,14 @@ from hpc_es.mpi.guard import guarded  # noqa: E402
 
 
 def body() -> int:
-    """Import and run the rest inside the guard, so that a failing import on one rank ends all of them."""
-    from hpc_es.api.job import run_command
+    """Import and run the job inside the guard, so that a failing import on one rank ends all ranks."""
+    from hpc_es.api.job import parser, run_job
 
-    return run_command(sys.argv[1:])
+    return run_job(lambda: parser().parse_intermixed_args(sys.argv[1:]))
 
 
 def main() -> None:
-    """Train, and end the process with the exit status."""
+    """Train, and end the process with its exit status."""
     guarded(body)
 
 

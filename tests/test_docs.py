@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import io
 import re
 import shlex
@@ -86,9 +85,8 @@ def parsed(line: str) -> argparse.Namespace | None:
     start = words.index("hpc-es" if "hpc-es" in words else "hpc_es") + 1
     name = words[start]
     assert name in cli.names(), line
-    parser = argparse.ArgumentParser(name)
-    importlib.import_module(f"hpc_es.commands.{name.replace('-', '_')}").arguments(parser)
-    return _parsed(parser, words[start + 1 :]) if len(words) > start + 1 or name == "options" else None
+    arguments = words[start + 1 :]
+    return _parsed(cli.command_parser(name), arguments) if arguments or name == "options" else None
 
 
 def _parsed(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:

@@ -204,7 +204,7 @@ def test_importing_what_kinds_of_ones_own_need_is_cheap(tmp_path: Path) -> None:
 
 
 def test_a_tuning_on_a_worker_imports_what_a_session_does(tmp_path: Path) -> None:
-    found = loaded("import hpc_es.tuning.run; import hpc_es.commands.tune", tmp_path)
+    found = loaded("import hpc_es.tuning.run; import hpc_es.commands.tuning", tmp_path)
     assert not found & {"pydantic", "optuna", "matplotlib", "h5py", "gymnasium"}
 
 

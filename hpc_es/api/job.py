@@ -1,11 +1,11 @@
-"""The command line of `python -m hpc_es.main`, parsed on rank 0 and carried out on every rank."""
+"""The job of `python -m hpc_es.main` and `hpc-es train`: its command line, and how every rank runs it."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from hpc_es.api.config_broadcast import carried_out, orders
 from hpc_es.api.repetitions import run_experiment
 from hpc_es.config.loading import read
-from hpc_es.core.arguments import whole_number
+from hpc_es.core.arguments import Parser, whole_number
 from hpc_es.core.errors import UserError
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
@@ -24,42 +24,40 @@ from hpc_es.training.collective import INTERRUPTED, CollectiveExit, ExitReason, 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line of `python -m hpc_es.main`."""
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog="python -m hpc_es.main",
-        description="Train by evolution strategies; the same command again carries on where it stopped.",
-        epilog="exit status: 0 finished, 2 a mistake in command or config, 75 interrupted (run it again), 1 failed",
+        description="Train; the same command again resumes where the run stopped. Also: hpc-es train",
+        epilog="exit status: 0 finished, 2 wrong command or config, 75 interrupted (run it again), 1 failed",
     )
-    p.add_argument(
-        "config",
-        help="the experiment, a YAML file (hpc-es options lists the keys), or a config string: env=c(...),agent=c(...)",
-    )
-    p.add_argument("overrides", nargs="*", metavar="key=value", help="such as algorithm.sigma=0.1; the value is YAML")
-    p.add_argument("--output", type=Path, metavar="DIR", help="the run directory itself (default: runs/<name>)")
-    p.add_argument(
-        "--resume",
-        choices=("auto", "never", "require"),
-        default="auto",
-        help="auto: carry on if DIR has a checkpoint; never: refuse a used DIR; require: refuse a new one",
-    )
-    p.add_argument(
-        "--shard",
-        metavar="i/n",
-        help="run part i (from 0) of n of the repetitions (default: the place in a SLURM job array, or all)",
-    )
-    p.add_argument("--check", action="store_true", help="validate config, environment and policy; do not train")
-    p.add_argument(
-        "--ranks", type=whole_number, metavar="N", help="with --check: whether there is work for so many ranks"
-    )
-    p.add_argument("--no-call", dest="call", action="store_false", help="with --check: do not call task.function once")
+    add_arguments(p)
     return p
 
 
-def run_command(arguments: Sequence[str]) -> int:
-    """Parse, prepare and train on every rank; returns the exit status."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of a job: the config, its overrides, and how to run it."""
+    text = "YAML file of the experiment (hpc-es options lists the keys), or config string: env=c(...),agent=c(...)"
+    parser.add_argument("config", metavar="CONFIG", help=text)
+    text = "changed setting, such as algorithm.sigma=0.1; the value is YAML"
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=text)
+    parser.add_argument("--output", type=Path, metavar="DIR", help="run directory (default: runs/<name>)")
+    text = "auto: resume if DIR has a checkpoint; never: refuse a DIR with a run; require: refuse a DIR without one"
+    parser.add_argument("--resume", choices=("auto", "never", "require"), default="auto", help=text)
+    text = "run part i (from 0) of n of the repetitions (default: the index in a SLURM job array, or all)"
+    parser.add_argument("--shard", metavar="i/n", help=text)
+    text = "validate config, environment and policy; do not train"
+    parser.add_argument("--check", action="store_true", help=text)
+    text = "with --check: number of ranks; report whether all of them will have work"
+    parser.add_argument("--ranks", type=whole_number, metavar="N", help=text)
+    text = "with --check: do not call task.function"
+    parser.add_argument("--no-call", dest="call", action="store_false", help=text)
+
+
+def run_job(read_arguments: Callable[[], argparse.Namespace]) -> int:
+    """Prepare and train on every rank, and return the exit status; the arguments are read on rank 0."""
     world = connect()
     signals = Signals()
     try:
-        _, told = on_rank_0(world, lambda: _orders(arguments), told=dict)
+        _, told = on_rank_0(world, lambda: _orders(read_arguments()), told=dict)
         config, shard = carried_out(world, told), Shard(*told["shard"]) if told["shard"] else None
         reason = run_experiment(world, signals, config, Path(told["output"]), told["resume"], shard)
     except CollectiveExit as ended:
@@ -69,8 +67,7 @@ def run_command(arguments: Sequence[str]) -> int:
     return reason.status
 
 
-def _orders(arguments: Sequence[str]) -> Mapping[str, Any] | ExitReason:
-    options = parser().parse_intermixed_args(arguments)
+def _orders(options: argparse.Namespace) -> Mapping[str, Any] | ExitReason:
     config = valid_config(read(options.config, options.overrides), options.output)
     shard = Shard.parse(options.shard) if options.shard else None
     if shard is not None and config.repetitions == 1:

@@ -17,7 +17,6 @@ import numpy as np
 
 from hpc_es.bandits.optimal import optimal_regret, optimal_reward
 from hpc_es.bandits.setting import INFO_KEYS, Lockstep, RewardInput, Setting, TimeInput, setting
-from hpc_es.config.messages import nearest
 from hpc_es.config.options import Count, Natural, Positive, option, options
 from hpc_es.config.schema import NO_NUMBERS, Reduction
 from hpc_es.config.warnings import unused
@@ -36,6 +35,7 @@ from hpc_es.core.data import (
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
+from hpc_es.core.messages import nearest
 from hpc_es.core.policy import Actor, Batch, Policy
 from hpc_es.tasks.observation_statistics import Sums
 from hpc_es.tasks.policy_problems import (

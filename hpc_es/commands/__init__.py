@@ -1,3 +1,8 @@
-"""The commands of `hpc-es`, one file each; see `hpc_es/cli.py` for what a command offers."""
+"""The commands of `hpc-es`, grouped by topic.
 
-TRUST = "run code of the user's own (kinds, programs) that is not what the checkpoint was trained with"
+`hpc_es/cli.py` lists them. The command `tune-report` has `add_tune_report_arguments(parser)` and
+`run_tune_report(arguments)`, which returns the exit status and whose docstring is the help text. A topic's module
+imports what a command needs only when that command runs.
+"""
+
+TRUST = "run custom code (kinds, programs) that differs from the code that the checkpoint was trained with"

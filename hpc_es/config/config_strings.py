@@ -21,9 +21,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from hpc_es.config.messages import found_text, nearest
 from hpc_es.config.yaml_text import ConfigProblem
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.messages import found_text, nearest
 
 OPENING, CLOSING = "([{", ")]}"
 

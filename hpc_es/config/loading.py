@@ -14,12 +14,12 @@ config = load(path, ["algorithm.sigma=0.1"])    read, override, validate; import
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hpc_es.config import config_strings, moved, registry, user_kinds, validation
-from hpc_es.config import reference as schema_table
+from hpc_es.config.reference import Row, markdown, rows
 from hpc_es.config.schema import Config
 from hpc_es.config.type_hints import field_hints, kinds_mark, options_class
 from hpc_es.config.yaml_text import override, read_yaml
@@ -158,8 +158,13 @@ def _read(source: Path | str, overrides: Iterable[str]) -> tuple[dict[str, Any],
 
 
 def table(source: Path | str | None = None, overrides: Iterable[str] = ()) -> str:
-    """Return a Markdown table of every key of every kind, or of the kinds that a config uses; ConfigError."""
+    """Return `table_rows` as a Markdown table."""
+    return markdown(table_rows(source, overrides))
+
+
+def table_rows(source: Path | str | None = None, overrides: Iterable[str] = ()) -> Iterator[Row]:
+    """Yield the table of all keys of all kinds, or of the kinds in a config; raise ConfigError for a wrong config."""
     if source is None:
-        return schema_table.table(Config)
+        return rows(Config)
     overrides = list(overrides)
-    return schema_table.table(Config, overridden(_read(source, overrides)[0], overrides))
+    return rows(Config, data=overridden(_read(source, overrides)[0], overrides))

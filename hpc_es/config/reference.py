@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from hpc_es.config import registry
@@ -24,10 +24,10 @@ class Row:
     kind: str = ""
 
 
-def table(cls: type[Any], data: Mapping[str, Any] | None = None) -> str:
-    """Return a Markdown table of every key of a config class, of every kind, or of the kinds that a config uses."""
+def markdown(rows: Iterable[Row]) -> str:
+    """Return the rows as a Markdown table."""
     lines = ["| Key | Value | Default | Meaning |", "|---|---|---|---|"]
-    for row in rows(cls, data=data):
+    for row in rows:
         key = f"`{row.key}`" + (f" ({row.kind})" if row.kind else "")
         cells = (key, _escaped(row.values), row.default.replace("|", r"\|"), _escaped(row.help))
         lines.append(f"| {' | '.join(cells)} |")

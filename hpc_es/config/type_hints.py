@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hpc_es.config import registry, user_kinds
-from hpc_es.config.messages import shown
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.messages import as_yaml
 
 LISTS = {tuple, list, get_origin(Sequence[Any])}
 MAPPINGS = {dict, get_origin(Mapping[str, Any])}
@@ -96,7 +96,7 @@ def describe(hint: Any) -> str:
     if origin in {Union, types.UnionType}:
         return ", or ".join(map(describe, args))
     if origin is Literal:
-        return ("one of " if len(args) > 1 else "") + ", ".join(map(shown, args))
+        return ("one of " if len(args) > 1 else "") + ", ".join(map(as_yaml, args))
     if origin in LISTS | MAPPINGS:
         return _describe_items(origin, args)
     if dataclasses.is_dataclass(hint):

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
 from hpc_es.config import registry, user_kinds
-from hpc_es.config.messages import found_text, join, nearest, nearest_name
 from hpc_es.config.reference import Row, rows
 from hpc_es.config.type_hints import (
     LISTS,
@@ -32,6 +31,7 @@ from hpc_es.config.type_hints import (
 )
 from hpc_es.config.yaml_text import parse
 from hpc_es.core.errors import ConfigError, Problems
+from hpc_es.core.messages import found_text, join, nearest, nearest_name
 
 _WRONG: Any = object()  # in place of a value that has been reported
 NOTHING: Mapping[str, Any] = types.MappingProxyType({})

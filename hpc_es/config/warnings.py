@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from hpc_es.config.messages import join, shown
 from hpc_es.config.yaml_text import ConfigProblem
+from hpc_es.core.messages import as_yaml, join
 
 
 def warnings_of(options: Any, key: str = "") -> list[str]:
@@ -34,7 +34,7 @@ def unused(options: Any, names: Iterable[str], why: str) -> Iterator[ConfigProbl
     for name in names:
         value = getattr(options, name)
         if value != fields[name].default:
-            yield name, f"is {shown(list(value) if isinstance(value, tuple) else value)}, but does nothing: {why}"
+            yield name, f"is {as_yaml(list(value) if isinstance(value, tuple) else value)}, but does nothing: {why}"
 
 
 def unused_of_kinds(options: Any, names: Mapping[str, Iterable[str]]) -> Iterator[ConfigProblem]:

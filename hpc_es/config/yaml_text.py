@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from hpc_es.config.messages import found_text, nearest
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.messages import found_text, nearest
 
 ConfigProblem = tuple[str, str]  # dotted key, text
 

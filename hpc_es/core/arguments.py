@@ -1,13 +1,49 @@
-"""Types of command line arguments that several commands take."""
+"""Command lines: a parser that reports a mistake in one line, and types of arguments."""
 
 from __future__ import annotations
 
 import argparse
 import re
+from typing import NoReturn
+
+from hpc_es.core.messages import nearest
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line, with a suggestion for a misspelt option."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message without the usage text, and exit with status 2."""
+        unknown = message.removeprefix("unrecognized arguments: ")
+        if unknown != message:
+            options = [action.option_strings[-1] for action in self._actions if action.option_strings]
+            remedy = nearest(unknown.split()[0].partition("=")[0], options)
+            message += f"; the options are {', '.join(options)}{remedy}"
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def whole_number(text: str) -> int:
-    """Return a whole number of at least 1; ArgumentTypeError."""
-    if not re.fullmatch(r"[1-9]\d*", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text!r}")
+    """Return a whole number of at least 1, such as 1000 or 1e3; raise ArgumentTypeError for anything else."""
+    if re.fullmatch(r"[1-9]\d*|\d+(\.\d*)?[eE]\+?\d{1,2}", text, re.ASCII):
+        value = float(text)
+        if value >= 1 and value.is_integer():
+            return int(text) if text.isdigit() else int(value)
+    raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text!r}")
+
+
+def seed(text: str) -> int:
+    """Return a whole number from 0 to below 2**63; raise ArgumentTypeError for anything else."""
+    if not text.isdecimal() or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0 to below 2**63, found {text!r}")
     return int(text)
+
+
+def positive(text: str) -> float:
+    """Return a finite number above 0; raise ArgumentTypeError for anything else."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
+    return value

@@ -13,7 +13,7 @@ from hpc_es.core.errors import UserError
 
 @dataclass(frozen=True)
 class Concept:
-    """A notion of SLURM: the option that asks for it, the variable that a job is told it by, and what it means."""
+    """A concept of SLURM: the option that requests it, the variable of a job that holds it, and its help."""
 
     option: str = ""
     variable: str = ""
@@ -21,19 +21,19 @@ class Concept:
 
 
 TABLE = {
-    # what is asked for, in the order of the scripts
-    "job_name": Concept("--job-name", "SLURM_JOB_NAME", "of the job"),
-    "nodes": Concept("--nodes", "SLURM_JOB_NUM_NODES", "how many nodes"),
-    "ranks_per_node": Concept("--ntasks-per-node", "SLURM_NTASKS_PER_NODE", "ranks on each of them"),
-    "cores_per_rank": Concept("--cpus-per-task", "SLURM_CPUS_PER_TASK", "cores, and BLAS threads, of a rank"),
-    "gpus_per_node": Concept("--gpus-per-node", "SLURM_GPUS_PER_NODE", "GPUs on each node, shared by its ranks"),
-    "memory_per_node": Concept("--mem", "SLURM_MEM_PER_NODE", "memory of a node, such as 16G"),
-    "time": Concept("--time", "", "limit, such as 4:00:00 or 2-12 (days-hours); then it is requeued and carries on"),
-    "partition": Concept("--partition", "SLURM_JOB_PARTITION", "where to run"),
-    "account": Concept("--account", "SLURM_JOB_ACCOUNT", "who pays"),
-    "array": Concept("--array", "", "tasks"),
-    "directory": Concept("--chdir", "", "where the script runs"),
-    # what a job is told
+    # options, in the order of the scripts
+    "job_name": Concept("--job-name", "SLURM_JOB_NAME", "name of the job and its log"),
+    "nodes": Concept("--nodes", "SLURM_JOB_NUM_NODES", "number of nodes"),
+    "ranks_per_node": Concept("--ntasks-per-node", "SLURM_NTASKS_PER_NODE", "ranks per node"),
+    "cores_per_rank": Concept("--cpus-per-task", "SLURM_CPUS_PER_TASK", "cores, and BLAS threads, per rank"),
+    "gpus_per_node": Concept("--gpus-per-node", "SLURM_GPUS_PER_NODE", "GPUs per node, shared by its ranks"),
+    "memory_per_node": Concept("--mem", "SLURM_MEM_PER_NODE", "memory per node, such as 16G"),
+    "time": Concept("--time", "", "time limit, such as 4:00:00 or 2-12 (days-hours); then the job is requeued"),
+    "partition": Concept("--partition", "SLURM_JOB_PARTITION", "partition of the cluster"),
+    "account": Concept("--account", "SLURM_JOB_ACCOUNT", "account to charge"),
+    "array": Concept("--array", "", "array tasks"),
+    "directory": Concept("--chdir", "", "working directory of the script"),
+    # variables of a job
     "job": Concept(variable="SLURM_JOB_ID"),
     "restarts": Concept(variable="SLURM_RESTART_COUNT", meaning="requeues so far; unset in the first run"),
     "array_job": Concept(variable="SLURM_ARRAY_JOB_ID"),

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hpc_es.config.messages import found_text, nearest
 from hpc_es.config.yaml_text import ConfigProblem
 from hpc_es.core.keys import Keys, Purpose
+from hpc_es.core.messages import found_text, nearest
 
 Hyperparameters = dict[str, Any]  # by dotted key
 

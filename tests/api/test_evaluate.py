@@ -50,8 +50,8 @@ def test_all_snapshots_give_the_same_table_on_any_ranks(run: Path, tmp_path: Pat
     [
         (["--actions", "sampled"], "a policy trained by es is deterministic"),
         (["--all", "--actions", "sampled"], "a policy trained by es is deterministic"),
-        (["--all", "--which", "best"], "--all writes a table of all snapshots: leave --which out"),
-        (["--output", "x.csv"], "--output is for the table of --all: leave it out"),
+        (["--all", "--which", "best"], "--all writes a table of all checkpoints: leave --which out"),
+        (["--output", "x.csv"], "--output is the table of --all: leave it out"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments: list[str], said: str, run: Path) -> None:

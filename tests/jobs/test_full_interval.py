@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_es.commands.inspect import described
+from hpc_es.commands.runs import checkpoint_content
 from hpc_es.core.errors import CheckpointError
 from hpc_es.report.saved_policy import read_policy
 from hpc_es.storage.checkpoint import is_whole, load
@@ -105,7 +105,8 @@ def test_the_whole_one_that_others_lead_on_from_is_kept(tmp_path: Path) -> None:
 
 def test_inspect_shows_both(killed: Path, reference: Path) -> None:
     path = find(killed, whole=False)
-    shown, expected = described(path, load(path)), described(reference, load(Store(reference / "checkpoints").path(3)))
+    shown = checkpoint_content(path, load(path))
+    expected = checkpoint_content(reference, load(Store(reference / "checkpoints").path(3)))
     assert path.name == "checkpoint_0000000003.h5" and shown["generation"] == 3
     assert shown["since"] == {
         "checkpoint": "checkpoint_0000000000.h5",

@@ -44,9 +44,9 @@ def training(config: Path, run: Path, *overrides: str) -> str:
     overrides = (*("task.env_id=CartPole-v1", "stop.generations=1", "noise={kind: counter}"), *overrides)
     arguments = [str(config), "--output", str(run), *overrides]
     return f"""
-from hpc_es.api.job import run_command
+from hpc_es.api.job import parser, run_job
 from hpc_es.mpi.guard import guarded
-guarded(lambda: run_command({arguments}))
+guarded(lambda: run_job(lambda: parser().parse_args({arguments})))
 """
 
 

@@ -42,12 +42,13 @@ VARIANTS = {
 RANKS = (2, pytest.param(3, marks=pytest.mark.long))
 ALL = """
     import json, sys
-    from hpc_es.api.job import run_command
+    from hpc_es.api.job import parser, run_job
     from hpc_es.mpi.guard import guarded
 
     def body():
         for name, overrides in json.loads(sys.argv[3]).items():
-            assert run_command([sys.argv[1], "--output", f"{sys.argv[2]}/{name}", *overrides]) == 0
+            given = [sys.argv[1], "--output", f"{sys.argv[2]}/{name}", *overrides]
+            assert run_job(lambda: parser().parse_intermixed_args(given)) == 0
         return 0
 
     guarded(body)
@@ -135,10 +136,10 @@ def test_a_solved_run_is_over_unless_it_may_go_on(done: Callable[[int], Path]) -
 
 def described(run: Path) -> dict[str, Any]:
     """What hpc-es inspect shows."""
-    from hpc_es.commands.inspect import described
+    from hpc_es.commands.runs import checkpoint_content
     from hpc_es.storage.checkpoint_directory import find
 
-    return described(find(run), runs.newest(run))
+    return checkpoint_content(find(run), runs.newest(run))
 
 
 def listed(run: Path) -> bytes:

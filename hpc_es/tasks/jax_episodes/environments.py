@@ -24,10 +24,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hpc_es.config.messages import nearest
 from hpc_es.core import extras
 from hpc_es.core.data import Actions, Box, Discrete, MultiDiscrete, ObservationSpec, Spaces, flat_observations
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.messages import nearest
 from hpc_es.core.quiet import take_mujoco_warnings
 from hpc_es.tasks.functions.resolve import named
 

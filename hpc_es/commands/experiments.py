@@ -1,0 +1,194 @@
+"""Commands for configs and experiments: new, check, train, options."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc_es.core.arguments import whole_number
+from hpc_es.core.errors import UserError
+from hpc_es.core.messages import nearest
+
+if TYPE_CHECKING:
+    from hpc_es.config.reference import Row
+
+OVERRIDES = "changed setting, such as algorithm.sigma=0.1; the value is YAML"
+STARTERS = {  # kind: what it is for
+    "environment": "a policy for a Gymnasium environment, trained by evolution strategies",
+    "objective": "a Python function, minimised by CMA-ES",
+    "command": "an external program, whose parameters are optimised by CMA-ES",
+    "jax": "a policy for a compiled environment (gymnax), needs hpc_es[jax]",
+    "tuning": "a search for hyperparameters of an experiment",
+}
+BASE = "_base.yaml"  # ending of the experiment that a tuning file names
+
+
+def add_new_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the kind of experiment and the file."""
+    text = f"{', '.join(STARTERS)} (default: list them)"
+    parser.add_argument("kind", nargs="?", metavar="KIND", help=text)
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="file to write (default: KIND.yaml)")
+
+
+def run_new(arguments: argparse.Namespace) -> int:
+    """Write a commented config to start from.
+
+    Without KIND the kinds are listed. An objective also gets the Python file of its function, a command the program,
+    and a tuning the config of its experiment, with names that begin like FILE. Existing files are not replaced.
+    """
+    kind = arguments.kind
+    if kind is None:
+        width = max(map(len, STARTERS))
+        sys.stdout.write("".join(f"{name:{width}}  {text}\n" for name, text in STARTERS.items()))
+        return 0
+    if kind not in STARTERS:
+        raise UserError(f"expected one of {', '.join(STARTERS)}, found {kind!r}{nearest(kind, STARTERS)}")
+    path: Path = arguments.file or Path(f"{kind}.yaml")
+    if path.suffix not in {".yaml", ".yml"}:
+        raise UserError(f"{path}: expected a file name that ends in .yaml")
+    files = dict(_starter_files(kind, path))
+    for file in files:
+        if file.exists():
+            raise UserError(f"{file} exists already: choose another name, or remove it")
+    from hpc_es.storage.files import write_text
+
+    for file, text in files.items():
+        write_text(file, text)
+        if kind == "command" and file != path:
+            file.chmod(file.stat().st_mode | 0o111)
+        sys.stderr.write(f"{file} written\n")
+    command = "tune" if kind == "tuning" else "train"
+    sys.stderr.write(f"next: hpc-es check {path}, then hpc-es {command} {path}\n")
+    return 0
+
+
+def _starter_files(kind: str, path: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the files of a starter and their texts; the words CONFIG and STEM stand for the names of the files."""
+    stem = re.sub(r"\W", "_", path.stem)
+    companions = {
+        "objective": ("objective.py.txt", f"{stem}.py"),
+        "command": ("command.py.txt", f"{stem}.py"),
+        "tuning": ("environment.yaml", f"{path.stem}{BASE}"),
+    }
+    names = [(f"{kind}.yaml", path)]
+    if kind in companions:
+        source, name = companions[kind]
+        names.append((source, path.with_name(name)))
+    for source, target in names:
+        text = (resources.files("hpc_es.commands") / "starters" / source).read_text(encoding="utf-8")
+        yield target, text.replace("CONFIG", str(target)).replace("STEM_FILE", path.stem).replace("STEM", stem)
+
+
+def add_check_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the config and its overrides."""
+    text = "YAML file of an experiment or tuning, or config string"
+    parser.add_argument("config", metavar="CONFIG", help=text)
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=OVERRIDES)
+    text = "number of ranks; report whether all of them will have work"
+    parser.add_argument("--ranks", type=whole_number, metavar="N", help=text)
+    parser.add_argument("--output", type=Path, metavar="DIR", help="run directory (default: that of the config)")
+    parser.add_argument("--no-call", dest="call", action="store_false", help="do not call task.function")
+
+
+def run_check(arguments: argparse.Namespace) -> int:
+    """Validate a config, its environment and its policy, or a tuning file, without training.
+
+    All mistakes are reported at once. A function to optimise is called once, and a custom policy acts once. For a
+    tuning file the base and the space are validated, like before the first trial of `hpc-es tune`; key=value replaces a
+    setting of the space. `python -m hpc_es.main CONFIG --check` does the same for experiments.
+    """
+    from hpc_es.config.loading import is_tuning_file, read
+    from hpc_es.training.build import valid_config
+    from hpc_es.training.check import check
+
+    if not is_tuning_file(arguments.config):
+        config = valid_config(read(arguments.config, arguments.overrides), arguments.output)
+        return check(config, arguments.ranks, arguments.output, arguments.call)
+    from hpc_es.tuning import plan as tuning_plan
+
+    plan = tuning_plan.load(Path(arguments.config), arguments.overrides)
+    tuning_plan.check(plan, arguments.ranks)
+    sys.stdout.write(f"tuning is valid: {plan.trials} trials around {plan.options.base}, of {', '.join(plan.raw)}\n")
+    return 0
+
+
+def add_train_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of a job."""
+    from hpc_es.api.job import add_arguments
+
+    add_arguments(parser)
+
+
+def run_train(arguments: argparse.Namespace) -> int:
+    """Train; the same command again resumes where the run stopped.
+
+    The command starts the same job as `python -m hpc_es.main`, also under a launcher: mpiexec -n 4 hpc-es train
+    CONFIG, or srun hpc-es train CONFIG.
+
+    Exit status: 0 finished, 2 wrong command or config, 75 interrupted (run the same command again), 1 failed.
+    """
+    from hpc_es.api.job import run_job
+
+    return run_job(lambda: arguments)
+
+
+def add_options_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the pattern and the config whose kinds matter."""
+    text = "part of a key, such as sigma or stop., or a pattern with * and ?; with --config also changed settings"
+    parser.add_argument("words", nargs="*", default=[], metavar="PATTERN|key=value", help=text)
+    text = "experiment, a YAML file: list only the keys of its kinds, custom kinds included"
+    parser.add_argument("--config", metavar="CONFIG", help=text)
+    parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
+
+
+def run_options(arguments: argparse.Namespace) -> int:
+    """Show the config keys with their values, defaults and meanings.
+
+    With PATTERN only the keys that contain it are listed.
+    """
+    from hpc_es.config import reference
+    from hpc_es.config.loading import table_rows
+
+    overrides = [word for word in arguments.words if "=" in word]
+    patterns = [word for word in arguments.words if "=" not in word]
+    if overrides and not arguments.config:
+        raise UserError(f"{overrides[0]} changes a config: expected --config too")
+    rows = list(table_rows(arguments.config, overrides))
+    if patterns:
+        selected = [row for row in rows if any(_matches(row.key, pattern) for pattern in patterns)]
+        if not selected:
+            remedy = "".join(nearest(pattern, [row.key for row in rows]) for pattern in patterns[:1])
+            raise UserError(f"no key contains {' or '.join(map(repr, patterns))}{remedy}")
+        rows = selected
+    if arguments.markdown:
+        sys.stdout.write(reference.markdown(rows))
+    else:
+        _print_table(rows)
+    return 0
+
+
+def _matches(key: str, pattern: str) -> bool:
+    is_glob = any(character in pattern for character in "*?[")
+    return fnmatch.fnmatch(key, pattern) if is_glob else pattern.lower() in key
+
+
+def _print_table(rows: Sequence[Row]) -> None:
+    """Print rows as a table of the width of the terminal; 100 characters if stdout is not a terminal."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), collapse_padding=True)
+    for name in ("key", "default", "values", "meaning"):
+        table.add_column(name, overflow="fold", ratio=None if name in {"key", "default"} else 1)
+    for row in rows:
+        key = Text(row.key).append(f"\n  ({row.kind})" if row.kind else "", style="dim")
+        table.add_row(key, Text(row.default.strip("`")), Text(row.values), Text(row.help))
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    console.print(table)

@@ -1,0 +1,223 @@
+"""Commands that use trained policies: eval, export."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpc_es.commands import TRUST
+from hpc_es.core.arguments import seed, whole_number
+from hpc_es.core.errors import UserError
+
+if TYPE_CHECKING:
+    from hpc_es.report.export import ExportOptions
+    from hpc_es.report.saved_policy import StoredPolicy
+
+WHICH = "theta to use (default: the one with the better evaluation)"
+
+
+def add_eval_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the policy, the episodes and the output."""
+    parser.add_argument("path", metavar="RUN_OR_CHECKPOINT", type=Path, help="run directory or checkpoint file")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="task.key=value", help="changed setting of the task"
+    )
+    parser.add_argument(
+        "--episodes", type=whole_number, default=100, metavar="N", help="number of episodes (default: 100)"
+    )
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of the episodes (default: 0)")
+    parser.add_argument("--which", choices=("best", "last"), help=WHICH)
+    parser.add_argument("--trust", action="store_true", help=TRUST)
+    parser.add_argument("--json", action="store_true", help="print one JSON object; everything else goes to stderr")
+    text = "actions of a policy with probabilities (actor_critic): most probable or sampled (default: greedy)"
+    parser.add_argument("--actions", choices=("greedy", "sampled"), default="greedy", help=text)
+    parser.add_argument("--all", action="store_true", help="evaluate every checkpoint of the run and best.h5, as CSV")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="CSV file of --all (default: stdout)")
+    parser.add_argument("--video", type=Path, metavar="FILE", help="record the first episode: .gif or .mp4")
+
+
+def run_eval(arguments: argparse.Namespace) -> int:
+    """Evaluate a trained policy in noise-free episodes.
+
+    The same checkpoint, seed and number of episodes give the same numbers. Returns do not include `task.reward_offset`.
+    Overrides change the task, such as task.max_episode_steps=200 or task.env_kwargs.gravity=5. --all evaluates every
+    checkpoint; under MPI (mpiexec -n 4 python -m hpc_es eval RUN --all) the ranks share them, and the numbers stay the
+    same. Exit status 1: every episode failed.
+    """
+    from hpc_es.report import video
+
+    _require_compatible_options(arguments)
+    if arguments.all:
+        return _eval_all(arguments)
+    if arguments.video:
+        video.prepare(arguments.video)  # before a simulator is imported
+    from hpc_es.api.evaluate import Asked, evaluate, seeds
+    from hpc_es.report.saved_policy import read_policy, require_stochastic
+
+    with stdout_to_stderr():
+        source = with_overrides(read_policy(arguments.path, arguments.which, arguments.trust), arguments.overrides)
+        if arguments.actions == "sampled":
+            require_stochastic(source.config)
+        if arguments.video:  # first, since rendering may be impossible here
+            video.film(source, seeds(arguments.seed, [0])[0], arguments.video)
+        result = evaluate(source, Asked(arguments.episodes, arguments.seed, arguments.actions))
+    sys.stdout.write(json.dumps(result) + "\n" if arguments.json else evaluation_text(result))
+    return 1 if result["failed"] == arguments.episodes else 0
+
+
+def _require_compatible_options(arguments: argparse.Namespace) -> None:
+    for name in ("which", "json", "video"):
+        if arguments.all and getattr(arguments, name):
+            raise UserError(f"--all writes a table of all checkpoints: leave --{name} out")
+    if arguments.output and not arguments.all:
+        raise UserError("--output is the table of --all: leave it out")
+    if arguments.video and arguments.actions == "sampled":
+        raise UserError("--video shows greedy actions: leave --actions sampled out")
+
+
+def _eval_all(arguments: argparse.Namespace) -> int:
+    """Evaluate every checkpoint on all ranks, inside the guard; rank 0 writes the table."""
+    from hpc_es.mpi.guard import guarded
+
+    def body() -> int:
+        from hpc_es.api.evaluate import Asked, evaluate_all, prepare_all, table
+        from hpc_es.mpi.connect import connect
+        from hpc_es.storage.files import write_text
+        from hpc_es.training.collective import CollectiveExit, on_rank_0
+
+        def changed(source: StoredPolicy) -> StoredPolicy:
+            return with_overrides(source, arguments.overrides)
+
+        world, trust = connect(), arguments.trust
+        asked = Asked(arguments.episodes, arguments.seed, arguments.actions)
+        try:
+            with stdout_to_stderr():
+                _, prepared = on_rank_0(world, lambda: prepare_all(arguments.path, changed, trust), dict)
+        except CollectiveExit as ended:
+            if world.rank == 0:
+                sys.stderr.write(f"hpc-es: {ended.reason.text}\n")
+            return ended.reason.status
+        with stdout_to_stderr():
+            rows = evaluate_all(world, prepared, asked, changed, trust)
+        if world.rank == 0 and arguments.output:
+            write_text(arguments.output, table(rows))
+        elif world.rank == 0:
+            sys.stdout.write(table(rows))
+        return 1 if all(row["failed"] == arguments.episodes for row in rows) else 0
+
+    guarded(body)
+
+
+def with_overrides(source: StoredPolicy, overrides: Sequence[str]) -> StoredPolicy:
+    """Return the policy with settings of its task changed; raise ConfigError or UserError for wrong overrides."""
+    if not overrides:
+        return source
+    from hpc_es.config.loading import validate
+    from hpc_es.config.resolved import resolved
+    from hpc_es.config.yaml_text import override
+
+    for item in overrides:
+        if not item.startswith("task.") or "=" not in item:
+            raise UserError(f"expected task.key=value, found {item!r}: the policy itself cannot be changed")
+    config = validate(override(resolved(source.config), overrides))
+    return dataclasses.replace(source, config=config)
+
+
+def evaluation_text(result: dict[str, Any]) -> str:
+    """Return the numbers as text, one per line."""
+    lines = []
+    for name, value in result.items():
+        text = f"{value:.6g}" if isinstance(value, float) else "none" if value is None else str(value)
+        lines.append(f"{name:12} {text}\n")
+    return "".join(lines)
+
+
+@contextlib.contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """Send what environments print, from Python or C, to stderr: stdout is for the result."""
+    sys.stdout.flush()
+    original = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(original, 1)
+        os.close(original)
+
+
+def add_export_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the source, the file and the form."""
+    parser.add_argument("path", metavar="RUN_OR_CHECKPOINT", type=Path, help="run directory or checkpoint file")
+    text = "file to write: .keras for a policy, .npy or .json for the best vector of an objective"
+    parser.add_argument("output", metavar="OUTPUT", type=Path, help=text)
+    parser.add_argument("--which", choices=("best", "last"), help=WHICH)
+    text = "environment that the model acts in: unwrapped, or with the wrappers of training (default: unwrapped)"
+    parser.add_argument("--env", choices=("unwrapped", "wrapped"), default="unwrapped", help=text)
+    parser.add_argument("--value", action="store_true", help="include the value output of an actor_critic policy")
+    parser.add_argument("--all", action="store_true", help="export every checkpoint into the directory OUTPUT")
+    parser.add_argument("--trust", action="store_true", help=TRUST)
+
+
+def run_export(arguments: argparse.Namespace) -> int:
+    """Export a trained policy as a Keras model, or the best vector of an objective.
+
+    The best vector is written as OUTPUT.npy, float64[size], or as OUTPUT.json with its value and the parameter names.
+
+    The .keras file contains the observation normaliser and standard layers only, so that
+    keras.models.load_model("policy.keras") needs nothing of hpc_es. Its input is float32[n, observations] of the
+    environment. Its output depends on the action space: actions within their bounds for Box; one logit per action for
+    Discrete (the policy takes the largest; add the start of the space); the logits of one choice after the other for
+    MultiDiscrete (the command prints how they are split).
+
+    The wrappers of the task become layers of the model; a wrapper that cannot be expressed as layers is refused. With
+    --env wrapped the model expects the wrapped environment. A recurrent policy takes float32[n, steps, observations]
+    and its memory, and also returns the new memory: hpc_es/policies/networks/keras_models.py. With --value the last
+    output is the value, [n, 1].
+
+    With --all, OUTPUT is a directory with one file per checkpoint, and best.keras.
+    """
+    from hpc_es.report.best_vector import SUFFIXES, export_best
+    from hpc_es.report.export import SUFFIX, ExportOptions, export
+
+    output: Path = arguments.output
+    options = ExportOptions(arguments.which, arguments.env, arguments.value, arguments.trust)
+    if arguments.all:
+        return _export_all(arguments.path, output, options)
+    if output.suffix not in (SUFFIX, *SUFFIXES):
+        vector = ", ".join(map(repr, SUFFIXES))
+        raise UserError(f"{output}: the suffix is {output.suffix!r}, expected {SUFFIX!r}, or {vector} for an objective")
+    if not output.parent.is_dir():
+        raise UserError(f"{output}: there is no directory {output.parent}")
+    note = ""
+    if output.suffix in SUFFIXES:
+        export_best(arguments.path, output)
+    else:
+        note = export(arguments.path, output, options)
+    sys.stderr.write(f"{output} written{note and f'; {note}'}\n")
+    return 0
+
+
+def _export_all(path: Path, folder: Path, options: ExportOptions) -> int:
+    """Write one .keras file per checkpoint of a run, with the name of the checkpoint, and best.keras."""
+    from hpc_es.api.evaluate import snapshots
+    from hpc_es.report.export import SUFFIX, export
+    from hpc_es.storage.checkpoint_directory import BEST
+
+    if options.which is not None:
+        raise UserError("--all exports every checkpoint: leave --which out")
+    if folder.suffix or (folder.exists() and not folder.is_dir()):
+        raise UserError(f"{folder}: expected a directory for the files of --all")
+    for snapshot in map(Path, snapshots(path, options.trust)):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / snapshot.with_suffix(SUFFIX).name
+        note = export(snapshot, file, dataclasses.replace(options, which="best" if snapshot.name == BEST else "last"))
+        sys.stderr.write(f"{file} written{note and f'; {note}'}\n")
+    return 0

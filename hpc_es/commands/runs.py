@@ -1,0 +1,430 @@
+"""Commands that look at runs: list, inspect, results, plot."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hpc_es.storage.checkpoint import Since, Snapshot
+
+
+LONGEST_ROW = 1 << 16  # bytes of a line of metrics.jsonl
+LIST_COLUMNS = ("name", "state", "progress", "best", "updated")
+
+
+def add_list_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the directories and the output format."""
+    text = "directory to search for runs, with its subdirectories (default: runs)"
+    parser.add_argument("directories", nargs="*", default=[], metavar="DIR", type=Path, help=text)
+    parser.add_argument("--json", action="store_true", help="print a JSON list with one object per run")
+
+
+def run_list(arguments: argparse.Namespace) -> int:
+    """List the runs and tunings below directories, one line each: state, progress, best result and age.
+
+    The state is running, killed (the process no longer exists, or there was no heartbeat for 5 minutes), finished,
+    interrupted, failed or not begun. The repetitions of an experiment are one line, and so are the trials of a tuning.
+    `best` is the best return, the value of the best vector of an objective, the best reward of a search for programs,
+    or the objective of the best trial. `updated` is the time since the last heartbeat.
+    """
+    directories: list[Path] = arguments.directories or [Path("runs")]
+    for directory in directories:
+        if not directory.is_dir():
+            from hpc_es.core.errors import UserError
+
+            raise UserError(f"{directory}: expected a directory, found none")
+    rows = [_list_row(path) for path in dict.fromkeys(path for directory in directories for path in _runs(directory))]
+    if arguments.json:
+        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+    elif rows:
+        sys.stdout.write(
+            aligned([list(LIST_COLUMNS), *([_list_cell(row, name) for name in LIST_COLUMNS] for row in rows)])
+        )
+    else:
+        sys.stderr.write(f"no runs in {', '.join(map(str, directories))}\n")
+    return 0
+
+
+def _runs(directory: Path) -> Iterator[Path]:
+    """Yield the directories of runs, repetitions and tunings at or below a directory, sorted."""
+    is_run = any((directory / name).is_file() for name in ("status.json", "trials.json"))
+    if is_run or any(directory.glob("repetition_*/")):
+        yield directory
+        return
+    for path in sorted(directory.iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            yield from _runs(path)
+
+
+def _list_row(path: Path) -> dict[str, Any]:
+    """Return the row of a run, repetitions or a tuning; `progress` is 0 to 1, or None without a limit."""
+    from hpc_es.storage.results import holds_repetitions
+
+    if (path / "trials.json").is_file():
+        values = _tuning_row(path)
+    elif holds_repetitions(path):
+        values = _repetitions_row(path)
+    else:
+        values = _run_row(path)
+    return {"name": str(path), **values}
+
+
+def _run_row(path: Path) -> dict[str, Any]:
+    from hpc_es.config.resolved import plain_data
+    from hpc_es.storage.status import run_state, seconds_since
+
+    state, row = run_state(path), _last_row(path)
+    status = json.loads((path / "status.json").read_text()) if state["state"] != "not begun" else {}
+    config = plain_data((path / "config.yaml").read_text()) if (path / "config.yaml").is_file() else {}
+    stop = config.get("stop") or {}
+    generation = int(row["generation"] or 0) + 1 if row else int(state.get("generation", 0))
+    used = {
+        "generations": generation,
+        **{name: row.get(f"{name}_total") for name in ("timesteps", "episodes", "seconds")},
+    }
+    parts = [(used[name] or 0) / stop[name] for name in used if stop.get(name)]
+    bests = (row.get("best_value"), row.get("best_reward"), status.get("best_return"))
+    return {
+        "kind": "run",
+        "state": state["state"],
+        "reason": state.get("reason"),
+        "progress": 1.0 if state["state"] == "finished" else min(max(parts), 1.0) if parts else None,
+        "progress_text": f"{generation:,} generation{'' if generation == 1 else 's'}",
+        "best": next((best for best in bests if best is not None), None),
+        "age_seconds": seconds_since(str(state.get("heartbeat", ""))),
+    }
+
+
+def _last_row(path: Path) -> dict[str, Any]:
+    """Return the last complete row of metrics.jsonl; {} if there is none."""
+    from hpc_es.storage.metrics_log import JSONL
+
+    try:
+        with (path / JSONL).open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - LONGEST_ROW, 0))
+            lines = file.read().split(b"\n")[:-1]
+        row = json.loads(lines[-1])
+    except (OSError, ValueError, IndexError):
+        return {}
+    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in row.items()}
+
+
+def _repetitions_row(path: Path) -> dict[str, Any]:
+    """Return the row of an experiment with several repetitions."""
+    from hpc_es.storage.results import repetitions
+
+    rows = [_run_row(run) for run in sorted(path.glob("repetition_*/"))]
+    total = max(repetitions(path) or 0, len(rows))
+    finished = sum(row["state"] == "finished" for row in rows)
+    states = Counter(row["state"] for row in rows)
+    ages = [row["age_seconds"] for row in rows if row["age_seconds"] is not None]
+    bests = [row["best"] for row in rows if row["best"] is not None]
+    return {
+        "kind": "repetitions",
+        "state": _joint_state(states, total),
+        "reason": None,
+        "progress": finished / total,
+        "progress_text": f"{finished} of {total} repetitions",
+        "best": None if not bests else max(bests),
+        "age_seconds": min(ages, default=None),
+    }
+
+
+def _joint_state(states: Mapping[str, int], total: int) -> str:
+    """Return the state of several runs: running if one runs, finished if all have, else the worst one."""
+    if states.get("finished", 0) == total:
+        return "finished"
+    return next((state for state in ("running", "failed", "killed", "interrupted") if states.get(state)), "not begun")
+
+
+def _tuning_row(path: Path) -> dict[str, Any]:
+    """Return the row of a tuning."""
+    from hpc_es.storage.run_lock import is_held
+    from hpc_es.tuning.report import content, read_report
+
+    tuning = content(read_report(path))
+    trials, states = tuning["trials"], tuning["states"]
+    over = sum(states.get(name, 0) for name in ("complete", "pruned", "failed"))
+    is_running = any(is_held(lock) for lock in (path / "locks").glob("trial_*/"))
+    newest = max((file.stat().st_mtime for file in path.glob("trial_*/trial.json")), default=None)
+    best = tuning["best"]
+    return {
+        "kind": "tuning",
+        "state": "running" if is_running else "finished" if over == len(trials) else "interrupted",
+        "reason": None,
+        "progress": over / len(trials) if trials else None,
+        "progress_text": f"{over} of {len(trials)} trials",
+        "best": None if best is None else next(row["objective"] for row in trials if row["trial"] == best),
+        "age_seconds": None if newest is None else max(time.time() - newest, 0.0),
+    }
+
+
+def _list_cell(row: Mapping[str, Any], column: str) -> str:
+    """Return a cell of the list as text."""
+    if column == "progress":
+        percent = "" if row["progress"] is None else f"{100 * row['progress']:.0f} %, "
+        return percent + str(row["progress_text"])
+    if column == "updated":
+        return "-" if row["age_seconds"] is None else f"{_duration(row['age_seconds'])} ago"
+    value = row[column]
+    return "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def add_inspect_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add a run or checkpoint and the output format."""
+    parser.add_argument("path", metavar="RUN_OR_CHECKPOINT", type=Path, help="run directory or checkpoint file")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+
+def run_inspect(arguments: argparse.Namespace) -> int:
+    """Show the content of a checkpoint.
+
+    For a run directory this is the newest valid checkpoint, and `run` is the state of the run: running, killed (its
+    process no longer exists and left no reason), finished, interrupted or failed. For a directory of repetitions the
+    command lists the repetitions.
+
+    A checkpoint written between full ones (checkpoint.full_interval) shows `since`: the full checkpoint that it builds
+    on, and the number and size of the generations since then. `theta_sha256` is the SHA-256 of the float32 bytes of
+    theta, little endian; two runs with bit-identical parameters have the same one.
+    """
+    from hpc_es.storage import results
+    from hpc_es.storage.checkpoint import load
+    from hpc_es.storage.checkpoint_directory import find
+    from hpc_es.storage.status import STATUS, run_state, state_text
+
+    if results.holds_repetitions(arguments.path):
+        repetitions = {"path": str(arguments.path), "repetitions": results.listed(arguments.path)}
+        text = json.dumps(repetitions, indent=2) + "\n" if arguments.json else results.repetitions_text(arguments.path)
+        sys.stdout.write(text)
+        return 0
+    path = find(arguments.path, whole=False)
+    content = checkpoint_content(path, load(path))
+    if (arguments.path / STATUS).exists():
+        state = run_state(arguments.path)
+        content = {"run": state if arguments.json else state_text(state), **content}
+    sys.stdout.write(json.dumps(content, indent=2) + "\n" if arguments.json else inspect_text(content))
+    return 0
+
+
+def checkpoint_content(path: Path, snapshot: Snapshot) -> dict[str, Any]:
+    """Return a checkpoint as plain data, with name, shape and dtype of each array; import nothing that it names."""
+    from hpc_es.config.resolved import plain_data
+    from hpc_es.programs import best_programs
+    from hpc_es.report.best_vector import described_best
+    from hpc_es.storage.results import digest
+
+    state, best, since = snapshot.state, snapshot.best, snapshot.since
+    config = plain_data(snapshot.config_text)
+    arrays = {f"shared/{name}": array for name, array in state.shared.items()}
+    arrays |= {f"master/{name}": array for name, array in state.master.items()}
+    programs = None
+    if best_programs.is_in(state.master):
+        programs = {**best_programs.summary(state.master), **_program_count(path, snapshot)}
+    return {
+        "path": str(path),
+        "generation": snapshot.generation,
+        **({"since": _base_checkpoint(since)} if since else {}),
+        "counters": dict(snapshot.counters),
+        "parameters": int(state.theta.size),
+        "theta_sha256": since.theta_sha256 if since else digest({"theta": state.theta}),
+        "state_sha256": since.state_sha256 if since else digest({**state.shared, **state.master}),
+        "best": {"return": best.return_, "generation": best.generation} if best else None,
+        **({"found": programs} if programs else {}),
+        **described_best(snapshot.outcome, config),
+        "arrays": [
+            {"name": name, "shape": list(array.shape), "dtype": str(array.dtype), "bytes": int(array.nbytes)}
+            for name, array in arrays.items()
+        ],
+        "config_hash": snapshot.config_hash,
+        "config": config,
+        "provenance": dict(snapshot.provenance),
+    }
+
+
+def _base_checkpoint(since: Since) -> dict[str, Any]:
+    """Return the full checkpoint that this one builds on, and the number and bytes of the generations since then."""
+    size = sum(map(len, since.learned_from))
+    return {"checkpoint": since.base, "generations": len(since.learned_from), "bytes": size}
+
+
+def _program_count(path: Path, snapshot: Snapshot) -> dict[str, int]:
+    """Return the number of correct programs at the time of the checkpoint; {} if the log of the run is missing."""
+    from hpc_es.programs import log
+
+    run_dir, length = path.parent.parent, snapshot.file_lengths.get(log.NAME, 0)
+    if length and not (run_dir / log.NAME).exists():
+        return {}
+    return {"correct_programs": sum(1 for _ in log.read_programs(run_dir, length))}
+
+
+def inspect_text(content: dict[str, Any]) -> str:
+    """Return the content as text: one fact per line, arrays as a table, config and provenance as YAML."""
+    import yaml
+
+    lines = []
+    for name, value in content.items():
+        if name == "arrays":
+            lines.append("arrays")
+            lines += [f"  {a['name']:28} {a['dtype']}{a['shape']!s:16} {a['bytes']:>12,} bytes" for a in value]
+        elif isinstance(value, dict) and name in {"config", "provenance"}:
+            body = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=110)
+            lines += [name, *("  " + line for line in body.splitlines())]
+        else:
+            lines.append(f"{name:14} {_value_text(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_value_text(item)}" for name, item in value.items())
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:,}"
+    return "none" if value is None else str(value)
+
+
+# Results of repetitions.
+
+COMPARED = ("success_rate", "final_return", "best_return", "npe", "timesteps", "timesteps_to_target")
+RESULT_COLUMNS = (
+    *("repetition", "task", "success", "npe", "best_reward", "final_return", "best_return", "generations"),
+    *("timesteps", "seconds", "theta_sha256"),
+)
+
+
+def add_results_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the directories and the output format."""
+    text = "run directory or directory of repetitions (--output of the training); several are compared"
+    parser.add_argument("directories", metavar="DIR", nargs="+", type=Path, help=text)
+    form = parser.add_mutually_exclusive_group()
+    text = "print a JSON object with the summary and the rows; for several DIR one object per directory"
+    form.add_argument("--json", action="store_true", help=text)
+    text = "print CSV with one line per repetition; for several DIR with a column directory"
+    form.add_argument("--csv", action="store_true", help=text)
+
+
+def run_results(arguments: argparse.Namespace) -> int:
+    """Show the results of the repetitions of an experiment, or compare several experiments.
+
+    Repetitions that have not finished yet are listed as missing. The directories may be in use.
+    """
+    from hpc_es.storage import results
+
+    directories = list(dict.fromkeys(arguments.directories))
+    contents = {str(directory): _read_results(directory) for directory in directories}
+    several = len(contents) > 1
+    if arguments.json:
+        objects = {name: {**summary, "rows": rows} for name, (rows, summary) in contents.items()}
+        sys.stdout.write(json.dumps(objects if several else next(iter(objects.values())), indent=2) + "\n")
+    elif arguments.csv:
+        lines = [
+            {**({"directory": name} if several else {}), **_flat(row)}
+            for name, (rows, _) in contents.items()
+            for row in rows
+        ]
+        columns = dict.fromkeys(column for line in lines for column in line)
+        table = csv.DictWriter(sys.stdout, list(columns) or ["repetition"], lineterminator="\n")
+        table.writeheader()
+        table.writerows(lines)
+    elif several:
+        sys.stdout.write(_comparison({name: summary for name, (_, summary) in contents.items()}))
+    else:
+        rows, summary = next(iter(contents.values()))
+        for row in rows:
+            cells = (f"{name} {_short(row[name])}" for name in RESULT_COLUMNS if row.get(name) is not None)
+            sys.stdout.write("  ".join(cells) + "\n")
+        sys.stdout.write(results.summary_text(summary))
+    return 0
+
+
+def _read_results(directory: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the results in a directory and their summary; raise UserError if there is no run."""
+    from hpc_es.core.errors import UserError
+    from hpc_es.storage import results
+
+    rows, total = results.read_results(directory), results.repetitions(directory)
+    if total is None and not rows:
+        raise UserError(f"{directory}: expected a run or repetitions of one, found neither")
+    return rows, results.summary(rows, total)
+
+
+def _comparison(summaries: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a table with one line per directory: means, with quartiles if there are several repetitions."""
+    table = [["directory", "finished", *(name.replace("_", " ") for name in COMPARED)]]
+    for name, summary in summaries.items():
+        cells = [_statistics_cell(summary[column]) for column in COMPARED]
+        table.append([name, f"{summary['finished']} of {summary['repetitions']}", *cells])
+    return aligned([[line[index] for index in _used_columns(table)] for line in table])
+
+
+def _used_columns(table: list[list[str]]) -> list[int]:
+    return [index for index in range(len(table[0])) if any(line[index] != "-" for line in table[1:])]
+
+
+def aligned(table: list[list[str]]) -> str:
+    """Return a table as text with columns of equal width, two spaces between them."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
+    return "".join(line.rstrip() + "\n" for line in lines)
+
+
+def _statistics_cell(value: Any) -> str:
+    """Return a number, or the mean and quartiles of several."""
+    if value is None:
+        return "-"
+    if not isinstance(value, Mapping):
+        return _short(value)
+    is_one = value["min"] == value["max"]
+    quartiles = f" ({_short(value['quartile_1'])} to {_short(value['quartile_3'])})"
+    return _short(value["mean"]) + ("" if is_one else quartiles)
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a result with its budget as columns."""
+    plain = {name: value for name, value in row.items() if not isinstance(value, Mapping)}
+    return {**plain, **{f"budget_{name}": value for name, value in row["budget"].items()}}
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value[:12] if isinstance(value, str) else str(value)
+
+
+def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the runs, the picture and its axis."""
+    parser.add_argument("runs", nargs="+", metavar="RUN", type=Path, help="run directory or directory of repetitions")
+    text = "picture to write: .png, .pdf or .svg"
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", type=Path, help=text)
+    axes = ("timesteps", "evaluations", "programs", "seconds")
+    parser.add_argument("--x", choices=axes, help="horizontal axis (default: one panel per axis)")
+    parser.add_argument("--title", metavar="TEXT", help="title of the picture (default: the environment)")
+
+
+def run_plot(arguments: argparse.Namespace) -> int:
+    """Draw the learning curves of one or several runs.
+
+    Runs that differ only in seed, name, output and the run that they start from are averaged into one line: the mean
+    and its spread.
+    """
+    from hpc_es.report.plot import plot
+
+    plot(arguments.runs, arguments.output, arguments.x, arguments.title)
+    sys.stderr.write(f"{arguments.output} written\n")
+    return 0

@@ -1,0 +1,132 @@
+"""hpc-es new, train, options and completion."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hpc_es import cli
+from hpc_es.commands.experiments import STARTERS
+from hpc_es.config.loading import load
+from hpc_es.core.errors import UserError
+from tests import runs
+from tests.harness import ROOT, python
+
+
+@pytest.fixture(autouse=True)
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_new_lists_the_kinds(capsys: Any) -> None:
+    assert cli.run(["new"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(STARTERS)
+
+
+@pytest.mark.parametrize("kind", STARTERS)
+def test_new_writes_a_config_that_is_valid(kind: str, tmp_path: Path, capsys: Any) -> None:
+    assert cli.run(["new", kind, "my-first.yaml"]) == 0
+    text = (tmp_path / "my-first.yaml").read_text()
+    assert "STEM" not in text and "CONFIG" not in text and "hpc-es check my-first.yaml" in text
+    if kind == "jax":  # the package may not be installed
+        assert load(tmp_path / "my-first.yaml").task.kind == "jax_episodes"
+    else:
+        assert cli.run(["check", "my-first.yaml"]) == 0
+        assert "is valid" in capsys.readouterr().out
+
+
+def test_new_writes_a_function_that_is_minimised(tmp_path: Path) -> None:
+    cli.run(["new", "objective"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["objective.py", "objective.yaml"]
+    done = python(["-m", "hpc_es", "train", "objective.yaml"], cwd=tmp_path)
+    assert done.status == 0, done
+    result = json.loads((tmp_path / "runs" / "objective" / "result.json").read_text())
+    assert result["best"]["value"] <= 1e-8
+
+
+def test_new_replaces_no_file(tmp_path: Path) -> None:
+    (tmp_path / "objective.py").write_text("mine")
+    with pytest.raises(UserError, match=r"objective.py exists already: choose another name"):
+        cli.run(["new", "objective"])
+    assert [path.name for path in tmp_path.iterdir()] == ["objective.py"]
+    assert (tmp_path / "objective.py").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["objektive"], "found 'objektive'; did you mean 'objective'"),
+        (["objective", "a.txt"], "a.txt: expected a file name that ends in .yaml"),
+    ],
+)
+def test_new_refuses(arguments: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        cli.run(["new", *arguments])
+
+
+def test_the_starters_are_package_data() -> None:
+    declared = (ROOT / "setup.cfg").read_text().partition("package_data")[2].partition("[")[0]
+    folder = ROOT / "hpc_es" / "commands" / "starters"
+    assert "commands/starters/*" in declared
+    assert {path.name.partition(".")[0] for path in folder.iterdir()} == set(STARTERS)
+    assert not [path for path in folder.iterdir() if path.is_dir()]
+
+
+def test_train_gives_what_the_module_gives(tmp_path: Path) -> None:
+    config = runs.tiny(tmp_path)
+    for name, arguments in (("module", ["-m", "hpc_es.main"]), ("command", ["-m", "hpc_es", "train"])):
+        done = python([*arguments, str(config), "--output", name, "stop.generations=2"], cwd=tmp_path)
+        assert done.status == 0, done
+    results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("module", "command")]
+    assert results[0]["theta_sha256"] == results[1]["theta_sha256"]
+
+
+def test_train_reports_mistakes_as_the_module_does(tmp_path: Path) -> None:
+    config = runs.tiny(tmp_path)
+    done = python(["-m", "hpc_es", "train", str(config), "algorithm.sigmaa=3"], cwd=tmp_path)
+    assert done.status == 2 and "unknown key 'algorithm.sigmaa'; did you mean 'sigma'?" in done.stderr, done
+    done = python(["-m", "hpc_es", "train", str(config), "--resum", "never", "--outputs", "x"], cwd=tmp_path)
+    assert done.status == 2, done
+    assert "hpc-es train: unrecognized arguments: --outputs x; the options are --help, " in done.stderr, done
+    assert "; did you mean '--output'? (see hpc-es train --help)" in done.stderr, done
+
+
+def test_options_selects_keys_by_pattern(capsys: Any) -> None:
+    assert cli.run(["options", "stop."]) == 0
+    text = capsys.readouterr().out
+    assert "stop.timesteps" in text and "algorithm.sigma" not in text and "|" not in text
+    assert cli.run(["options", "*.learning_rate", "--markdown"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("| Key |") and "| `algorithm.optimizer.learning_rate`" in lines[2]
+    with pytest.raises(UserError, match=r"no key contains 'stop.timestep_'; did you mean 'stop.timesteps'\?"):
+        cli.run(["options", "stop.timestep_"])
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_knows_every_command_and_its_options(shell: str, capsys: Any) -> None:
+    pytest.importorskip("shtab")
+    assert cli.run(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(name in script for name in cli.names()) and "--ntasks-per-node" in script
+    if shell == "bash":
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def test_the_command_line_imports_little() -> None:
+    program = "import sys; from hpc_es import cli; cli.run(['--help']); print(sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    modules = done.stdout.splitlines()[-1]
+    for name in ("numpy", "pydantic", "h5py", "matplotlib", "gymnasium", "rich", "mpi4py"):
+        assert f"'{name}'" not in modules, name
+
+
+def test_the_starters_name_known_keys_only(tmp_path: Path) -> None:
+    for kind in STARTERS:
+        cli.run(["new", kind, f"{kind}.yaml"])
+        assert isinstance(yaml.safe_load((tmp_path / f"{kind}.yaml").read_text()), dict)

@@ -1,0 +1,79 @@
+"""hpc-es list."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_es import cli
+from hpc_es.core.errors import UserError
+from hpc_es.storage.status import STATUS
+from tests.trained import run
+
+HOUR_AGO = "2020-01-01T00:00:00Z"
+
+
+def rows(directory: Path, capsys: Any) -> dict[str, dict[str, Any]]:
+    capsys.readouterr()
+    assert cli.run(["list", str(directory), "--json"]) == 0
+    return {Path(row["name"]).name: row for row in json.loads(capsys.readouterr().out)}
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> Path:
+    for name in ("a/finished", "a/dead", "repetitions/repetition_0000", "repetitions/repetition_0001"):
+        shutil.copytree(run(), tmp_path / name)
+    dead = tmp_path / "a" / "dead" / STATUS
+    status = {**json.loads(dead.read_text()), "status": "running", "pid": 1, "host": "another", "heartbeat": HOUR_AGO}
+    dead.write_text(json.dumps(status))
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "todo.txt").write_text("nothing")
+    return tmp_path
+
+
+def test_each_run_has_a_row_with_its_state(several: Path, capsys: Any) -> None:
+    found = rows(several, capsys)
+    assert set(found) == {"finished", "dead", "repetitions"}
+    assert (found["finished"]["state"], found["finished"]["progress"]) == ("finished", 1.0)
+    assert found["finished"]["best"] == pytest.approx(json.loads((run() / STATUS).read_text())["best_return"])
+    assert found["dead"]["state"] == "killed"
+    assert found["dead"]["age_seconds"] > 1e6
+    repetitions = found["repetitions"]
+    assert (repetitions["kind"], repetitions["state"]) == ("repetitions", "finished")
+    assert repetitions["progress_text"] == "2 of 2 repetitions"
+
+
+def test_rows_as_text(several: Path, capsys: Any) -> None:
+    capsys.readouterr()
+    assert cli.run(["list", str(several / "a")]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["name", "state", "progress", "best", "updated"]
+    assert [line.split()[1] for line in lines] == ["killed", "finished"]
+    assert re.search(r"killed +\d+ %, 2 generations +\S+ +\d+ d ago$", lines[0])
+
+
+def test_a_tuning_is_one_row(tmp_path: Path, capsys: Any) -> None:
+    shutil.copytree(run(), tmp_path / "tuning" / "trial_0000")
+    from hpc_es.tuning.table import digest
+
+    identity = {"space": {}, "base": {}, "search": "grid", "objective": "final_return", "trials": 2}
+    table = {"hash": digest(identity), "identity": identity, "trials": [{}, {}]}
+    (tmp_path / "tuning" / "trials.json").write_text(json.dumps(table))
+    record = {"state": "complete", "objective": 7.5, "hyperparameters": {}}
+    (tmp_path / "tuning" / "trial_0000" / "trial.json").write_text(json.dumps(record))
+    (row,) = rows(tmp_path, capsys).values()
+    assert (row["kind"], row["state"], row["best"]) == ("tuning", "interrupted", 7.5)
+    assert (row["progress"], row["progress_text"]) == (0.5, "1 of 2 trials")
+
+
+def test_list_of_nothing(tmp_path: Path, capsys: Any) -> None:
+    assert cli.run(["list", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "" and "no runs in" in captured.err
+    with pytest.raises(UserError, match="expected a directory, found none"):
+        cli.run(["list", str(tmp_path / "gone")])
