@@ -1,8 +1,8 @@
-"""An extension of Griffe, which reads the package for the API page: the comment of a field becomes its docstring.
+"""A Griffe extension for the API page: the comment of a field becomes its docstring.
 
-    chunk_size: int  # jobs of a chunk          or a comment in the lines right above
+    chunk_size: int  # jobs per chunk           or a comment in the lines above
 
-Without it the fields of dataclasses and protocols would be left out of the page.
+Without it the page would omit the fields of dataclasses and protocols.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import griffe
 
 
 def comment_of(lines: Sequence[str], first: int, last: int) -> str:
-    """Return the comment of the statement in lines first .. last, counted from 1; "" where there is none."""
+    """Return the comment of the statement in lines first .. last (counted from 1), or "" if it has none."""
     statement = "\n".join(line.strip() for line in lines[first - 1 : last])
     tokens = tokenize.generate_tokens(io.StringIO(f"{statement}\n").readline)
-    found = [token.string for token in tokens if token.type == tokenize.COMMENT]
+    comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
     above = first - 1
-    while not found and above and lines[above - 1].lstrip().startswith("#"):
+    while not comments and above and lines[above - 1].lstrip().startswith("#"):
         above -= 1
-    found = found or [line.strip() for line in lines[above : first - 1]]
-    text = " ".join(comment.lstrip("# ") for comment in found if "noqa" not in comment and "type:" not in comment)
+    comments = comments or [line.strip() for line in lines[above : first - 1]]
+    text = " ".join(comment.lstrip("# ") for comment in comments if "noqa" not in comment and "type:" not in comment)
     return text[:1].upper() + text[1:] + ("" if not text or text.endswith(".") else ".")
 
 
 class FieldComments(griffe.Extension):
-    """Gives a docstring to each attribute that has a comment and no docstring."""
+    """Turns comments into docstrings of attributes that have none."""
 
     def on_attribute_instance(self, *, attr: Any, **_: Any) -> None:
-        """Called for each attribute that is read."""
+        """Set the docstring of an attribute from its comment."""
         if attr.docstring is None and attr.lineno is not None:
             text = comment_of(attr.lines_collection[attr.filepath], attr.lineno, attr.endlineno or attr.lineno)
             if text:

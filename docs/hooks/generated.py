@@ -1,12 +1,16 @@
-"""What the pages take from the package while the site is built, so that none of it can be out of date.
+"""Content that is generated from the package while the site is built, so that it cannot become outdated.
 
-<!-- keys: all -->           every config key, a table per section, from the table that `hpc-es options` prints
-<!-- keys: task episodes --> the keys that one kind of task has
-<!-- help: eval -->          what `hpc-es eval --help` prints; `main` is python -m hpc_es.main
-<!-- help: all -->           that of every command
-<!-- state: all -->          the arrays of the state of every algorithm and problem, from their docstrings
-<!-- example: command -->    the README and the files of examples/command
-<!-- file: CHANGELOG.md -->  a page of the repository's root
+The hook replaces these marks in a page:
+
+    <!-- keys: all -->           all config keys, one table per section
+    <!-- keys: task episodes --> the keys of one kind of task
+    <!-- help: eval -->          the output of `hpc-es eval --help`; `main` is python -m hpc_es.main
+    <!-- help: all -->           the help of every command
+    <!-- state: all -->          the state arrays of every algorithm and problem, from their docstrings
+    <!-- example: command -->    the README and the files of examples/command
+    <!-- file: CHANGELOG.md -->  a page of the repository's root
+
+The version of the package is shown next to the name of the site.
 """
 
 from __future__ import annotations
@@ -22,97 +26,108 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-MARK = re.compile(r"^<!-- (keys|help|state|example|file): ([\w. -]+?) -->$", re.MULTILINE)
-ROW = re.compile(r"^\| `(?P<key>[\w.]+)`(?: \((?P<kinds>[\w, :.-]+)\))? \|(?P<rest>.*)$")
-HEAD = '<div class="keys" markdown="1">\n\n| Key | Meaning | Default | Value |\n|---|---|---|---|\n'
-END = "\n</div>\n"
-TOP = "The experiment"
 ROOT = Path(__file__).parents[2]
+MARK = re.compile(r"^<!-- (keys|help|state|example|file): ([\w. -]+?) -->$", re.MULTILINE)
+
+
+def on_config(config: Any) -> None:
+    """Append the version to the name of the site."""
+    from hpc_es.core.version import __version__
+
+    config.site_name = f"{config.site_name} {__version__}"
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace the marks of a page; ValueError, which ends the build, where a mark gives nothing."""
-    return MARK.sub(lambda mark: REPLACEMENTS[mark[1]](mark[2]), markdown)
+    """Replace the marks of a page. Raise ValueError, which ends the build, for a mark without content."""
+    replacements = {"keys": keys, "help": help_of, "state": states, "example": example, "file": root_page}
+    return MARK.sub(lambda mark: replacements[mark[1]](mark[2]), markdown)
 
 
-def keys(what: str) -> str:
-    """The tables of a mark `keys:`."""
-    if what == "all":
-        return "\n".join(f"## {section}\n\n{HEAD}{rows(section, '')}{END}" for section in sections())
-    section, _, kind = what.partition(" ")
-    found = rows(section, kind)
-    if not found:
-        raise ValueError(f"no config keys for the mark 'keys: {what}'")
-    return HEAD + found + END
+ROW = re.compile(r"^\| `(?P<key>[\w.]+)`(?: \((?P<kinds>[\w, :.-]+)\))? \|(?P<cells>.*)\|$")
+KEYS = '<div class="keys" markdown="1">\n\n| Key | Meaning | Default | Value |\n|---|---|---|---|\n{rows}\n</div>\n'
+TOP = "The experiment"  # heading of the keys without a section
+
+
+def keys(content: str) -> str:
+    """Return the tables of a mark `keys`: `all`, a section, or a section and a kind."""
+    if content == "all":
+        sections = dict.fromkeys(section_of(row) for row in options())
+        return "\n".join(f"## {section}\n\n{KEYS.format(rows=rows(section, ''))}" for section in sections)
+    section, _, kind = content.partition(" ")
+    if not rows(section, kind):
+        raise ValueError(f"no config keys for the mark 'keys: {content}'")
+    return KEYS.format(rows=rows(section, kind))
 
 
 @functools.cache
 def options() -> tuple[re.Match[str], ...]:
-    """The rows of the table that `hpc-es options` prints."""
+    """Parse the Markdown table of all config keys."""
     from hpc_es.config.loading import table
 
     lines = table().splitlines()[2:]
-    found = [match for line in lines if (match := ROW.match(line))]
-    if len(found) != len(lines) or not found:
-        raise ValueError("the table of `hpc-es options` is not what docs/hooks/generated.py reads")
-    return tuple(found)
+    parsed = [match for line in lines if (match := ROW.match(line))]
+    if len(parsed) != len(lines) or not parsed:
+        raise ValueError("docs/hooks/generated.py cannot parse the table of config keys")
+    return tuple(parsed)
 
 
-def sections() -> list[str]:
-    """The sections of a config in their order; TOP has the keys without a dot."""
-    return list(dict.fromkeys(_section(row) for row in options()))
-
-
-def _section(row: re.Match[str]) -> str:
+def section_of(row: re.Match[str]) -> str:
+    """Return the section of a key, TOP for keys without a dot."""
     return row["key"].partition(".")[0] if "." in row["key"] else TOP
 
 
 def rows(section: str, kind: str) -> str:
-    """The lines of a section, and of one kind of it, if that is named."""
-    chosen = [row for row in options() if _section(row) == section and _has(row, kind)]
-    marked = not kind  # a table of one kind need not name it
-    return "".join(_line(row, marked) for row in chosen)
+    """Return the table rows of a section, restricted to one kind if `kind` is not empty."""
+    lines = ""
+    for row in options():
+        kinds = row["kinds"] or ""
+        if section_of(row) == section and (not kind or not kinds or kind in kinds.split(", ")):
+            value, default, meaning = re.split(r"(?<!\\) \| ", row["cells"].strip())
+            label = f"<br><small>{kinds}</small>" if kinds and not kind else ""
+            lines += f"| `{row['key']}`{label} | {escaped(meaning)} | {escaped(default)} | {escaped(value)} |\n"
+    return lines
 
 
-def _has(row: re.Match[str], kind: str) -> bool:
-    return not kind or not row["kinds"] or kind in row["kinds"].split(", ")
-
-
-def _line(row: re.Match[str], marked: bool) -> str:
-    kinds = f"<br><small>{row['kinds']}</small>" if row["kinds"] and marked else ""
-    value, default, meaning = re.split(r"(?<!\\) \| ", row["rest"].strip().removesuffix("|").strip() + " ")
-    return f"| `{row['key']}`{kinds} | {_escaped(meaning)} | {_escaped(default)} | {_escaped(value)} |\n"
-
-
-def _escaped(cells: str) -> str:
-    """Outside of code, tags and braces as entities: Python-Markdown takes them for its own, also behind a backslash."""
-    parts = re.split(r"(`[^`]*`)", cells)
-    plain = {r"\<": "&lt;", "<": "&lt;", "{": "&#123;", "}": "&#125;"}
-    parts[::2] = [re.sub(r"\\<|[<{}]", lambda found: plain[found[0]], part) for part in parts[::2]]
+def escaped(cell: str) -> str:
+    """Replace tags and braces outside of code by entities: Python-Markdown interprets them even after a backslash."""
+    parts = re.split(r"(`[^`]*`)", cell)
+    entities = {r"\<": "&lt;", "<": "&lt;", "{": "&#123;", "}": "&#125;"}
+    parts[::2] = [re.sub(r"\\<|[<{}]", lambda match: entities[match[0]], part) for part in parts[::2]]
     return "".join(parts)
 
 
-def help_of(what: str) -> str:
-    """The help of a command, or of all, each below its heading."""
-    if what != "all":
-        return _fenced(_help(what))
-    from hpc_es.cli import names
+def help_of(command: str) -> str:
+    """Return the help of a command as a code block; for `all` that of every command, each with a heading."""
+    if command == "all":
+        from hpc_es.cli import names
 
-    return "\n".join(f"## hpc-es {name}\n\n{_fenced(_help(name))}" for name in names())
-
-
-def _fenced(text: str) -> str:
-    return f"```text\n{text.rstrip()}\n```\n"
-
-
-@functools.cache
-def _help(name: str) -> str:
+        return "\n".join(f"## hpc-es {name}\n\n{help_of(name)}" for name in names())
+    words = ["-m", "hpc_es", command, "--help"]
+    if command == "main":
+        words = ["-c", "from hpc_es.api.job import parser; parser().print_help()"]
     environ = {**os.environ, "COLUMNS": "84", "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "hpc_es", name, "--help"]
-    if name == "main":
-        command = [sys.executable, "-c", "from hpc_es.api.job import parser; parser().print_help()"]
-    done = subprocess.run(command, env=environ, text=True, capture_output=True, check=True)  # noqa: S603  (our own)
-    return done.stdout
+    result = subprocess.run([sys.executable, *words], env=environ, text=True, capture_output=True, check=True)  # noqa: S603
+    return f"```text\n{result.stdout.rstrip()}\n```\n"
+
+
+LANGUAGES = {".py": "python", ".yaml": "yaml", "": "python"}  # by the suffix of an example's file
+
+
+def example(name: str) -> str:
+    """Return the README of an example, one heading level down, followed by its files as code blocks."""
+    folder = ROOT / "examples" / name
+    text = re.sub(r"^#", "##", (folder / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and file.suffix in LANGUAGES and file.stat().st_size:
+            title = file.relative_to(ROOT).as_posix()
+            code = file.read_text(encoding="utf-8").rstrip()
+            text += f'\n```{LANGUAGES[file.suffix]} title="{title}"\n{code}\n```\n'
+    return text
+
+
+def root_page(name: str) -> str:
+    """Return a page of the repository's root, with links relative to docs/."""
+    return (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
 
 
 SECTION = re.compile(r"^State, (shared|master):\n((?: +.*\n?)*)", re.MULTILINE)
@@ -122,10 +137,10 @@ LINE = re.compile(
 )
 REFERENCE = re.compile(r"those of `([\w.]+)`")
 ARRAYS = "| Array | Rank | Type | Meaning |\n|---|---|---|---|\n"
-PARTS = {  # where arrays come from, besides the class of an algorithm itself, and their headings
+PARTS = {  # sources of arrays other than the class of an algorithm, and their headings
     "hpc_es.algorithms.common.optimizers.initial_slots": "Optimizer",
-    "hpc_es.algorithms.common.distribution.DistributionStrategy": "Searches by a distribution",
-    "hpc_es.algorithms.common.stopping.initial_history": "Stop criteria",
+    "hpc_es.algorithms.common.distribution.DistributionStrategy": "Distribution strategies",
+    "hpc_es.algorithms.common.stopping.initial_history": "Stopping criteria",
     "hpc_es.algorithms.common.distribution.Search": "Restarts",
     "hpc_es.programs.best_programs.nothing": "Best programs",
     "hpc_es.tasks.policy_problems.PolicyProblem": "Observation statistics",
@@ -134,19 +149,19 @@ PARTS = {  # where arrays come from, besides the class of an algorithm itself, a
 
 
 class StateArray(NamedTuple):
-    """A line of a section `State` of a docstring."""
+    """One array in the section `State` of a docstring."""
 
     name: str
     group: str  # shared or master
-    dtype: str  # as NumPy names it; `dtype`: that of theta
+    dtype: str  # NumPy name; `dtype`: the dtype of theta
     shape: tuple[str, ...]
     grows: bool
-    condition: str  # of its existence; empty: it always exists
+    condition: str  # options for which it exists; empty: always
     meaning: str
 
 
 def own_arrays(documented: Any) -> Iterator[StateArray | str]:
-    """Yield the arrays that a docstring lists, and the dotted names of what it refers to; ValueError of other lines."""
+    """Yield the arrays in a docstring, and the dotted names that it refers to. Raise ValueError for any other line."""
     text = inspect.cleandoc(documented.__doc__ or "") + "\n"
     for section in SECTION.finditer(text):
         for line in section[2].splitlines():
@@ -162,70 +177,45 @@ def own_arrays(documented: Any) -> Iterator[StateArray | str]:
 
 
 def state_arrays(documented: Any) -> dict[tuple[str, str], StateArray]:
-    """The arrays of an object by (group, name), with those of its base classes and of what they refer to."""
-    arrays = {}
+    """Return the arrays of an object by (group, name), including those of its base classes and references."""
+    arrays: dict[tuple[str, str], StateArray] = {}
     for owner in reversed(documented.__mro__) if inspect.isclass(documented) else [documented]:
         for line in own_arrays(owner):
-            found = state_arrays(pydoc.locate(line)) if isinstance(line, str) else {(line.group, line.name): line}
-            arrays |= found
+            if isinstance(line, str):
+                arrays |= state_arrays(pydoc.locate(line))
+            else:
+                arrays[line.group, line.name] = line
     return arrays
 
 
-def states(what: str) -> str:
-    """The tables of the mark `state: all`: of every algorithm, then of what several of them have."""
+def states(content: str) -> str:
+    """Return the tables of the mark `state: all`: one per algorithm, then one per shared part."""
     from hpc_es.config.registry import kinds, module
 
-    if what != "all":
-        raise ValueError(f"no states for the mark 'state: {what}'")
+    if content != "all":
+        raise ValueError(f"no states for the mark 'state: {content}'")
     algorithms = {f"`{kind}`": module("algorithms", kind).build for kind in kinds("algorithms")}
     parts = {title: pydoc.locate(name) for name, title in PARTS.items()}
-    return "\n".join(f"### {title}\n\n{_state(documented)}" for title, documented in {**algorithms, **parts}.items())
+    return "\n".join(
+        f"### {title}\n\n{state_table(documented)}" for title, documented in {**algorithms, **parts}.items()
+    )
 
 
-def _state(documented: Any) -> str:
+def state_table(documented: Any) -> str:
+    """Return the table of an object's arrays, and links to the parts whose arrays it has too."""
     lines = list(own_arrays(documented))
-    rows = [_state_row(line) for line in lines if isinstance(line, StateArray)]
+    arrays = "".join(state_row(line) for line in lines if isinstance(line, StateArray))
     bases = documented.__mro__[1:] if inspect.isclass(documented) else ()
     names = [f"{base.__module__}.{base.__qualname__}" for base in bases if [*own_arrays(base)]]
     titles = [PARTS[name] for name in (*names, *(line for line in lines if isinstance(line, str)))]
     links = ", ".join(f"[{title}](#{title.lower().replace(' ', '-')})" for title in titles)
-    table = ARRAYS + "".join(rows) if rows else ""
-    return table + (f"\n{'And' if rows else 'Has'} the arrays of: {links}.\n" if links else "")
+    table = ARRAYS + arrays if arrays else ""
+    return table + (f"\nThe arrays of {links} are stored too.\n" if links else "")
 
 
-def _state_row(array: StateArray) -> str:
+def state_row(array: StateArray) -> str:
+    """Return the table row of an array."""
     rank = "all" if array.group == "shared" else "0"
     kind = f"{array.dtype}\\[{', '.join(array.shape)}\\]" + (", grows" if array.grows else "")
     condition = f"; if {array.condition}" if array.condition else ""
-    return f"| `{array.name}` | {rank} | {kind} | {_escaped(array.meaning + condition)} |\n"
-
-
-LANGUAGES = {".py": "python", ".yaml": "yaml", "": "python"}  # by the suffix of an example's file
-
-
-def example(name: str) -> str:
-    """The README of an example, one heading level down, and its files."""
-    folder = ROOT / "examples" / name
-    text = re.sub(r"^#", "##", (folder / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    files = [file for file in sorted(folder.rglob("*")) if file.suffix in LANGUAGES and file.is_file()]
-    return text + "".join(_file(file) for file in files if file.stat().st_size)
-
-
-def _file(file: Path) -> str:
-    name = file.relative_to(ROOT).as_posix()
-    return f'\n```{LANGUAGES[file.suffix]} title="{name}"\n{file.read_text(encoding="utf-8").rstrip()}\n```\n'
-
-
-def root_page(name: str) -> str:
-    """A page of the repository's root, with links that are relative to docs/."""
-    return (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
-
-
-REPLACEMENTS = {"keys": keys, "help": help_of, "state": states, "example": example, "file": root_page}
-
-
-def on_config(config: Any) -> None:
-    """Show the version beside the site's name."""
-    from hpc_es.core.version import __version__
-
-    config.site_name = f"{config.site_name} {__version__}"
+    return f"| `{array.name}` | {rank} | {kind} | {escaped(array.meaning + condition)} |\n"
