@@ -17,7 +17,7 @@ import numpy as np
 from hpc_es.config.loading import validate
 from hpc_es.core.data import NO_FITNESS, ROW, Results, State
 from hpc_es.mpi.world import World
-from hpc_es.training.build import build_task, parts
+from hpc_es.training.build import build_parts, build_task
 
 BATCH, TRIALS, UNITS = 32, 100, 48
 REPEATS, UPDATES = 15, 5
@@ -54,7 +54,7 @@ def training() -> Callable[[], None]:
             "mpi": {"chunk_size": BATCH},
         }
     )
-    algorithm = parts(config, World("none"), build_task(config)).algorithm
+    algorithm = build_parts(config, World("none"), build_task(config)).algorithm
     states: list[State] = [algorithm.initial()]
 
     def update() -> None:

@@ -20,7 +20,7 @@ from benchmarks.rollouts import recorded, replay, settings
 from hpc_es.core.data import NO_FITNESS
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
-from hpc_es.training.run import RunRequest, start
+from hpc_es.training.run import RunRequest, start_run
 
 ENVIRONMENTS = ("Pendulum-v1", "LunarLanderContinuous-v3")
 REPEATS = 9
@@ -37,7 +37,7 @@ def measure(env_id: str) -> dict[str, Any]:
     """Seconds of `env.step` over those of the bare loop, for each kind of work before a turn."""
     with tempfile.TemporaryDirectory() as directory:
         config = settings(env_id, 1, None)
-        run = start(connect(), Signals(), config, RunRequest(Path(directory)))
+        run = start_run(connect(), Signals(), config, RunRequest(Path(directory)))
         parts: Any = run.training.parts
         episodes = recorded(parts, run.state)
         chunk = parts.algorithm.ask(run.state, 0, np.zeros(0, parts.row), NO_FITNESS)[0]

@@ -17,7 +17,7 @@ from benchmarks.rollouts import recorded, replay, settings
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
 from hpc_es.tasks.episodes.mujoco import compatibility
-from hpc_es.training.run import RunRequest, start
+from hpc_es.training.run import RunRequest, start_run
 
 # environment: (target over Gymnasium's loop, generations, time limit)
 TARGETS: dict[str, tuple[float | None, int, int | None]] = {
@@ -47,7 +47,9 @@ def measure(env_id: str, target: float | None, generations: int, limit: int | No
     with tempfile.TemporaryDirectory() as directory:
         world, signals = connect(), Signals()
         native, theirs = (
-            start(world, signals, settings(env_id, generations, limit, stepping), RunRequest(Path(directory, stepping)))
+            start_run(
+                world, signals, settings(env_id, generations, limit, stepping), RunRequest(Path(directory, stepping))
+            )
             for stepping in ("native", "gymnasium")
         )
         environment = native.training.parts.task.environment()  # type: ignore[attr-defined]

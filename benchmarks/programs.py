@@ -16,7 +16,7 @@ import numpy as np
 from hpc_es.config.loading import validate
 from hpc_es.core.data import NO_FITNESS, Chunk, Results, State
 from hpc_es.mpi.world import World
-from hpc_es.training.build import Parts, build_task, parts
+from hpc_es.training.build import Parts, build_parts, build_task
 
 REPEATS, FEW = 5, 40
 GENERATIONS = {"ga": 60, "random_search": 6}
@@ -31,7 +31,7 @@ def run() -> list[dict[str, Any]]:
 def _measured(kind: str) -> dict[str, Any]:
     task = {"kind": "programs", "name": "reverse"}
     config = validate({"task": task, "algorithm": {"kind": kind}, "mpi": {"chunk_size": 100}})
-    made = parts(config, World("none"), build_task(config))
+    made = build_parts(config, World("none"), build_task(config))
     state, *_ = generation(made, made.initial())  # compile
     rates, ratios, shares = [], [], []
     for _ in range(REPEATS):

@@ -20,7 +20,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import NO_FITNESS, State
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
-from hpc_es.training.run import RunRequest, start
+from hpc_es.training.run import RunRequest, start_run
 
 # environment: (target, generations, time limit); those of MuJoCo are in `mujoco.py`
 TARGETS: dict[str, tuple[float, int, int | None]] = {
@@ -39,7 +39,7 @@ def measure(env_id: str, target: float, generations: int, limit: int | None) -> 
     """Alternate a generation and its replay."""
     config = settings(env_id, generations, limit)
     with tempfile.TemporaryDirectory() as directory:
-        run = start(connect(), Signals(), config, RunRequest(Path(directory)))
+        run = start_run(connect(), Signals(), config, RunRequest(Path(directory)))
         training, ratios, rates = run.training, [], []
         bare = training.parts.task.environment()  # type: ignore[attr-defined]
         state, rows = training.state, training.run()

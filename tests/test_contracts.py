@@ -41,10 +41,9 @@ from hpc_es.core.population import Noise
 from hpc_es.mpi.world import World
 from hpc_es.noise.counter import CounterNoise
 from hpc_es.noise.table import TableNoise, fill
-from hpc_es.training.build import Parts, build_task, parts
+from hpc_es.training.build import Parts, build_parts, build_task
 from hpc_es.training.executors import SerialExecutor
-from hpc_es.training.generation import Gathered, Generation
-from hpc_es.training.replay import LearnedFrom, updated
+from hpc_es.training.generation import Gathered, Generation, UpdateInputs, update_state
 from tests.populations import centre, population
 from tests.toys import batch, nothing
 
@@ -148,7 +147,7 @@ def closed_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def opened(settings: Mapping[str, Any], repetition: int = 0) -> Parts:
     """The parts of these settings, with a run directory of their own."""
     config = validate(dict(settings))
-    made = parts(config, World("none"), build_task(config), repetition)
+    made = build_parts(config, World("none"), build_task(config), repetition)
     MADE.append(made)
     made.problem.open(RunContext(Path(tempfile.mkdtemp()), 0, 1, lambda make: make()))
     return made
@@ -303,14 +302,14 @@ def test_a_search_for_vectors_is_computed_again_from_rows_and_what_the_problem_l
     state, again = made.initial(), built("algorithms", kind)
     for _ in range(3):
         results, units = learned(made, state)
-        packed = LearnedFrom(results.rows, results.probes, units).packed()
-        known = LearnedFrom.unpacked(packed, again.row)
+        packed = UpdateInputs(results.rows, results.probes, units).packed()
+        known = UpdateInputs.unpacked(packed, again.row)
         computed = SerialExecutor().replay(Generation(again, state), known.rows, known.probes)
         assert not any(results.chunk_arrays) and same_results(
             replace(computed, chunk_arrays=results.chunk_arrays), results
         )
-        _, after, _ = updated(again.algorithm, again.problem, state, computed, known.units)
-        _, state, _ = updated(made.algorithm, made.problem, state, results, units)
+        _, after, _ = update_state(again.algorithm, again.problem, state, computed, known.units)
+        _, state, _ = update_state(made.algorithm, made.problem, state, results, units)
         assert same_state(after, state)
 
 
@@ -427,8 +426,8 @@ def test_evaluation_episodes_do_not_depend_on_their_chunk(kind: str) -> None:
         pytest.skip("programs have no evaluation episodes")
     state = made.initial()
     whole = made.algorithm.evaluate(state, Chunk(0, 0, 6, "evaluate"), nothing).rows
-    parts = [made.algorithm.evaluate(state, Chunk(i, i, 1, "evaluate"), nothing).rows for i in range(6)]
-    assert same(np.concatenate(parts), whole)
+    build_parts = [made.algorithm.evaluate(state, Chunk(i, i, 1, "evaluate"), nothing).rows for i in range(6)]
+    assert same(np.concatenate(build_parts), whole)
     training = made.algorithm.evaluate(state, generation(made, state)[0][0], nothing).rows
     assert not set(training["return_"].tolist()) & set(whole["return_"].tolist())
 

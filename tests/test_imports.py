@@ -218,7 +218,7 @@ def test_a_run_on_the_cpu_never_imports_tensorflow(tmp_path: Path) -> None:
 WORKER = """
 from pathlib import Path
 from hpc_es.config.resolved import parse_resolved
-from hpc_es.training.build import parts, build_task
+from hpc_es.training.build import build_parts, build_task
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation
 from hpc_es.training.run import Run, RunRequest
@@ -226,7 +226,7 @@ from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import World
 
 world, config = World("none"), parse_resolved({text!r})
-made = parts(config, world, build_task(config))
+made = build_parts(config, world, build_task(config))
 run = Run(world, Signals(), config, RunRequest(Path()), made, made.initial(), None)
 assert len(SerialExecutor().run(Generation(made, run.state, 2)).results.rows) == 8
 """

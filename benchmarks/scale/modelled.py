@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.scale.timer import LENGTHS
-from hpc_es.cluster.measure import Cluster, Costs, Measured
-from hpc_es.cluster.predict import SimulatedGeneration, automatic, generation, mean_of
+from hpc_es.cluster.measure import Cluster, Costs, MeasuredGeneration
+from hpc_es.cluster.predict import SimulatedGeneration, automatic, mean_of, simulate_generation
 
 GENERATIONS = 20  # simulated, of which the mean is taken
 RANKS = (18, 180, 720, 1_440, 2_880, 10_000)
@@ -35,11 +35,13 @@ class Simulated:
         return asdict(self)
 
 
-def simulated(measured: Measured, population: int, ranks: int, cluster: Cluster) -> SimulatedGeneration:
+def simulated(measured: MeasuredGeneration, population: int, ranks: int, cluster: Cluster) -> SimulatedGeneration:
     """Return the mean of some generations."""
     rng = np.random.default_rng(0)
     cut = automatic(measured, population, ranks)
-    return mean_of([generation(measured.costs, population, ranks, cluster, cut, rng) for _ in range(GENERATIONS)])
+    return mean_of(
+        [simulate_generation(measured.costs, population, ranks, cluster, cut, rng) for _ in range(GENERATIONS)]
+    )
 
 
 def lengths() -> Mapping[str, Sequence[int]]:
@@ -48,7 +50,7 @@ def lengths() -> Mapping[str, Sequence[int]]:
     return found
 
 
-def far(measured: Measured, cluster: Cluster) -> list[Simulated]:
+def far(measured: MeasuredGeneration, cluster: Cluster) -> list[Simulated]:
     """Return Humanoid on clusters, with the costs that were measured here."""
     rows = []
     for which, listed in lengths().items():

@@ -38,7 +38,7 @@ SAMPLING_BLOCK = 2  # training's own episodes have blocks 0 and 1
 
 
 @dataclass(frozen=True)
-class Asked:
+class EvaluationRequest:
     """How many episodes, with which seed, and how actions are chosen."""
 
     episodes: int
@@ -46,7 +46,7 @@ class Asked:
     actions: Actions = "greedy"
 
 
-def evaluate(source: StoredPolicy, asked: Asked) -> dict[str, Any]:
+def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> dict[str, Any]:
     """Return the numbers of the episodes; returns and lengths are those of episodes that did not fail, or None."""
     if asked.actions == "sampled":
         require_stochastic(source.config)
@@ -65,7 +65,7 @@ def evaluate(source: StoredPolicy, asked: Asked) -> dict[str, Any]:
     }
 
 
-def play(source: StoredPolicy, task: Episodic, asked: Asked) -> Rows:
+def play(source: StoredPolicy, task: Episodic, asked: EvaluationRequest) -> Rows:
     """Return ROW[episodes], in chunks of a fixed size, as in training; why episodes failed goes to stderr."""
     policy = source.policy(task.spaces)
     if module("tasks", source.config.task.kind).OFFERS.compiled:
@@ -88,7 +88,7 @@ def play(source: StoredPolicy, task: Episodic, asked: Asked) -> Rows:
     return joined
 
 
-def _actor(source: StoredPolicy, policy: Policy, chunk: Chunk, asked: Asked) -> Actor:
+def _actor(source: StoredPolicy, policy: Policy, chunk: Chunk, asked: EvaluationRequest) -> Actor:
     if asked.actions == "greedy":
         return source.bind(policy, chunk.jobs)
     keys = Keys(asked.seed)
@@ -141,7 +141,7 @@ def prepare_all(run: Path, overridden: Changed, trust: bool = False) -> dict[str
 
 
 def evaluate_all(
-    world: World, prepared: Mapping[str, Any], asked: Asked, overridden: Changed, trust: bool = False
+    world: World, prepared: Mapping[str, Any], asked: EvaluationRequest, overridden: Changed, trust: bool = False
 ) -> list[dict[str, Any]]:
     """Return a row for each snapshot, in their order, on every rank; each rank evaluates its share.
 

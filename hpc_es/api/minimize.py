@@ -26,7 +26,7 @@ from hpc_es.tasks.functions.resolve import objective
 from hpc_es.training.build import Parts
 from hpc_es.training.collective import CollectiveExit, on_rank_0
 from hpc_es.training.loop import Training
-from hpc_es.training.metrics_row import Row
+from hpc_es.training.metrics_row import MetricsRow
 from hpc_es.training.recorder import Recorder
 
 EVALUATIONS = 10_000  # at most, where the caller names no limit
@@ -59,7 +59,7 @@ def minimize(
     timeout_seconds: float | None = None,
     seed: int = 0,
     noise: str = "counter",
-    callback: Callable[[Row], object] | None = None,
+    callback: Callable[[MetricsRow], object] | None = None,
     **options: Any,
 ) -> Minimum:
     """Minimise f(x), x float64[size], from `x0`; with `batch: K` f(X) of float64[<= K, size] gives float64[<= K].
@@ -116,7 +116,7 @@ def _parts(config: Config, f: Callable[..., Any]) -> Parts:
 
 
 def _found(
-    world: World, signals: Signals, config: Config, made: Parts, callback: Callable[[Row], object] | None
+    world: World, signals: Signals, config: Config, made: Parts, callback: Callable[[MetricsRow], object] | None
 ) -> Minimum:
     state = made.initial()
     recorder = Recorder(config, made.problem, state) if world.rank == 0 else None

@@ -35,11 +35,9 @@ from hpc_es.core.version import __version__
 from hpc_es.tasks.function import VectorTask, first_vector
 from hpc_es.tasks.functions.problem import BestVector
 from hpc_es.tasks.functions.python_evaluator import Measured, measured
-from hpc_es.training.build import Parts
-from hpc_es.training.compatibility import needs, of_problem
+from hpc_es.training.build import Parts, algorithm_mismatches, needs
 from hpc_es.training.executors import SerialExecutor
-from hpc_es.training.generation import Generation
-from hpc_es.training.replay import updated
+from hpc_es.training.generation import Generation, update_state
 
 ALGORITHM = "cma_es"  # where the caller names none
 Region = tuple[npt.ArrayLike, npt.ArrayLike]  # low and high, vectors or one and a number
@@ -53,7 +51,7 @@ def parts_of(config: Config, task: Any, chunk_size: int) -> Parts:
         text = f"is {config.algorithm.kind!r}, which searches {wanted.searches}: expected one of vectors"
         raise ConfigError([("algorithm", text)])
     problem: Any = task.problem("vectors", None, keys, chunk_size)
-    if problems := list(of_problem(config, problem)):
+    if problems := list(algorithm_mismatches(config, problem)):
         raise ConfigError(problems)
     noise = None
     if wanted.noise:
@@ -258,7 +256,7 @@ class Strategy:
             return None
         gathered = self._executor.update(generation, self._outcomes, has_arrays=True)
         units = [self._problem.unit(parts) for parts in gathered.learned]
-        _, following, _ = updated(self._algorithm, self._problem, self._state, generation.results(gathered), units)
+        _, following, _ = update_state(self._algorithm, self._problem, self._state, generation.results(gathered), units)
         return following
 
     def stop(self) -> str | None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hpc_es.api.config_broadcast import carried_out, orders
 from hpc_es.config import user_kinds
 from hpc_es.config.loading import read
 from hpc_es.config.schema import Config
@@ -18,20 +17,19 @@ from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, stand_by
 from hpc_es.mpi.world import World
-from hpc_es.training.build import valid_config
-from hpc_es.training.collective import CollectiveExit, ExitReason, on_rank_0
-from hpc_es.training.compatibility import require_gradient
+from hpc_es.training.build import require_gradient, valid_config
+from hpc_es.training.collective import CollectiveExit, ExitReason, config_from_message, config_message, on_rank_0
 from hpc_es.training.loop import AfterTrainStep
-from hpc_es.training.metrics_row import Row
-from hpc_es.training.run import Run, RunRequest, start
+from hpc_es.training.metrics_row import MetricsRow
+from hpc_es.training.run import Run, RunRequest, start_run
 from hpc_es.training.triggers import IntervalTrigger
 
-Source = Config | str | Path | Mapping[str, Any]
+ConfigSource = Config | str | Path | Mapping[str, Any]
 Trigger = IntervalTrigger | tuple[Callable[..., object], float]
 
 
 def train(
-    config: Source,
+    config: ConfigSource,
     output: str | Path | None = None,
     triggers: Sequence[Trigger] = (),
     after_train_step: AfterTrainStep | None = None,
@@ -65,7 +63,7 @@ def train(
     mine = request[0] if request else RunRequest(Path(told["directory"]), keeps_samples=told["keeps_samples"])
     signals = Signals()
     try:
-        run = TrainingRun(start(world, signals, carried_out(world, told), mine), signals)
+        run = TrainingRun(start_run(world, signals, config_from_message(world, told), mine), signals)
         for trigger in mine.triggers:
             trigger.run = weakref.ref(run)  # not more, as a run that nobody holds is closed
         return run
@@ -87,7 +85,7 @@ def _told(request: tuple[RunRequest, Mapping[str, Any]] | None) -> Mapping[str, 
 
 
 def _request(
-    source: Source,
+    source: ConfigSource,
     output: str | Path | None,
     triggers: Sequence[Trigger],
     after_train_step: AfterTrainStep | None,
@@ -99,7 +97,7 @@ def _request(
     if keeps:
         require_gradient(config, "after_train_step")
     request = RunRequest(directory, triggers=made, after_train_step=after_train_step, keeps_samples=keeps)
-    return request, {**orders(config), "directory": str(directory), "keeps_samples": keeps}
+    return request, {**config_message(config), "directory": str(directory), "keeps_samples": keeps}
 
 
 def _trigger(trigger: Trigger, number: int) -> IntervalTrigger:
@@ -110,7 +108,7 @@ def _trigger(trigger: Trigger, number: int) -> IntervalTrigger:
     return IntervalTrigger(function, interval, name=f"user_{number}" if name in {"", "<lambda>"} else name)
 
 
-def _config(source: Source, output: str | Path | None) -> Config:
+def _config(source: ConfigSource, output: str | Path | None) -> Config:
     if isinstance(source, str | Path):
         source = read(source)
     else:
@@ -128,7 +126,7 @@ class TrainingRun:
 
     def __init__(self, run: Run, signals: Signals) -> None:
         self._run, self._signals = run, signals
-        self._rows: Generator[Row] = run.rows()
+        self._rows: Generator[MetricsRow] = run.rows()
 
     @property
     def state(self) -> State:
@@ -178,7 +176,7 @@ class TrainingRun:
     def __iter__(self) -> TrainingRun:
         return self
 
-    def __next__(self) -> Row:
+    def __next__(self) -> MetricsRow:
         try:
             return next(self._rows)
         except BaseException:  # the end among them

@@ -17,11 +17,10 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import Arrays, Chunk, Float64, Outcome, Poll, State
 from hpc_es.core.interfaces import Cutting
 from hpc_es.mpi.connect import connect
-from hpc_es.training.build import Parts, build_task, parts
+from hpc_es.training.build import Parts, build_parts, build_task
 from hpc_es.training.chunking import USUAL, Cut, CutPlan
 from hpc_es.training.executors import SerialExecutor
-from hpc_es.training.generation import Generation
-from hpc_es.training.replay import updated
+from hpc_es.training.generation import Generation, update_state
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ MOST_EXTRAS = 4096  # numbers; those of more jobs are put together, in order of 
 PAGE = 1024  # bytes of ru_maxrss
 
 
-class Timed(NamedTuple):
+class TimedChunk(NamedTuple):
     """A chunk that was timed."""
 
     jobs: int
@@ -120,10 +119,10 @@ class Timed(NamedTuple):
 
 
 @dataclass
-class Seen:
+class Timings:
     """What was timed."""
 
-    chunks: list[Timed] = field(default_factory=list)
+    chunks: list[TimedChunk] = field(default_factory=list)
     prepare: list[float] = field(default_factory=list)
     partial_update: list[float] = field(default_factory=list)
     tell: list[float] = field(default_factory=list)
@@ -140,7 +139,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredGeneration:
     """What generations of a config cost on one rank, and how large they are."""
 
     costs: Costs
@@ -154,29 +153,29 @@ class Measured:
     failed: float = 0.0  # the share of all jobs
     is_objective: bool = False  # whether a job is an evaluation of a function or a command, not an episode
 
-    def faster(self, speed: float) -> Measured:
+    def faster(self, speed: float) -> MeasuredGeneration:
         """Return the same of cores so many times as fast."""
         names = ("step", "call", "job", "chunk", "prepare", "partial_update", "tell")
         seconds = {name: getattr(self.costs, name) / speed for name in names}
         costs = replace(self.costs, **seconds, extras=tuple(extra / speed for extra in self.costs.extras))
         return replace(self, costs=costs, steps_per_second=self.steps_per_second * speed)
 
-    def with_length(self, length: int) -> Measured:
+    def with_length(self, length: int) -> MeasuredGeneration:
         """Return the same of episodes that all last so many steps."""
         return replace(self, costs=replace(self.costs, lengths=(length,)), timesteps=self.jobs * length)
 
 
-def measure(config: Config, seconds: float) -> Measured:
+def measure(config: Config, seconds: float) -> MeasuredGeneration:
     """Run generations here for so many seconds, at least three; ConfigError. Nothing is written."""
     searched = build_task(config)
     try:
-        return _measured(parts(config, connect(), searched), seconds)
+        return _measured(build_parts(config, connect(), searched), seconds)
     finally:
         searched.task.close()
 
 
-def _measured(made: Parts, seconds: float) -> Measured:
-    state, seen, first, since = made.initial(), Seen(), Seen(), time.perf_counter()
+def _measured(made: Parts, seconds: float) -> MeasuredGeneration:
+    state, seen, first, since = made.initial(), Timings(), Timings(), time.perf_counter()
     _generation(made, state, first, USUAL)  # whose imports and caches are not counted
     slow = made.cutting == "one by one" and first.job_seconds() > SLOW_SECONDS
     sizes = (1,) if slow else SIZES
@@ -204,7 +203,7 @@ def _measured(made: Parts, seconds: float) -> Measured:
         lengths=tuple(seen.lengths),
     )
     costs = replace(costs, extras=extra_seconds(costs, seen.chunks))
-    return Measured(
+    return MeasuredGeneration(
         costs,
         generations=len(seen.jobs),
         jobs=float(np.mean(seen.jobs)),
@@ -221,7 +220,7 @@ def _measured(made: Parts, seconds: float) -> Measured:
 class TimedGeneration(Generation):
     """A generation whose steps are timed."""
 
-    def __init__(self, made: Parts, state: State, seen: Seen, size: int) -> None:
+    def __init__(self, made: Parts, state: State, seen: Timings, size: int) -> None:
         plan = CutPlan() if made.cutting == "fixed" else CutPlan(Cut(size, size))
         super().__init__(made, state, plan=plan)
         self._seen, self.seconds = seen, 0.0  # of all blocks
@@ -232,7 +231,7 @@ class TimedGeneration(Generation):
         outcome = super().evaluate(chunk, poll)
         elapsed = time.perf_counter() - since
         lengths, failed = outcome.rows["length"], int(np.isnan(outcome.rows["return_"]).sum())
-        self._seen.chunks.append(Timed(chunk.jobs, int(lengths.sum()), int(lengths.max()), elapsed, failed))
+        self._seen.chunks.append(TimedChunk(chunk.jobs, int(lengths.sum()), int(lengths.max()), elapsed, failed))
         return outcome
 
     def prepare(self) -> None:
@@ -249,14 +248,14 @@ class TimedGeneration(Generation):
         return arrays
 
 
-def _generation(made: Parts, state: State, seen: Seen, size: int) -> State:
+def _generation(made: Parts, state: State, seen: Timings, size: int) -> State:
     """Run a generation in chunks of this many jobs, where they may be cut; return the state after it."""
     generation = TimedGeneration(made, state, seen, size)
     evaluated = SerialExecutor().run(generation)
     results = evaluated.results
     since = time.perf_counter()
-    units = [made.problem.unit(parts) for parts in evaluated.learned]
-    _, following, _ = updated(made.algorithm, made.problem, state, results, units)
+    units = [made.problem.unit(build_parts) for build_parts in evaluated.learned]
+    _, following, _ = update_state(made.algorithm, made.problem, state, results, units)
     seen.tell.append(time.perf_counter() - since)
     seen.partial_update.append(generation.seconds)
     seen.blocks = len(results.blocks)
@@ -297,7 +296,7 @@ def _independent(columns: Float64, order: Sequence[int]) -> list[int]:
     return used
 
 
-def extra_seconds(costs: Costs, chunks: Sequence[Timed]) -> tuple[float, ...]:
+def extra_seconds(costs: Costs, chunks: Sequence[TimedChunk]) -> tuple[float, ...]:
     """Return what each job took beyond the fitted costs, or below them: all together took what was measured.
 
     In a chunk that took longer the time is that of the jobs that failed, or of all alike where none has.

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from hpc_es.bandits.regret import check as check_picture
-from hpc_es.cluster.measure import Cluster, Measured
+from hpc_es.cluster.measure import Cluster, MeasuredGeneration
 from hpc_es.cluster.predict import WORTH, Prediction
 from hpc_es.report.plot import PALETTE, STYLE, UNDATED, label_log_axis
 from hpc_es.storage.files import written
@@ -25,7 +25,7 @@ COLUMNS = (
 GB = 1e9
 
 
-def text(config_name: str, measured: Measured, found: Sequence[Prediction], sbatch: str) -> str:
+def text(config_name: str, measured: MeasuredGeneration, found: Sequence[Prediction], sbatch: str) -> str:
     """Return what was measured, the table, what limits each number of ranks, and the command that fits."""
     costs = measured.costs
     lines = [
@@ -47,7 +47,7 @@ def text(config_name: str, measured: Measured, found: Sequence[Prediction], sbat
     return "\n".join([*lines, "", sbatch, ""])
 
 
-def _episodes(measured: Measured) -> list[str]:
+def _episodes(measured: MeasuredGeneration) -> list[str]:
     """Return what was measured of episodes, or of programs."""
     costs = measured.costs
     lines = [
@@ -61,7 +61,7 @@ def _episodes(measured: Measured) -> list[str]:
     return lines
 
 
-def _evaluations(measured: Measured) -> list[str]:
+def _evaluations(measured: MeasuredGeneration) -> list[str]:
     """Return what was measured of an objective, whose jobs have no steps."""
     costs = measured.costs
     seconds = np.sort(np.asarray(costs.extras or (0.0,)) + costs.job)
@@ -127,7 +127,7 @@ def chosen(found: Sequence[Prediction]) -> Prediction:
     return max(good, key=lambda each: each.ranks) if good else min(found, key=lambda each: each.ranks)
 
 
-def as_json(measured: Measured, found: Sequence[Prediction], cluster: Cluster, sbatch: str) -> str:
+def as_json(measured: MeasuredGeneration, found: Sequence[Prediction], cluster: Cluster, sbatch: str) -> str:
     """Return all of it as JSON text."""
     costs: dict[str, Any] = dataclasses.asdict(measured)
     plain = {"measured": costs, "cluster": dataclasses.asdict(cluster), "sbatch": sbatch}

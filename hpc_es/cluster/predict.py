@@ -17,7 +17,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from hpc_es.cluster.measure import Cluster, Costs, Measured, allgather_seconds, broadcast_seconds, gather_seconds
+from hpc_es.cluster.measure import (
+    Cluster,
+    Costs,
+    MeasuredGeneration,
+    allgather_seconds,
+    broadcast_seconds,
+    gather_seconds,
+)
 from hpc_es.config.schema import Stop
 from hpc_es.mpi.scheduler import evaluators
 from hpc_es.training.chunking import Cut, cut_by_time
@@ -78,7 +85,9 @@ def mean_of(found: Sequence[SimulatedGeneration]) -> SimulatedGeneration:
     )
 
 
-def evaluated(seconds: Sequence[float], workers: int, cluster: Cluster, rank_0_evaluates: bool) -> SimulatedGeneration:
+def simulate_round(
+    seconds: Sequence[float], workers: int, cluster: Cluster, rank_0_evaluates: bool
+) -> SimulatedGeneration:
     """Return when so many ranks are done with chunks of these seconds, handed out in this order."""
     chunks, free_at, waited = list(seconds), [0.0] * workers, [0.0] * workers
     started = min(workers, len(chunks))
@@ -109,7 +118,7 @@ def evaluated(seconds: Sequence[float], workers: int, cluster: Cluster, rank_0_e
     return SimulatedGeneration(workers, end, work, tail, float(np.mean(waited)), 0.0, 0.0)
 
 
-def generation(
+def simulate_generation(
     costs: Costs,
     population: int,
     ranks: int,
@@ -131,7 +140,7 @@ def generation(
         costs.chunk_seconds(drawn[start:stop].tolist(), float(extras[start:stop].sum()))
         for start, stop in pairwise(edges)
     ]
-    found = evaluated(seconds, len(workers), cluster, workers[0] == 0)
+    found = simulate_round(seconds, len(workers), cluster, workers[0] == 0)
     rows = allgather_seconds(population * costs.row + ranks * HEADER_BYTES, ranks, cluster)
     once = broadcast_seconds(costs.theta, ranks, cluster) + gather_seconds(costs.sums, ranks, cluster)
     share = -(-costs.blocks // ranks) / costs.blocks if costs.blocks else 0.0
@@ -180,13 +189,13 @@ class Prediction:
 
 
 def predictions(
-    measured: Measured, stop: Stop, ranks: Sequence[int], cluster: Cluster, noise_bytes: int = 0
+    measured: MeasuredGeneration, stop: Stop, ranks: Sequence[int], cluster: Cluster, noise_bytes: int = 0
 ) -> list[Prediction]:
     """Return what is to be expected on each number of ranks; `noise_bytes` is a table that a node has once."""
     return [_predicted(measured, stop, number, cluster, noise_bytes) for number in ranks]
 
 
-def _predicted(measured: Measured, stop: Stop, ranks: int, cluster: Cluster, noise_bytes: int) -> Prediction:
+def _predicted(measured: MeasuredGeneration, stop: Stop, ranks: int, cluster: Cluster, noise_bytes: int) -> Prediction:
     found, size = _best(measured, ranks, cluster)
     nodes = -(-ranks // cluster.cores_a_node)
     generations = generations_to(stop, measured)
@@ -212,14 +221,14 @@ def _predicted(measured: Measured, stop: Stop, ranks: int, cluster: Cluster, noi
     )
 
 
-def _limit(measured: Measured, found: SimulatedGeneration, ranks: int) -> str:
+def _limit(measured: MeasuredGeneration, found: SimulatedGeneration, ranks: int) -> str:
     chunks = -(-_population(measured) // (measured.unit if measured.cutting == "fixed" else 1))
     if chunks < ranks:
         return f"idle ranks: a round is {chunks:,} chunks"
     return found.limit()
 
 
-def generations_to(stop: Stop, measured: Measured) -> float | None:
+def generations_to(stop: Stop, measured: MeasuredGeneration) -> float | None:
     """Return how many generations a run has; None where no limit says so."""
     limits = [
         stop.generations,
@@ -230,7 +239,7 @@ def generations_to(stop: Stop, measured: Measured) -> float | None:
     return min(known) if known else None
 
 
-def _best(measured: Measured, ranks: int, cluster: Cluster) -> tuple[SimulatedGeneration, int | str]:
+def _best(measured: MeasuredGeneration, ranks: int, cluster: Cluster) -> tuple[SimulatedGeneration, int | str]:
     """Return the generation with the chunks that `auto` makes; where they are fixed, with the best number."""
     if measured.cutting == "fixed":
         found = {size: _simulated(measured, ranks, cluster, size) for size in SIZES if size <= max(measured.jobs, 1)}
@@ -239,20 +248,20 @@ def _best(measured: Measured, ranks: int, cluster: Cluster) -> tuple[SimulatedGe
     return _simulated(measured, ranks, cluster), "auto"
 
 
-def automatic(measured: Measured, population: int, ranks: int) -> Cut:
+def automatic(measured: MeasuredGeneration, population: int, ranks: int) -> Cut:
     """Return how `mpi.chunk_size: auto` cuts a round of so many jobs."""
     costs, workers = measured.costs, len(evaluators(ranks, "auto"))
     seconds = costs.evaluation_seconds * population
     return cut_by_time(measured.cutting, population, seconds, workers, costs.theta)
 
 
-def _population(measured: Measured) -> int:
+def _population(measured: MeasuredGeneration) -> int:
     """Return the jobs of a round."""
     return max(1, round(measured.jobs / max(measured.rounds, 1.0)))
 
 
 def _simulated(
-    measured: Measured, ranks: int, cluster: Cluster, size: int | None = None, population: int | None = None
+    measured: MeasuredGeneration, ranks: int, cluster: Cluster, size: int | None = None, population: int | None = None
 ) -> SimulatedGeneration:
     """Return the mean of some generations, whose jobs are drawn; of more where each has few, as jobs differ."""
     jobs = _population(measured) if population is None else population
@@ -260,10 +269,12 @@ def _simulated(
     rng = np.random.default_rng(0)
     rounds = max(measured.rounds, 1.0)
     generations = max(SIMULATED, min(SIMULATED_JOBS // jobs, MOST_SIMULATED))
-    return mean_of([generation(measured.costs, jobs, ranks, cluster, cut, rng, rounds) for _ in range(generations)])
+    return mean_of(
+        [simulate_generation(measured.costs, jobs, ranks, cluster, cut, rng, rounds) for _ in range(generations)]
+    )
 
 
-def paying_population(measured: Measured, ranks: int, cluster: Cluster) -> int | None:
+def paying_population(measured: MeasuredGeneration, ranks: int, cluster: Cluster) -> int | None:
     """Return the smallest of the population, doubled again and again, at which so many ranks are used well."""
     population = _population(measured)
     while population <= LARGEST_POPULATION:

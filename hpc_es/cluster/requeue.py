@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hpc_es.api.repetitions import status_name
+from hpc_es.api.job import status_name
 from hpc_es.core import slurm
 from hpc_es.storage.files import write_json
 from hpc_es.storage.shard import Shard

@@ -58,7 +58,7 @@ def run_eval(arguments: argparse.Namespace) -> int:
         return _eval_all(arguments)
     if arguments.video:
         video.prepare(arguments.video)  # before a simulator is imported
-    from hpc_es.api.evaluate import Asked, evaluate, seeds
+    from hpc_es.api.evaluate import EvaluationRequest, evaluate, seeds
     from hpc_es.report.saved_policy import read_policy, require_stochastic
 
     with stdout_to_stderr():
@@ -67,7 +67,7 @@ def run_eval(arguments: argparse.Namespace) -> int:
             require_stochastic(source.config)
         if arguments.video:  # first, since rendering may be impossible here
             video.film(source, seeds(arguments.seed, [0])[0], arguments.video)
-        result = evaluate(source, Asked(arguments.episodes, arguments.seed, arguments.actions))
+        result = evaluate(source, EvaluationRequest(arguments.episodes, arguments.seed, arguments.actions))
     sys.stdout.write(json.dumps(result) + "\n" if arguments.json else evaluation_text(result))
     return 1 if result["failed"] == arguments.episodes else 0
 
@@ -87,7 +87,7 @@ def _eval_all(arguments: argparse.Namespace) -> int:
     from hpc_es.mpi.guard import guarded
 
     def body() -> int:
-        from hpc_es.api.evaluate import Asked, evaluate_all, prepare_all, table
+        from hpc_es.api.evaluate import EvaluationRequest, evaluate_all, prepare_all, table
         from hpc_es.mpi.connect import connect
         from hpc_es.storage.files import write_text
         from hpc_es.training.collective import CollectiveExit, on_rank_0
@@ -96,7 +96,7 @@ def _eval_all(arguments: argparse.Namespace) -> int:
             return with_overrides(source, arguments.overrides)
 
         world, trust = connect(), arguments.trust
-        asked = Asked(arguments.episodes, arguments.seed, arguments.actions)
+        asked = EvaluationRequest(arguments.episodes, arguments.seed, arguments.actions)
         try:
             with stdout_to_stderr():
                 _, prepared = on_rank_0(world, lambda: prepare_all(arguments.path, changed, trust), dict)

@@ -170,5 +170,5 @@ def refusal(library: str) -> str:
         "mpi.fault_tolerance is true, but needs Open MPI (5 or newer) started with its failure mitigation; found "
         f"{library}{'' if 'Open MPI' not in library else ' started without it'}. Remedies:\n"
         "  with Open MPI: mpiexec --with-ft ulfm -n RANKS python -m hpc_es.main ...\n"
-        "  otherwise:     mpi.fault_tolerance=false; a dead rank then ends the job, and the same command carries on"
+        "  otherwise:     mpi.fault_tolerance=false; a dead rank then ends the job, and the same command resumes it"
     )

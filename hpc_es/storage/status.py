@@ -84,7 +84,7 @@ def state_text(told: Mapping[str, Any]) -> str:
         case "running":
             return f"running{process}"
         case "killed":
-            return f"killed{process}: the same command carries on from the last checkpoint"
+            return f"killed{process}: the same command resumes from the last checkpoint"
         case state:
             return f"{state} ({told['reason']})" if told.get("reason") else str(state)
 

@@ -28,14 +28,14 @@ ARRAY, FAILURES = "array/", "failures"
 
 
 @dataclass(frozen=True)
-class Update:
+class AsynchronousUpdate:
     """What one chunk gave."""
 
     evaluated: Evaluated
     staleness: int  # updates that were made since its theta was taken
 
 
-class Asynchronous:
+class AsynchronousPhase:
     """One phase of asynchronous updates; rank 0 calls `updates`, every other rank `serve_worker`."""
 
     def __init__(self, world: World, work: Work, executor: MpiExecutor, parts: Parts) -> None:
@@ -44,7 +44,7 @@ class Asynchronous:
         self._reports = executor.reports
         self._workers = list(range(1, world.size))
 
-    def updates(self, current: Callable[[], State], go_on: Callable[[], bool]) -> Generator[Update]:
+    def updates(self, current: Callable[[], State], go_on: Callable[[], bool]) -> Generator[AsynchronousUpdate]:
         """Yield what comes; the caller makes the update, so that `current` is the new state, before the next.
 
         While `go_on` holds each worker gets a new chunk; then what is on its way still comes. Closed early, that is
@@ -55,9 +55,9 @@ class Asynchronous:
             while go_on():
                 state = current()
                 evaluated = self._evaluated(state, *self._executor.evaluate_here(Generation(self._parts, state)))
-                if len(self._reports):
+                if self._reports.pending:
                     self._reports.collect(self._world)
-                yield Update(evaluated, 0)
+                yield AsynchronousUpdate(evaluated, 0)
             return
         versions: dict[int, int] = {}
         try:
@@ -66,7 +66,9 @@ class Asynchronous:
                 number += 1
             while versions:
                 worker, received = self._arrived()
-                yield Update(self._evaluated(current(), *received), current().generation - versions.pop(worker))
+                yield AsynchronousUpdate(
+                    self._evaluated(current(), *received), current().generation - versions.pop(worker)
+                )
                 if go_on():
                     versions[worker] = self._hand_out(worker, number, current())
                     number += 1
@@ -91,7 +93,7 @@ class Asynchronous:
         worker, words = self._work.arrived.popleft()
         told = decode(from_words(words))
         if FAILURES in told:
-            self._reports.receive([told.pop(FAILURES)])
+            self._reports.write([told.pop(FAILURES)])
         rows = np.frombuffer(told.pop("rows").tobytes(), self._parts.row)
         header = np.frombuffer(told.pop("header").tobytes(), HEADER)
         return worker, (rows, {name.removeprefix(ARRAY): told[name] for name in told}, header)
@@ -112,7 +114,7 @@ class Asynchronous:
             generation = Generation(self._parts, replace(state, generation=number, shared=shared))
             rows, arrays, header = self._executor.evaluate_here(generation)
             message = {"rows": rows.view(np.uint8), "header": header.view(np.uint8)}
-            if len(self._reports):
-                message[FAILURES] = self._reports.taken()
+            if self._reports.pending:
+                message[FAILURES] = self._reports.take()
             message |= {ARRAY + name: array for name, array in arrays.items()}
             self._world.send(0, RESULT, to_words(encode(message)))

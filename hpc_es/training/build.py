@@ -1,4 +1,6 @@
-"""The packages that a config needs and that are not installed, told before the run starts.
+"""What no part of a run can say alone: kinds that do not go together, options that ask for what the others lack.
+
+The packages that a config needs and that are not installed, told before the run starts.
 
 From a config to the parts of a run: task, policy, problem, noise, algorithm."""
 
@@ -15,22 +17,129 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpc_es.config.loading import draft
-from hpc_es.config.registry import module
-from hpc_es.config.schema import Config
+from hpc_es.config.registry import kinds, module
+from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.config.validation import without
 from hpc_es.config.yaml_text import ConfigProblem
-from hpc_es.core.data import ProblemState, State, row_dtype
+from hpc_es.core.data import Box, ProblemState, State, row_dtype
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.extras import lacking
-from hpc_es.core.interfaces import AnyAlgorithm, Cutting, Problem, Task
+from hpc_es.core.interfaces import AnyAlgorithm, Cutting, Needs, Offers, Problem, Task
 from hpc_es.core.keys import Keys
 from hpc_es.core.paths import set_config_directory
 from hpc_es.core.policy import Policy
 from hpc_es.core.population import Noise
 from hpc_es.mpi.world import World
-from hpc_es.training import compatibility
-from hpc_es.training.chunking import USUAL
-from hpc_es.training.compatibility import needs, offers
+from hpc_es.report.export import is_exportable, is_installed
+from hpc_es.tasks.problem_defaults import ranks_returns
+
+
+def needs(config: Config) -> Needs:
+    """Return what the algorithm needs."""
+    found: Needs = module("algorithms", config.algorithm.kind).NEEDS
+    return found
+
+
+def require_gradient(config: Config, name: str) -> None:
+    """Raise ConfigError where the algorithm follows no gradient of a loss, for what has this name."""
+    if not needs(config).gradients:
+        others = [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.gradients]
+        text = f"is {config.algorithm.kind!r}, which has no loss: {name} is for {_either(others)}"
+        raise ConfigError([("algorithm.kind", text)])
+
+
+def offers(config: Config) -> Offers:
+    """Return what the task offers."""
+    found: Offers = module("tasks", config.task.kind).OFFERS
+    return found
+
+
+def search_mismatches(config: Config) -> Iterator[ConfigProblem]:
+    """Yield (key, text) where the algorithm cannot search the task."""
+    problems, task = offers(config).problems, config.task.kind
+    searched, algorithm = needs(config).searches, config.algorithm.kind
+    if searched not in problems:
+        others = [kind for kind in kinds("tasks") if searched in module("tasks", kind).OFFERS.problems]
+        fitting = [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.searches in problems]
+        yield (
+            "task.kind",
+            f"is {task!r}, but the algorithm {algorithm!r} searches {searched}: expected {_either(others)}, or "
+            f"algorithm.kind: {_either(fitting)}",
+        )
+
+
+def policy_mismatches(config: Config) -> Iterator[ConfigProblem]:
+    """Yield the same where there is a policy and nothing to act in, or the other way round."""
+    task, acts = config.task.kind, offers(config).policy
+    if acts and config.policy is None:
+        yield "policy", f"is null, but a policy acts in the task {task!r}: expected one such as {{kind: mlp}}"
+    if not acts and config.policy is not None:
+        yield "policy", f"nothing acts in the task {task!r}: expected null, or no such key"
+
+
+def target_mismatches(config: Config) -> Iterator[ConfigProblem]:
+    """Yield the same where the run is to stop at something that the task does not have."""
+    task, offered = config.task.kind, offers(config)
+    if not offered.policy and config.stop.target_return is not None:
+        yield "stop.target_return", f"is a return of evaluation episodes, which the task {task!r} has not"
+    if not offered.values and config.stop.target_value is not None:
+        text = f"is a value of an objective, which the task {task!r} has not: try stop.target_return"
+        yield "stop.target_value", text
+
+
+def info_mismatches(config: Config) -> Iterator[ConfigProblem]:
+    """Yield the same where infos are to be reported and the task has none."""
+    if config.report.info and not offers(config).info:
+        others = [kind for kind in kinds("tasks") if module("tasks", kind).OFFERS.info]
+        text = f"has keys, but the task {config.task.kind!r} gives no infos: expected none"
+        yield "report.info", f"{text}, or task.kind: {_either(others)}"
+
+
+KIND_CHECKS = (
+    search_mismatches,
+    policy_mismatches,
+    target_mismatches,
+    info_mismatches,
+)  # each before anything is built
+
+
+def _either(names: Sequence[str]) -> str:
+    return " or ".join(map(repr, names))
+
+
+def algorithm_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
+    """Yield (key, text) of each option of the algorithm that does not fit the problem."""
+    algorithm = module("algorithms", config.algorithm.kind)
+    if hasattr(algorithm, "misfits"):
+        yield from algorithm.misfits(config.algorithm, problem)
+    if needs(config).gradients and not ranks_returns(problem):
+        text = f"is {config.algorithm.kind!r}, which follows gradients of returns, but the task derives a fitness"
+        yield "algorithm.kind", f"{text} of its own: expected an algorithm that ranks jobs, such as 'es' or 'cma_es'"
+
+
+def action_mismatches(config: Config, task: Task, policy: Policy | None) -> Iterator[ConfigProblem]:
+    """Yield the same of options that this policy cannot follow in this task."""
+    yield from _action_noise(policy, task)
+    yield from _export(config, policy)
+
+
+def _action_noise(policy: Policy | None, task: Task) -> Iterator[ConfigProblem]:
+    if policy is None or task.spaces is None or not policy.action_noise_std:
+        return
+    if not isinstance(task.spaces.actions, Box):
+        text = f"is {policy.action_noise_std:g}, but the actions are {task.spaces.actions}"
+        yield "policy.action_noise_std", f"{text}, to which no noise can be added: leave it out"
+
+
+def _export(config: Config, policy: Policy | None) -> Iterator[ConfigProblem]:
+    interval = config.report.export_interval
+    if not interval or not is_installed():  # `lacking_packages` has told of that
+        return
+    key, is_on = "report.export_interval", f"is {interval}, but"
+    if policy is None:
+        yield key, f"{is_on} the task {config.task.kind} has no policy to export: expected 0"
+    elif not is_exportable(config.policy.kind):
+        yield key, f"{is_on} a policy of kind {config.policy.kind!r} cannot be exported: expected 0"
 
 
 def missing_for_policy(config: Config) -> Iterator[ConfigProblem]:
@@ -102,7 +211,7 @@ def valid_config(data: Mapping[str, Any], output: Path | None = None) -> Config:
     """
     config, problems = draft(data)
     if problems:
-        begin(config, output or Path(config.output or "."), problems)
+        preflight(config, output or Path(config.output or "."), problems)
         problems.raise_any()
     return config
 
@@ -115,7 +224,7 @@ class BuiltTask(NamedTuple):
     problem: Any  # of the kind that the algorithm searches
 
 
-def begin(
+def preflight(
     config: Config, directory: Path, problems: Problems, repetition: int = 0
 ) -> tuple[BuiltTask | None, State | None]:
     """Return what is searched, and the state of `policy.init_from` that a run in this directory begins with, if any.
@@ -132,9 +241,9 @@ def begin(
     with problems.collect():
         is_new = not any((directory / "checkpoints").glob("checkpoint_*.h5"))
         if is_new and getattr(config.policy, "init_from", None):
-            from hpc_es.training.init_from import source_of
+            from hpc_es.training.init_from import load_source
 
-            source = source_of(config.policy, searched.policy if searched else None)
+            source = load_source(config.policy, searched.policy if searched else None)
     return searched, source
 
 
@@ -161,7 +270,7 @@ def build_task(config: Config, repetition: int = 0, problems: Sequence[tuple[str
     """
     set_config_directory(config.directory)
     found = Problems(problems)
-    for check in (*compatibility.OF_KINDS, *DEPENDENCY_CHECKS):
+    for check in (*KIND_CHECKS, *DEPENDENCY_CHECKS):
         with found.collect():
             for problem in check(config):
                 found.append(problem)
@@ -207,11 +316,11 @@ def _fitting_problem(config: Config, task: Task, policy: Policy | None, repetiti
     problem: Any = None
     problems = Problems()
     with problems.collect():
-        problems.extend(compatibility.of_acting(config, task, policy))
-    if (policy is None) == (task.spaces is None) and not [*compatibility.of_search(config)]:
+        problems.extend(action_mismatches(config, task, policy))
+    if (policy is None) == (task.spaces is None) and not [*search_mismatches(config)]:
         with problems.collect():
             problem = task.problem(needs(config).searches, policy, Keys(config.seed, repetition), unit_of(config))
-            problems.extend(compatibility.of_problem(config, problem))
+            problems.extend(algorithm_mismatches(config, problem))
             noise = module("noise", config.noise.kind)
             if needs(config).noise and hasattr(noise, "check"):
                 noise.check(config.noise, problem.layout)
@@ -221,7 +330,7 @@ def _fitting_problem(config: Config, task: Task, policy: Policy | None, repetiti
 
 def unit_of(config: Config) -> int:
     """Return how many jobs an algorithm asks for as one, where the problem does not say."""
-    return USUAL if config.mpi.chunk_size == "auto" else config.mpi.chunk_size
+    return USUAL_CHUNK if config.mpi.chunk_size == "auto" else config.mpi.chunk_size
 
 
 def cutting_of(config: Config, problem: Any) -> Cutting:
@@ -236,7 +345,7 @@ def uses_tensorflow(config: Config) -> bool:
     return bool(backend == "tensorflow" or needs(config).tensorflow)
 
 
-def parts(config: Config, world: World, searched: BuiltTask, repetition: int = 0, shared: Any = None) -> Parts:
+def build_parts(config: Config, world: World, searched: BuiltTask, repetition: int = 0, shared: Any = None) -> Parts:
     """Make all parts; every rank of the world calls this, since a node's ranks fill the noise table together.
 
     `shared` is what `shared_noise` gives, where it is there already.

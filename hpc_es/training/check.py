@@ -24,10 +24,9 @@ from hpc_es.core.policy import Policy
 from hpc_es.core.population import unperturbed
 from hpc_es.tasks.episodes.environments import differences
 from hpc_es.tasks.episodes.task import Episodes
-from hpc_es.training.build import begin, cutting_of, unit_of
-from hpc_es.training.chunk_plan import idle_on
-from hpc_es.training.compatibility import needs, offers
-from hpc_es.training.init_from import mismatches, with_optimizer
+from hpc_es.training.build import cutting_of, needs, offers, preflight, unit_of
+from hpc_es.training.chunking import idle_warning
+from hpc_es.training.init_from import apply_optimizer, mismatches
 
 PROBE_STEPS = 200
 ROWS = 2  # in which a policy of one's own is tried
@@ -40,7 +39,7 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
     config's. A function of the user's is called once where `call` is true.
     """
     directory, problems = output or Path(config.output or "."), Problems()
-    searched, source = begin(config, directory, problems)
+    searched, source = preflight(config, directory, problems)
     if searched is None:
         raise ConfigError(problems)
     task, policy, problem = searched
@@ -55,7 +54,7 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
         with problems.collect():
             differing += mismatches(config.policy, source, problem.carried())
             if state is not None and config.policy.init_optimizer:
-                with_optimizer(state, source)
+                apply_optimizer(state, source)
     if policy is not None and is_foreign(config.policy.kind) and not offers(config).compiled:
         with problems.collect():
             _check_act(config, task, policy)
@@ -78,7 +77,7 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
     idle = None
     if ranks is not None:
         group = max(1, ranks // config.repetition_groups)
-        idle = idle_on(config, problem, group)
+        idle = idle_warning(config, problem, group)
         lines.append(f"  ranks {group}: there is {'not ' if idle else ''}work for all of them")
     notices = task.notices if isinstance(task, Episodes) else ()
     warned = (*differing, *warnings_of(config), *notices, *warnings(task), *([idle] if idle else []))

@@ -1,12 +1,11 @@
-"""Who evaluates a generation: this process alone (`SerialExecutor`), or all ranks of a job (`MpiExecutor`).
+"""Executors evaluate a generation: in this process (`SerialExecutor`) or on all ranks of a job (`MpiExecutor`).
 
-Both run the same steps (`Executor.run`) and differ in how rows and blocks come together. Ranks tell each other how they
-spent their time in a header before their rows.
+Both run the same steps (`Executor.run`) and differ in how rows and blocks are collected. Each rank sends its timings in
+a header in front of its rows.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,10 +25,10 @@ TIMES = ("environment", "policy", "update", "messages", "idle")
 HEADER = np.dtype(
     [
         *(("signals", "<i8"), ("policy_calls", "<f8"), *((name, "<f8") for name in TIMES), ("chunks", "<i8")),
-        ("arrays", "<i8"),  # chunks that gave more than rows
-        ("mixed", "<i8"),  # chunks whose jobs changed each other's numbers
-        ("evaluating", "<f8"),  # seconds from the begin of a round to the end of the rank's last chunk
-        ("failures", "<i8"),  # new kinds of failure that the rank has to report
+        ("arrays", "<i8"),  # number of chunks that returned arrays in addition to rows
+        ("mixed", "<i8"),  # number of chunks whose jobs affected each other's random numbers
+        ("evaluating", "<f8"),  # seconds from the start of a round to the end of the rank's last chunk
+        ("failures", "<i8"),  # number of new kinds of failure that the rank has to report
     ]
 )
 SUMMED = ("policy_calls", *TIMES, "chunks", "arrays", "mixed", "evaluating")  # over the rounds of a generation
@@ -37,40 +36,36 @@ SUMMED = ("policy_calls", *TIMES, "chunks", "arrays", "mixed", "evaluating")  # 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A generation as rank 0 sees it before the update."""
+    """An evaluated generation on rank 0, before the update."""
 
     headers: npt.NDArray[np.void]  # HEADER[ranks]
     results: Results[object]  # of training jobs
-    evaluation: Rows  # [evaluation jobs], empty if there was no evaluation
-    learned: Sequence[Sequence[Arrays]] = ()  # of training and probes, by units in their order: the parts of each
-    tail_seconds: float = 0.0  # that the rank which was done first waited for the last one, of all rounds
+    evaluation: Rows  # rows[evaluation jobs], empty without an evaluation
+    learned: Sequence[Sequence[Arrays]] = ()  # of each unit of training jobs and probes, in order: its parts
+    tail_seconds: float = 0.0  # that the first rank to finish waited for the last one, summed over rounds
 
 
-class Clock:
-    """Seconds of this rank in a generation by what they were spent on, waiting apart.
+class RankClock:
+    """Seconds that this rank spent in a generation, by activity, with waiting counted separately.
 
-    They travel with the rows; what comes after the rows, such as the update, is carried over to the next clock.
+    They are sent with the rows; later activities such as the update count for the next generation.
     """
 
-    def __init__(self, world: World | None, number: int = 0, before: Clock | None = None) -> None:
-        self._world, self.number = world, number
-        self._seconds = before.take() if before else dict.fromkeys((*TIMES, "policy_calls"), 0.0)
-
-    def following(self, number: int) -> Clock:
-        """Return the clock of another generation, which goes on from this one."""
-        return Clock(self._world, number, self)
+    def __init__(self, world: World | None) -> None:
+        self._world = world
+        self._seconds = dict.fromkeys((*TIMES, "policy_calls"), 0.0)
 
     def take(self) -> dict[str, float]:
-        """Return the seconds since the last call of this."""
+        """Return the seconds since the last call of this method."""
         seconds, self._seconds = self._seconds, dict.fromkeys((*TIMES, "policy_calls"), 0.0)
         return seconds
 
     def add_idle(self) -> None:
-        """Add the time that was waited since the last call of a method of this."""
+        """Add the time spent waiting since the last call of a method."""
         self._seconds["idle"] += self._waited()
 
     def add(self, name: str, since: float) -> None:
-        """Add the time since then; what was spent waiting in it is idle time."""
+        """Add the time since `since`; the part spent waiting counts as idle."""
         elapsed = time.perf_counter() - since
         waited = min(self._waited(), elapsed)
         self._seconds["idle"] += waited
@@ -94,24 +89,23 @@ class Clock:
 class Executor(ABC):
     """Evaluates generations; in a job every rank calls the same methods in the same order."""
 
-    evaluating_ranks: int  # ranks that share the chunks
+    evaluating_ranks: int  # number of ranks that share the chunks
 
-    def __init__(self, signals: Callable[[], int], reports: FailureReports | None, clock: Clock) -> None:
+    def __init__(self, signals: Callable[[], int], reports: FailureReports | None, clock: RankClock) -> None:
         self._signals, self.reports, self.clock = signals, reports, clock
-        self._began = self._ended = 0.0  # of the chunks of a round, on this rank
+        self._round_started = self._last_chunk_ended = 0.0  # on this rank
 
     def run(self, generation: Generation) -> Evaluated:
-        """Evaluate rounds until there are no more, then compute the blocks of the update."""
-        self.clock = self.clock.following(generation.number)
+        """Evaluate all rounds, then compute the blocks of the update."""
         outcomes: dict[int, Outcome] = {}
         headers, tail = self._no_headers(), 0.0
         while chunks := generation.next_chunks():
-            self._began = self._ended = time.perf_counter()
-            mine = self._evaluate(generation, chunks)
-            of_round = self._exchange(generation, chunks, mine)
-            tail += self._tail(of_round)
-            headers = summed(headers, of_round)
-            outcomes |= mine
+            self._round_started = self._last_chunk_ended = time.perf_counter()
+            own = self._evaluate(generation, chunks)
+            round_headers = self._exchange(generation, chunks, own)
+            tail += self._tail(round_headers)
+            headers = add_headers(headers, round_headers)
+            outcomes |= own
         evaluation = generation.rows("evaluate")
         if not generation.train:
             return Evaluated(headers, Results(generation.rows("train"), []), evaluation, tail_seconds=tail)
@@ -119,12 +113,12 @@ class Executor(ABC):
         return Evaluated(headers, generation.results(gathered), evaluation, gathered.learned, tail)
 
     def replay(self, generation: Generation, rows: Rows, probes: Rows) -> Results[object]:
-        """Return the results of a generation whose rows are known."""
+        """Return the results of a generation from stored rows of its training jobs and probes."""
         generation.replay(rows, probes)
         return generation.results(self.update(generation, {}, False), probes)
 
     def update(self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool) -> Gathered:
-        """Compute the blocks of the update, once all rows are there, and bring them and the outcomes to rank 0."""
+        """Compute the blocks of the update from all rows; collect them and the arrays of `outcomes` on rank 0."""
         since = time.perf_counter()
         generation.prepare()
         self.clock.add("update", since)
@@ -132,53 +126,53 @@ class Executor(ABC):
 
     @abstractmethod
     def _no_headers(self) -> npt.NDArray[np.void]:
-        """Return HEADER[ranks] of zeros."""
+        """Return zeros, HEADER[ranks]."""
 
     @abstractmethod
     def _evaluate(self, generation: Generation, chunks: Sequence[Chunk]) -> dict[int, Outcome]:
-        """Evaluate the chunks of a round; return the outcomes of this rank by the index of the chunk."""
+        """Evaluate the chunks of a round; return the outcomes of this rank by chunk index."""
 
     @abstractmethod
     def _exchange(
-        self, generation: Generation, chunks: Sequence[Chunk], mine: Mapping[int, Outcome]
+        self, generation: Generation, chunks: Sequence[Chunk], own: Mapping[int, Outcome]
     ) -> npt.NDArray[np.void]:
         """Add the rows of the round to the generation, on every rank; return HEADER[ranks]."""
 
     @abstractmethod
     def _gather(self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool) -> Gathered:
-        """Compute the blocks of the update; bring them, and what chunks gave besides rows, to rank 0 in order."""
+        """Compute the blocks of the update; collect them and the arrays of chunks on rank 0, in order."""
 
     def _tail(self, headers: npt.NDArray[np.void]) -> float:
-        """Return how long the rank that was done first waited for the last one."""
+        """Return how long the first rank to finish waited for the last one."""
         return 0.0
 
-    def _evaluate_one(self, generation: Generation, chunk: Chunk, poll: Poll) -> Outcome:
+    def _evaluate_chunk(self, generation: Generation, chunk: Chunk, poll: Poll) -> Outcome:
         since = time.perf_counter()
         outcome = generation.evaluate(chunk, poll)
         self.clock.add_outcome(outcome, since)
-        if self.reports is not None:
-            self.reports.note(generation.number, chunk, outcome.failures)
-        self._ended = time.perf_counter()
+        if outcome.failures and self.reports is not None:
+            self.reports.add(generation.number, chunk, outcome.failures)
+        self._last_chunk_ended = time.perf_counter()
         return outcome
 
     def _header(self, outcomes: Mapping[int, Outcome]) -> npt.NDArray[np.void]:
-        """Return HEADER[1] of this rank, which has these outcomes of a round."""
+        """Return HEADER[1] of this rank with its outcomes of a round."""
         header = np.zeros(1, HEADER)
         for name, value in self.clock.take().items():
             header[name] = value
-        every = outcomes.values()
-        # Not the clock's, which may have been told already before ranks were lost.
-        header["policy_calls"] = sum(outcome.seconds.get("policy_calls", 0.0) for outcome in every)
+        values = outcomes.values()
+        # Not the clock's count: it may have been sent before ranks were lost.
+        header["policy_calls"] = sum(outcome.seconds.get("policy_calls", 0.0) for outcome in values)
         header["signals"], header["chunks"] = self._signals(), len(outcomes)
-        header["arrays"] = sum(bool(outcome.arrays or any(map(any, outcome.learned))) for outcome in every)
-        header["mixed"] = sum(outcome.mixed for outcome in every)
-        header["evaluating"] = self._ended - self._began
-        header["failures"] = 0 if self.reports is None else len(self.reports)
+        header["arrays"] = sum(bool(outcome.arrays or any(map(any, outcome.learned))) for outcome in values)
+        header["mixed"] = sum(outcome.mixed for outcome in values)
+        header["evaluating"] = self._last_chunk_ended - self._round_started
+        header["failures"] = 0 if self.reports is None else len(self.reports.pending)
         return header
 
 
 class SerialExecutor(Executor):
-    """All chunks in this process, one after the other. In a job `work` looks for signals and for chunks that hang."""
+    """Evaluates all chunks in this process, one after the other. In a job, `work` checks signals and hanging chunks."""
 
     evaluating_ranks = 1
 
@@ -188,28 +182,30 @@ class SerialExecutor(Executor):
         signals: Callable[[], int] = lambda: 0,
         reports: FailureReports | None = None,
     ) -> None:
-        super().__init__(signals, reports, Clock(None))
+        super().__init__(signals, reports, RankClock(None))
         self._work = work
 
     def _no_headers(self) -> npt.NDArray[np.void]:
         return np.zeros(1, HEADER)
 
     def _evaluate(self, generation: Generation, chunks: Sequence[Chunk]) -> dict[int, Outcome]:
-        poll = _no_poll if self._work is None else self._work.poll
         outcomes = {}
         for chunk in chunks:
-            poll()
-            with contextlib.nullcontext() if self._work is None else self._work.evaluating():
-                outcomes[chunk.index] = self._evaluate_one(generation, chunk, poll)
+            if self._work is None:
+                outcomes[chunk.index] = self._evaluate_chunk(generation, chunk, lambda: None)
+                continue
+            self._work.poll()
+            with self._work.evaluating():
+                outcomes[chunk.index] = self._evaluate_chunk(generation, chunk, self._work.poll)
         return outcomes
 
     def _exchange(
-        self, generation: Generation, chunks: Sequence[Chunk], mine: Mapping[int, Outcome]
+        self, generation: Generation, chunks: Sequence[Chunk], own: Mapping[int, Outcome]
     ) -> npt.NDArray[np.void]:
-        header = self._header(mine)
-        generation.add({index: outcome.rows for index, outcome in mine.items()})
-        if self.reports is not None and len(self.reports):
-            self.reports.receive([self.reports.taken()])
+        header = self._header(own)
+        generation.add({index: outcome.rows for index, outcome in own.items()})
+        if self.reports is not None and self.reports.pending:
+            self.reports.write([self.reports.take()])
         return header
 
     def _gather(self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool) -> Gathered:
@@ -224,33 +220,36 @@ class SerialExecutor(Executor):
 
 
 class MpiExecutor(Executor):
-    """All ranks of a job: chunks are handed out on demand, rows travel to every rank, blocks to rank 0."""
+    """Evaluates on all ranks of a job: chunks are assigned on demand, rows go to every rank, blocks to rank 0.
+
+    With `replicated` every rank computes all blocks and receives the arrays of all chunks.
+    """
 
     def __init__(
         self, world: World, work: Work, signals: Callable[[], int], reports: FailureReports, replicated: bool = False
     ) -> None:
-        super().__init__(signals, reports, Clock(world))
+        super().__init__(signals, reports, RankClock(world))
         self._world, self._work, self.evaluating_ranks = world, work, len(work.evaluators)
-        self._replicated = replicated  # whether every rank computes all blocks of the update
-        self.sharing = len(work.evaluators)  # ranks that chunks are cut for, also when some are lost
-        self._kept = KeptOutcomes(world)
+        self._replicated = replicated
+        self.sharing = len(work.evaluators)  # number of ranks that chunks are cut for; it stays when ranks are lost
+        self._cache = OutcomeCache(world)
 
-    def go_on(self, work: Work) -> None:
-        """Ranks were lost: those that are left share the work anew, and keep what they have of this generation."""
+    def continue_with(self, work: Work) -> None:
+        """Continue without lost ranks: share the work anew, reusing the outcomes of this generation."""
         self._work, self.evaluating_ranks = work, len(work.evaluators)
-        self._kept.to_tell = True
+        self._cache.ranks_lost = True
 
     def run(self, generation: Generation) -> Evaluated:
-        """Evaluate a generation; again where ranks were lost in it, with what is left of it."""
-        self._kept.begin(generation.number, generation.train)
+        """Evaluate a generation; if it is repeated after the loss of ranks, reuse the outcomes of surviving ranks."""
+        self._cache.start(generation.number, generation.train)
         return super().run(generation)
 
     def evaluate_here(self, generation: Generation) -> tuple[Rows, Arrays, npt.NDArray[np.void]]:
-        """Evaluate a generation of one chunk on this rank alone; return its rows, its arrays and HEADER[1]."""
+        """Evaluate a generation of one chunk on this rank; return its rows, its arrays and HEADER[1]."""
         (chunk,) = generation.next_chunks()
-        self._began = time.perf_counter()
+        self._round_started = time.perf_counter()
         with self._work.evaluating():
-            outcome = self._evaluate_one(generation, chunk, self._work.poll)
+            outcome = self._evaluate_chunk(generation, chunk, self._work.poll)
         return outcome.rows, outcome.arrays, self._header({chunk.index: outcome})
 
     def _no_headers(self) -> npt.NDArray[np.void]:
@@ -259,22 +258,24 @@ class MpiExecutor(Executor):
     def _evaluate(self, generation: Generation, chunks: Sequence[Chunk]) -> dict[int, Outcome]:
         def evaluate(chunk: Chunk, poll: Poll) -> Outcome:
             with self._work.evaluating():
-                return self._kept.keep(chunk, self._evaluate_one(generation, chunk, poll))
+                outcome = self._evaluate_chunk(generation, chunk, poll)
+            self._cache.add(chunk, outcome)
+            return outcome
 
-        offered, left = self._kept.split(chunks)
-        new = self._work.evaluate(left, evaluate)
+        cached, remaining = self._cache.split(chunks)
+        new = self._work.evaluate(remaining, evaluate)
         self.clock.add_idle()
-        return offered | new
+        return cached | new
 
     def _exchange(
-        self, generation: Generation, chunks: Sequence[Chunk], mine: Mapping[int, Outcome]
+        self, generation: Generation, chunks: Sequence[Chunk], own: Mapping[int, Outcome]
     ) -> npt.NDArray[np.void]:
         since = time.perf_counter()
-        header = self._header(mine)
+        header = self._header(own)
         if self._world.size == 1:
-            headers, rows = header, {index: outcome.rows for index, outcome in mine.items()}
+            headers, rows = header, {index: outcome.rows for index, outcome in own.items()}
         else:
-            headers, rows = self._allgather_rows(generation, chunks, mine, header)
+            headers, rows = self._allgather_rows(generation, chunks, own, header)
         if headers["failures"].any():
             assert self.reports is not None
             self.reports.collect(self._world)
@@ -286,12 +287,15 @@ class MpiExecutor(Executor):
         self,
         generation: Generation,
         chunks: Sequence[Chunk],
-        mine: Mapping[int, Outcome],
+        own: Mapping[int, Outcome],
         header: npt.NDArray[np.void],
     ) -> tuple[npt.NDArray[np.void], dict[int, Rows]]:
-        """Return HEADER[ranks] and the rows of all chunks by index, from all ranks."""
-        indices = np.array(sorted(mine), np.int64)
-        message = b"".join([header.tobytes(), indices.tobytes(), *(mine[i].rows.tobytes() for i in indices)])
+        """Return HEADER[ranks] and the rows of all chunks by index.
+
+        A message is the header of a rank, the indices of its chunks as int64, and their rows in that order.
+        """
+        indices = np.array(sorted(own), np.int64)
+        message = b"".join([header.tobytes(), indices.tobytes(), *(own[i].rows.tobytes() for i in indices)])
         jobs = {chunk.index: chunk.jobs for chunk in chunks}
         headers, rows = self._no_headers(), dict[int, Rows]()
         for rank, received in enumerate(self._world.allgather(np.frombuffer(message, np.uint8))):
@@ -306,31 +310,28 @@ class MpiExecutor(Executor):
         return headers, rows
 
     def _gather(self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool) -> Gathered:
-        """Without arrays of chunks, and with one block, rank 0 has all there is.
-
-        Where the update is replicated every rank computes all blocks, and gets what the chunks gave.
-        """
+        """Nothing is sent if there is one block and no chunk returned arrays: rank 0 then has all of it."""
         since = time.perf_counter()
         rank, size, count = self._world.rank, self._world.size, generation.blocks
         blocks, packed = dict[str, Array](), dict[str, Array]()
         for block in range(count) if self._replicated else range(rank, count, size):
-            _pack(blocks, f"block/{block}", generation.partial_update(block))
+            blocks |= _prefixed(f"block/{block}", generation.partial_update(block))
         trained = [chunk.index for chunk in generation.chunks if chunk.purpose == "train"]
         for index in trained:
             if index in outcomes:
-                _pack(packed, f"chunk/{index}", outcomes[index].arrays)
-        for index, unit, parts_of_it in learned_units(generation, outcomes):
-            for number, arrays in enumerate(parts_of_it):
-                _pack(packed, f"unit/{unit}.{index}.{number}", arrays)
+                packed |= _prefixed(f"chunk/{index}", outcomes[index].arrays)
+        for index, unit, parts in learned_units(generation, outcomes):
+            for number, arrays in enumerate(parts):
+                packed |= _prefixed(f"unit/{unit}.{index}.{number}", arrays)
         self.clock.add("update", since)
         since = time.perf_counter()
-        mine = {**blocks, **packed}
-        messages: Sequence[Arrays] = [mine] if rank == 0 or self._replicated else []
+        own = {**blocks, **packed}
+        messages: Sequence[Arrays] = [own] if rank == 0 or self._replicated else []
         if self._replicated and size > 1 and has_arrays:
             messages = [blocks, *map(decode, self._world.allgather(encode(packed)))]
         elif not self._replicated and size > 1 and (has_arrays or count > 1):
-            received = self._world.gather(encode(mine if rank else {}))
-            messages = [] if received is None else [mine, *map(decode, received[1:])]
+            received = self._world.gather(encode(own if rank else {}))
+            messages = [] if received is None else [own, *map(decode, received[1:])]
         self.clock.add("messages", since)
         return _unpacked(messages, count, trained) if messages else Gathered()
 
@@ -339,43 +340,44 @@ class MpiExecutor(Executor):
         return float(evaluating.max() - evaluating.min())
 
 
-class KeptOutcomes:
-    """The outcomes that this rank has of a generation, and, where it is run again without lost ranks, who has which."""
+class OutcomeCache:
+    """With fault tolerance: this rank's outcomes of a generation and, if it is repeated, which rank has which."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._generation: tuple[int, bool] | None = None  # its number, and whether it trains
-        self._outcomes: dict[tuple[int, int], Outcome] = {}  # of this rank, by generation and index of the chunk
-        self._owners: dict[int, int] = {}  # ranks that have an outcome already
-        self.to_tell = False  # whether ranks were lost since the last call of `begin`; the same on every rank
+        self._outcomes: dict[tuple[int, int], Outcome] = {}  # of this rank, by generation and chunk index
+        self._owners: dict[int, int] = {}  # by chunk index: a rank that has the outcome
+        self.ranks_lost = False  # since the last call of `start`; the same on every rank
 
-    def begin(self, number: int, train: bool) -> None:
-        """Forget the outcomes of another generation; tell the others which there are of this one, if it is repeated."""
+    def start(self, number: int, train: bool) -> None:
+        """Drop the outcomes of other generations; after the loss of ranks, exchange who has which outcomes."""
         if self._generation != (number, train):
             self._generation, self._outcomes = (number, train), {}
         self._owners = {}
-        if self.to_tell:
-            indices = sorted(index for _, index in self._outcomes)
-            every = self._world.allgather(np.array(indices, np.int64).view(np.uint8))
-            for rank in reversed(range(len(every))):  # of two that have it the first
-                self._owners |= dict.fromkeys(np.frombuffer(every[rank].tobytes(), np.int64).tolist(), rank)
-            self.to_tell = False
+        if self.ranks_lost:
+            own = np.array(sorted(index for _, index in self._outcomes), np.int64)
+            gathered = self._world.allgather(own.view(np.uint8))
+            for rank in reversed(range(len(gathered))):  # of two ranks with the same outcome, the first owns it
+                self._owners |= dict.fromkeys(np.frombuffer(gathered[rank].tobytes(), np.int64).tolist(), rank)
+            self.ranks_lost = False
 
-    def keep(self, chunk: Chunk, outcome: Outcome) -> Outcome:
-        """Return the outcome, which is kept where it may be asked for again."""
+    def add(self, chunk: Chunk, outcome: Outcome) -> None:
+        """Cache an outcome if ranks may be lost."""
         if self._world.fault_handler.is_fault_tolerant:
             self._outcomes[chunk.generation, chunk.index] = outcome
-        return outcome
 
     def split(self, chunks: Sequence[Chunk]) -> tuple[dict[int, Outcome], list[Chunk]]:
-        """Return the outcomes that this rank has already, and the chunks that no rank has."""
-        mine = [chunk for chunk in chunks if self._owners.get(chunk.index) == self._world.rank]
-        left = [chunk for chunk in chunks if chunk.index not in self._owners]
-        return {chunk.index: self._outcomes[chunk.generation, chunk.index] for chunk in mine}, left
+        """Return the cached outcomes that this rank owns, and the chunks that no rank owns."""
+        if not self._owners:
+            return {}, list(chunks)
+        own = [chunk for chunk in chunks if self._owners.get(chunk.index) == self._world.rank]
+        remaining = [chunk for chunk in chunks if chunk.index not in self._owners]
+        return {chunk.index: self._outcomes[chunk.generation, chunk.index] for chunk in own}, remaining
 
 
-def summed(headers: npt.NDArray[np.void], more: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    """Return the headers of several rounds as one; signals are counts since the start."""
+def add_headers(headers: npt.NDArray[np.void], more: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """Return the headers of two rounds as one, HEADER[ranks]; signals are counts since the start of the process."""
     total: npt.NDArray[np.void] = more.copy()
     for name in SUMMED:
         total[name] = headers[name] + more[name]
@@ -385,7 +387,7 @@ def summed(headers: npt.NDArray[np.void], more: npt.NDArray[np.void]) -> npt.NDA
 def learned_units(
     generation: Generation, outcomes: Mapping[int, Outcome]
 ) -> Iterator[tuple[int, int, Sequence[Arrays]]]:
-    """Yield (index of the chunk, number of the unit, parts of it) of what the problem learned, in job order."""
+    """Yield (chunk index, unit number, parts) of what the problem learned, in job order."""
     first = first_units([chunk for chunk in generation.chunks if chunk.purpose != "evaluate"], generation.parts.unit)
     for index, unit in first.items():
         if index in outcomes:
@@ -394,7 +396,7 @@ def learned_units(
 
 
 def first_units(chunks: Sequence[Chunk], unit: int) -> dict[int, int]:
-    """Return, by the index of the chunk, the number of the unit that its first job belongs to."""
+    """Return, by chunk index, the number of the unit of `unit` jobs to which the first job of the chunk belongs."""
     numbers, following = {}, 0
     for chunk in chunks:
         numbers[chunk.index] = following - (chunk.offset > 0)
@@ -402,27 +404,22 @@ def first_units(chunks: Sequence[Chunk], unit: int) -> dict[int, int]:
     return numbers
 
 
-def _pack(packed: dict[str, Array], where: str, arrays: Arrays) -> None:
-    for name, array in arrays.items():
-        packed[f"{where}/{name}"] = array
+def _prefixed(prefix: str, arrays: Arrays) -> dict[str, Array]:
+    return {f"{prefix}/{name}": array for name, array in arrays.items()}
 
 
 def _unpacked(messages: Sequence[Arrays], blocks: int, chunks: Sequence[int]) -> Gathered:
-    """Return what `_pack` has packed on all ranks."""
+    """Return what the ranks packed under block/NUMBER, chunk/INDEX and unit/NUMBER.INDEX.PART, in order."""
     groups: dict[str, dict[str, dict[str, Array]]] = {"block": {}, "chunk": {}, "unit": {}}
     for message in messages:
-        for where, array in message.items():
-            group, place, name = where.split("/", 2)
-            groups[group].setdefault(place, {})[name] = array
+        for key, array in message.items():
+            group, item, name = key.split("/", 2)
+            groups[group].setdefault(item, {})[name] = array
     learned: dict[int, list[Arrays]] = {}
-    for unit, index, number in sorted(tuple(map(int, place.split("."))) for place in groups["unit"]):
+    for unit, index, number in sorted(tuple(map(int, item.split("."))) for item in groups["unit"]):
         learned.setdefault(unit, []).append(groups["unit"][f"{unit}.{index}.{number}"])
     return Gathered(
         [groups["block"].get(str(block), {}) for block in range(blocks)],
         [groups["chunk"].get(str(index), {}) for index in chunks],
         list(learned.values()),
     )
-
-
-def _no_poll() -> None:
-    pass

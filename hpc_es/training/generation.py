@@ -1,7 +1,12 @@
-"""One generation of one state: its rounds of chunks, their rows, and its update. It sends nothing: executors do."""
+"""One generation: its rounds of chunks, their rows, and the update of the state.
+
+A `Generation` sends no messages. Executors (training/executors.py) evaluate its chunks and collect what belongs
+together.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +15,7 @@ import numpy as np
 
 from hpc_es.core.data import (
     NO_FITNESS,
+    Array,
     Arrays,
     Chunk,
     Float64,
@@ -22,8 +28,11 @@ from hpc_es.core.data import (
     State,
     cut,
     numbered,
+    without_info,
 )
-from hpc_es.core.errors import RunError
+from hpc_es.core.errors import CheckpointError, RunError
+from hpc_es.core.interfaces import AnyAlgorithm, Problem
+from hpc_es.mpi.serialize import decode, encode
 from hpc_es.tasks.problem_defaults import ranks_returns
 from hpc_es.training.build import Parts
 from hpc_es.training.chunking import CutPlan, recut
@@ -33,11 +42,11 @@ NOTHING_CARRIED = ProblemState()
 
 @dataclass(frozen=True)
 class Gathered:
-    """What comes to rank 0 besides rows."""
+    """What rank 0 receives in addition to rows."""
 
     blocks: Sequence[Arrays] = ()  # of the update, in block order
     chunk_arrays: Sequence[Arrays] = ()  # of each training chunk, in chunk order
-    learned: Sequence[Sequence[Arrays]] = ()  # of training and probes, by units in their order: the parts of each
+    learned: Sequence[Sequence[Arrays]] = ()  # of each unit of training jobs and probes, in order: its parts
 
 
 class Generation:
@@ -48,11 +57,17 @@ class Generation:
             generation.add(rows)                           the rows of all chunks of the round, on every rank
         generation.prepare()                               on every rank
         generation.partial_update(block)                   each block on one rank
-        generation.results(gathered)                       for the update, on rank 0
+        results = generation.results(gathered)             on rank 0
+        update_state(algorithm, problem, state, results, units)
 
-    Chunks carry the number of their generation, and nothing is kept outside of this object, so that several
-    generations can be evaluated at a time. `evaluation_jobs` jobs of the centre come with the first round; without
-    `train` there is nothing else. `ranks` are those that chunks are cut for; no bit depends on them.
+    Chunks carry the number of their generation and all data are stored in this object, so several generations can be
+    evaluated at the same time.
+
+    Args:
+        evaluation_jobs: jobs that evaluate the centre, in the first round.
+        train: False for an evaluation without training.
+        plan: sizes and order of chunks.
+        ranks: number of ranks that chunks are cut for; no result depends on it.
     """
 
     def __init__(
@@ -65,82 +80,82 @@ class Generation:
         ranks: int = 1,
     ) -> None:
         self.parts, self.number, self.train = parts, state.generation, train
-        self.state = state  # with what the probes of earlier rounds have shown
-        self._before, self._evaluation_jobs = state, evaluation_jobs
+        self.state = state  # including the results of probes of earlier rounds
+        self._initial_state, self._evaluation_jobs = state, evaluation_jobs
         self._plan, self._ranks = plan or CutPlan(), ranks
         self.round = 0
         self.chunks: list[Chunk] = []  # of all rounds so far
-        self._rows: dict[int, Rows] = {}  # by the index of the chunk
+        self._rows: dict[int, Rows] = {}  # by chunk index
         self._training_rows = np.zeros(0, parts.row)
-        self._fitness = self._probe_fitness = NO_FITNESS  # of the training jobs and of the probes so far
+        self._fitness = self._probe_fitness = NO_FITNESS  # float64[training jobs], float64[probes] so far
         self._prepared: Any = None
 
     # Evaluation.
 
     def next_chunks(self) -> list[Chunk]:
-        """Return the chunks of the next round, once `add` was called for the last one; none where all is evaluated."""
+        """Return the chunks of the next round, or an empty list after the last round. Call `add` in between."""
         if self.round and not self.train:
             return []
         asked: Sequence[Chunk] = ()
         if self.train:
             asked = self.parts.algorithm.ask(self.state, self.round, self._training_rows, self._fitness)
-        new = recut(asked, self._plan.cut, self._ranks)
+        chunks = recut(asked, self._plan.cut, self._ranks)
         if self.round == 0:
-            measuring = cut(self._evaluation_jobs, self._plan.evaluated, purpose="evaluate")
-            new = [*measuring, *new] if self._plan.evaluation_first else [*new, *measuring]
-        new = numbered(new, len(self.chunks), self.number)
-        self.chunks += new
+            evaluation = cut(self._evaluation_jobs, self._plan.evaluated, purpose="evaluate")
+            chunks = [*evaluation, *chunks] if self._plan.evaluation_first else [*chunks, *evaluation]
+        chunks = numbered(chunks, len(self.chunks), self.number)
+        self.chunks += chunks
         self.round += 1
-        return new
+        return chunks
 
     def evaluate(self, chunk: Chunk, poll: Poll) -> Outcome:
-        """Evaluate a chunk of the round."""
+        """Evaluate a chunk of the current round."""
         return self.parts.algorithm.evaluate(self.state, chunk, poll)
 
     def add(self, rows: Mapping[int, Rows]) -> None:
-        """Take the rows of the round, by the index of their chunk."""
+        """Add the rows of the current round, by chunk index."""
         self._rows.update(rows)
         if not self.train:
             return
-        self._take_training(self.rows("train"))
+        self._set_training_rows(self.rows("train"))
         if any(chunk.purpose == "probe" and chunk.index in rows for chunk in self.chunks):
-            self._take_probes(self.rows("probe"))
+            self._set_probes(self.rows("probe"))
 
     def rows(self, purpose: Purpose) -> Rows:
-        """Return the rows of the chunks of one purpose, in job order."""
+        """Return the rows of all chunks with one purpose, in job order."""
         rows = [self._rows[chunk.index] for chunk in self.chunks if chunk.purpose == purpose]
         return np.concatenate(rows) if rows else np.zeros(0, self.parts.row)
 
-    def _take_training(self, rows: Rows) -> None:
-        self._training_rows, self._fitness = rows, fitness_of(self.parts, self._before, rows)
+    def _set_training_rows(self, rows: Rows) -> None:
+        self._training_rows, self._fitness = rows, fitness_of(self.parts, self._initial_state, rows)
 
-    def _take_probes(self, rows: Rows) -> None:
-        self._probe_fitness = fitness_of(self.parts, self._before, rows)
-        self.state = self.parts.algorithm.with_probes(self._before, rows, self._probe_fitness)
+    def _set_probes(self, rows: Rows) -> None:
+        self._probe_fitness = fitness_of(self.parts, self._initial_state, rows)
+        self.state = self.parts.algorithm.with_probes(self._initial_state, rows, self._probe_fitness)
 
     # Update.
 
     def replay(self, rows: Rows, probes: Rows) -> None:
-        """Take the rows of all training jobs and probes from elsewhere, in place of an evaluation."""
-        self._take_training(rows)
+        """Use stored rows of the training jobs and probes instead of an evaluation."""
+        self._set_training_rows(rows)
         if len(probes):
-            self._take_probes(probes)
+            self._set_probes(probes)
 
     def prepare(self) -> None:
-        """Compute what the blocks need of the rows."""
+        """Compute what all blocks of the update need, such as utilities."""
         self._prepared = self.parts.algorithm.prepare(self.state, self._training_rows, self._fitness)
 
     @property
     def blocks(self) -> int:
-        """The number of blocks of the update."""
+        """Number of blocks of the update."""
         return self.parts.algorithm.blocks(self.state)
 
     def partial_update(self, block: int) -> Arrays:
-        """Compute a block of the update."""
+        """Compute one block of the update."""
         return self.parts.algorithm.partial_update(self.state, self._prepared, block)
 
     def results(self, gathered: Gathered, probes: Rows | None = None) -> Results[object]:
-        """Return what the update needs; `probes` are those of `replay`."""
+        """Return the input of `Algorithm.tell`; `probes` are those passed to `replay`."""
         probes = self.rows("probe") if probes is None else probes
         return Results(
             *(self._training_rows, gathered.chunk_arrays, gathered.blocks, self._prepared, probes),
@@ -150,18 +165,98 @@ class Generation:
 
 
 def fitness_of(parts: Parts, state: State, rows: Rows) -> Float64:
-    """Return the fitness that the problem derives from the rows of all jobs of a kind, float64[jobs].
+    """Return the fitness that the problem derives from rows, float64[jobs], NaN for failed jobs.
 
-    NaN of those that failed, whatever the problem says. RunError where it has another shape.
+    Raises RunError if the problem returns an array of another shape.
     """
     if not len(rows):
         return NO_FITNESS
     problem = parts.problem
     if ranks_returns(problem):
-        return problem.fitness(rows, NOTHING_CARRIED)  # which it does not look at: functions may cost microseconds
+        return problem.fitness(rows, NOTHING_CARRIED)  # the fast path: evaluations may take microseconds
     values = np.array(problem.fitness(rows, parts.carried(state)), np.float64)
     if values.shape != rows.shape:
-        expected = f"expected one number of each job, float64[{len(rows)}]"
-        raise RunError(f"the fitness of the task: {expected}, found shape {list(values.shape)}")
+        expected = f"expected one number per job, float64[{len(rows)}]"
+        raise RunError(f"the fitness of the task: {expected}, got shape {list(values.shape)}")
     values[np.isnan(rows["return_"])] = np.nan
     return values
+
+
+def update_state(
+    algorithm: AnyAlgorithm, problem: Problem, before: State, results: Results[object], units: Sequence[Arrays]
+) -> tuple[State, State, Mapping[str, float]]:
+    """Return the algorithm's next state, the same state merged with the problem's arrays, and the update's metrics.
+
+    `units` are what the problem learned, one mapping of arrays per unit, in order. Raises RunError if theta is not
+    finite.
+    """
+    after, metrics = algorithm.tell(before, results)
+    if not np.isfinite(after.theta).all():
+        raise RunError(
+            f"theta is not finite after generation {before.generation}: lower algorithm.optimizer.learning_rate and "
+            "train into another --output; the existing checkpoints stay unchanged"
+        )
+    carried = problem.merge(problem.carried().extract_from(before), units)
+    return after, carried.merge_into(after), metrics
+
+
+@dataclass(frozen=True)
+class UpdateInputs:
+    """All that an update of a vector search depends on in addition to the state; directions follow from their keys.
+
+    Between two whole checkpoints these few kB per generation replace a state of any size: after a restart all ranks
+    compute the updates again.
+    """
+
+    rows: Rows  # rows[training jobs]
+    probes: Rows  # rows[probe jobs]
+    units: Sequence[Arrays]  # what the problem learned, in order
+
+    @classmethod
+    def from_results(cls, results: Results[object], units: Sequence[Arrays]) -> UpdateInputs:
+        """Return the inputs without the columns of `report.info`, which a restart may change."""
+        return cls(without_info(results.rows), without_info(results.probes), units)
+
+    def pack(self) -> bytes:
+        """Return the arrays as bytes, with names and dtypes of the columns."""
+        assert self.rows.dtype == self.probes.dtype or not len(self.probes)
+        columns = np.frombuffer(json.dumps(self.rows.dtype.descr).encode(), np.uint8)
+        arrays = {"columns": columns}
+        for name, rows in (("rows", self.rows), ("probes", self.probes)):
+            arrays[name] = np.frombuffer(np.ascontiguousarray(rows).tobytes(), np.uint8)
+        arrays["units"] = np.array(len(self.units))
+        arrays |= {f"{i}/{name}": array for i, unit in enumerate(self.units) for name, array in unit.items()}
+        return encode(arrays).tobytes()
+
+    @classmethod
+    def unpack(cls, packed: bytes, row: np.dtype[np.void]) -> UpdateInputs:
+        """Return the inputs from `pack`, with the columns of `row`, matched by name, except those of `report.info`.
+
+        Checkpoints of version 0.2 store no columns; theirs are those of this run. Raises CheckpointError if a column is
+        missing.
+        """
+        row = without_info(np.zeros(0, row)).dtype
+        arrays = decode(np.frombuffer(packed, np.uint8))
+        stored = row
+        if "columns" in arrays:
+            columns = json.loads(arrays.pop("columns").tobytes())  # [name, dtype] or [name, dtype, shape]
+            stored = np.dtype([(name, dtype, *map(tuple, shape)) for name, dtype, *shape in columns])
+        units: list[dict[str, Array]] = [{} for _ in range(int(arrays.pop("units")))]
+        rows, probes = (_with_columns(arrays.pop(name).view(stored), row) for name in ("rows", "probes"))
+        for key, array in arrays.items():
+            number, name = key.split("/", 1)
+            units[int(number)][name] = array
+        return cls(rows, probes, units)
+
+
+def _with_columns(rows: Rows, row: np.dtype[np.void]) -> Rows:
+    """Return rows with the columns of `row`, matched by name; CheckpointError if one is missing."""
+    if rows.dtype == row:
+        return rows
+    mapped = np.zeros(len(rows), row)
+    for name in row.names or ():
+        if name not in (rows.dtype.names or ()) or rows.dtype[name].shape != row[name].shape:
+            text = f"the rows of the checkpoint have no column {name!r} {row[name]}, which this run needs"
+            raise CheckpointError(f"{text}; they have {rows.dtype.descr}: resume with the code that wrote it")
+        mapped[name] = rows[name]
+    return mapped

@@ -28,7 +28,7 @@ STATISTICS = "observation_"  # what the names of the arrays begin with
 COUNT = 1e5  # observations that a Keras model's mean and deviation count as, as in OpenAI's `init_from`
 
 
-def source_of(options: Options, policy: Policy | None) -> State:
+def load_source(options: Options, policy: Policy | None) -> State:
     """Return what the options of a policy name, as a state; ConfigError where it cannot be read or does not fit.
 
     It has the arrays that a new run is to take over, and no others of observations and optimizer. None: the policy
@@ -141,7 +141,7 @@ def _arrays_of(key: str, path: str, *names: str) -> list[Array]:
         raise ConfigError([(key, text)]) from error
 
 
-def started_from(state: State, source: State, carried: ProblemState) -> State:
+def apply_source(state: State, source: State, carried: ProblemState) -> State:
     """Return `state` with the theta of `source`, and what else both have: a value head, observation statistics.
 
     A number that counts, such as episodes, begins anew. What the problem carries comes along as a whole, or not.
@@ -201,7 +201,7 @@ def mismatches(options: Options, source: State, carried: ProblemState) -> Iterat
         raise ConfigError([("policy.init_observations", f"expected statistics of {expected} numbers, found {found}")])
 
 
-def with_optimizer(state: State, source: State) -> State:
+def apply_optimizer(state: State, source: State) -> State:
     """Return `state` with the optimizer's slots of `source`; ConfigError where these are those of another one."""
     slots = [name for name in state.master if name in SLOTS]
     wrong = [name for name in slots if _form(source.master.get(name)) != _form(state.master[name])]

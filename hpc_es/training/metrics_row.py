@@ -10,14 +10,14 @@ from hpc_es.core.data import INFO, Array, Rows, State, of_episodes
 from hpc_es.core.interfaces import Problem
 from hpc_es.training.executors import TIMES, Evaluated
 
-Row = dict[str, float | int | None]
+MetricsRow = dict[str, float | int | None]
 Counters = dict[str, float | int]
 
 # What a run has used; `failed_generations` are those without a successful evaluation since the last one with one.
 NOTHING_USED: Counters = {"episodes": 0, "timesteps": 0, "seconds": 0.0, "failed_episodes": 0, "failed_generations": 0}
 
 
-def row(
+def metrics_row(
     generation: int,
     evaluated: Evaluated,
     episodes_per_job: int,
@@ -27,7 +27,7 @@ def row(
     before: Mapping[str, float | int],
     info: Iterable[str] = (),
     is_objective: bool = False,
-) -> Row:
+) -> MetricsRow:
     """Return all metrics of a generation.
 
     `ranks` are all and those that evaluate, `before` the totals so far (episodes, timesteps, seconds), `info` the keys
@@ -74,14 +74,14 @@ def problem_metrics(problem: Problem, before: State, after: State) -> dict[str, 
     return measured
 
 
-def used_after(before: Mapping[str, float | int], row: Row, rows: Rows) -> Counters:
+def counters_after(before: Mapping[str, float | int], metrics: MetricsRow, rows: Rows) -> Counters:
     """Return what the run has used after a generation, from its metrics and its training rows."""
     failed = len(rows) > 0 and not np.isfinite(rows["return_"]).any()
     return {
-        "episodes": int(row["episodes_total"] or 0),
-        "timesteps": int(row["timesteps_total"] or 0),
-        "seconds": float(row["seconds_total"] or 0),
-        "failed_episodes": int(before["failed_episodes"]) + int(row["failed_episodes"] or 0),
+        "episodes": int(metrics["episodes_total"] or 0),
+        "timesteps": int(metrics["timesteps_total"] or 0),
+        "seconds": float(metrics["seconds_total"] or 0),
+        "failed_episodes": int(before["failed_episodes"]) + int(metrics["failed_episodes"] or 0),
         "failed_generations": int(before["failed_generations"]) + 1 if failed else 0,
     }
 
@@ -90,7 +90,7 @@ def _failed(*rows: Rows) -> int:
     return sum(int(np.isnan(each["return_"]).sum()) for each in rows)
 
 
-def _statistics(prefix: str, rows: Rows) -> Row:
+def _statistics(prefix: str, rows: Rows) -> MetricsRow:
     returns: Array = rows["return_"][~np.isnan(rows["return_"])]
     lengths = rows["length"][~np.isnan(rows["return_"])]
     if not len(returns):
@@ -105,9 +105,9 @@ def _statistics(prefix: str, rows: Rows) -> Row:
     }
 
 
-def _infos(prefix: str, keys: Iterable[str], rows: Rows) -> Row:
+def _infos(prefix: str, keys: Iterable[str], rows: Rows) -> MetricsRow:
     """Return the means over the jobs that have a number; None where none has."""
-    means: Row = {}
+    means: MetricsRow = {}
     for column, key in enumerate(keys):
         numbers = rows[INFO][:, column]
         numbers = numbers[~np.isnan(numbers)]
@@ -115,9 +115,9 @@ def _infos(prefix: str, keys: Iterable[str], rows: Rows) -> Row:
     return means
 
 
-def _times(headers: Array, timesteps: int) -> Row:
+def _times(headers: Array, timesteps: int) -> MetricsRow:
     """How rank time was spent, mean and worst rank, and the time of one policy call (a whole stack of observations)."""
-    times: Row = {}
+    times: MetricsRow = {}
     for name in TIMES:
         times[f"time_{name}_mean"] = float(headers[name].mean())
         times[f"time_{name}_worst"] = float(headers[name].max())

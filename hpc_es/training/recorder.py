@@ -1,161 +1,179 @@
-"""Rank 0: checkpoints between whole ones are kept as what generations learned from, and the state is computed again.
+"""What rank 0 records of a run: counters, the best evaluation, and whether a limit of `stop:` is reached.
 
-What rank 0 keeps of a run: what it has used, its best evaluation, and whether a limit of `stop:` is reached."""
+`UpdateJournal` and `UpdateReplay` serve checkpoints between whole ones: they store the inputs of each update instead of
+the state, and a resumed run computes the updates again.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpc_es.config.schema import Config, Stop
+from hpc_es.config.registry import module
+from hpc_es.config.schema import Config
 from hpc_es.core.data import Arrays, ProblemState, Results, Rows, State
 from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import Problem
 from hpc_es.storage.checkpoint import Since, Snapshot, image_sha256
-from hpc_es.storage.results import digest
+from hpc_es.storage.results import BUDGET, digest
+from hpc_es.storage.status import is_surpassed
+from hpc_es.training.build import needs
 from hpc_es.training.failure_reports import FailureReport
-from hpc_es.training.metrics_row import NOTHING_USED, Counters, Row
-from hpc_es.training.replay import LearnedFrom
+from hpc_es.training.generation import UpdateInputs
+from hpc_es.training.metrics_row import NOTHING_USED, Counters, MetricsRow
 
 if TYPE_CHECKING:
     from hpc_es.storage.checkpoint import Best
 
 
 class UpdateReplay:
-    """The generations that are to be computed again before the first new one."""
+    """The updates since the last whole checkpoint, to be computed again before the first new generation."""
 
     def __init__(self, since: Since, state: State, best_generation: int | None) -> None:
-        self._since, self._begin, self._best_generation = since, state.generation, best_generation
-        self.best: Arrays | None = None  # the shared arrays that the best evaluation measured, once they are there
+        self._since, self._first, self._best_generation = since, state.generation, best_generation
+        self.best: Arrays | None = None  # the shared arrays of the best evaluation, once they were computed
 
     @property
-    def told(self) -> str:
-        """What is to be done, for the log."""
+    def message(self) -> str:
+        """The line for the log."""
         count = len(self._since.learned_from)
-        return f"computing {count} generation{'s'[: count > 1]} again that came after {self._since.base}"
+        return f"recomputing {count} update{'s'[: count > 1]} since {self._since.base}"
 
     def next(self, state: State) -> bytes:
-        """Return what the generation after this state learned from; take note of the state."""
+        """Return the packed inputs of the update after this state."""
         if state.generation == self._best_generation:
             self.best = {name: array.copy() for name, array in state.shared.items()}
-        return self._since.learned_from[state.generation - self._begin]
+        return self._since.learned_from[state.generation - self._first]
 
     def is_due(self, state: State) -> bool:
-        """Return whether there are generations after this state."""
-        return state.generation < self._begin + len(self._since.learned_from)
+        """Return whether there are updates after this state."""
+        return state.generation < self._first + len(self._since.learned_from)
 
     def require_same(self, state: State) -> None:
-        """RunError if the state that came out is another than the one that was there."""
+        """Raise RunError if the recomputed state differs from the one that was saved."""
         if digest({**state.shared, **state.master}) != self._since.state_sha256:
-            text = f"the state of generation {state.generation}, computed again since {self._since.base}, is another"
-            remedy = f"go on where it was computed, or remove the checkpoints that are newer than {self._since.base}"
-            raise RunError(f"{text}: have versions or the processor changed? {remedy}")
+            base = self._since.base
+            raise RunError(
+                f"generation {state.generation}, recomputed since {base}, differs from the saved state: has a library "
+                f"or the processor changed? Resume where the run was started, or remove checkpoints newer than {base}"
+            )
 
 
 class UpdateJournal:
-    """What the generations since the last whole checkpoint learned from, for the next one."""
+    """The inputs of the updates since the last whole checkpoint."""
 
     def __init__(self, interval: int) -> None:
-        self._interval = interval
-        self._base: tuple[str, str, int] | None = None  # name, digest and generation of the whole one
-        self._learned_from: list[bytes] = []
+        self._interval = interval  # most updates between whole checkpoints; 0: all checkpoints are whole
+        self._base: tuple[str, str, int] | None = None  # name, SHA-256 and generation of the last whole checkpoint
+        self._inputs: list[bytes] = []
 
     def begin(self, path: Path, snapshot: Snapshot) -> None:
-        """A run goes on from this checkpoint, or has just written it."""
+        """Continue from this checkpoint, which was loaded or written just now."""
         since, generation = snapshot.since, snapshot.state.generation
         if since is not None:
-            self._base, self._learned_from = (since.base, since.base_sha256, generation), list(since.learned_from)
+            self._base, self._inputs = (since.base, since.base_sha256, generation), list(since.learned_from)
         elif self._interval:
-            self._base, self._learned_from = (path.name, image_sha256(path), generation), []
+            self._base, self._inputs = (path.name, image_sha256(path), generation), []
 
     def add(self, results: Results[object], units: Sequence[Arrays]) -> None:
-        """Keep what a generation learned from; where that is more than rows the next checkpoint is a whole one."""
+        """Add the inputs of an update; if they include arrays of chunks, the next checkpoint must be whole."""
         if any(results.chunk_arrays):
             self._base = None
         if self._interval and self._base:
-            self._learned_from.append(LearnedFrom.of(results, units).packed())
+            self._inputs.append(UpdateInputs.from_results(results, units).pack())
 
     def since(self, state: State) -> tuple[int, Since] | None:
-        """Return what stands for this state, and the generation that it leads on from; None: it is to be whole."""
-        if not self._interval or self._base is None or len(self._learned_from) >= self._interval:
+        """Return (generation of the whole checkpoint, updates since) in place of this state; None: save it whole."""
+        if not self._interval or self._base is None or len(self._inputs) >= self._interval:
             return None
         name, sha256, generation = self._base
         arrays = {**state.shared, **state.master}
-        if generation == state.generation or sum(map(len, self._learned_from)) > sum(a.nbytes for a in arrays.values()):
+        if generation == state.generation or sum(map(len, self._inputs)) > sum(a.nbytes for a in arrays.values()):
             return None
-        return generation, Since(name, sha256, self._learned_from, digest({"theta": state.theta}), digest(arrays))
-
-
-BUDGET = ("generations", "timesteps", "episodes", "seconds")
+        return generation, Since(name, sha256, self._inputs, digest({"theta": state.theta}), digest(arrays))
 
 
 class Recorder:
-    """Keeps it in memory, which is enough where nothing is written; `RunWriter` writes a run directory too."""
+    """Records a run in memory, for runs that write no files; `RunWriter` also writes a run directory."""
 
-    replay: UpdateReplay | None = None  # generations to compute again before the first new one
-    remedy = ""  # what a user can do about a run that has failed
+    replay: UpdateReplay | None = None  # updates to compute again before the first new generation
+    remedy = ""  # what a user can do after a failed run
 
     def __init__(self, config: Config, problem: Problem, state: State | None = None) -> None:
         self.config, self._problem, self._state = config, problem, state
         self.counters: Counters = dict(NOTHING_USED)
         self.best: Best | None = None  # the best evaluation of a policy
-        self.measured: Mapping[str, float] = {}  # the final evaluation of the state that a run begins with
+        self.measured: Mapping[str, float] = {}  # results of a final evaluation before the run was resumed
         self.reason = ""  # why the run has ended
-        self._final: Arrays = {}  # what the final evaluation has taught the problem
+        self._final: Arrays = {}  # what the problem learned from the final evaluation
 
     # A generation.
 
     def evaluated(self, state: State, results: Results[object], evaluation: Rows, units: Sequence[Arrays]) -> None:
-        """Record what a generation has evaluated and what the problem learned from it, before `add`."""
+        """Record the evaluations of a generation and what the problem learned, before `add`."""
 
-    def add(self, state: State, row: Row, evaluated: Arrays | None, found: Sequence[Mapping[str, Any]]) -> None:
-        """Record a finished generation: the state after it, its metrics, and the correct programs it found.
+    def add(
+        self, state: State, row: MetricsRow, evaluated: Arrays | None, solutions: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Record a finished generation.
 
-        `evaluated` are the shared arrays that its evaluation, if there was one, measured.
+        Args:
+            state: the state after it.
+            row: its metrics.
+            evaluated: shared arrays of the state that its evaluation measured, None without an evaluation.
+            solutions: new correct programs.
         """
         self._state = state
 
     def failed(self, report: FailureReport) -> None:
-        """Report why a job failed, the first one of its kind."""
+        """Report the first failed job of a kind."""
         sys.stderr.write(f"{report.line()}\n")
 
     def beat(self) -> None:
         """Show that the run is alive; called often, also between the steps of an evaluation."""
 
     def message(self, text: str) -> None:
-        """Show a line to the user, where there is a log for it."""
+        """Show a line to the user, if there is a log."""
 
     # The end.
 
     def stop_reason(self) -> str | None:
         """Return the first limit of `stop:` that is reached, or None."""
         assert self._state
-        used = {**self.counters, "generations": self._state.generation}
-        return stop_reason(self.config.stop, used, self.best.return_ if self.best else None, self.is_reached)
+        stop, used = self.config.stop, {**self.counters, "generations": self._state.generation}
+        for name in BUDGET:
+            limit = getattr(stop, name)
+            if limit is not None and used[name] >= limit:
+                return f"stop.{name}: {limit:g}" if name == "seconds" else f"stop.{name}: {limit}"
+        if stop.target_return is not None and self.best is not None and self.best.return_ >= stop.target_return:
+            return f"stop.target_return: {stop.target_return:g}"
+        if stop.target_value is not None and self.is_reached(stop.target_value):
+            return f"stop.target_value: {stop.target_value:g}"
+        return None
 
     def is_reached(self, target: float) -> bool:
-        """Return whether the best value is as good as this."""
+        """Return whether the best value is as good as `target`."""
         return self._problem.is_reached(self.carried(), target)
 
     def carried(self) -> ProblemState:
-        """Return what the problem has learned, from the final evaluation too."""
+        """Return the problem's arrays, including those from the final evaluation."""
         assert self._state
         carried = self._problem.carried().extract_from(self._state)
         return ProblemState(carried.shared, {**carried.master, **self._final})
 
     def replayed(self, state: State) -> None:
-        """Go on from this state: the generations of `replay` were computed again."""
+        """Continue from this state, the result of `replay`."""
 
     def finish_triggers(self, whole: bool) -> None:
-        """Do what is due at the end of a run; `whole` says whether the last checkpoint must be whole."""
+        """Do what is due at the end of a run; with `whole` the last checkpoint must be whole."""
 
     def save(self) -> object:
         """Write a checkpoint of the last finished generation."""
 
     def measured_at_end(self, units: Sequence[Arrays]) -> bool:
-        """Take what the final evaluation has taught the problem; return whether anything is new."""
+        """Add what the problem learned from the final evaluation; return whether anything changed."""
         before = self.carried().master
         after = self._problem.merge(self.carried(), units).master
         changed = {name: array for name, array in after.items() if array.tobytes() != before[name].tobytes()}
@@ -166,23 +184,25 @@ class Recorder:
         """Record that the run is running, finished, interrupted or failed, and why."""
         self.reason = str(more.get("reason", ""))
 
+    def end_message(self, status: str, reason: str, generations: int, final: Mapping[str, float]) -> str:
+        """Return the last line of a run; `final` has the results of the final evaluation, if there was one."""
+        counters, searches = self.counters, needs(self.config).searches
+        is_objective = module("tasks", self.config.task.kind).OFFERS.values
+        jobs = "programs" if searches == "programs" else "evaluations" if is_objective else "episodes"
+        used = f"{counters['timesteps']:,} timesteps"
+        if searches == "programs":
+            used = f"{counters['episodes']:,} programs"
+        work = f"{generations} generations, {used}, {counters['failed_episodes']:,} failed {jobs}"
+        best = f"  best evaluation {self.best.return_:.4g}" if self.best else ""
+        if status == "failed":
+            return f"failed after {work}{best}: {reason}"
+        final_text = f"  final evaluation {final['final_return_mean']:.4g}" if final else ""
+        better = " (the last theta did better)" if is_surpassed(self.best, final) else ""
+        again = "; the same command resumes the run" if status == "interrupted" else ""
+        return f"{status} by {reason} after {work}{final_text}{best}{better}{again}"
+
     def finish(self, text: str) -> None:
         """Show the last line of the run."""
 
     def close(self) -> None:
-        """Give back what is held."""
-
-
-def stop_reason(
-    stop: Stop, used: Mapping[str, float | int], best_return: float | None, is_reached: Callable[[float], bool]
-) -> str | None:
-    """Return the first limit that is reached, or None; `is_reached` says whether the best value is good enough."""
-    for name in BUDGET:
-        limit = getattr(stop, name)
-        if limit is not None and used[name] >= limit:
-            return f"stop.{name}: {limit:g}" if name == "seconds" else f"stop.{name}: {limit}"
-    if stop.target_return is not None and best_return is not None and best_return >= stop.target_return:
-        return f"stop.target_return: {stop.target_return:g}"
-    if stop.target_value is not None and is_reached(stop.target_value):
-        return f"stop.target_value: {stop.target_value:g}"
-    return None
+        """Close files and release the directory."""

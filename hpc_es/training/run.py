@@ -32,23 +32,29 @@ from hpc_es.mpi.world import Regroup, RestartFromCheckpoint, World
 from hpc_es.storage import run_lock as lock
 from hpc_es.storage.compare import verify_restored
 from hpc_es.tasks.native_differences import differences
-from hpc_es.training.build import BuiltTask, Parts, begin, build_task, parts, uses_tensorflow
+from hpc_es.training.build import (
+    BuiltTask,
+    Parts,
+    build_parts,
+    build_task,
+    preflight,
+    require_gradient,
+    uses_tensorflow,
+)
 from hpc_es.training.collective import CollectiveExit, ExitReason, on_rank_0
-from hpc_es.training.compatibility import require_gradient
-from hpc_es.training.failure import told_in_status
-from hpc_es.training.loop import AfterTrainStep, Training
-from hpc_es.training.metrics_row import Row
+from hpc_es.training.loop import AfterTrainStep, Training, report_failure
+from hpc_es.training.metrics_row import MetricsRow
 from hpc_es.training.triggers import IntervalTrigger
 
 if TYPE_CHECKING:
-    from hpc_es.training.run_directory import Opened, Resume
+    from hpc_es.training.run_directory import OpenedRun, Resume
     from hpc_es.training.run_writer import RunWriter
 
 
 TRIES, TRY_SECONDS = 60, 2.0  # a file server may keep the lock of a dead node for a while (NFS: 90 s)
 
 
-def outliving(world: World, run: Callable[[bool], ExitReason]) -> ExitReason:
+def with_recovery(world: World, run: Callable[[bool], ExitReason]) -> ExitReason:
     """Call `run(again)` until all ranks that live are through with it; all of them get the same answer."""
     try:
         enable_fault_tolerance(world)
@@ -84,7 +90,7 @@ def _when_free(world: World, run: Callable[[bool], ExitReason], again: bool) -> 
     return ended
 
 
-def rows(world: World, training: Training) -> Generator[Row]:
+def rows(world: World, training: Training) -> Generator[MetricsRow]:
     """Yield the rows of `training.run()`, continuing after the loss of a rank if rank 0 survived.
 
     Raises RestartFromCheckpoint after any other loss. The caller must exhaust the generator.
@@ -102,10 +108,10 @@ def rows(world: World, training: Training) -> Generator[Row]:
         if decision is Regroup.RESTART:
             raise RestartFromCheckpoint
         if decision is Regroup.CONTINUE:
-            training.go_on()
+            training.continue_without_lost_ranks()
 
 
-OnRow = Callable[[int, Row], bool]
+OnRow = Callable[[int, MetricsRow], bool]
 Result = dict[str, Any]
 
 
@@ -127,7 +133,7 @@ class RunRequest:
 def run_once(world: World, signals: Signals, config: Config, request: RunRequest) -> tuple[ExitReason, Result | None]:
     """Run from the directory to the end, on every rank; return how it ended, and on rank 0 the result if finished."""
     try:
-        run = start(world, signals, config, request)
+        run = start_run(world, signals, config, request)
     except CollectiveExit as ended:
         return ended.reason, None
     with run:
@@ -144,7 +150,7 @@ def run_once(world: World, signals: Signals, config: Config, request: RunRequest
         return (ExitReason(status, "a signal"), None) if status else (ExitReason(0), run.result())
 
 
-def start(world: World, signals: Signals, config: Config, request: RunRequest) -> Run:
+def start_run(world: World, signals: Signals, config: Config, request: RunRequest) -> Run:
     """Do all that comes before the first generation, on every rank; Ended where something stands against it."""
     prepared, told = on_rank_0(world, lambda: prepare(config, request), lambda _: {"differences": differences})
     differences.update(told["differences"])
@@ -163,31 +169,31 @@ def start(world: World, signals: Signals, config: Config, request: RunRequest) -
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedRun:
     """What rank 0 has before the others begin."""
 
     searched: BuiltTask
-    opened: Opened
+    opened: OpenedRun
     source: State | None  # what a new run begins with: `policy.init_from`
 
 
-def prepare(config: Config, request: RunRequest) -> Prepared:
+def prepare(config: Config, request: RunRequest) -> PreparedRun:
     """Open the directory, on rank 0: all that can go wrong before the start goes wrong here; UserError."""
     from hpc_es.storage.stepping_cache import remembered
     from hpc_es.training.run_directory import open_run
 
     problems = Problems()
     with remembered():
-        searched, source = begin(config, request.directory, problems, request.repetition)
+        searched, source = preflight(config, request.directory, problems, request.repetition)
     if searched is not None and problems:
         searched.task.close()
     problems.raise_any()
     assert searched is not None, "else there are problems"
     opened = open_run(request.directory, config, request.resume, request.repetition)
-    return Prepared(searched, opened, source)
+    return PreparedRun(searched, opened, source)
 
 
-def build(world: World, config: Config, request: RunRequest, prepared: Prepared | None) -> Parts:
+def build(world: World, config: Config, request: RunRequest, prepared: PreparedRun | None) -> Parts:
     """Make the parts, on every rank; rank 0 has some of them already."""
     with quiet_stderr(prepared is None):  # rank 0 has shown what there is
         searched = build_task(config, request.repetition) if prepared is None else prepared.searched
@@ -196,10 +202,10 @@ def build(world: World, config: Config, request: RunRequest, prepared: Prepared 
 
         if devices := bind_device(world):  # before the policy computes
             world.notes.append(devices)
-    return parts(config, world, searched, request.repetition, request.shared_noise)
+    return build_parts(config, world, searched, request.repetition, request.shared_noise)
 
 
-def run_context(world: World, prepared: Prepared | None) -> RunContext:
+def run_context(world: World, prepared: PreparedRun | None) -> RunContext:
     """Return the run directory and the communication that a problem may use; every rank calls this."""
 
     def call_on_rank_0(make: Callable[[], str]) -> str:
@@ -209,7 +215,7 @@ def run_context(world: World, prepared: Prepared | None) -> RunContext:
     return RunContext(Path(directory), world.rank, world.size, call_on_rank_0)
 
 
-def restored(made: Parts, prepared: Prepared | None, config: Config) -> tuple[State, Sequence[str]]:
+def restored(made: Parts, prepared: PreparedRun | None, config: Config) -> tuple[State, Sequence[str]]:
     """Return where training begins or goes on, and what is to be told of it. Workers begin anew.
 
     CheckpointError if the checkpoint does not fit, ConfigError if `policy.init_from` does not.
@@ -223,19 +229,19 @@ def restored(made: Parts, prepared: Prepared | None, config: Config) -> tuple[St
         return snapshot.state, ()
     if prepared.source is None:
         return initial, ()
-    from hpc_es.training.init_from import mismatches, started_from, with_optimizer
+    from hpc_es.training.init_from import apply_optimizer, apply_source, mismatches
 
     carried = made.problem.carried()
     warnings = list(mismatches(config.policy, prepared.source, carried))
-    state = started_from(initial, prepared.source, carried)
-    return with_optimizer(state, prepared.source) if config.policy.init_optimizer else state, warnings
+    state = apply_source(initial, prepared.source, carried)
+    return apply_optimizer(state, prepared.source) if config.policy.init_optimizer else state, warnings
 
 
 def writer_of(
     world: World,
     config: Config,
     request: RunRequest,
-    prepared: Prepared | None,
+    prepared: PreparedRun | None,
     made: Parts,
     state: State,
     warnings: Sequence[str] = (),
@@ -247,7 +253,7 @@ def writer_of(
 
     opened = replace(prepared.opened, warnings=(*prepared.opened.warnings, *warnings))
     writer = RunWriter(opened, config, made.problem, world, request.triggers, request.show_progress)
-    with told_in_status(world, writer):
+    with report_failure(world, writer):
         writer.started(state, made.task.name, request.repetition)
     return writer
 
@@ -294,7 +300,7 @@ class Run:
         """The run directory."""
         return self._request.directory
 
-    def rows(self) -> Generator[Row]:
+    def rows(self) -> Generator[MetricsRow]:
         """Train: yield the metrics of each generation on rank 0, nothing on the others."""
         if self.config.mpi.fault_tolerance:
             return rows(self.world, self.training)
@@ -326,7 +332,7 @@ class Run:
         """Return what is to be known of the finished run, on rank 0, and write it to result.json."""
         if self._writer is None:
             return None
-        with told_in_status(self.world, self._writer):
+        with report_failure(self.world, self._writer):
             summary = self._parts.algorithm.summary(self.state)
             return self._writer.result(self._parts.task.name, self._request.repetition, self.training.final, summary)
 

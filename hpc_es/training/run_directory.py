@@ -25,7 +25,7 @@ CONFIG = "config.yaml"
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedRun:
     """A run directory that is ours, and the snapshot to carry on from, if any."""
 
     directory: Path
@@ -36,7 +36,7 @@ class Opened:
     warnings: tuple[str, ...]
 
 
-def open_run(directory: Path, config: Config, resume: Resume, repetition: int = 0) -> Opened:
+def open_run(directory: Path, config: Config, resume: Resume, repetition: int = 0) -> OpenedRun:
     """Make and lock the run directory, find the newest checkpoint and see that it is of this experiment.
 
     Raises UserError (CheckpointError, RunError) before anything is changed but the lock.
@@ -69,7 +69,7 @@ def open_run(directory: Path, config: Config, resume: Resume, repetition: int = 
     except BaseException:
         lock.release()
         raise
-    return Opened(directory, lock, store, snapshot, identity, tuple(warnings))
+    return OpenedRun(directory, lock, store, snapshot, identity, tuple(warnings))
 
 
 def _of_an_array() -> str:

@@ -42,11 +42,11 @@ from hpc_es.storage.checkpoint import Best, Since, Snapshot, is_whole
 from hpc_es.storage.files import remove_leftovers, write_json, write_text, written
 from hpc_es.storage.line_logs import EvaluationsLog, FailuresLog
 from hpc_es.storage.status import HEARTBEAT_SECONDS, RUNNING, STATUS, final_evaluation, now, this_process
-from hpc_es.training.compatibility import needs
+from hpc_es.training.build import needs
 from hpc_es.training.failure_reports import FailureReport
-from hpc_es.training.metrics_row import Row
+from hpc_es.training.metrics_row import MetricsRow
 from hpc_es.training.recorder import Recorder, UpdateJournal, UpdateReplay
-from hpc_es.training.run_directory import CONFIG, Opened
+from hpc_es.training.run_directory import CONFIG, OpenedRun
 from hpc_es.training.triggers import IntervalTrigger, TriggerList, Unit
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class WrittenRows:
         warn: Callable[[str], object],
     ) -> None:
         self._interval = report.metrics_interval
-        self._last: Row | None = _row_behind(run_dir, generation)
+        self._last: MetricsRow | None = _row_behind(run_dir, generation)
         self._log = metrics_log.MetricsLog(run_dir, warn, report.columns)
         self._log.cut(lengths)
         rows = metrics_log.read_metrics(run_dir)
@@ -97,7 +97,7 @@ class WrittenRows:
         self._loggers.start(generation if self._last is None else generation - 1, rows)
         self._lengths: dict[str, int] | None = None  # before the last row
 
-    def add(self, row: Row, has_evaluation: bool) -> None:
+    def add(self, row: MetricsRow, has_evaluation: bool) -> None:
         """Write a generation's row if it is due, or keep it, as it may be the last."""
         self._last = row
         if has_evaluation or int(row["generation"] or 0) % self._interval == 0:
@@ -126,7 +126,7 @@ class WrittenRows:
         self._last = None
 
 
-def _row_behind(run_dir: Path, generation: int) -> Row | None:
+def _row_behind(run_dir: Path, generation: int) -> MetricsRow | None:
     """Return the row of the last finished generation, if the file has it."""
     with contextlib.suppress(RunError):  # of a damaged file: `cut` says what is to be done
         rows = metrics_log.each_row(run_dir) if generation else iter(())
@@ -161,7 +161,7 @@ class RunLogs:
         """Write down what a generation has evaluated, before its update."""
         self._evaluations.write(state.generation, self._problem.evaluations(state, results, evaluation))
 
-    def add(self, row: Row, is_evaluation: bool, found: Sequence[Mapping[str, Any]]) -> None:
+    def add(self, row: MetricsRow, is_evaluation: bool, found: Sequence[Mapping[str, Any]]) -> None:
         """Write down a generation's metrics, and the correct programs that it has found."""
         self._metrics.add(row, is_evaluation)
         self._programs.write(found)
@@ -186,7 +186,7 @@ class RunWriter(Recorder):
 
     def __init__(
         self,
-        opened: Opened,
+        opened: OpenedRun,
         config: Config,
         problem: Problem,
         world: World,
@@ -222,7 +222,7 @@ class RunWriter(Recorder):
         if self._loggers.run_ids != run_ids:
             self._saved_generation = -1  # the checkpoint is written again, with them
         self._failures = FailuresLog(self.directory, keep=bool(old))
-        self.remedy = f"see {self._failures.path}, mend the cause, and the same command carries on"
+        self.remedy = f"see {self._failures.path}, mend the cause, and the same command resumes the run"
         self._process, self._status, self._beaten = this_process(), dict[str, object](), time.monotonic()
         self._ended: Status = "interrupted"
         self._export_env: Env = "unwrapped"  # what policy.keras acts in
@@ -261,7 +261,7 @@ class RunWriter(Recorder):
             self.message(line)
         self.progress.start(self._info(state, task, repetition))
         if self.replay is not None:
-            self.message(self.replay.told)
+            self.message(self.replay.message)
         if self._saved_generation < 0:
             self.save()
         else:
@@ -301,7 +301,7 @@ class RunWriter(Recorder):
         self._journal.add(results, units)
         self._logs.add_evaluations(state, results, evaluation)
 
-    def add(self, state: State, row: Row, evaluated: Arrays | None, found: Sequence[Mapping[str, Any]]) -> None:
+    def add(self, state: State, row: MetricsRow, evaluated: Arrays | None, found: Sequence[Mapping[str, Any]]) -> None:
         """Book a finished generation; `evaluated` are the shared arrays that its evaluation (if any) measured.
 
         `found` are the correct programs of the generation.

@@ -24,9 +24,9 @@ class SharedArrays:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Begin anew: not all ranks may have what was sent."""
         self._known: dict[str, Array] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -95,11 +95,11 @@ class SharedState:
         self._world, self._arrays, self._replicated = world, SharedArrays(world), replicated
         groups = (initial.shared, initial.master)
         self._forms = State(0, *({name: np.empty(0, array.dtype) for name, array in group.items()} for group in groups))
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Begin anew: not all ranks may have what was sent."""
-        self._arrays.forget()
+        self._arrays.reset()
         self._all_know = False
 
     def plan(self, state: State) -> tuple[int, int, int]:
@@ -119,7 +119,7 @@ class SharedState:
         if not self._replicated:
             return State(state.generation, {name: got[name] for name in state.shared}, state.master)
         self._all_know = True
-        self._arrays.forget()  # it is not sent again
+        self._arrays.reset()  # it is not sent again
         return State(
             state.generation,
             {name: got[f"shared/{name}"] for name in state.shared},

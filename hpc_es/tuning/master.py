@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpc_es.api.config_broadcast import orders
-from hpc_es.api.repetitions import status_name
+from hpc_es.api.job import status_name
 from hpc_es.config.schema import Config
 from hpc_es.core import extras
 from hpc_es.core.errors import RunError, UserError
@@ -22,13 +21,27 @@ from hpc_es.storage import results
 from hpc_es.storage.files import write_json, writing
 from hpc_es.storage.run_lock import RunLock
 from hpc_es.storage.shard import Shard
-from hpc_es.training.collective import INTERRUPTED, ExitReason
-from hpc_es.training.metrics_row import Row
-from hpc_es.tuning.objective import fraction, measures, objective
-from hpc_es.tuning.plan import check, load
+from hpc_es.training.collective import INTERRUPTED, ExitReason, config_message
+from hpc_es.training.metrics_row import MetricsRow
+from hpc_es.tuning.plan import check, fraction, load, measures, objective
 from hpc_es.tuning.space import Hyperparameters
-from hpc_es.tuning.table import extend, freeze, frozen, grown, known
-from hpc_es.tuning.trial import BEGUN, COMPLETE, FAILED, OVER, PRUNED, PRUNING, Trial, begun, held, lock
+from hpc_es.tuning.trials import (
+    COMPLETE,
+    FAILED,
+    OVER,
+    PRUNED,
+    PRUNED_FILE,
+    STARTED,
+    Trial,
+    extend,
+    freeze,
+    grown,
+    holding,
+    lock,
+    matching_trials,
+    read_table,
+    started_trials,
+)
 
 if TYPE_CHECKING:
     from hpc_es.tuning.study import Study
@@ -37,7 +50,7 @@ STATUS_SECONDS = 5.0  # between two updates of the status file while a trial run
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TuneRequest:
     """The command line."""
 
     tuning: Path
@@ -47,7 +60,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningTrial:
     """The trial that is being run."""
 
     trial: Trial
@@ -59,7 +72,7 @@ class Running:
 class Master:
     """All decisions of a task."""
 
-    def __init__(self, wanted: Wanted, ranks: int) -> None:
+    def __init__(self, wanted: TuneRequest, ranks: int) -> None:
         """UserError for every mistake that can be found before the first trial runs."""
         shard = Shard.parse(wanted.shard) if wanted.shard else Shard.of_array(os.environ)
         self._shard = shard or Shard()
@@ -77,7 +90,7 @@ class Master:
             lock(self._directory, f"shard_{self._shard.index}_of_{self._shard.count}").acquire()
         mine = [Trial(self._directory, number) for number in self._shard.share(len(self._table))]
         self._left = sorted((trial for trial in mine if not trial.over), key=Trial.in_vain)  # of equal ones, the first
-        self._running: Running | None = None
+        self._running: RunningTrial | None = None
         self._told: dict[str, Any] = {}  # what the status file says beside the generations,
         self._done = 0  # and those of the trials that are not running
         self._written = 0.0
@@ -85,19 +98,19 @@ class Master:
     def _frozen(self, ranks: int) -> list[Hyperparameters]:
         """Return the trials of the directory, to which those that it lacks are added; no more than are wanted."""
         identity = self._plan.identity()
-        if known(self._directory, identity) is None:
+        if matching_trials(self._directory, identity) is None:
             check(self._plan, ranks)
             with writing(self._directory):
                 self._directory.mkdir(parents=True, exist_ok=True)
             freeze(self._directory, identity, self._plan.table())
-        found = frozen(self._directory)
+        found = read_table(self._directory)
         assert found is not None
         self._plan = self._plan.named_as(found["identity"])
         identity, trials = self._plan.identity(), self._plan.table()
         table: list[Hyperparameters] = found["trials"]
         if (more := grown(found, identity, trials)["identity"]["trials"] - found["identity"]["trials"]) > 0:
             check(self._plan, ranks)
-            with held(lock(self._directory, "table")):
+            with holding(lock(self._directory, "table")):
                 table = extend(self._directory, identity, trials)
             sys.stdout.write(f"{self._directory}: {more} more trials than before\n")
         return table[: self._plan.trials]
@@ -125,11 +138,11 @@ class Master:
             if running is not None:
                 self._running = running
                 self._say(running)
-                pruned = running.trial.place / PRUNED if self._study else None
+                pruned = running.trial.place / PRUNED_FILE if self._study else None
                 place = {"place": str(running.trial.place), "pruned": str(pruned) if pruned else None}
-                return {**orders(running.config), **place}
+                return {**config_message(running.config), **place}
         self._status("interrupted", exit_status=INTERRUPTED, reason="a signal")
-        return ExitReason(INTERRUPTED, "interrupted by a signal; the same command carries on")
+        return ExitReason(INTERRUPTED, "interrupted by a signal; the same command resumes the run")
 
     def _choose(self) -> tuple[Trial, RunLock, Hyperparameters] | None:
         if self._study is not None:
@@ -142,20 +155,20 @@ class Master:
             claim.release()
         return None
 
-    def _begun(self, trial: Trial, claim: RunLock, hyperparameters: Hyperparameters) -> Running | None:
+    def _begun(self, trial: Trial, claim: RunLock, hyperparameters: Hyperparameters) -> RunningTrial | None:
         """Return the trial as it begins; None if it is over before that."""
         pruned = trial.pruned()
         if pruned is not None:
-            trial.end(hyperparameters, PRUNING, reason=pruned)
+            trial.end(hyperparameters, PRUNED, reason=pruned)
         elif trial.begin(hyperparameters):
             try:
-                return Running(trial, claim, hyperparameters, self._plan.config(hyperparameters, trial.number))
+                return RunningTrial(trial, claim, hyperparameters, self._plan.config(hyperparameters, trial.number))
             except UserError as error:
                 trial.end(hyperparameters, FAILED, reason=str(error))
         self._over(trial, claim)
         return None
 
-    def _say(self, running: Running) -> None:
+    def _say(self, running: RunningTrial) -> None:
         values = "  ".join(f"{key} {value}" for key, value in running.hyperparameters.items())
         sys.stdout.write(f"{running.trial.name} of {self._plan.trials}  {values}\n")
         sys.stdout.flush()
@@ -163,7 +176,7 @@ class Master:
 
     # What became of it.
 
-    def row(self, repetition: int, row: Row) -> None:
+    def row(self, repetition: int, row: MetricsRow) -> None:
         """A generation of the running trial: is it hopeless? The first repetition tells."""
         assert self._running
         running, value = self._running, row["evaluation_return_mean"]
@@ -194,12 +207,12 @@ class Master:
         if ended.status:
             trial.end(hyperparameters, FAILED, reason=ended.text)
         elif pruned is not None:
-            trial.end(hyperparameters, PRUNING, reason=pruned)
+            trial.end(hyperparameters, PRUNED, reason=pruned)
         else:
             self._measure(running)
         self._over(trial, running.claim)
 
-    def _measure(self, running: Running) -> None:
+    def _measure(self, running: RunningTrial) -> None:
         try:
             rows = results.read_results(running.trial.place)
             if len(rows) != running.config.repetitions:
@@ -224,7 +237,7 @@ class Master:
     def _trials(self) -> Iterator[Trial]:
         """Yield those of this task; all of a study."""
         if self._study is not None:
-            return begun(self._directory)
+            return started_trials(self._directory)
         return (Trial(self._directory, number) for number in self._shard.share(len(self._table)))
 
     def _finish(self) -> ExitReason:
@@ -232,7 +245,7 @@ class Master:
         states = Counter(str(trial.record().get("state")) for trial in self._trials())
         if states[FAILED] and not states[COMPLETE]:
             ended = ExitReason(1, f"all trials have failed, see: hpc-es tune-report {self._directory}")
-        found = ", ".join(f"{states[state]} {state}" for state in (*OVER, BEGUN) if states[state])
+        found = ", ".join(f"{states[state]} {state}" for state in (*OVER, STARTED) if states[state])
         sys.stdout.write(f"{sum(states.values())} trials: {found or 'none'}; hpc-es tune-report {self._directory}\n")
         self._status("failed" if ended.status else "finished", exit_status=ended.status, reason=ended.text or "done")
         return ended

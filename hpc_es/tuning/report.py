@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from hpc_es.core.errors import UserError
-from hpc_es.tuning.objective import MEASURES
+from hpc_es.tuning.plan import MEASURES
 from hpc_es.tuning.space import as_text
-from hpc_es.tuning.table import NAME, frozen
-from hpc_es.tuning.trial import BEGUN, COMPLETE, FAILED, PRUNING, Trial, begun
+from hpc_es.tuning.trials import COMPLETE, FAILED, PRUNED, STARTED, TABLE_FILE, Trial, read_table, started_trials
 
 MISSING = "missing"  # never begun
-ORDER = (COMPLETE, PRUNING, FAILED, BEGUN, MISSING)
+ORDER = (COMPLETE, PRUNED, FAILED, STARTED, MISSING)
 AGAIN = "compare the best few with repetitions"
 CSV, PICTURE, BEST = "trials.csv", "tuning.png", "best.yaml"
-Row = dict[str, Any]
+TrialRow = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -27,10 +26,10 @@ class TuningReport:
 
     directory: Path
     identity: Mapping[str, Any]
-    rows: Sequence[Row]
+    rows: Sequence[TrialRow]
 
     @property
-    def best(self) -> Row | None:
+    def best(self) -> TrialRow | None:
         """The best complete trial."""
         return self.rows[0] if self.rows and self.rows[0]["state"] == COMPLETE else None
 
@@ -56,18 +55,18 @@ class TuningReport:
 
 def read_report(directory: Path) -> TuningReport:
     """Read a tuning; UserError if the directory is none."""
-    table = frozen(directory)
+    table = read_table(directory)
     if table is None:
-        raise UserError(f"{directory} is not the output of a tuning: it has no {NAME}")
+        raise UserError(f"{directory} is not the output of a tuning: it has no {TABLE_FILE}")
     identity, trials = table["identity"], table["trials"]
     rows = {number: _row(Trial(directory, number), trials[number]) for number in range(len(trials))}
     if not trials:  # of a study
         rows = {number: _row(Trial(directory, number), {}) for number in range(identity["trials"])}
-        rows |= {trial.number: _row(trial, {}) for trial in begun(directory)}
+        rows |= {trial.number: _row(trial, {}) for trial in started_trials(directory)}
     return TuningReport(directory, identity, sorted(rows.values(), key=_place))
 
 
-def _row(trial: Trial, hyperparameters: Mapping[str, Any]) -> Row:
+def _row(trial: Trial, hyperparameters: Mapping[str, Any]) -> TrialRow:
     record = trial.record()
     return {
         "trial": trial.number,
@@ -80,7 +79,7 @@ def _row(trial: Trial, hyperparameters: Mapping[str, Any]) -> Row:
     }
 
 
-def _place(row: Row) -> tuple[int, float, int]:
+def _place(row: TrialRow) -> tuple[int, float, int]:
     objective = row["objective"] if row["state"] == COMPLETE else 0.0
     return ORDER.index(row["state"]), -objective, row["trial"]
 
@@ -94,7 +93,7 @@ def content(report: TuningReport) -> dict[str, Any]:
         "objective": report.identity["objective"],
         "best": best["trial"] if best else None,
         "states": dict(Counter(row["state"] for row in report.rows)),
-        "unfinished": report.numbers(BEGUN, MISSING),
+        "unfinished": report.numbers(STARTED, MISSING),
         "trials": list(report.rows),
     }
 
@@ -113,13 +112,13 @@ def report_text(report: TuningReport) -> str:
     complete = len(report.numbers(COMPLETE))
     if report.repetitions == 1 and complete > 1:
         lines.append(f"each trial was run once, so the best of {complete} is in part the luckiest: {AGAIN}")
-    for state, words in ((MISSING, "not begun yet"), (BEGUN, "begun, and running or to be carried on")):
+    for state, words in ((MISSING, "not begun yet"), (STARTED, "begun, and running or to be carried on")):
         if numbers := report.numbers(state):
             lines.append(f"{words}: {_runs(numbers)}")
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _cells(row: Row, measures: Sequence[str], keys: Sequence[str]) -> list[str]:
+def _cells(row: TrialRow, measures: Sequence[str], keys: Sequence[str]) -> list[str]:
     numbers = ["" if row[name] is None else f"{row[name]:.6g}" for name in ("objective", *measures)]
     values = [row["hyperparameters"].get(key) for key in keys]
     shown = [f"{value:.6g}" if isinstance(value, float) else as_text(value) for value in values]

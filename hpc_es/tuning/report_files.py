@@ -21,11 +21,10 @@ from hpc_es.config.resolved import plain_data
 from hpc_es.config.yaml_text import Dumper
 from hpc_es.report.plot import PALETTE, STYLE, label_log_axis
 from hpc_es.storage.files import write_text, written
-from hpc_es.tuning.objective import BY_NAME, WEIGHT
-from hpc_es.tuning.plan import varied
-from hpc_es.tuning.report import AGAIN, BEST, CSV, PICTURE, Row, TuningReport
-from hpc_es.tuning.space import Range, Values, as_text, parse_space
-from hpc_es.tuning.trial import COMPLETE, Trial
+from hpc_es.tuning.plan import BY_NAME, WEIGHT, varied
+from hpc_es.tuning.report import AGAIN, BEST, CSV, PICTURE, TrialRow, TuningReport
+from hpc_es.tuning.space import ValueList, ValueRange, as_text, parse_space
+from hpc_es.tuning.trials import COMPLETE, Trial
 
 COLUMNS = 4
 WIDE = 100.0  # positive values of a list that differ by this factor are drawn on a log axis
@@ -65,7 +64,7 @@ def figure(report: TuningReport) -> Figure:
     return result
 
 
-def _positions(ax: Axes, entry: Values | Range, values: Sequence[Any]) -> list[float]:
+def _positions(ax: Axes, entry: ValueList | ValueRange, values: Sequence[Any]) -> list[float]:
     """Return where the values stand on the axis, which is made ready for them."""
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in entry.ends)
     if not numeric:
@@ -74,8 +73,8 @@ def _positions(ax: Axes, entry: Values | Range, values: Sequence[Any]) -> list[f
         ax.set_xlim(-0.5, len(texts) - 0.5)
         return [float(list(entry.ends).index(value)) for value in values]
     low, high = min(entry.ends), max(entry.ends)
-    if (isinstance(entry, Range) and entry.kind == "log_uniform") or (
-        isinstance(entry, Values) and low > 0 and high / low >= WIDE
+    if (isinstance(entry, ValueRange) and entry.kind == "log_uniform") or (
+        isinstance(entry, ValueList) and low > 0 and high / low >= WIDE
     ):
         ax.set_xscale("log")
         label_log_axis(ax.xaxis)
@@ -111,7 +110,7 @@ def _csv(report: TuningReport) -> str:
     return file.getvalue()
 
 
-def best_config(report: TuningReport, best: Row) -> str:
+def best_config(report: TuningReport, best: TrialRow) -> str:
     """Return the base config with the hyperparameters of a trial, as YAML that hpc_es.main takes."""
     config = varied(report.identity["base"], best["hyperparameters"])
     config.pop("output", None)  # not that of the base
@@ -130,7 +129,7 @@ def best_config(report: TuningReport, best: Row) -> str:
     return "\n".join(head) + "\n" + yaml.dump(config, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
-def _config_directory(report: TuningReport, best: Row) -> str | None:
+def _config_directory(report: TuningReport, best: TrialRow) -> str | None:
     """Return where the config of a trial had its modules and files; None where the trial's config is gone."""
     path = Trial(report.directory, best["trial"]).place / "config.yaml"
     found = plain_data(path.read_text(encoding="utf-8")).get("directory") if path.exists() else None

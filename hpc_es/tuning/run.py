@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpc_es.api.config_broadcast import carried_out
-from hpc_es.api.repetitions import run_experiment
+from hpc_es.api.job import run_experiment
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import World
-from hpc_es.training.collective import CollectiveExit, ExitReason, on_rank_0
-from hpc_es.training.metrics_row import Row
+from hpc_es.training.collective import CollectiveExit, ExitReason, config_from_message, on_rank_0
+from hpc_es.training.metrics_row import MetricsRow
 
 if TYPE_CHECKING:
     from hpc_es.tuning.master import Master
@@ -35,9 +34,9 @@ def tune(tuning: Path, output: Path | None, fixed: Sequence[str], shard: str | N
 
 
 def _master(tuning: Path, output: Path | None, fixed: Sequence[str], shard: str | None, ranks: int) -> Master:
-    from hpc_es.tuning.master import Master, Wanted
+    from hpc_es.tuning.master import Master, TuneRequest
 
-    return Master(Wanted(tuning, output, fixed, shard), ranks)
+    return Master(TuneRequest(tuning, output, fixed, shard), ranks)
 
 
 def _next(world: World, signals: Signals, master: Master | None, ended: ExitReason | None) -> Mapping[str, Any]:
@@ -53,13 +52,13 @@ def _next(world: World, signals: Signals, master: Master | None, ended: ExitReas
 def _trial(world: World, signals: Signals, told: Mapping[str, Any], master: Master | None) -> ExitReason:
     pruned = Path(told["pruned"]) if told["pruned"] else None
 
-    def on_row(repetition: int, row: Row) -> bool:
+    def on_row(repetition: int, row: MetricsRow) -> bool:
         if master is not None:
             master.row(repetition, row)
         return pruned is None or not pruned.exists()  # another group of ranks than the master's sees it here too
 
     try:
-        config = carried_out(world, told)
+        config = config_from_message(world, told)
     except CollectiveExit as ended:
         return ended.reason
     return run_experiment(world, signals, config, Path(told["place"]), on_row=on_row)

@@ -19,7 +19,7 @@ from hpc_es.core.messages import found_text, nearest
 Hyperparameters = dict[str, Any]  # by dotted key
 
 
-def digits(number: int, bases: Sequence[int]) -> list[int]:
+def mixed_base_digits(number: int, bases: Sequence[int]) -> list[int]:
     """Return a number in a mixed base, the least significant digit first."""
     found = []
     for base in bases:
@@ -33,14 +33,14 @@ def grid_size(space: Space) -> int:
     return math.prod(len(entry.ends) for entry in space.values())
 
 
-def grid(space: Space, number: int) -> Hyperparameters:
+def grid_trial(space: Space, number: int) -> Hyperparameters:
     """Return a trial of the grid of Values: keys in alphabetical order, the first varies fastest."""
-    lists = {key: entry.values for key, entry in sorted(space.items()) if isinstance(entry, Values)}
-    places = digits(number, [len(values) for values in lists.values()])
+    lists = {key: entry.values for key, entry in sorted(space.items()) if isinstance(entry, ValueList)}
+    places = mixed_base_digits(number, [len(values) for values in lists.values()])
     return {key: values[place] for (key, values), place in zip(lists.items(), places, strict=True)}
 
 
-def random(space: Space, number: int, seed: int) -> Hyperparameters:
+def random_trial(space: Space, number: int, seed: int) -> Hyperparameters:
     """Return a trial of a random search."""
     keys = Keys(seed)
     return {
@@ -49,11 +49,13 @@ def random(space: Space, number: int, seed: int) -> Hyperparameters:
     }
 
 
-def table(search: str, space: Space, trials: int, seed: int) -> list[Hyperparameters]:
+def all_trials(search: str, space: Space, trials: int, seed: int) -> list[Hyperparameters]:
     """Return all trials that are known beforehand: none of optuna's."""
     if search == "optuna":
         return []
-    return [grid(space, number) if search == "grid" else random(space, number, seed) for number in range(trials)]
+    return [
+        grid_trial(space, number) if search == "grid" else random_trial(space, number, seed) for number in range(trials)
+    ]
 
 
 RANGES = ("uniform", "log_uniform", "integer")
@@ -62,7 +64,7 @@ EXAMPLE = "such as {log_uniform: [0.001, 0.1]}"
 
 
 @dataclass(frozen=True)
-class Values:
+class ValueList:
     """A choice among values, all equally likely."""
 
     values: tuple[Any, ...]
@@ -78,7 +80,7 @@ class Values:
 
 
 @dataclass(frozen=True)
-class Range:
+class ValueRange:
     """A number from `low` to `high`; whole ones include both."""
 
     kind: Literal["uniform", "log_uniform", "integer"]
@@ -100,8 +102,8 @@ class Range:
         return min(max(math.exp(low + (high - low) * float(rng.random())), self.low), self.high)
 
 
-Entry = Values | Range
-Space = dict[str, Entry]  # by dotted key, in alphabetical order
+SpaceEntry = ValueList | ValueRange
+Space = dict[str, SpaceEntry]  # by dotted key, in alphabetical order
 
 
 def parse_space(data: Mapping[str, Any], search: str) -> tuple[Space, list[ConfigProblem]]:
@@ -131,7 +133,7 @@ def _key_problems(data: Mapping[str, Any]) -> Iterator[ConfigProblem]:
             yield f"space.{key}", f"is the same for all trials: {remedy}"
 
 
-def _entry(data: Any, search: str) -> Entry:
+def _entry(data: Any, search: str) -> SpaceEntry:
     if isinstance(data, list):
         return _values(data)
     if search == "grid":
@@ -148,17 +150,17 @@ def _entry(data: Any, search: str) -> Entry:
     return _range(kind, bounds)
 
 
-def _values(data: Any) -> Values:
+def _values(data: Any) -> ValueList:
     if not isinstance(data, list) or not data:
         raise ValueError(f"expected a list of values, such as [0.1, 0.2], found {found_text(data)}")
     texts = [as_text(value) for value in data]
     twice = [text for place, text in enumerate(texts) if text in texts[:place]]
     if twice:
         raise ValueError(f"the value {twice[0]} stands twice")
-    return Values(tuple(data))
+    return ValueList(tuple(data))
 
 
-def _range(kind: Any, data: Any) -> Range:
+def _range(kind: Any, data: Any) -> ValueRange:
     is_pair = isinstance(data, list) and len(data) == 2
     numbers = (int,) if kind == "integer" else (int, float)
     words = "whole numbers" if kind == "integer" else "numbers"
@@ -169,7 +171,7 @@ def _range(kind: Any, data: Any) -> Range:
         raise ValueError(f"expected {{{kind}: [low, high]}} with low < high, found {as_text(data)}")
     if kind == "log_uniform" and low <= 0:
         raise ValueError(f"expected {{{kind}: [low, high]}} with low > 0, found {as_text(data)}")
-    return Range(kind, low, high) if kind == "integer" else Range(kind, float(low), float(high))
+    return ValueRange(kind, low, high) if kind == "integer" else ValueRange(kind, float(low), float(high))
 
 
 def as_text(value: Any) -> str:

@@ -23,8 +23,8 @@ from hpc_es.core.errors import InUseError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.storage.files import writing
 from hpc_es.storage.run_lock import RunLock
-from hpc_es.tuning.space import Hyperparameters, Range, Space, as_text
-from hpc_es.tuning.trial import COMPLETE, OVER, PRUNING, Trial, held, lock
+from hpc_es.tuning.space import Hyperparameters, Space, ValueRange, as_text
+from hpc_es.tuning.trials import COMPLETE, OVER, PRUNED, Trial, holding, lock
 
 JOURNAL = "study.journal"
 STEPS = 20  # a trial is compared with others at so many points of its budget
@@ -43,7 +43,7 @@ class JournalLock(JournalFileOpenLock):
     def acquire(self) -> bool:
         """Wait for the lock, and cut off what a killed writer left."""
         with contextlib.ExitStack() as stack:
-            stack.enter_context(held(self._lock))
+            stack.enter_context(holding(self._lock))
             with self._path.open("rb+") as file:
                 file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
                 if file.read() not in {b"", b"\n"}:
@@ -65,7 +65,7 @@ class Study:
         self._directory, self._space, self._trials, self._keys = directory, space, trials, Keys(seed)
         backend = JournalFileBackend(str(directory / JOURNAL), lock_obj=JournalLock(directory))
         pruner = optuna.pruners.MedianPruner(FINISHED_FIRST, FIRST_STEP)
-        with held(lock(directory, "choice")):
+        with holding(lock(directory, "choice")):
             self._study = optuna.create_study(
                 storage=JournalStorage(backend),
                 study_name="tuning",
@@ -82,7 +82,7 @@ class Study:
 
         A trial that was begun and that no process works on comes before a new one.
         """
-        with writing(self._directory / JOURNAL), held(lock(self._directory, "choice")):
+        with writing(self._directory / JOURNAL), holding(lock(self._directory, "choice")):
             trials = self._study.get_trials(deepcopy=False)
             for frozen in trials:
                 trial = Trial(self._directory, frozen.number)
@@ -137,21 +137,23 @@ class Study:
 
     def tell(self, trial: Trial) -> None:
         """Tell the study how a trial ended, as its record says."""
-        with writing(self._directory / JOURNAL), held(lock(self._directory, "choice")):
+        with writing(self._directory / JOURNAL), holding(lock(self._directory, "choice")):
             self._tell(trial)
 
     def _tell(self, trial: Trial) -> None:
         """Only with the lock: a task that looks for a trial tells of those that are over, and a second tale fails."""
         record = trial.record()
         assert record["state"] in OVER
-        states = {COMPLETE: TrialState.COMPLETE, PRUNING: TrialState.PRUNED}
+        states = {COMPLETE: TrialState.COMPLETE, PRUNED: TrialState.PRUNED}
         state = states.get(record["state"], TrialState.FAIL)
         value = record["objective"] if state == TrialState.COMPLETE else None
         self._study.tell(trial.number, value, state, skip_if_finished=True)
 
 
 def _suggest(trial: optuna.Trial, key: str, entry: Any) -> Any:
-    if not isinstance(entry, Range):  # as text: a choice of optuna's is a scalar, and 1 and true are the same to it
+    if not isinstance(
+        entry, ValueRange
+    ):  # as text: a choice of optuna's is a scalar, and 1 and true are the same to it
         return json.loads(str(trial.suggest_categorical(key, [as_text(value) for value in entry.values])))
     if entry.kind == "integer":
         return trial.suggest_int(key, int(entry.low), int(entry.high))

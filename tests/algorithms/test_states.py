@@ -14,8 +14,7 @@ from hpc_es.config import registry
 from hpc_es.core.data import Array, Arrays, State
 from hpc_es.training.build import Parts
 from hpc_es.training.executors import SerialExecutor
-from hpc_es.training.generation import Generation
-from hpc_es.training.replay import updated
+from hpc_es.training.generation import Generation, update_state
 from tests.documents import DOCS as FOLDER
 from tests.documents import hooks
 from tests.growing import Walker
@@ -88,7 +87,7 @@ def states(parts: Parts) -> list[State]:
     for _ in range(GENERATIONS):
         evaluated = executor.run(Generation(parts, result[-1]))
         units = [parts.problem.unit(unit) for unit in evaluated.learned]
-        result.append(updated(parts.algorithm, parts.problem, result[-1], evaluated.results, units)[1])
+        result.append(update_state(parts.algorithm, parts.problem, result[-1], evaluated.results, units)[1])
     return result
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpc_es.api.evaluate import Asked, play
+from hpc_es.api.evaluate import EvaluationRequest, play
 from hpc_es.config.loading import validate
 from hpc_es.core.errors import UserError
 from hpc_es.report.saved_policy import Actions, LoadedPolicy, StoredPolicy, load_policy, single_episodes
@@ -74,7 +74,7 @@ def indifferent() -> tuple[StoredPolicy, Episodic]:
 
 def returns(actions: Actions, seed: int = 0) -> list[float]:
     """Of the policy that finds all arms alike."""
-    rows: list[float] = play(*indifferent(), Asked(20, seed, actions))["return_"].tolist()
+    rows: list[float] = play(*indifferent(), EvaluationRequest(20, seed, actions))["return_"].tolist()
     return rows
 
 

@@ -112,8 +112,8 @@ def test_where_no_evaluation_succeeds_every_rank_raises_after_one_generation() -
     assert ended.status == 0, str(ended)
     said = ended.stdout.splitlines()
     assert len(said) == 3 and len(set(said)) == 1
-    first = "the first by ZeroDivisionError: float division by zero (<string>:8 in cost)"
-    assert said[0] == f"raised all jobs of generation 0 failed, {first} (stop.failed_generations: 2)"
+    first = "first failure: ZeroDivisionError: float division by zero (<string>:8 in cost)"
+    assert said[0] == f"raised all jobs of generation 0 failed; {first} (stop.failed_generations: 2)"
     assert len(ended.stderr.splitlines()) == 1 and ": ZeroDivisionError" in ended.stderr
 
 

@@ -125,7 +125,7 @@ def test_a_signal_stops_all_groups_with_75_and_the_same_command_carries_on(refer
         done = job.wait()
     assert done.status == 75, str(done)
     assert runs.status(run)["status"] == "interrupted"
-    assert done.stdout.splitlines()[-1].endswith("a signal); the same command carries on"), str(done)
+    assert done.stdout.splitlines()[-1].endswith("a signal); the same command resumes the run"), str(done)
     runs.finished(2, run, *arguments, "task.env_kwargs.pause_seconds=0.001")
     runs.finished(0, tmp_path / "plain", *arguments[:1], arguments[2])
     assert found(run) == found(tmp_path / "plain")

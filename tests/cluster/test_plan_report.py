@@ -13,7 +13,7 @@ import yaml
 
 import hpc_es
 from hpc_es.cli import main
-from hpc_es.cluster.measure import Cluster, Costs, Measured, Timed, extra_seconds, fitted, measure
+from hpc_es.cluster.measure import Cluster, Costs, MeasuredGeneration, TimedChunk, extra_seconds, fitted, measure
 from hpc_es.cluster.plan_report import chosen, draw, text
 from hpc_es.cluster.predict import generations_to, paying_population, predictions
 from hpc_es.config.loading import validate
@@ -21,7 +21,7 @@ from hpc_es.config.schema import Stop
 from hpc_es.report import plot
 from tests import runs
 
-EVEN = Measured(
+EVEN = MeasuredGeneration(
     Costs(step=1e-3, call=0.0, job=0.0, chunk=0.0, tell=0.0, lengths=(1000,), memory=100),
     **{"generations": 3, "jobs": 64.0, "rounds": 1.0, "timesteps": 64_000.0, "steps_per_second": 1000.0},
     **{"unit": 16, "cutting": "free"},
@@ -50,13 +50,18 @@ def test_a_job_of_one_step_has_one_cost() -> None:
 
 def test_what_a_chunk_took_beyond_the_fit_is_of_the_jobs_that_failed() -> None:
     costs = Costs(step=0.0, call=0.0, job=1.0, chunk=0.5, lockstep=False)
-    chunks = [Timed(2, 2, 1, 2.5, 0), Timed(4, 4, 1, 24.5, 2), Timed(2, 2, 1, 3.5, 0), Timed(1, 1, 1, 1.0, 1)]
+    chunks = [
+        TimedChunk(2, 2, 1, 2.5, 0),
+        TimedChunk(4, 4, 1, 24.5, 2),
+        TimedChunk(2, 2, 1, 3.5, 0),
+        TimedChunk(1, 1, 1, 1.0, 1),
+    ]
     assert extra_seconds(costs, chunks) == pytest.approx([0, 0, 10, 10, 0, 0, 0.5, 0.5, -0.5])
 
 
 def test_the_seconds_of_many_jobs_are_put_together_but_none_is_lost() -> None:
     costs = Costs(step=0.0, call=0.0, job=0.0, chunk=0.0, lockstep=False)
-    extras = extra_seconds(costs, [Timed(1, 1, 1, float(number), 0) for number in range(4 * 4096)])
+    extras = extra_seconds(costs, [TimedChunk(1, 1, 1, float(number), 0) for number in range(4 * 4096)])
     assert len(extras) == 4096 and extras[:2] == (1.5, 5.5)
     assert 4 * sum(extras) == sum(range(4 * 4096))
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpc_es.cluster.measure import Cluster, Costs, allgather_seconds, broadcast_seconds, gather_seconds
-from hpc_es.cluster.predict import SimulatedGeneration, evaluated, generation
+from hpc_es.cluster.predict import SimulatedGeneration, simulate_generation, simulate_round
 from hpc_es.training.chunking import Cut
 
 FREE = Cluster(latency=0.0, bandwidth=math.inf, dispatch=0.0, per_rank=0.0)
@@ -17,14 +17,14 @@ SLOW = Cluster(latency=0.0, bandwidth=math.inf, dispatch=0.1, per_rank=0.0)
 
 
 def test_equal_chunks_on_two_ranks_take_half() -> None:
-    found = evaluated([1.0, 1.0, 1.0, 1.0], 2, FREE, rank_0_evaluates=True)
+    found = simulate_round([1.0, 1.0, 1.0, 1.0], 2, FREE, rank_0_evaluates=True)
     assert (found.evaluating, found.work, found.tail, found.dispatch) == (2.0, 4.0, 0.0, 0.0)
     assert found.efficiency == 1.0
 
 
 def test_the_longest_chunk_is_the_tail() -> None:
     """Rank 0 has 1 and 1, rank 1 has 5: it is alone for 3."""
-    found = evaluated([1.0, 5.0, 1.0], 2, FREE, rank_0_evaluates=True)
+    found = simulate_round([1.0, 5.0, 1.0], 2, FREE, rank_0_evaluates=True)
     assert (found.evaluating, found.tail, found.efficiency) == (5.0, 3.0, 0.7)
     assert found.without_tail == 1.0
     assert found.limit().startswith("the tail")
@@ -32,24 +32,24 @@ def test_the_longest_chunk_is_the_tail() -> None:
 
 def test_the_last_chunks_are_waited_for() -> None:
     """The third chunk was asked for ahead, the fourth, of the last two, by the rank that is free: 0.1 s later."""
-    found = evaluated([1.0, 1.0, 1.0, 1.0], 2, SLOW, rank_0_evaluates=True)
+    found = simulate_round([1.0, 1.0, 1.0, 1.0], 2, SLOW, rank_0_evaluates=True)
     assert found.evaluating == pytest.approx(2.1)
     assert found.dispatch == pytest.approx(0.05)  # of one rank of two
 
 
 def test_rank_0_answers_one_after_the_other() -> None:
     """Ten workers whose chunks take no time: a hundred chunks are ninety answers of 0.1 s."""
-    found = evaluated([0.0] * 100, 10, SLOW, rank_0_evaluates=False)
+    found = simulate_round([0.0] * 100, 10, SLOW, rank_0_evaluates=False)
     assert found.evaluating == pytest.approx(9.0)
 
 
 def test_latency_is_paid_by_who_was_not_answered_ahead() -> None:
-    found = evaluated([1.0, 1.0, 1.0, 1.0], 2, Cluster(0.25, math.inf, dispatch=0.0), rank_0_evaluates=True)
+    found = simulate_round([1.0, 1.0, 1.0, 1.0], 2, Cluster(0.25, math.inf, dispatch=0.0), rank_0_evaluates=True)
     assert found.evaluating == 2.5  # there and back
 
 
 def test_fewer_chunks_than_ranks_leave_ranks_idle() -> None:
-    found = evaluated([2.0], 4, FREE, rank_0_evaluates=True)
+    found = simulate_round([2.0], 4, FREE, rank_0_evaluates=True)
     assert (found.evaluating, found.tail, found.efficiency) == (2.0, 2.0, 0.25)
 
 
@@ -83,7 +83,7 @@ def test_a_chunk_in_lockstep_pays_the_policy_once_a_step() -> None:
 
 def test_a_generation_adds_messages_and_the_update() -> None:
     """Four jobs of 3 steps in chunks of two on two ranks; of five blocks one rank has three."""
-    found = generation(COSTS, 4, 2, FREE, 2, np.random.default_rng(0))
+    found = simulate_generation(COSTS, 4, 2, FREE, 2, np.random.default_rng(0))
     chunk = 10 + 2 * 1 + 6 * 0.01 + 3 * 0.1
     assert found.evaluating == pytest.approx(chunk)
     assert found.update == pytest.approx(0.5 + 4 * 1.5 * 3 / 5 + 0.25)
@@ -92,16 +92,16 @@ def test_a_generation_adds_messages_and_the_update() -> None:
 
 
 def test_several_rounds_are_evaluated_one_after_the_other_and_learned_from_once() -> None:
-    one, two = (generation(COSTS, 4, 2, FREE, 2, np.random.default_rng(0), rounds) for rounds in (1.0, 2.0))
+    one, two = (simulate_generation(COSTS, 4, 2, FREE, 2, np.random.default_rng(0), rounds) for rounds in (1.0, 2.0))
     assert two.evaluating == 2 * one.evaluating
     assert two.update == pytest.approx(0.5 + 8 * 1.5 * 3 / 5 + 0.25)
 
 
 def test_rounds_are_cut_as_the_loop_cuts_them() -> None:
     """64 jobs on one rank: four chunks of 16; on 128 ranks each is a chunk of its own."""
-    one = generation(COSTS, 64, 1, FREE, Cut(16, 4), np.random.default_rng(0))
+    one = simulate_generation(COSTS, 64, 1, FREE, Cut(16, 4), np.random.default_rng(0))
     assert one.work == pytest.approx(4 * (10 + 16 + 48 * 0.01 + 3 * 0.1))
-    many = generation(COSTS, 64, 128, FREE, Cut(16, 4), np.random.default_rng(0))
+    many = simulate_generation(COSTS, 64, 128, FREE, Cut(16, 4), np.random.default_rng(0))
     assert many.work == pytest.approx(64 * (10 + 1 + 3 * 0.01 + 3 * 0.1))
 
 

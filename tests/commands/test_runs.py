@@ -59,7 +59,7 @@ def test_rows_as_text(several: Path, capsys: Any) -> None:
 
 def test_a_tuning_is_one_row(tmp_path: Path, capsys: Any) -> None:
     shutil.copytree(run(), tmp_path / "tuning" / "trial_0000")
-    from hpc_es.tuning.table import digest
+    from hpc_es.tuning.trials import digest
 
     identity = {"space": {}, "base": {}, "search": "grid", "objective": "final_return", "trials": 2}
     table = {"hash": digest(identity), "identity": identity, "trials": [{}, {}]}

@@ -96,7 +96,7 @@ def test_a_film_of_cartpole_needs_pygame(tmp_path: Path) -> None:
 
 
 def test_a_study_needs_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hpc_es.tuning.master import Master, Wanted
+    from hpc_es.tuning.master import Master, TuneRequest
 
     hide(monkeypatch, "optuna")
     runs.tiny(tmp_path)
@@ -104,7 +104,7 @@ def test_a_study_needs_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     tuning = tmp_path / "tuning.yaml"
     tuning.write_text(f"{{base: tiny.yaml, search: optuna, trials: 2, space: {space}}}")
     with pytest.raises(UserError, match=r"search: optuna needs optuna, .*pip install 'hpc_es\[tune\]'"):
-        Master(Wanted(tuning, tmp_path / "out", (), None), 1)
+        Master(TuneRequest(tuning, tmp_path / "out", (), None), 1)
 
 
 @pytest.mark.long

@@ -67,8 +67,8 @@ def test_it_ends_after_so_many_in_a_row_or_after_the_first(
     generations, reason = failed_after(tmp_path, settings)
     assert generations == finished
     which = f"the last {limit} generations" if first and limit > 1 else f"generation {finished - 1}"
-    cause = "the first by ValueError: no licence (licensed.py:11 in cost)"
-    assert reason.startswith(f"all jobs of {which} failed, {cause} (stop.failed_generations: {limit}); see ")
+    cause = "first failure: ValueError: no licence (licensed.py:11 in cost)"
+    assert reason.startswith(f"all jobs of {which} failed; {cause} (stop.failed_generations: {limit}); see ")
     assert runs.status(tmp_path / "run")["failed_episodes"] == POPULATION * (finished - first)
 
 

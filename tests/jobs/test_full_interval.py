@@ -58,7 +58,7 @@ def test_every_fourth_and_the_last_one_are_whole(tmp_path: Path, reference: Path
 def test_a_killed_run_goes_on_to_the_same_bits(ranks: int, update: str, killed: Path, reference: Path) -> None:
     done = runs.finished(ranks, killed, *BETWEEN, f"mpi.update={update}")
     assert "resumed from generation 3" in done.stdout, str(done)
-    assert "computing 3 generations again that came after checkpoint_0000000000.h5" in done.stdout, str(done)
+    assert "recomputing 3 updates since checkpoint_0000000000.h5" in done.stdout, str(done)
     assert [json.loads(line)["generation"] for line in (killed / "metrics.jsonl").read_text().splitlines()] == [
         *range(6)
     ]

@@ -1,4 +1,4 @@
-"""kill -9 on any rank at any instant: the job ends, says which process it was, and the same command carries on."""
+"""kill -9 on any rank at any instant: the job ends, says which process it was, and the same command resumes the run."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_when_all_episodes_fail_the_run_has_failed_and_rank_0_says_why(tmp_path:
     faults = ("task.env_kwargs.fault=raise", "task.env_kwargs.every=1", "seed=2")  # with others some end before step 3
     done = runs.train(3, tmp_path / "run", *faults)
     assert done.status == 1 and "Traceback" not in done.stderr, str(done)
-    text = "all jobs of generation 0 failed, the first by ValueError: the simulator diverged (trouble.py:"
+    text = "all jobs of generation 0 failed; first failure: ValueError: the simulator diverged (trouble.py:"
     assert done.stderr.count("\n") == 1 and done.stderr.startswith(f"hpc_es: {text}")
     told = runs.status(tmp_path / "run")
     assert (told["status"], told["exit_status"]) == ("failed", 1) and told["reason"].startswith(text)

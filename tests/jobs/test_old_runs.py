@@ -19,9 +19,9 @@ from hpc_es.config.yaml_text import override
 from hpc_es.core.errors import CheckpointError, ConfigError, UserError
 from hpc_es.report.saved_policy import read_policy
 from hpc_es.storage import checkpoint
-from hpc_es.tuning.master import Master, Wanted
+from hpc_es.tuning.master import Master, TuneRequest
 from hpc_es.tuning.plan import load
-from hpc_es.tuning.table import freeze, known
+from hpc_es.tuning.trials import freeze, matching_trials
 from tests.config.test_moved import NOTICE, TABLE, of_old_version, table
 from tests.runs import assert_same, newest
 from tests.trained import CONFIG, rewritten
@@ -124,7 +124,7 @@ def test_a_tuning_goes_on_when_its_files_are_brought_up_to_date(table: None, tmp
     before = load(written(tmp_path, "{mpi.optimizer.learning_rate: [0.5, 0.75]}", OLD_BASE))
     trials = freeze(tmp_path, before.identity(), before.table())
     after = load(written(tmp_path, "{algorithm.optimizer.learning_rate: [0.5, 0.75]}", NEW_BASE))
-    assert known(tmp_path, after.identity()) == trials
+    assert matching_trials(tmp_path, after.identity()) == trials
     assert after.named_as(before.identity()).table() == trials
     assert moves.MOVED is TABLE
 
@@ -134,14 +134,14 @@ def test_the_same_values_of_another_key_are_another_tuning(table: None, tmp_path
     freeze(tmp_path, before.identity(), before.table())
     other = load(written(tmp_path, "{algorithm.sigma: [0.5, 0.75]}", NEW_BASE))
     with pytest.raises(UserError, match=r"space\.algorithm\.optimizer\.learning_rate"):
-        known(tmp_path, other.identity())
+        matching_trials(tmp_path, other.identity())
     assert resolved(other.config({}))["algorithm"]["optimizer"]["learning_rate"] == 0.25
 
 
 def test_a_study_keeps_the_names_that_its_trials_have(table: None, tmp_path: Path) -> None:
     optuna = "[0.5, 0.75]}\nsearch: optuna\ntrials: 2"
     old = written(tmp_path, f"{{mpi.optimizer.learning_rate: {optuna}", OLD_BASE)
-    Master(Wanted(old, tmp_path / "out"), 1)
+    Master(TuneRequest(old, tmp_path / "out"), 1)
     new = written(tmp_path, f"{{algorithm.optimizer.learning_rate: {optuna}", NEW_BASE)
-    master = Master(Wanted(new, tmp_path / "out"), 1)
+    master = Master(TuneRequest(new, tmp_path / "out"), 1)
     assert list(master._plan.space) == ["mpi.optimizer.learning_rate"]

@@ -9,7 +9,7 @@ import pytest
 import hpc_es
 from hpc_es.report.loggers.loggers import metrics
 from hpc_es.storage.checkpoint_directory import Store
-from hpc_es.training.metrics_row import Row
+from hpc_es.training.metrics_row import MetricsRow
 from tests import runs
 
 INFO = "report.info={step: final}"
@@ -36,7 +36,7 @@ def test_it_adds_metrics_and_changes_nothing_else(ranks: int, without: Path, tmp
 
 
 def test_loggers_have_them_in_a_group() -> None:
-    row: Row = {"generation": 3, "info_step": 1.5, "evaluation_info_step": 2.0, "info_speed": None}
+    row: MetricsRow = {"generation": 3, "info_step": 1.5, "evaluation_info_step": 2.0, "info_speed": None}
     assert metrics(row) == {"info/step": 1.5, "evaluation/info_step": 2.0}
 
 
@@ -50,7 +50,7 @@ def test_a_restart_between_whole_checkpoints_may_change_it(
     for path in Store(tmp_path / "run" / "checkpoints").paths()[4:]:
         path.unlink()
     done = runs.finished(2, tmp_path / "run", *between, *then)
-    assert "computing 3 generations again" in done.stdout
+    assert "recomputing 3 updates" in done.stdout
     assert runs.digests(tmp_path / "run")[6] == whole
     assert ("info_step" in runs.rows(tmp_path / "run")[-1]) == bool(then)
 
@@ -64,7 +64,7 @@ def test_the_task_has_to_give_infos(tmp_path: Path) -> None:
 # Regret of bandits.
 
 
-def trained(tmp_path: Path, task: dict[str, object], info: object = None, **more: object) -> list[Row]:
+def trained(tmp_path: Path, task: dict[str, object], info: object = None, **more: object) -> list[MetricsRow]:
     algorithm = {"kind": "es", "population_size": 6}
     report = {"info": info or {"regret": "sum"}, "plot_interval_seconds": 0}
     return list(hpc_es.train({"task": task, "algorithm": algorithm, "report": report, **BANDITS, **more}, tmp_path))

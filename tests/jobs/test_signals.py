@@ -99,7 +99,7 @@ def test_a_signal_stops_at_the_end_of_the_generation(
             reached(run, before + 2)
             send(job, number)
             done = interrupted(job)
-        assert "interrupted by a signal after" in done.stdout and "the same command carries on" in done.stdout
+        assert "interrupted by a signal after" in done.stdout and "the same command resumes the run" in done.stdout
         told, before = runs.status(run), runs.newest(run).state.generation
         assert told["status"] == "interrupted" and told["exit_status"] == 75 and told["generation"] == before
         assert len(runs.rows(run)) == before  # the checkpoint is of the last row, and no generation is given up

@@ -15,8 +15,7 @@ import pytest
 from hpc_es.tuning.plan import load
 from hpc_es.tuning.report import read_report
 from hpc_es.tuning.study import Study
-from hpc_es.tuning.table import freeze
-from hpc_es.tuning.trial import Trial
+from hpc_es.tuning.trials import Trial, freeze
 from tests.harness import ROOT, Finished, Job, start
 from tests.runs import TINY, assert_same, finished, wait_for
 from tests.runs import rows as metrics

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpc_es.storage import results
-from hpc_es.tuning.trial import Trial
+from hpc_es.tuning.trials import Trial
 from tests.jobs.test_tuning import tune
 
 SEARCH = """

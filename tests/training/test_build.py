@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from hpc_es.config.loading import validate
+from hpc_es.config.registry import module
 from hpc_es.core.data import CORRECT, SIGN_RETURN, Column, row_dtype
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Needs
 from hpc_es.mpi.world import World
 from hpc_es.programs.task import Programs
-from hpc_es.training.build import build_task, cutting_of, parts
+from hpc_es.training.build import build_parts, build_task, cutting_of
 
 SURVIVAL = {"kind": "episodes", "env_id": "tests.toys:Survival-v0"}
 PROGRAMS = {"kind": "programs", "name": "reverse"}
@@ -73,12 +74,12 @@ def test_the_row_has_the_columns_of_the_problem_and_then_of_the_strategy(monkeyp
     ):
         settings = {"noise": {"table_size": 10_000}, **sections, "algorithm": {"kind": algorithm}}
         config = validate(settings)
-        made = parts(config, World("none"), build_task(config))
+        made = build_parts(config, World("none"), build_task(config))
         assert made.row == row_dtype((column,))
         is_noisy = algorithm == "es"
         needs = Needs(searches="vectors" if is_noisy else "programs", noise=is_noisy, columns=(own,))
-        monkeypatch.setattr(f"hpc_es.algorithms.{algorithm}.NEEDS", needs)
-        assert parts(config, World("none"), build_task(config)).row == row_dtype((column, own))
+        monkeypatch.setattr(module("algorithms", algorithm), "NEEDS", needs)
+        assert build_parts(config, World("none"), build_task(config)).row == row_dtype((column, own))
 
 
 @pytest.mark.parametrize(("kind", "cutting"), [("policy_gradient", "fixed"), ("ga", "one by one")])

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 import hpc_es
-from hpc_es.core.data import Chunk, Results, State, cut, row_dtype
+from hpc_es.core.data import Chunk, State, cut, row_dtype
 from hpc_es.core.errors import RunError
-from hpc_es.training.chunk_plan import ChunkPlan, told_idle
-from hpc_es.training.chunking import AS_ASKED, Cut, CutPlan, evaluation_size, recut
-from hpc_es.training.executors import HEADER, Evaluated, first_units
+from hpc_es.training.chunking import AS_ASKED, ChunkPlanner, Cut, CutPlan, evaluation_size, idle_message, recut
+from hpc_es.training.executors import first_units
 
 
 def plan(
@@ -23,23 +22,21 @@ def plan(
     given: int | Literal["auto"] = "auto",
     is_fault_tolerant: bool = False,
     asked: int = 64,
-) -> ChunkPlan:
+) -> ChunkPlanner:
     config: Any = SimpleNamespace(
         mpi=SimpleNamespace(chunk_size=given, master_evaluates="auto"), algorithm=SimpleNamespace()
     )
     algorithm = SimpleNamespace(ask=lambda state, round, rows, fitness: cut(asked, 16))
     parts: Any = SimpleNamespace(cutting=cutting, unit=16, algorithm=algorithm, row=row_dtype())
     world: Any = SimpleNamespace(size=ranks, fault_handler=SimpleNamespace(is_fault_tolerant=is_fault_tolerant))
-    return ChunkPlan(config, parts, world, 10)
+    return ChunkPlanner(config, parts, world, 10)
 
 
-def after(found: ChunkPlan, seconds: float, jobs: int = 64, parameters: int = 10, lengths: Any = (1, ())) -> CutPlan:
+def after(found: ChunkPlanner, seconds: float, jobs: int = 64, parameters: int = 10, lengths: Any = (1, ())) -> CutPlan:
     """The plan after a generation in which each job took so many seconds."""
-    headers = np.zeros(2, HEADER)
-    headers["environment"] = seconds * jobs / 2
     rows, measured = np.zeros(jobs, row_dtype()), np.zeros(len(lengths[1]), row_dtype())
     rows["length"], measured["length"] = lengths
-    found.follow(Evaluated(headers, Results(rows, []), measured), 4 * parameters)
+    found.update(rows, measured, seconds * jobs, 4 * parameters)
     return found.plan
 
 
@@ -151,7 +148,7 @@ def test_the_longer_episodes_are_handed_out_first() -> None:
 
 def test_a_plan_is_sent_as_numbers() -> None:
     sent = CutPlan(Cut(3, 2), 5, False)
-    assert CutPlan.of(sent.words()) == sent
+    assert CutPlan.from_numbers(sent.to_numbers()) == sent
 
 
 @pytest.mark.parametrize(
@@ -161,41 +158,38 @@ def test_a_plan_is_sent_as_numbers() -> None:
         (64, 1, 64, True, None),
         (
             *(64, 16, 8, False),
-            "64 jobs a generation are 4 chunks for 8 evaluating ranks, so 4 ranks of 8 will be idle: 128 jobs a "
+            "64 jobs per generation are 4 chunks for 8 evaluating ranks, so 4 ranks of 8 will be idle: 128 jobs per "
             "generation (population, batch) would fill them, and so would mpi.chunk_size: 8",
         ),
         (
             *(64, 1, 128, True),
-            "64 jobs a generation are 64 chunks for 127 evaluating ranks, so 63 ranks of 128 will be idle: 127 jobs a "
-            "generation (population, batch) would fill them",
+            "64 jobs per generation are 64 chunks for 127 evaluating ranks, so 63 ranks of 128 will be idle: 127 jobs "
+            "per generation (population, batch) would fill them",
         ),
         (
             *(20, 16, 3, True),
-            "20 jobs a generation are 2 chunks for 3 evaluating ranks, so 1 rank of 3 will be idle: 48 jobs a "
+            "20 jobs per generation are 2 chunks for 3 evaluating ranks, so 1 rank of 3 will be idle: 48 jobs per "
             "generation (population, batch) would fill them, and so would mpi.chunk_size: auto",
         ),
     ],
 )
 def test_idle_ranks_are_told(jobs: int, size: int, ranks: int, is_free: bool, told: str | None) -> None:
-    assert told_idle(jobs, size, ranks, "auto", is_free) == told
+    assert idle_message(jobs, size, ranks, "auto", is_free) == told
 
 
 def test_a_run_knows_its_idle_ranks() -> None:
     state = State(0, {}, {})
-    assert plan(64, "free").idle(state) is None
-    assert "59 ranks of 64 will be idle" in str(plan(64, "free", 16).idle(state))  # rank 0 does not evaluate
-    assert "64 jobs a generation are 4 chunks for 63 evaluating ranks" in str(plan(64, "fixed").idle(state))
+    assert plan(64, "free").idle_warning(state) is None
+    assert "59 ranks of 64 will be idle" in str(plan(64, "free", 16).idle_warning(state))  # rank 0 does not evaluate
+    assert "64 jobs per generation are 4 chunks for 63 evaluating ranks" in str(plan(64, "fixed").idle_warning(state))
 
 
 def test_jobs_that_change_each_other_are_refused_where_chunks_follow_the_ranks() -> None:
-    headers = np.zeros(2, HEADER)
-    evaluated = Evaluated(headers, Results(np.zeros(0, row_dtype()), []), np.zeros(0, row_dtype()))
-    plan(cutting="free").require_independent(evaluated)
-    headers["mixed"][1] = 1
-    plan(cutting="free", given=16).require_independent(evaluated)
-    plan(cutting="fixed").require_independent(evaluated)
+    plan(cutting="free").require_independent(mixed_chunks=0)
+    plan(cutting="free", given=16).require_independent(mixed_chunks=1)
+    plan(cutting="fixed").require_independent(mixed_chunks=1)
     with pytest.raises(RunError, match=r"Set mpi\.chunk_size to a number"):
-        plan(cutting="free").require_independent(evaluated)
+        plan(cutting="free").require_independent(mixed_chunks=1)
 
 
 def test_no_bit_depends_on_how_evaluations_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +252,7 @@ def test_an_environment_that_draws_from_global_generators_is_noticed(
     }
     with hpc_es.train(config, tmp_path / "run") as run:
         if refused:
-            with pytest.raises(RunError, match="draw from Python's or NumPy's global generator"):
+            with pytest.raises(RunError, match="draw from Python's or NumPy's global random generator"):
                 list(run)
         else:
             assert len(list(run)) == 2

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpc_es.config.loading import validate
-from hpc_es.training.end_message import end_message
+from hpc_es.training.recorder import Recorder
 
 
 @pytest.mark.parametrize(
@@ -22,13 +22,12 @@ from hpc_es.training.end_message import end_message
 )
 def test_a_last_theta_that_did_better_is_told(best: float | None, final: float | None, end: str) -> None:
     """Evaluations were so few that the best of them was that of the first theta."""
-    writer: Any = SimpleNamespace(
-        counters={"episodes": 640, "timesteps": 220_242, "failed_episodes": 7},
-        best=None if best is None else SimpleNamespace(return_=best),
-    )
-    found = {} if final is None else {"final_return_mean": final}
-    line = end_message(
-        validate({"task": {"env_id": "CartPole-v1"}}), "finished", "stop.timesteps: 200000", 3, writer, found
-    )
+    problem: Any = None
+    recorder = Recorder(validate({"task": {"env_id": "CartPole-v1"}}), problem)
+    recorder.counters |= {"episodes": 640, "timesteps": 220_242, "failed_episodes": 7}
+    evaluation: Any = SimpleNamespace(return_=best)
+    recorder.best = None if best is None else evaluation
+    results = {} if final is None else {"final_return_mean": final}
+    line = recorder.end_message("finished", "stop.timesteps: 200000", 3, results)
     work = "3 generations, 220,242 timesteps, 7 failed episodes"
     assert line == f"finished by stop.timesteps: 200000 after {work}  {end}"

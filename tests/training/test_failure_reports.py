@@ -28,26 +28,26 @@ def reports(rank: int, written: list[FailureReport] | None = None) -> FailureRep
 def test_each_rank_sends_each_kind_once_and_rank_0_writes_each_once_in_job_order() -> None:
     written: list[FailureReport] = []
     first, second = reports(0, written), reports(1)
-    first.note(3, Chunk(1, 8, 4), [Failure("a", "A", "trace", 1), Failure("a again", "A", "", 2)])
-    second.note(3, Chunk(0, 0, 4), [Failure("a too", "A", "", 3), Failure("b", "B", "", 2)])
-    assert (len(first), len(second)) == (1, 2)
-    first.receive([first.taken(), second.taken()])
+    first.add(3, Chunk(1, 8, 4), [Failure("a", "A", "trace", 1), Failure("a again", "A", "", 2)])
+    second.add(3, Chunk(0, 0, 4), [Failure("a too", "A", "", 3), Failure("b", "B", "", 2)])
+    assert (len(first.pending), len(second.pending)) == (1, 2)
+    first.write([first.take(), second.take()])
     assert [(report.job, report.rank, report.failure.text) for report in written] == [(2, 1, "b"), (3, 1, "a too")]
     assert written[0].line() == "[rank 1] generation 3: job 2: b" and written[0].host == "node1"
-    second.note(4, Chunk(0, 0, 4), [Failure("a", "A"), Failure("b", "B")])
-    assert len(second) == 0
+    second.add(4, Chunk(0, 0, 4), [Failure("a", "A"), Failure("b", "B")])
+    assert not second.pending
 
 
 def test_there_is_a_limit_of_kinds() -> None:
     one = reports(2)
-    one.note(0, Chunk(0, 0, 99), [Failure("x", f"kind {number}", "", number) for number in range(MOST_KINDS + 9)])
-    assert len(one) == MOST_KINDS
+    one.add(0, Chunk(0, 0, 99), [Failure("x", f"kind {number}", "", number) for number in range(MOST_KINDS + 9)])
+    assert len(one.pending) == MOST_KINDS
 
 
 def test_collecting_on_one_rank_writes_and_forgets() -> None:
     written: list[FailureReport] = []
     one = reports(0, written)
-    one.note(0, Chunk(0, 5, 1, "evaluate"), [Failure("x", "X")])
+    one.add(0, Chunk(0, 5, 1, "evaluate"), [Failure("x", "X")])
     one.collect(World("none"))
     assert [report.line() for report in written] == ["[rank 0] generation 0: evaluation 5: x"]
-    assert not len(one) and one.first == "x" and np.array_equal(one.taken(), np.frombuffer(b"[]", np.uint8))
+    assert not one.pending and one.first == "x" and np.array_equal(one.take(), np.frombuffer(b"[]", np.uint8))

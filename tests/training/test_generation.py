@@ -232,5 +232,5 @@ def test_no_jobs_have_no_fitness() -> None:
 
 
 def test_a_fitness_of_another_shape_ends_the_run() -> None:
-    with pytest.raises(RunError, match=r"expected one number of each job, float64\[3\], found shape \[\]"):
+    with pytest.raises(RunError, match=r"expected one number per job, float64\[3\], got shape \[\]"):
         fitness_of(parts_of(Mean()), State(0, {}, {}), rows_of(1.0, 2.0, 3.0))

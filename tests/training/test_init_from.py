@@ -20,7 +20,7 @@ from hpc_es.policies.networks.keras_models import MODELS, normaliser_of, value_o
 from hpc_es.storage.keras_file import is_keras_file, read_layers
 from hpc_es.tasks.observation_statistics import Deviations, Moments
 from hpc_es.tasks.policy_problems import carried_statistics
-from hpc_es.training.init_from import started_from
+from hpc_es.training.init_from import apply_source
 from tests.trained import CONFIG, NORMALISED, run, snapshot
 
 REACH = ("task.env_id=tests.toys:Reach-v0", "algorithm.optimizer.learning_rate=0.01")
@@ -46,7 +46,7 @@ CARRIED = ProblemState({"observation_mean": np.zeros(3, np.float32)}, {"observat
 
 
 def test_a_run_takes_the_theta_of_another_and_what_the_problem_has_learned_but_not_the_optimizer() -> None:
-    found = started_from(state(), state(fill=5.0, count=7.0), CARRIED)
+    found = apply_source(state(), state(fill=5.0, count=7.0), CARRIED)
     assert found.generation == 0
     assert found.shared["theta"].tolist() == [5, 5] and found.shared["observation_mean"].tolist() == [5, 5, 5]
     assert found.master["observation_count"] == 7 and found.master["adam_m"].tolist() == [0, 0]
@@ -57,7 +57,7 @@ def test_what_only_one_of_both_has_stays_as_it_is() -> None:
     value = np.array([1.0], np.float32)
     source = state(fill=5.0, count=7.0)
     source = State(5, {"theta": source.theta, "observation_mean": np.ones(4, np.float32), "old": value}, {})
-    found = started_from(state(value=value), source, CARRIED)
+    found = apply_source(state(value=value), source, CARRIED)
     assert list(found.shared) == ["theta", "value", "observation_mean"]
     assert found.shared["theta"].tolist() == [5, 5] and found.shared["value"] is value
     assert found.shared["observation_mean"].tolist() == [0, 0, 0] and found.master["observation_count"] == 0
@@ -67,20 +67,20 @@ def test_statistics_of_another_kind_are_not_mixed() -> None:
     """The other run's mean and count without its sums would be neither its statistics nor ours."""
     ours = ProblemState(CARRIED.shared, {**CARRIED.master, "observation_centre": np.zeros(3)})
     begin = ours.merge_into(State(0, {"theta": np.zeros(2, np.float32)}, {}))
-    found = started_from(begin, state(fill=5.0, count=7.0), ours)
+    found = apply_source(begin, state(fill=5.0, count=7.0), ours)
     assert found.theta.tolist() == [5, 5]
     assert found.shared["observation_mean"].tolist() == [0, 0, 0] and found.master["observation_count"] == 0
 
 
 def test_what_a_run_counts_begins_anew() -> None:
     own, source = ({"episodes": np.asarray(n)} for n in (0, 500))
-    found = started_from(state(**own), state(fill=5.0, **source), CARRIED)
+    found = apply_source(state(**own), state(fill=5.0, **source), CARRIED)
     assert int(found.shared["episodes"]) == 0 and found.theta.tolist() == [5.0, 5.0]
 
 
 def test_a_run_without_statistics_takes_none() -> None:
     plain = State(0, {"theta": np.zeros(2, np.float32)}, {})
-    found = started_from(plain, state(fill=5.0, count=7.0), ProblemState())
+    found = apply_source(plain, state(fill=5.0, count=7.0), ProblemState())
     assert (list(found.shared), list(found.master), found.theta.tolist()) == (["theta"], [], [5, 5])
 
 
@@ -149,10 +149,10 @@ def test_statistics_of_the_other_kind_are_converted() -> None:
     sample = Deviations(np.array([1.0, 2.0]), np.array([12.0, 0.0]), 4.0)
     theirs, ours = carried_statistics(sample), carried_statistics(Moments.initial(2))
     source = theirs.merge_into(State(0, {"theta": np.ones(1, np.float32)}, {}))
-    found = started_from(ours.merge_into(State(0, {"theta": np.zeros(1, np.float32)}, {})), source, ours)
+    found = apply_source(ours.merge_into(State(0, {"theta": np.zeros(1, np.float32)}, {})), source, ours)
     assert found.shared["observation_mean"].tolist() == [1, 2] and found.master["observation_count"] == 4
     np.testing.assert_allclose(found.shared["observation_std"], [2, 0.1])  # sqrt(12 / 3), and the floor
-    back = started_from(theirs.merge_into(State(0, {}, {})), found, theirs)
+    back = apply_source(theirs.merge_into(State(0, {}, {})), found, theirs)
     np.testing.assert_allclose(back.shared["observation_std"], [2, 0.1], rtol=1e-6)
 
 

@@ -18,7 +18,7 @@ from hpc_es.storage.metrics_log import read_metrics
 from hpc_es.training.chunking import SHARED_SECONDS
 from hpc_es.training.executors import HEADER, Evaluated
 from hpc_es.training.failure_reports import FailureReports
-from hpc_es.training.loop import COMPARED, LONGEST_SECONDS, SPELL_SECONDS, TRIED_LESS, Alone
+from hpc_es.training.loop import ALONE_SECONDS, COMPARED, LONGEST_SECONDS, TRIAL_BACKOFF, Rank0Alone
 from tests import runs
 from tests.algorithms.stepping import KINDS
 from tests.harness import ROOT, mpiexec, script, start
@@ -31,7 +31,7 @@ class Clocked:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         parts: Any = SimpleNamespace(algorithm=None, row=row_dtype(), unit=1)
-        self.alone = Alone(World("none"), parts, lambda: 0, FailureReports(World("none"), None))
+        self.alone = Rank0Alone(World("none"), parts, lambda: 0, FailureReports(World("none"), None))
         self.now = 100.0
         monkeypatch.setattr("hpc_es.training.loop.time", SimpleNamespace(perf_counter=lambda: self.now))
 
@@ -51,16 +51,16 @@ class Clocked:
 
 def test_where_alone_is_faster_it_follows_each_generation_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     clocked = Clocked(monkeypatch)
-    assert clocked.tried(0.010, 0.008) == pytest.approx(SPELL_SECONDS / 0.008, abs=1)
+    assert clocked.tried(0.010, 0.008) == pytest.approx(ALONE_SECONDS / 0.008, abs=1)
     assert clocked.after(False, 0.010)  # the next spell begins at once
     assert clocked.after(True, 0.008)
-    assert not clocked.after(True, SPELL_SECONDS)
+    assert not clocked.after(True, ALONE_SECONDS)
 
 
 def test_where_it_is_not_it_is_tried_again_later_and_later(monkeypatch: pytest.MonkeyPatch) -> None:
     clocked = Clocked(monkeypatch)
     assert clocked.tried(0.010, 0.3) == 1  # a trial ends with the first generation that takes too long
-    for wait in (COMPARED * TRIED_LESS, COMPARED * TRIED_LESS**2):
+    for wait in (COMPARED * TRIAL_BACKOFF, COMPARED * TRIAL_BACKOFF**2):
         for _ in range(wait - 1):
             assert not clocked.after(False, 0.010)
         assert clocked.after(False, 0.010)
@@ -103,7 +103,7 @@ def test_it_is_for_functions_of_which_rank_0_may_evaluate_all(
     def is_there(size: int = 2, rank: int = 0, is_fault_tolerant: bool = False) -> bool:
         handler = SimpleNamespace(is_fault_tolerant=is_fault_tolerant)
         world: Any = SimpleNamespace(size=size, rank=rank, fault_handler=handler, library="none")
-        return Alone.of(config, world, parts, lambda: 0, FailureReports(World("none"), None)) is not None
+        return Rank0Alone.from_config(config, world, parts, lambda: 0, FailureReports(World("none"), None)) is not None
 
     found = [is_there(), is_there(size=1), is_there(rank=1), is_there(is_fault_tolerant=True)]
     assert found == [expected, False, False, False]
@@ -117,14 +117,14 @@ SPELLS = """
     import hpc_es
     from hpc_es.algorithms.common import covariance
     from hpc_es.mpi.connect import connect
-    from hpc_es.training.loop import Alone
+    from hpc_es.training.loop import Rank0Alone
     from hpc_es.training.executors import Executor
 
     left = [0]
     def is_next(self, was_alone, measured, evaluated):
         left[0] = left[0] - 1 if was_alone else 3
         return left[0] > 0
-    Alone.is_next = is_next
+    Rank0Alone.is_next = is_next
     taken, run = [0], Executor.run
     def counted(self, generation):
         taken[0] += generation.train

@@ -13,8 +13,8 @@ from hpc_es.core.data import ROW, Column, Results, State, row_dtype
 from hpc_es.core.errors import CheckpointError, RunError
 from hpc_es.storage.checkpoint import Snapshot, image_sha256, save
 from hpc_es.storage.results import digest
+from hpc_es.training.generation import UpdateInputs
 from hpc_es.training.recorder import UpdateJournal, UpdateReplay
-from hpc_es.training.replay import LearnedFrom
 
 
 def rows(*returns: float) -> np.ndarray:
@@ -47,8 +47,8 @@ def begun(directory: Path, generation: int, interval: int) -> UpdateJournal:
 
 
 def test_it_comes_back_bit_for_bit() -> None:
-    packed = LearnedFrom(rows(1.5, float("nan"), -0.0), rows(), UNITS).packed()
-    back = LearnedFrom.unpacked(packed, ROW)
+    packed = UpdateInputs(rows(1.5, float("nan"), -0.0), rows(), UNITS).pack()
+    back = UpdateInputs.unpack(packed, ROW)
     assert back.rows.tobytes() == rows(1.5, float("nan"), -0.0).tobytes()
     assert back.rows.dtype == ROW and back.probes.shape == (0,)
     assert [list(unit) for unit in back.units] == [["count", "layer/sums"], []]
@@ -70,7 +70,7 @@ def test_rows_of_version_0_2_which_have_no_names_are_those_of_the_run() -> None:
     row = bytes.fromhex("000000000000f83f07000000000000c0")
     arrays = {name: np.frombuffer(row, np.uint8) for name in ("rows", "probes")}
     packed = coded({**arrays, "units": np.array(1), "0/count": np.array([3], np.int64)})
-    back = LearnedFrom.unpacked(packed, ROW)
+    back = UpdateInputs.unpack(packed, ROW)
     assert back.rows.tolist() == back.probes.tolist() == [(1.5, 7, -2.0)]
     assert [{name: array.tolist() for name, array in unit.items()} for unit in back.units] == [{"count": [3]}]
 
@@ -79,8 +79,8 @@ def test_columns_are_found_by_their_names() -> None:
     """In another order, with another dtype, and with one that the run has not."""
     wide = np.zeros(2, [("more", "<f8"), ("length", "<i8"), ("at", "<f8", (2,)), ("return_", "<f8")])
     wide["return_"], wide["length"], wide["at"], wide["more"] = [1.5, np.nan], [7, 8], [[1, 2], [3, 4]], 9
-    packed = LearnedFrom(wide, wide[:1], UNITS).packed()
-    back = LearnedFrom.unpacked(packed, row_dtype((Column("at", "<f4", (2,)),)))
+    packed = UpdateInputs(wide, wide[:1], UNITS).pack()
+    back = UpdateInputs.unpack(packed, row_dtype((Column("at", "<f4", (2,)),)))
     assert back.rows.dtype.descr == [("return_", "<f8"), ("length", "<i4"), ("at", "<f4", (2,))]
     assert back.rows["at"].tolist() == [[1, 2], [3, 4]] and back.rows["length"].tolist() == [7, 8]
     assert back.probes.tolist()[0][:2] == (1.5, 7)
@@ -88,10 +88,10 @@ def test_columns_are_found_by_their_names() -> None:
 
 @pytest.mark.parametrize("column", [Column("distance", "<f8"), Column("length", "<i4", (2,))])
 def test_a_column_that_is_missing_or_has_another_shape_is_refused(column: Column) -> None:
-    packed = LearnedFrom(rows(1.0), rows(), UNITS).packed()
+    packed = UpdateInputs(rows(1.0), rows(), UNITS).pack()
     needed = np.dtype([("return_", "<f8"), (column.name, column.dtype, column.shape)])
     with pytest.raises(CheckpointError, match=f"no column '{column.name}'"):
-        LearnedFrom.unpacked(packed, needed)
+        UpdateInputs.unpack(packed, needed)
 
 
 def test_it_stands_for_the_state_until_the_interval_is_over(tmp_path: Path) -> None:
@@ -131,5 +131,5 @@ def test_another_state_than_before_ends_the_run(tmp_path: Path) -> None:
     replay = UpdateReplay(since, state(base), None)
     assert replay.is_due(state(0)) and not replay.is_due(state(1))
     replay.require_same(state(1))
-    with pytest.raises(RunError, match=r"computed again since checkpoint_0000000000\.h5, is another"):
+    with pytest.raises(RunError, match=r"recomputed since checkpoint_0000000000\.h5, differs"):
         replay.require_same(State(1, state(1).shared, {"steps": np.array(2)}))

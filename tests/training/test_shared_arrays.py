@@ -69,7 +69,7 @@ def test_only_what_is_read_only_and_the_same_is_not_sent_again() -> None:
     assert got["root"] is first
     assert told({"theta": theta, "root": fixed(2 * root)})[0] == theta.nbytes + root.nbytes
     assert told({"theta": np.ones(5), "root": root.T})[0] == 40 + root.nbytes, "of other shapes and orders"
-    mine.forget()
+    mine.reset()
     assert told({"theta": theta, "root": root})[0] == theta.nbytes + root.nbytes
 
 

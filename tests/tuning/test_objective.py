@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpc_es.tuning.objective import fraction, limits, measures, objective
+from hpc_es.tuning.plan import fraction, limits, measures, objective
 
 
 def row(success: bool | None, timesteps: int = 0, final: float | None = None, **budget: Any) -> dict[str, Any]:

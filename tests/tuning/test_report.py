@@ -15,8 +15,7 @@ from hpc_es.config.loading import load
 from hpc_es.core.errors import UserError
 from hpc_es.tuning.report import read_report
 from hpc_es.tuning.report_files import figure
-from hpc_es.tuning.table import freeze
-from hpc_es.tuning.trial import Trial
+from hpc_es.tuning.trials import Trial, freeze
 from tests.runs import TINY
 
 LRS = [0.001, 0.01, 0.1]

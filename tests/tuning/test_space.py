@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpc_es.storage.shard import Shard
-from hpc_es.tuning.space import digits, grid, grid_size, parse_space, random, table
+from hpc_es.tuning.space import all_trials, grid_size, grid_trial, mixed_base_digits, parse_space, random_trial
 
 PG = {"lr": [1e-5, 1e-4, 1e-3], "entropy_beta": [0.005, 0.01, 0.05, 0.10]}
 GA = {
@@ -25,9 +25,9 @@ def space(data: dict[str, Any], search: str = "grid") -> Any:
 
 
 def test_the_least_significant_digit_comes_first() -> None:
-    assert digits(11, [4, 3]) == [3, 2]
-    assert digits(25, [5, 5, 5]) == [0, 0, 1]
-    assert digits(0, []) == []
+    assert mixed_base_digits(11, [4, 3]) == [3, 2]
+    assert mixed_base_digits(25, [5, 5, 5]) == [0, 0, 1]
+    assert mixed_base_digits(0, []) == []
 
 
 @pytest.mark.parametrize(
@@ -35,16 +35,16 @@ def test_the_least_significant_digit_comes_first() -> None:
 )
 def test_in_a_grid_the_first_key_of_the_alphabet_varies_fastest(number: int, entropy_beta: float, lr: float) -> None:
     assert grid_size(space(PG)) == 12
-    assert grid(space(PG), number) == {"entropy_beta": entropy_beta, "lr": lr}
+    assert grid_trial(space(PG), number) == {"entropy_beta": entropy_beta, "lr": lr}
 
 
 def test_the_keys_of_a_grid_are_sorted_whatever_their_order_in_the_file() -> None:
     assert grid_size(space(GA)) == 125
-    assert grid(space(GA), 25) == {"crossover_rate": 0.2, "mutation_rate": 0.01, "population_size": 25}
+    assert grid_trial(space(GA), 25) == {"crossover_rate": 0.2, "mutation_rate": 0.01, "population_size": 25}
 
 
 def test_a_grid_has_every_combination_once() -> None:
-    trials = table("grid", space(PG), 12, 0)
+    trials = all_trials("grid", space(PG), 12, 0)
     assert len({tuple(sorted(trial.items())) for trial in trials}) == 12
 
 
@@ -66,14 +66,14 @@ RANGES = {
 
 def test_random_trials_are_a_function_of_seed_and_number() -> None:
     found = space(RANGES, "random")
-    few, many = table("random", found, 3, seed=7), table("random", found, 40, seed=7)
+    few, many = all_trials("random", found, 3, seed=7), all_trials("random", found, 40, seed=7)
     assert few == many[:3]
-    assert random(found, 2, seed=7) == few[2]
-    assert table("random", found, 40, seed=8) != many
+    assert random_trial(found, 2, seed=7) == few[2]
+    assert all_trials("random", found, 40, seed=8) != many
 
 
 def test_random_values_lie_where_they_should() -> None:
-    trials = table("random", space(RANGES, "random"), 4000, seed=1)
+    trials = all_trials("random", space(RANGES, "random"), 4000, seed=1)
     logs = [math.log10(trial["a"]) for trial in trials]
     assert all(-4 <= log <= -1 for log in logs)
     assert sum(logs) / 4000 == pytest.approx(-2.5, abs=5 * 3 / math.sqrt(12 * 4000))  # 5 standard errors

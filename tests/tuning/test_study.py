@@ -10,7 +10,7 @@ import pytest
 
 from hpc_es.tuning.space import parse_space
 from hpc_es.tuning.study import JOURNAL, Study
-from hpc_es.tuning.trial import Trial
+from hpc_es.tuning.trials import Trial
 
 SPACE = {
     "a": {"log_uniform": [1e-4, 1e-1]},

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from hpc_es.core.errors import RunError, UserError
-from hpc_es.tuning import table
+from hpc_es.tuning import trials as trials_module
 from hpc_es.tuning.plan import load
-from hpc_es.tuning.table import NAME, extend, freeze, known
+from hpc_es.tuning.trials import TABLE_FILE, extend, freeze, matching_trials
 from tests.runs import TINY
 
 IDENTITY = {"base": {"seed": 1}, "space": {"algorithm.sigma": [0.1, 0.2]}, "trials": 2}
@@ -20,26 +20,26 @@ TRIALS = [{"algorithm.sigma": 0.1}, {"algorithm.sigma": 0.2}]
 
 
 def test_a_table_comes_back_as_it_was(tmp_path: Path) -> None:
-    assert known(tmp_path, IDENTITY) is None
-    assert freeze(tmp_path, IDENTITY, TRIALS) == TRIALS == known(tmp_path, IDENTITY)
-    assert list(tmp_path.iterdir()) == [tmp_path / NAME]
+    assert matching_trials(tmp_path, IDENTITY) is None
+    assert freeze(tmp_path, IDENTITY, TRIALS) == TRIALS == matching_trials(tmp_path, IDENTITY)
+    assert list(tmp_path.iterdir()) == [tmp_path / TABLE_FILE]
 
 
 def test_of_many_that_come_at_once_all_have_the_table_of_one(tmp_path: Path, monkeypatch: Any) -> None:
     """Other machines may compute other last bits: whoever is first decides."""
     pids = iter(range(100))
-    monkeypatch.setattr(table.os, "getpid", lambda: next(pids))  # a temporary file each, as processes have
+    monkeypatch.setattr(trials_module.os, "getpid", lambda: next(pids))  # a temporary file each, as processes have
     with ThreadPoolExecutor(16) as pool:
         found = list(pool.map(lambda n: freeze(tmp_path, IDENTITY, [{"algorithm.sigma": n}]), range(16)))
     assert all(trials == found[0] for trials in found)
-    assert list(tmp_path.iterdir()) == [tmp_path / NAME]
+    assert list(tmp_path.iterdir()) == [tmp_path / TABLE_FILE]
 
 
 def test_without_hard_links_a_later_one_still_reads_the_first(tmp_path: Path, monkeypatch: Any) -> None:
     def refused(*_: Any) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(table.os, "link", refused)
+    monkeypatch.setattr(trials_module.os, "link", refused)
     assert freeze(tmp_path, IDENTITY, TRIALS) == TRIALS
     assert freeze(tmp_path, IDENTITY, TRIALS[:1]) == TRIALS
 
@@ -48,7 +48,7 @@ def test_another_tuning_is_refused_with_what_differs(tmp_path: Path) -> None:
     freeze(tmp_path, IDENTITY, TRIALS)
     other = {**IDENTITY, "base": {"seed": 2}, "space": {"algorithm.sigma": [0.1, 0.3]}}
     with pytest.raises(UserError) as error:
-        known(tmp_path, other)
+        matching_trials(tmp_path, other)
     assert "base.seed: 1 in the directory, 2" in str(error.value)
     assert "space.algorithm.sigma: [0.1, 0.2] in the directory, [0.1, 0.3]" in str(error.value)
     assert "trials:" not in str(error.value)
@@ -57,9 +57,9 @@ def test_another_tuning_is_refused_with_what_differs(tmp_path: Path) -> None:
 def test_what_no_result_depends_on_may_differ(tmp_path: Path) -> None:
     freeze(tmp_path, IDENTITY, TRIALS)
     base = {"seed": 1, "name": "x", "report": {"tensorboard": True}, "mpi": {"schedule": "static"}}
-    assert known(tmp_path, {**IDENTITY, "base": base}) == TRIALS
+    assert matching_trials(tmp_path, {**IDENTITY, "base": base}) == TRIALS
     with pytest.raises(UserError, match=r"base\.mpi\.chunk_size: auto in the directory, 4 in the config"):
-        known(tmp_path, {**IDENTITY, "base": {**base, "mpi": {"chunk_size": 4}}})
+        matching_trials(tmp_path, {**IDENTITY, "base": {**base, "mpi": {"chunk_size": 4}}})
 
 
 RANDOM = "search: random\nspace: {algorithm.sigma: {log_uniform: [0.01, 1]}, seed: {integer: [0, 9]}}\n"
@@ -76,10 +76,10 @@ def planned(directory: Path, tuning: str) -> Any:
 def test_a_random_search_goes_on_with_the_same_first_trials(tmp_path: Path) -> None:
     six, eight, output = planned(tmp_path, f"{RANDOM}trials: 6"), planned(tmp_path, f"{RANDOM}trials: 8"), tmp_path
     first = freeze(output, six.identity(), six.table())
-    assert known(output, eight.identity()) == first
-    assert extend(output, eight.identity(), eight.table()) == known(output, eight.identity()) == eight.table()
+    assert matching_trials(output, eight.identity()) == first
+    assert extend(output, eight.identity(), eight.table()) == matching_trials(output, eight.identity()) == eight.table()
     assert eight.table()[:6] == first
-    assert known(output, six.identity()) == eight.table(), "fewer are known too"
+    assert matching_trials(output, six.identity()) == eight.table(), "fewer are known too"
     assert extend(output, six.identity(), six.table()) == eight.table(), "none is lost"
 
 
@@ -94,14 +94,14 @@ def test_a_grid_gets_further_values_behind_the_trials_that_it_has(tmp_path: Path
     small = planned(tmp_path, f"space: {{{SIGMAS}, {RATES}}}")
     large = planned(tmp_path, f"space: {{algorithm.sigma: [0.05, 0.1, 0.2], {RATES}}}")
     there = freeze(tmp_path, small.identity(), small.table())
-    assert known(tmp_path, large.identity()) == there
+    assert matching_trials(tmp_path, large.identity()) == there
     grown = extend(tmp_path, large.identity(), large.table())
     assert grown[:4] == there
     assert [(trial["algorithm.sigma"], trial["algorithm.optimizer.learning_rate"]) for trial in grown[4:]] == [
         (0.05, 0.1),
         (0.05, 0.2),
     ]
-    assert known(tmp_path, large.identity()) == grown
+    assert matching_trials(tmp_path, large.identity()) == grown
 
 
 @pytest.mark.parametrize(
@@ -118,19 +118,19 @@ def test_what_would_change_the_trials_is_refused_with_the_reason(old: str, new: 
     plan = planned(tmp_path, old)
     freeze(tmp_path, plan.identity(), plan.table())
     with pytest.raises(UserError, match="whose trials these would change") as error:
-        known(tmp_path, planned(tmp_path, new).identity())
+        matching_trials(tmp_path, planned(tmp_path, new).identity())
     assert said in str(error.value)
 
 
 def test_a_damaged_table_is_noticed(tmp_path: Path) -> None:
     freeze(tmp_path, IDENTITY, TRIALS)
-    path = tmp_path / NAME
+    path = tmp_path / TABLE_FILE
     changed = json.loads(path.read_text())
     changed["identity"]["base"]["seed"] = 2
     for text in ("", "[]", json.dumps(changed)):
         path.write_text(text)
         with pytest.raises(UserError, match=r"trials\.json: expected the trials of a tuning"):
-            known(tmp_path, IDENTITY)
+            matching_trials(tmp_path, IDENTITY)
 
 
 def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpc_es.core.errors import InUseError, UserError
-from hpc_es.tuning.trial import Trial, begun
+from hpc_es.tuning.trials import Trial, started_trials
 
 VALUES = {"algorithm.sigma": 0.1}
 
@@ -61,7 +61,7 @@ def test_trials_are_found_by_number(tmp_path: Path) -> None:
     for number in (10_000, 2, 9999):
         Trial(tmp_path, number).begin(VALUES)
     (tmp_path / "trial_0003").mkdir()
-    assert [trial.number for trial in begun(tmp_path)] == [2, 9999, 10_000]
+    assert [trial.number for trial in started_trials(tmp_path)] == [2, 9999, 10_000]
 
 
 def test_a_claimed_trial_is_refused_by_name(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from hpc_es.core.errors import CheckpointError, ConfigError, UserError
 from hpc_es.mpi.world import World
 from hpc_es.storage.checkpoint import load as load_checkpoint
 from hpc_es.storage.checkpoint_directory import Store
-from hpc_es.training.build import build_task, parts
+from hpc_es.training.build import build_parts, build_task
 from tests import runs
 from tests.harness import ROOT
 from tests.toys import nothing
@@ -47,7 +47,7 @@ def config(*overrides: str) -> Config:
 
 def built(*overrides: str) -> Any:
     made = config(*overrides)
-    return parts(made, World("none"), build_task(made)).algorithm
+    return build_parts(made, World("none"), build_task(made)).algorithm
 
 
 def trained(run: Path, *overrides: str) -> list[dict[str, Any]]:
@@ -193,9 +193,9 @@ def test_a_sample_has_the_loss_of_its_batch(name: str) -> None:
     assert sample["lives"].sum(axis=0).tolist() == results.rows["length"].tolist()
     assert sample["rewards"].sum(axis=0) == pytest.approx(results.rows["return_"])
     metrics = algorithm.tell(state, results)[1]
-    parts = {name: metrics[name] for name in ("policy_loss", "value_loss", "entropy")}
-    total = parts["policy_loss"] + 0.5 * parts["value_loss"] - 0.2 * parts["entropy"]
-    assert losses == {**parts, "loss": pytest.approx(total, abs=1e-12)}
+    build_parts = {name: metrics[name] for name in ("policy_loss", "value_loss", "entropy")}
+    total = build_parts["policy_loss"] + 0.5 * build_parts["value_loss"] - 0.2 * build_parts["entropy"]
+    assert losses == {**build_parts, "loss": pytest.approx(total, abs=1e-12)}
     assert algorithm.losses_of(state, sample) == pytest.approx(dict(losses), rel=1e-4)
     with pytest.raises(UserError, match="the sample has no 'lives'"):
         algorithm.losses_of(state, {name: array for name, array in sample.items() if name != "lives"})

@@ -23,7 +23,7 @@ from hpc_es.core.errors import ConfigError, RunError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.mpi.world import World
 from hpc_es.policies.networks.differentiable import DifferentiableNetwork
-from hpc_es.training.build import build_task, parts
+from hpc_es.training.build import build_parts, build_task
 from tests import runs
 from tests.populations import centre
 from tests.toys import lifetime, nothing
@@ -51,7 +51,7 @@ def config(*overrides: str) -> Config:
 
 def built(*overrides: str) -> Any:
     made = config(*overrides)
-    return parts(made, World("none"), build_task(made)).algorithm
+    return build_parts(made, World("none"), build_task(made)).algorithm
 
 
 def update(algorithm: Any, state: State) -> Outcome:

@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 import hpc_es
-from hpc_es.api.evaluate import Asked, evaluate, seeds
+from hpc_es.api.evaluate import EvaluationRequest, evaluate, seeds
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.report.saved_policy import read_policy
 from hpc_es.tasks.episodes.task import Options
@@ -80,7 +80,7 @@ def returns(policy: Any, environment: Any) -> float:
 )
 def test_actions_in_the_environment_itself_give_the_return_of_eval(wrappers: str) -> None:
     path = run(*REACH, f"task.wrappers={wrappers}")
-    expected = evaluate(read_policy(path), Asked(EPISODES, 0))["return_mean"]
+    expected = evaluate(read_policy(path), EvaluationRequest(EPISODES, 0))["return_mean"]
     expected /= 2 if "Shaped" in wrappers else 1
     policy = hpc_es.load_policy(path)
     assert returns(policy, gymnasium.make("tests.toys:Reach-v0", low=0.0, high=20.0)) == pytest.approx(expected)
@@ -92,7 +92,9 @@ def test_a_policy_for_the_wrapped_environment_applies_no_wrapper() -> None:
     policy = hpc_es.load_policy(path, env="wrapped")
     environment = policy.make_env()
     assert isinstance(environment, gymnasium.wrappers.RescaleAction)
-    assert returns(policy, environment) == pytest.approx(evaluate(read_policy(path), Asked(EPISODES, 0))["return_mean"])
+    assert returns(policy, environment) == pytest.approx(
+        evaluate(read_policy(path), EvaluationRequest(EPISODES, 0))["return_mean"]
+    )
     inner = hpc_es.load_policy(path)
     seen = np.array([1, 2, 1], np.float32)
     np.testing.assert_allclose(inner(seen), 10 * (np.asarray(policy(seen)) + 1), rtol=1e-6)  # from -1, 1 to 0, 20
@@ -107,7 +109,9 @@ def test_observations_that_are_dicts_are_flattened() -> None:
     policy = hpc_es.load_policy(path)
     seen = {"time": np.array([1, 2, 1], np.float32), "even": 1}
     assert policy(seen) == hpc_es.load_policy(path, env="wrapped")(np.array([0, 1, 1, 2, 1]))
-    assert returns(policy, policy.make_env()) == evaluate(read_policy(path), Asked(EPISODES, 0))["return_mean"]
+    assert (
+        returns(policy, policy.make_env()) == evaluate(read_policy(path), EvaluationRequest(EPISODES, 0))["return_mean"]
+    )
 
 
 OWN_STEP = "has a `step` or `reset` of its own"
@@ -141,4 +145,6 @@ def test_a_run_with_such_a_wrapper_is_loaded_for_its_own_environment() -> None:
     with pytest.raises(UserError, match=r"LastStep has a `step`.*env='wrapped'.*policy\.make_env\(\)"):
         hpc_es.load_policy(path)
     policy = hpc_es.load_policy(path, env="wrapped")
-    assert returns(policy, policy.make_env()) == evaluate(read_policy(path), Asked(EPISODES, 0))["return_mean"]
+    assert (
+        returns(policy, policy.make_env()) == evaluate(read_policy(path), EvaluationRequest(EPISODES, 0))["return_mean"]
+    )

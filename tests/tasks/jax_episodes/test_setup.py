@@ -80,9 +80,9 @@ def test_options_of_gymnasium_are_unknown_here(key: str) -> None:
 
 def test_an_algorithm_that_learns_from_trajectories_is_refused() -> None:
     given = {"task": {"kind": "jax_episodes", "env_id": WALK}, "algorithm": {"kind": "actor_critic"}}
-    from hpc_es.training.compatibility import of_search
+    from hpc_es.training.build import search_mismatches
 
-    ((key, text),) = of_search(validate({**given, "policy": {"kind": "lstm"}}))
+    ((key, text),) = search_mismatches(validate({**given, "policy": {"kind": "lstm"}}))
     assert key == "task.kind"
     assert "searches trajectories: expected 'bandits' or 'episodes'" in text
 

@@ -1,0 +1,294 @@
+"""A trial on disk: its directory, trial.json with what became of it, and who is at it.
+
+output/trial_0007/trial.json    begun, complete, pruned or failed, beside the run or its repetitions
+output/locks/trial_0007/lock    held by the task that runs it; it dies with its process
+
+
+The trials of a directory, frozen at first use: trials.json holds what was asked for and what every trial is.
+
+A table may grow, and what is in it stays: random and Optuna searches by more trials, grids by further values in their
+lists.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpc_es.config.moved import applying, moved, renamed
+from hpc_es.config.schema import Config
+from hpc_es.core.errors import InUseError, UserError
+from hpc_es.storage.compare import differences
+from hpc_es.storage.files import json_text, run_error, sync_directory, temporary_name, write_json, writing
+from hpc_es.storage.metrics_log import JSONL
+from hpc_es.storage.run_lock import RunLock
+from hpc_es.tuning.space import Hyperparameters
+
+TRIAL_FILE = "trial.json"
+PRUNED_FILE = "pruned.json"  # while the trial is still running: every group of ranks looks for it
+STARTED, COMPLETE, PRUNED, FAILED = "begun", "complete", "pruned", "failed"
+OVER = (COMPLETE, PRUNED, FAILED)
+MOST_BEGINNINGS = 3  # without a new generation
+WAIT_SECONDS, LOOK_SECONDS = 120.0, 0.01  # for a lock that others hold for milliseconds
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial of a tuning."""
+
+    directory: Path  # of the tuning
+    number: int
+
+    @property
+    def name(self) -> str:
+        """As in its directory."""
+        return f"trial_{self.number:04d}"
+
+    @property
+    def place(self) -> Path:
+        """Its directory."""
+        return self.directory / self.name
+
+    def record(self) -> dict[str, Any]:
+        """Return what became of it; {} before it was begun. UserError where the file is damaged."""
+        path = self.place / TRIAL_FILE
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return {"state": found["state"], **found}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            text = f"{path}: expected a trial as JSON, but it cannot be read: {error}"
+            raise UserError(f"{text}; remove it, and the trial carries on") from error
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.record().get("state") in OVER
+
+    def generations(self) -> int:
+        """Generations that its run, or all its repetitions, have written down."""
+        paths = [self.place / JSONL, *sorted(self.place.glob(f"repetition_*/{JSONL}"))]
+        return sum(path.read_bytes().count(b"\n") for path in paths if path.exists())
+
+    def in_vain(self) -> int:
+        """Return how often it was begun since it last wrote down a new generation."""
+        before = self.record()
+        return int(before.get("begun", 0)) if self.generations() <= int(before.get("generation", 0)) else 0
+
+    def begin(self, hyperparameters: Hyperparameters) -> bool:
+        """Write down that it begins, or goes on; False if that has helped so often in vain that it has failed now.
+
+        What has ended the whole job each time would otherwise keep the other trials from ever being run.
+        """
+        started_trials = self.in_vain()
+        if started_trials >= MOST_BEGINNINGS:
+            text = (
+                f"begun {started_trials} times without a new generation: it seems to end the whole job; see its log.txt"
+            )
+            self.end(hyperparameters, FAILED, reason=text)
+            return False
+        furthest = max(self.generations(), int(self.record().get("generation", 0)))
+        self._write(hyperparameters, STARTED, begun=started_trials + 1, generation=furthest)
+        return True
+
+    def interrupt(self, hyperparameters: Hyperparameters) -> None:
+        """A signal ended it: this beginning was not in vain."""
+        self._write(hyperparameters, STARTED, begun=0, generation=self.generations())
+
+    def end(self, hyperparameters: Hyperparameters, state: str, objective: float | None = None, **more: Any) -> None:
+        """Write down how it ended: for good."""
+        self._write(hyperparameters, state, objective=objective, generation=self.generations(), **more)
+
+    def _write(self, hyperparameters: Hyperparameters, state: str, **more: Any) -> None:
+        with writing(self.place):
+            self.place.mkdir(parents=True, exist_ok=True)
+        write_json(
+            self.place / TRIAL_FILE, {"trial": self.number, "state": state, "hyperparameters": hyperparameters, **more}
+        )
+
+    def prune(self, reason: str) -> None:
+        """Ask all groups of ranks to end it."""
+        write_json(self.place / PRUNED_FILE, {"reason": reason})
+
+    def pruned(self) -> str | None:
+        """Return why it is to end early, or None."""
+        try:
+            return str(json.loads((self.place / PRUNED_FILE).read_text())["reason"])
+        except (OSError, ValueError, KeyError):
+            return None
+
+    def claim(self) -> RunLock:
+        """Take it for this task until the lock is released, or the process ends; InUseError names who has it."""
+        return lock(self.directory, self.name).acquire()
+
+
+def started_trials(directory: Path) -> Iterator[Trial]:
+    """Yield the trials of a directory that have a record, by number."""
+    names = sorted(path.parent.name for path in directory.glob(f"trial_*/{TRIAL_FILE}"))
+    return (Trial(directory, number) for number in sorted(int(name.removeprefix("trial_")) for name in names))
+
+
+def lock(directory: Path, name: str) -> RunLock:
+    """Return a lock of the tuning."""
+    place = directory / "locks" / name
+    with writing(place):
+        place.mkdir(parents=True, exist_ok=True)
+    return RunLock(place)
+
+
+@contextlib.contextmanager
+def holding(mine: RunLock) -> Iterator[None]:
+    """Hold a lock that is never held for long; InUseError after WAIT_SECONDS."""
+    limit = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            mine.acquire()
+            break
+        except InUseError:
+            if time.monotonic() > limit:
+                raise
+            time.sleep(LOOK_SECONDS)
+    try:
+        yield
+    finally:
+        mine.release()
+
+
+TABLE_FILE = "trials.json"
+NO_RESULT_DEPENDS = ("name", "output", "repetition_groups", "checkpoint", "report")  # on these keys of the base
+GROWTH = {
+    "grid": "a grid may get further values in its lists, but keeps those that it has",
+    "random": "only `trials` may change, since the space decides what is drawn",
+    "optuna": "only `trials` may change, since the study has its space",
+}
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+def read_table(directory: Path) -> dict[str, Any] | None:
+    """The table of a directory: `hash`, `identity` and `trials`, or None where there is none; UserError if damaged."""
+    path = directory / TABLE_FILE
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+        if table["hash"] != digest(table["identity"]) or not isinstance(table["trials"], list):
+            raise ValueError("its hash is not that of its content")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        text = f"{path}: expected the trials of a tuning, but it cannot be read: {error}"
+        raise UserError(f"{text}; choose another --output") from error
+    return dict(table)
+
+
+def matching_trials(directory: Path, identity: Mapping[str, Any]) -> list[Hyperparameters] | None:
+    """Return the frozen trials, None before first use; UserError with what would make them other trials.
+
+    The identity may have more or fewer of them: see `grown`.
+    """
+    table = read_table(directory)
+    if table is None:
+        return None
+    old, new = canonical(table["identity"]), canonical(identity)
+    if different := differences(_with_room(old, new), new, "in the directory"):
+        lines = "\n  ".join(different)
+        why = GROWTH.get(str(old.get("search")), "")
+        text = f"{directory} holds another tuning, whose trials these would change:\n  {lines}\n{why}"
+        raise UserError(f"{text.rstrip()}\nchoose another --output")
+    return list(table["trials"])
+
+
+def canonical(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what results depend on, to be compared: keys are where this version has them, whatever files say."""
+    base = identity.get("base", {})
+    entries = applying(Config, base)
+    space = {renamed(key, entries): values for key, values in identity.get("space", {}).items()}
+    decisive = {key: value for key, value in moved(Config, base)[0].items() if key not in NO_RESULT_DEPENDS}
+    decisive["mpi"] = {"chunk_size": (base.get("mpi") or {}).get("chunk_size", "auto")}  # not who has which share
+    return {**identity, "base": decisive, "space": space}
+
+
+def _with_room(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the old identity with what may grow as it is in the new one."""
+    space = dict(old.get("space", {}))
+    if old.get("search") == "grid":
+        for key, values in space.items():
+            others = new.get("space", {}).get(key)
+            if isinstance(others, list) and all(digest(value) in map(digest, others) for value in values):
+                space[key] = others
+    return {**old, "space": space, "trials": new.get("trials")}
+
+
+def grown(table: Mapping[str, Any], identity: Mapping[str, Any], trials: Sequence[Hyperparameters]) -> dict[str, Any]:
+    """Return a frozen table with the trials that it lacks at its end; those that it has keep their numbers.
+
+    `identity` is one that `known` takes, with the names of keys that the table has, and `trials` are its trials.
+    """
+    old, there = table["identity"], list(table["trials"])
+    if old["search"] == "grid":
+        texts = {digest(trial) for trial in there}
+        there += [trial for trial in trials if digest(trial) not in texts]
+        new = {**old, "space": identity["space"], "trials": len(there)}
+    else:
+        there += trials[len(there) :]
+        new = {**old, "trials": max(old["trials"], identity["trials"])}
+    return {"hash": digest(new), "identity": new, "trials": there}
+
+
+def extend(directory: Path, identity: Mapping[str, Any], trials: Sequence[Hyperparameters]) -> list[Hyperparameters]:
+    """Write the table with the trials that it lacks, and return all; with the lock of the table. RunError."""
+    table = read_table(directory)
+    assert table is not None
+    longer = grown(table, identity, trials)
+    if longer != table:
+        write_json(directory / TABLE_FILE, longer)
+    return list(longer["trials"])
+
+
+def freeze(directory: Path, identity: Mapping[str, Any], trials: Sequence[Hyperparameters]) -> list[Hyperparameters]:
+    """Write the table, unless another task was faster: then the trials are those that it has written.
+
+    A file appears whole or not at all. Raises UserError as `known` does; RunError if the disk does not take it.
+    """
+    path = directory / TABLE_FILE
+    temporary = temporary_name(path)
+    table = {"hash": digest(identity), "identity": identity, "trials": list(trials)}
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(json_text(table, indent=2) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            _link(temporary, path)
+        sync_directory(directory)
+    except OSError as error:
+        raise run_error(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    found = matching_trials(directory, identity)
+    assert found is not None
+    return found
+
+
+def _link(temporary: Path, path: Path) -> None:
+    """Give the file its name if that is free; FileExistsError."""
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if not path.exists():  # no hard links here; two tasks that come at once write the same table
+            temporary.replace(path)
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of what was asked for, as canonical JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
