@@ -1,4 +1,4 @@
-"""Watch the losses of a policy gradient and the programs that it learns from; keep the parameters now and then."""
+"""Print the losses of a policy gradient and the programs of each batch, and save the parameters regularly."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ config = {
 
 
 def after_step(sample: Mapping[str, np.ndarray], loss: Mapping[str, float]) -> None:
-    """Say what the last update has learned from; rank 0 calls this."""
+    """Print the loss and the best program of the last batch; called on rank 0."""
     best = sample["rewards"].argmax()
     print(f"loss {loss['loss']:8.3f}  best reward {sample['rewards'][best]:.3f}  tokens {sample['tokens'][best][:8]}")
 
 
 def keep(generation: int, run: TrainingRun) -> None:
-    """Write the parameters of a tenth generation; rank 0 calls this too."""
+    """Save the parameters of every tenth generation; called on rank 0."""
     np.save(run.directory / f"theta_{generation:06d}.npy", run.theta)
 
 

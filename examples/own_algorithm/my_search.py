@@ -1,4 +1,4 @@
-"""A search of one's own: the best of some perturbed vectors is the next centre, if it is better than all before."""
+"""A custom hill climber: the best perturbed vector becomes the next centre if it is the best so far."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hpc_es.extend import (
 
 @dataclass(frozen=True)
 class Hill(Strategy[Array]):
-    """The strategy; all of its methods are pure functions of their arguments, the options and the keys.
+    """Hill climber; all methods are pure functions of their arguments, the options and the keys.
 
     State, shared:
         theta: dtype[params]; the centre
@@ -42,28 +42,28 @@ class Hill(Strategy[Array]):
         """`algorithm:` with `kind: "my_search:Hill"`."""
 
         kind: str = option("this class", "my_search:Hill")
-        population_size: Count = option("vectors tried in a generation", 32)
+        population_size: Count = option("vectors evaluated per generation", 32)
         sigma: Positive = option("standard deviation of the perturbations", 0.5)
 
     def initial(self) -> State:
-        """Return the centre, and the best fitness so far."""
+        """Return the initial centre and best fitness."""
         return State(0, {"theta": self.first_theta()}, {"best": np.array(-np.inf)})
 
     def candidates(self, state: State, chunk: Chunk) -> Population:
-        """Return theta + sigma * eps of a chunk's jobs."""
+        """Return theta + sigma * eps for the jobs of a chunk."""
         return self.perturbed(state, chunk, self.options.sigma)
 
     def prepare(self, state: State, rows: Rows, fitness: Float64) -> Array:
-        """Return the weights of the jobs, [1, jobs]: 1 for the one of the greatest fitness; failed ones have NaN."""
+        """Return weights, float64[1, jobs]: 1 for the best fitness, otherwise 0; failed jobs have the fitness NaN."""
         best = np.argmax(np.nan_to_num(fitness, nan=-np.inf))
         return (np.arange(len(rows)) == best)[np.newaxis].astype(np.float64)
 
     def partial_update(self, state: State, prepared: Array, block: int) -> Arrays:
-        """Return the direction of that job in one block of parameters."""
+        """Return the direction of the best job in one block of parameters."""
         return {"direction": self.weighted_sums(state, prepared, (1,), block)[0]}
 
     def tell(self, state: State, results: Results[Array]) -> tuple[State, Mapping[str, float]]:
-        """Go there, where it is better than anything before."""
+        """Move to the best job if its fitness is the best so far."""
         reached, best = float(results.fitness[results.prepared.argmax()]), float(state.master["best"])
         theta = state.theta
         if reached > best:

@@ -1,4 +1,4 @@
-"""An environment that shows images: a bright blob on a noisy background, whose side and colour say what to do.
+"""Image observations: a bright blob on a noisy background; its side and colour determine the right action.
 
 In 12 steps each side is shown 6 times and each colour 4 times. So a perfect policy earns 12, and one that always does
 the same 6 with the actions "discrete" (the side) and "box" (the side, -1 to 1), or 5 with "several" (side and colour).

@@ -1,4 +1,4 @@
-"""A policy of one's own that takes images: one convolution, whose patches do not overlap, and a linear layer."""
+"""A custom policy for images: a convolution with non-overlapping patches, and a linear layer."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Patches(FeedForwardPolicy):
         """The options of the policy."""
 
         kind: str = option("this class", "patches:Patches")
-        patch: Count = option("height and width of a patch in pixels; they divide those of the image", 4)
-        filters: Count = option("numbers computed of each patch", 2)
+        patch: Count = option("height and width of a patch in pixels; divisors of the size of the image", 4)
+        filters: Count = option("number of filters of the convolution", 2)
 
     @staticmethod
     def build(options: Any, spaces: Spaces) -> Patches:
-        """Return the policy for these observations and actions; ConfigError where the image cannot be cut."""
+        """Return the policy for these spaces. Raise ConfigError if the image cannot be divided into patches."""
         image = spaces.observations
         if len(image.shape) not in (2, 3) or image.shape[0] % options.patch or image.shape[1] % options.patch:
             text = f"is {options.patch}, but observations are {image}: expected images that it divides"
@@ -50,7 +50,7 @@ class Patches(FeedForwardPolicy):
         self.head = head
         rows, columns = (length // patch for length in image.shape[:2])
         channels = image.size // (image.shape[0] * image.shape[1])
-        self.cut = (rows, patch, columns, patch, channels)  # of an image into patches
+        self.cut = (rows, patch, columns, patch, channels)  # shape of an image divided into patches
         self.layout = Layout(
             {
                 "kernel": (patch * patch * channels, filters),
@@ -61,14 +61,14 @@ class Patches(FeedForwardPolicy):
         )
 
     def initial(self, rng: np.random.Generator) -> Float32:
-        """Return a normal kernel and an output layer of zeros, float32[layout.size]."""
+        """Return a normally distributed kernel and an output layer of zeros, float32[layout.size]."""
         parts = {name: np.zeros(shape) for name, shape in self.layout.shapes.items()}
         inputs, filters = self.layout.shapes["kernel"]
         parts["kernel"] = rng.normal(0, inputs**-0.5, (inputs, filters))
         return np.asarray(self.layout.join(parts), np.float32)
 
     def outputs(self, parameters: Mapping[str, Array], inputs: Array) -> Float32:
-        """Return float32[rows, outputs] of images [rows, height, width, channels]: uint8, or normalised float32."""
+        """Return float32[rows, outputs] for images [rows, height, width, channels], uint8 or normalised float32."""
         images = inputs if inputs.dtype.kind == "f" else inputs.astype(np.float32) / np.float32(255)
         kernel, output_kernel = parameters["kernel"], parameters["output_kernel"]
         patches = images.reshape(-1, *self.cut).transpose(0, 1, 3, 2, 4, 5)

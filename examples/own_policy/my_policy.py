@@ -1,4 +1,4 @@
-"""A policy of one's own: linear in sines of the observations, sin(f * x) for some frequencies f."""
+"""A custom policy: linear in sines of the observations, sin(f * x) for several frequencies f."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Waves(FeedForwardPolicy):
         """The options of the policy."""
 
         kind: str = option("this class", "my_policy:Waves")
-        frequencies: Count = option("how many: 1, 2, 3 ... times `lowest`", 2)
-        lowest: Positive = option("the first frequency", 0.5)
+        frequencies: Count = option("number of frequencies: 1, 2, 3 ... times `lowest`", 2)
+        lowest: Positive = option("lowest frequency", 0.5)
 
     @staticmethod
     def build(options: Any, spaces: Spaces) -> Waves:
-        """Return the policy for these observations and actions."""
+        """Return the policy for these spaces. Raise ConfigError for images."""
         require_flat(spaces, "my_policy:Waves", lambda flat: Waves(options, flat).layout.size)
         return Waves(options, spaces)
 
@@ -46,7 +46,7 @@ class Waves(FeedForwardPolicy):
         self.layout = Layout({"weights": (inputs, self.head.outputs)})
 
     def outputs(self, parameters: Mapping[str, Array], inputs: Array) -> Float32:
-        """Return the weighted sums of the sines and 1, float32[rows, outputs]."""
+        """Return the weighted sums of the sines and a constant, float32[rows, outputs]."""
         sines = np.sin(inputs[:, np.newaxis, :] * self.factors[:, np.newaxis]).reshape(len(inputs), 1, -1)
         with_one = np.concatenate([sines, np.ones((len(inputs), 1, 1), np.float32)], axis=2)
         return np.matmul(with_one, parameters["weights"])[:, 0]

@@ -1,1 +1,1 @@
-"""Noises of one's own."""
+"""A package of custom noises."""

@@ -1,1 +1,1 @@
-"""Tasks of one's own."""
+"""A package of custom tasks."""

@@ -1,4 +1,4 @@
-"""A task of one's own: place some masts so that the mean distance of a day's customers to the nearest is small."""
+"""A custom task: place masts to minimise the mean distance of a day's customers to the nearest mast."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ class Options:
     """`task:` with `kind: my_tasks.masts`."""
 
     kind: str = option("this module", "my_tasks.masts")
-    masts: Count = option("how many", 3)
-    customers: Count = option("of a day", 50)
+    masts: Count = option("number of masts", 3)
+    customers: Count = option("customers per day", 50)
 
 
 class Placement(VectorProblemDefaults):
-    """The positions as a vector, [masts * 2]; a job is a day, its return minus the mean distance."""
+    """Positions as a vector, float64[masts * 2]. A job is one day; its return is minus the mean distance."""
 
     def __init__(self, options: Options, keys: Keys) -> None:
         self._options, self._keys = options, keys
         self.layout = Layout({"positions": (options.masts, 2)})
 
     def initial(self, rng: np.random.Generator) -> Float64:
-        """Return positions in the middle of town."""
+        """Return initial positions in the middle of town."""
         return rng.normal(0.0, 0.1, self.size)
 
     def evaluate(self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll) -> Outcome:
-        """Evaluate a chunk; `poll` between jobs lets rank 0 answer other ranks."""
+        """Evaluate a chunk, calling `poll` between jobs so that rank 0 can answer other ranks."""
         rows = np.zeros(len(jobs), row_dtype(self.columns))
         rows["length"] = 1
         for row, (positions, group) in enumerate(zip(population.part("positions"), jobs.groups, strict=True)):
@@ -56,7 +56,7 @@ class Placement(VectorProblemDefaults):
         return Outcome(rows)
 
     def _distance(self, masts: Float64, jobs: Jobs, group: int) -> float:
-        """The mean distance on the day of this group: both halves of a mirrored pair have the same day."""
+        """Return the mean distance on the day of a group; both jobs of an antithetic pair have the same group."""
         purpose = Purpose.ENVIRONMENT if jobs.purpose == "train" else Purpose.EVALUATION
         rng = self._keys.generator(purpose, jobs.generation, group)
         town = rng.choice([[-1.0, 0.0], [1.0, 0.0], [0.0, 1.5]], self._options.customers)
