@@ -50,6 +50,16 @@ def test_every_page_is_in_the_navigation() -> None:
     assert nav == {page.relative_to(DOCS).as_posix() for page in SITE}
 
 
+def test_scripts_styles_and_fonts_of_the_site_are_bundled() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assets = re.findall(r"assets/[\w./]+", "".join(re.findall(r"^extra_(?:css|javascript): .*$", text, re.MULTILINE)))
+    assert assets
+    for asset in assets:
+        content = (DOCS / asset).read_text(encoding="utf-8")
+        for file in re.findall(r"url\(([^)]+)\)", content) if asset.endswith(".css") else []:
+            assert ((DOCS / asset).parent / file).is_file(), file
+
+
 @BY_PAGE
 def test_every_file_that_is_named_is_there(page: Path) -> None:
     folders = "benchmarks|configs|examples|hpc_es|slurm|tests"
