@@ -1,4 +1,4 @@
-// Render the formulas that pymdownx.arithmatex has marked, with the KaTeX in assets/katex.
+// Render the formulas that pymdownx.arithmatex has marked, with KaTeX 0.19.1 (assets/katex, without the fonts of old browsers).
 document.addEventListener("DOMContentLoaded", () => {
   for (const element of document.querySelectorAll(".arithmatex")) {
     const source = element.textContent.trim().replace(/^\\[([]|\\[)\]]$/g, "");
