@@ -92,12 +92,12 @@ from hpc_es.core.interfaces import (
     Offers,
     Problem,
     ProgramProblem,
+    RunContext,
     Task,
     TrajectoryProblem,
     VectorProblem,
 )
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.core.paths import RunContext
 from hpc_es.core.policy import Actor, Batch, OnStep, Policy, Pure, PurePolicy, RecurrentActor, Segments, Tree
 from hpc_es.core.population import Directions, Explicit, Layout, Noise, Perturbed, Population, unperturbed
 from hpc_es.noise.blocks import BlockNoise

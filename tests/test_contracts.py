@@ -33,9 +33,8 @@ from hpc_es.core.data import (
     flat_observations,
     row_dtype,
 )
-from hpc_es.core.interfaces import Needs, Offers
+from hpc_es.core.interfaces import Needs, Offers, RunContext
 from hpc_es.core.keys import Keys
-from hpc_es.core.paths import RunContext
 from hpc_es.core.policy import Policy
 from hpc_es.core.population import Noise
 from hpc_es.mpi.world import World

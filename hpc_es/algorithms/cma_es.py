@@ -196,7 +196,7 @@ class CMAES(DistributionStrategy):
         }
 
 
-def misfits(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
+def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
     """Yield reasons why the problem does not fit the options: (key, text)."""
     yield from covariance.too_large("cma_es", problem.size)
 

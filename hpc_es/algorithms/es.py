@@ -120,7 +120,7 @@ class EvolutionStrategy(PairedStrategy):
         return State(state.generation + 1, {"theta": new_theta}, slots), metrics
 
 
-def misfits(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
+def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
     """Yield reasons why the problem does not fit the options: (key, text)."""
     if options.fitness_shaping in BY_SIGNS and SIGN_RETURN not in problem.columns:
         text = f"is {options.fitness_shaping!r}, but the task has no rewards to take signs of: try 'centered_rank'"

@@ -341,7 +341,7 @@ def _width(problem: VectorProblem) -> int:
     return shapes[0][0] if shapes else 0
 
 
-def misfits(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
+def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
     """Yield why this problem does not fit: (key, text)."""
     if not _width(problem):
         text = (

@@ -142,7 +142,7 @@ def _eigen(u: Float64, z: Float64, rows: Sequence[Float64]) -> tuple[Float64, Fl
     return eigenvalues, basis @ axes
 
 
-def misfits(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
+def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
     """Yield reasons why the problem does not fit the options: (key, text)."""
     yield from covariance.too_large("xnes", problem.size)
 

@@ -28,8 +28,8 @@ from hpc_es.config.resolved import config_hash, dump, identity, parse_resolved
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Chunk, Float64, Outcome, ProblemState, State, row_dtype
 from hpc_es.core.errors import CheckpointError, ConfigError
+from hpc_es.core.interfaces import RunContext
 from hpc_es.core.keys import Keys
-from hpc_es.core.paths import RunContext
 from hpc_es.core.population import Population, unperturbed
 from hpc_es.core.version import __version__
 from hpc_es.tasks.function import VectorTask, first_vector

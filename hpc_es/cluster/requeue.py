@@ -142,14 +142,14 @@ def end_chain(directory: Path, shard: Shard | None, exit_status: int, job: str, 
         return f"srun ended with status {exit_status}: the next job of the chain carries on"
     rest = behind(job, pending())
     if rest:
-        slurm.ask("scancel", *rest)
+        slurm.call("scancel", *rest)
     return f"{reason}; cancelled {', '.join(rest) or 'nothing: it was the last of its chain'}"
 
 
 def pending() -> str:
     """Return a line "ID DEPENDENCY" for each of the user's jobs that wait."""
     user = f"--user={getpass.getuser()}"
-    return slurm.ask("squeue", "--noheader", user, "--states=PENDING", "--format=%i %E")
+    return slurm.call("squeue", "--noheader", user, "--states=PENDING", "--format=%i %E")
 
 
 def behind(job: str, lines: str) -> list[str]:

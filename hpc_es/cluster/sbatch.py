@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hpc_es.core.slurm import TABLE, seconds
+from hpc_es.core.slurm import TABLE, parse_time_limit
 
 Kind = Literal["train", "array_repetitions", "array_tune"]
 
@@ -117,7 +117,7 @@ class BatchScript:
     def text(self) -> str:
         """Return the script."""
         asked = {**DEFAULTS, **self.asked}
-        lead = min(LEAD_SECONDS, seconds(asked["time"]) // 4)
+        lead = min(LEAD_SECONDS, parse_time_limit(asked["time"]) // 4)
         parts = {
             **(CHAINED if self.is_chained else ALONE),
             **(COPIED if self.is_copied else IN_PLACE),

@@ -100,7 +100,7 @@ def _ranks(text: str) -> tuple[int, ...]:
 
 def _time(text: str) -> str:
     try:
-        slurm.seconds(text)
+        slurm.parse_time_limit(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text
@@ -315,9 +315,9 @@ def run_requeue(arguments: argparse.Namespace) -> int:
     from hpc_es.cluster.requeue import decide_in, end_chain
     from hpc_es.storage.shard import Shard
 
-    job = slurm.job_of(os.environ)
+    job = slurm.job_id(os.environ)
     shard = Shard.parse(arguments.shard) if arguments.shard else Shard.of_array(os.environ)
-    state = slurm.state_of(job)
+    state = slurm.job_state(job)
     if state != "RUNNING":  # requeueing would bring back a job that scancel has ended
         _print_requeue(f"job {job} is {state or 'gone'}: left to SLURM")
         return 1

@@ -1,1 +1,1 @@
-"""The ground that everything stands on: interfaces, keys, errors. It imports nothing of ours but itself."""
+"""Contracts, data types, random numbers and errors; imports no other part of hpc_es."""

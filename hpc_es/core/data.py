@@ -1,4 +1,4 @@
-"""What travels through a generation: chunks of jobs, their rows, and the state; candidates are in `population`."""
+"""Data types of a generation: rows, chunks, outcomes, state, results, and the spaces of observations and actions."""
 
 from __future__ import annotations
 
@@ -13,92 +13,90 @@ import numpy.typing as npt
 
 from hpc_es.core.failures import Failure
 
-Array = npt.NDArray[Any]
+Array = npt.NDArray[Any]  # shape and dtype are stated where it is used
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Arrays = Mapping[str, Array]
 Normaliser = tuple[Float32, Float32, float]  # mean, standard deviation and clip of the observations
 Poll = Callable[[], None]
 Prepared_co = TypeVar("Prepared_co", covariant=True)  # what an algorithm's `prepare` returns
-Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"  # plain numbers and text
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
 
-# Rows: what every rank gets of every job.
+# Rows: one per job, known to every rank.
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the rows, besides the return and the length: a number or an array for each job."""
+    """A further column of the rows, in addition to return and length: a number or an array per job."""
 
     name: str
     dtype: str  # a NumPy dtype, such as "<f4"
-    shape: tuple[int, ...] = ()  # of the array of one job; (): a number
+    shape: tuple[int, ...] = ()  # shape of the array per job; (): a number
 
 
-SIGN_RETURN = Column("sign_return", "<f4")  # the sum of the signs of an episode's rewards
+SIGN_RETURN = Column("sign_return", "<f4")  # sum of the signs of the rewards of an episode
 CORRECT = Column("correct", "?")  # whether a program is correct
-EPISODE_LENGTH = Column(
-    "episode_length", "<i4"
-)  # steps of the episode that ended in this job; 0: it goes on in a later one
-BEHAVIOUR = "behaviour"  # the name of the column that `behaviour` makes
-INFO = "info"  # of the column that `info_numbers` makes
+EPISODE_LENGTH = Column("episode_length", "<i4")  # length of the episode that ended in this job; 0: none ended
+BEHAVIOUR = "behaviour"  # name of the column of `behaviour`
+INFO = "info"  # name of the column of `info_numbers`
 
-Rows = npt.NDArray[np.void]  # row_dtype(columns)[jobs]; a failed job has the return NaN
-NO_FITNESS: Float64 = np.zeros(0)  # of no jobs
+Rows = npt.NDArray[np.void]  # row_dtype(columns)[jobs]; the return of a failed job is NaN
+NO_FITNESS: Float64 = np.zeros(0)
 
 
 @lru_cache(maxsize=64)
 def row_dtype(columns: tuple[Column, ...] = ()) -> np.dtype[np.void]:
-    """Return the dtype of a row: `return_`, `length` (in steps or characters) and these columns."""
-    further = [(each.name, each.dtype, each.shape) for each in columns]
+    """Return the dtype of rows with `return_`, `length` (in steps or characters) and these columns."""
+    further = [(column.name, column.dtype, column.shape) for column in columns]
     return np.dtype([("return_", "<f8"), ("length", "<i4"), *further])
 
 
-ROW = row_dtype((SIGN_RETURN,))  # of an episode
+ROW = row_dtype((SIGN_RETURN,))  # dtype of the row of an episode
 
 
 def behaviour(size: int) -> Column:
-    """Return the column of a job's behaviour, float32[size], by which novelty search compares jobs."""
+    """Return the column of behaviours, float32[size], which novelty search compares."""
     return Column(BEHAVIOUR, "<f4", (size,))
 
 
 def info_numbers(count: int) -> Column:
-    """Return the column of the numbers of `report.info`, float64[count], NaN if missing; no update depends on them."""
+    """Return the column of the numbers of `report.info`, float64[count], NaN if missing; updates do not use it."""
     return Column(INFO, "<f8", (count,))
 
 
 def without_info(rows: Rows) -> Rows:
-    """Return the rows without the column of `info_numbers`, if they have it."""
+    """Return the rows, row_dtype[jobs], without the column of `info_numbers`."""
     names = rows.dtype.names or ()
     if INFO not in names:
         return rows
-    kept = np.zeros(len(rows), [each for each in rows.dtype.descr if each[0] != INFO])
-    for name in kept.dtype.names or ():
-        kept[name] = rows[name]
-    return kept
+    reduced = np.zeros(len(rows), [field for field in rows.dtype.descr if field[0] != INFO])
+    for name in reduced.dtype.names or ():
+        reduced[name] = rows[name]
+    return reduced
 
 
 def with_columns(rows: Rows, values: Mapping[Column, npt.ArrayLike]) -> Rows:
-    """Return the rows with further columns and their values, [jobs, *shape], such as those of `Needs.columns`."""
-    further = [(each.name, each.dtype, each.shape) for each in values]
+    """Return the rows with further columns, such as those of `Needs.columns`; `values` are [jobs, *shape]."""
+    further = [(column.name, column.dtype, column.shape) for column in values]
     extended = np.zeros(len(rows), [*rows.dtype.descr, *further])
     for name in rows.dtype.names or ():
         extended[name] = rows[name]
-    for each, value in values.items():
-        extended[each.name] = value
+    for column, value in values.items():
+        extended[column.name] = value
     return extended
 
 
 def with_episode_lengths(rows: Rows, lengths: Array) -> Rows:
-    """Return the rows with this further column, int[jobs]."""
+    """Return the rows with the column EPISODE_LENGTH; `lengths` is int[jobs]."""
     return with_columns(rows, {EPISODE_LENGTH: lengths})
 
 
-def of_episodes(rows: Rows) -> Rows:
-    """Return the rows of the jobs in which an episode ended or failed, with the lengths of whole episodes.
+def finished_episodes(rows: Rows) -> Rows:
+    """Return the rows of jobs in which an episode ended or failed; `length` is then that of the whole episode.
 
-    Those are all jobs but of strategies that update in the middle of an episode: there a job is a few steps of one,
-    its `length` is the number of these steps, and its `return_` that of the episode so far.
+    For most algorithms these are all jobs. Algorithms that update within episodes have jobs of a few steps: `length` is
+    their number, and `return_` the return of the episode so far.
     """
     if EPISODE_LENGTH.name not in (rows.dtype.names or ()):
         return rows
@@ -114,36 +112,36 @@ Purpose = Literal["train", "probe", "evaluate"]
 
 @dataclass(frozen=True)
 class Chunk:
-    """A run of consecutive jobs that one rank evaluates.
+    """Consecutive jobs that one rank evaluates.
 
-    Training jobs are numbered through all rounds of a generation. Probes, which evaluate the centre without noise for
-    the update, have numbers of their own, and so do evaluation jobs, on which no update depends.
+    Training jobs are numbered from 0 through all rounds of a generation. Probes evaluate the centre without noise for
+    the update; evaluation jobs do so for the metrics only. Both are numbered separately, from 0.
     """
 
-    index: int  # in the list of all chunks of the generation
+    index: int  # position in the list of all chunks of the generation
     first_job: int  # number of the first job
     jobs: int  # number of jobs
-    purpose: Purpose = "train"  # "train", "probe" or "evaluate"
+    purpose: Purpose = "train"
     parent: int = 0  # index of the centre, for strategies with several
-    offset: int = 0  # jobs of the unit of its first job that are before it, if a unit is divided
-    generation: int = 0  # the number of its generation
+    offset: int = 0  # number of jobs of the first job's unit that precede the chunk, if it divides a unit
+    generation: int = 0  # number of the generation
 
     @property
     def job_numbers(self) -> range:
-        """The numbers of its jobs."""
+        """Numbers of the jobs."""
         return range(self.first_job, self.first_job + self.jobs)
 
 
 def cut(jobs: int, size: int, first_job: int = 0, purpose: Purpose = "train", parent: int = 0) -> list[Chunk]:
-    """Divide jobs into consecutive chunks of `size` jobs, the last perhaps shorter; the loop numbers the chunks."""
+    """Divide jobs into consecutive chunks of `size` jobs; the last may be shorter. Their generation is set later."""
     return [
-        Chunk(number, first_job + start, min(size, jobs - start), purpose, parent)
-        for number, start in enumerate(range(0, jobs, size))
+        Chunk(index, first_job + start, min(size, jobs - start), purpose, parent)
+        for index, start in enumerate(range(0, jobs, size))
     ]
 
 
 def numbered(chunks: Sequence[Chunk], first_index: int, generation: int) -> list[Chunk]:
-    """Return the chunks with their places in the list of their generation, and with its number."""
+    """Return the chunks with consecutive indices from `first_index` and the number of their generation."""
     return [
         Chunk(index, chunk.first_job, chunk.jobs, chunk.purpose, chunk.parent, chunk.offset, generation)
         for index, chunk in enumerate(chunks, first_index)
@@ -152,14 +150,14 @@ def numbered(chunks: Sequence[Chunk], first_index: int, generation: int) -> list
 
 @dataclass(frozen=True)
 class Jobs:
-    """The jobs of a chunk, as a problem gets them."""
+    """The jobs of a chunk, as the argument of `Problem.evaluate`."""
 
     generation: int  # number of the generation
-    numbers: range  # of the jobs
-    groups: Sequence[int]  # group of each job; jobs of one group share their seeds, such as both jobs of a pair
-    purpose: Purpose = "train"  # "train", "probe" or "evaluate"
+    numbers: range  # job numbers
+    groups: Sequence[int]  # group of each job; jobs of a group, such as an antithetic pair, share their seeds
+    purpose: Purpose = "train"
     parent: int = 0  # index of the centre, for strategies with several
-    offset: int = 0  # jobs of the unit of the first job that are before it, if a unit is divided
+    offset: int = 0  # number of jobs of the first job's unit that precede the chunk, if it divides a unit
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -172,41 +170,40 @@ class Jobs:
 class Outcome:
     """The result of the evaluation of a chunk."""
 
-    rows: Rows  # [jobs], for every rank
-    arrays: Arrays = field(default_factory=dict)  # for rank 0; their shapes do not depend on the number of ranks
-    seconds: Mapping[str, float] = field(default_factory=dict)  # spent in "environment" and "policy"
-    failures: Sequence[Failure] = ()  # one for each failed job
-    # What the problem learned from each unit of jobs: one item for a whole unit, one for each job of a divided unit.
+    rows: Rows  # row_dtype[jobs], sent to every rank
+    arrays: Arrays = field(default_factory=dict)  # sent to rank 0; shapes do not depend on the number of ranks
+    seconds: Mapping[str, float] = field(default_factory=dict)  # time spent in "environment" and "policy"
+    failures: Sequence[Failure] = ()  # one per failed job
+    # What the problem learned from each unit of jobs: one item per whole unit, or one per job of a divided unit.
     learned: Sequence[Sequence[Arrays]] = ()
-    mixed: bool = False  # whether jobs drew from one generator in turn, so that others beside them change their numbers
+    mixed: bool = False  # whether the jobs shared a random generator, so that results depend on the chunks
 
 
 @dataclass(frozen=True)
 class State:
-    """All that is carried from one generation to the next, as named arrays, which checkpoints store completely.
+    """The state of a run between generations: named arrays, all stored in checkpoints.
 
-    `shared` is broadcast to every rank at the start of a generation; `master` stays on rank 0 (optimizer slots, sums,
-    queues). Names and dtypes are those of the initial state throughout the run, and so are shapes unless
-    `Needs.growing` is true; text is uint8, a number is a 0-d array. The arrays of the algorithm come first, then those
-    of the problem.
+    `shared` is broadcast to every rank at the start of a generation; `master` stays on rank 0, such as optimizer slots
+    and queues. Names and dtypes do not change during a run, nor do shapes unless `Needs.growing` is true. Text is
+    stored as uint8, a number as a 0-d array. The arrays of the algorithm precede those of the problem.
 
-    The docstring of the class of an algorithm or a problem lists its arrays in sections `State, shared:` and
-    `State, master:`, one a line:
+    The docstring of an algorithm or problem lists its arrays in the sections `State, shared:` and `State, master:`,
+    one per line:
 
-        archive: float32[entries, numbers], grows; what it is
-        adam_m: dtype[params], if optimizer.kind is adam; what it is
+        archive: float32[entries, numbers], grows; description
+        adam_m: dtype[params], if optimizer.kind is adam; description
         those of `module.name`
 
-    `dtype` is that of theta, and params is the length of it. A class has the arrays of its base classes too.
+    `dtype` is the dtype of theta and `params` its length. The arrays of base classes are not repeated.
     """
 
-    generation: int  # number of finished generations, and of the next generation
+    generation: int  # number of finished generations, and index of the next one
     shared: Arrays  # on every rank
     master: Arrays  # on rank 0
 
     @property
     def theta(self) -> Array:
-        """The parameters, [params]; empty if the algorithm does not learn a vector."""
+        """The parameters, dtype[params]; empty if the algorithm does not search for a vector."""
         return self.shared.get("theta", NO_PARAMETERS)
 
 
@@ -215,35 +212,35 @@ NO_PARAMETERS: Float32 = np.zeros(0, np.float32)
 
 @dataclass(frozen=True)
 class ProblemState:
-    """The arrays of the state that belong to the problem: what it learns, such as observation statistics."""
+    """The arrays of a state that belong to the problem, such as observation statistics."""
 
     shared: Arrays = field(default_factory=dict)  # on every rank
     master: Arrays = field(default_factory=dict)  # on rank 0
 
     def merge_into(self, state: State) -> State:
-        """Return the state with these arrays behind the algorithm's."""
+        """Return the state of an algorithm with these arrays added."""
         return State(state.generation, {**state.shared, **self.shared}, {**state.master, **self.master})
 
     def extract_from(self, state: State) -> ProblemState:
-        """Return the arrays of these names in a state."""
+        """Return the arrays of a state that have these names."""
         shared = {name: state.shared[name] for name in self.shared}
         return ProblemState(shared, {name: state.master[name] for name in self.master})
 
 
 @dataclass(frozen=True)
 class Results(Generic[Prepared_co]):
-    """What rank 0 has for the update at the end of a generation."""
+    """The results of a generation, from which `Algorithm.tell` computes the update on rank 0."""
 
-    rows: Rows  # of all training jobs, in job order, of all rounds
-    chunk_arrays: Sequence[Arrays]  # of each training chunk, in chunk order
+    rows: Rows  # row_dtype[training jobs], of all rounds in job order
+    chunk_arrays: Sequence[Arrays]  # `Outcome.arrays` of each training chunk, in chunk order
     blocks: Sequence[Arrays] = ()  # results of `partial_update`, in block order
     prepared: Prepared_co = None  # type: ignore[assignment]  # result of `prepare`; the default fits where that is None
-    probes: Rows = field(default_factory=lambda: np.zeros(0, row_dtype()))  # of the probe jobs, in job order
+    probes: Rows = field(default_factory=lambda: np.zeros(0, row_dtype()))  # [probe jobs]
     fitness: Float64 = field(default_factory=lambda: NO_FITNESS)  # float64[training jobs], see `Problem.fitness`
     probe_fitness: Float64 = field(default_factory=lambda: NO_FITNESS)  # float64[probe jobs]
 
 
-# What a policy sees and does.
+# Observations and actions.
 
 
 @dataclass(frozen=True)
@@ -267,7 +264,7 @@ class Discrete:
 
 @dataclass(frozen=True)
 class MultiDiscrete:
-    """Several choices at once: element i is one of 0 .. counts[i] - 1."""
+    """Vectors of discrete actions: element i is one of 0 .. counts[i] - 1."""
 
     counts: tuple[int, ...]
 
@@ -280,9 +277,9 @@ Actions = Box | Discrete | MultiDiscrete
 
 @dataclass(frozen=True)
 class ObservationSpec:
-    """The shape and dtype of an observation as a policy gets it.
+    """The shape and dtype of the observations that a policy gets.
 
-    Images and other arrays of whole numbers keep the environment's dtype; all others, and every flat observation, are
+    Integer arrays of two or more axes, such as images, keep the dtype of the environment. All other observations are
     float32.
     """
 
@@ -296,51 +293,51 @@ class ObservationSpec:
 
     @property
     def is_flat(self) -> bool:
-        """Whether it is a vector."""
+        """Whether observations are vectors."""
         return len(self.shape) == 1
 
     @property
     def statistics(self) -> int:
-        """Number of means that normalisation has: one for each element, or of an image for each channel.
+        """Number of normalisation statistics: one per element of vectors, one per channel of images.
 
         Channels are the last axis; an image of two axes has one channel.
         """
         if self.is_flat:
             return self.size
-        return 1 if self.is_whole and len(self.shape) == 2 else self.shape[-1]
+        return 1 if self.is_integer and len(self.shape) == 2 else self.shape[-1]
 
     @property
-    def is_whole(self) -> bool:
-        """Whether it is of whole numbers, as images are."""
+    def is_integer(self) -> bool:
+        """Whether the dtype is an integer type."""
         return self.dtype.kind in "iu"
 
     def array(self, observations: npt.ArrayLike) -> Array:
-        """Return observations as an array of the dtype; ValueError for fractions, which whole numbers would lose."""
-        if self.is_whole:
+        """Return observations, [..., *shape], in this dtype; ValueError if the dtype is integer and they are not."""
+        if self.is_integer:
             dtype = np.asarray(observations).dtype
             if np.size(observations) and dtype.kind not in "iub":
-                raise ValueError(f"expected observations of whole numbers, {self.dtype}, found {dtype}")
+                raise ValueError(f"expected observations of dtype {self.dtype}, found {dtype}")
         return np.asarray(observations, self.dtype)
 
     def require(self, observation: Array) -> None:
-        """Raise ValueError where an observation has another shape, or fractions, which whole numbers would lose."""
+        """Raise ValueError if an observation, [*shape], has another shape, or is not integer although the dtype is."""
         shape, dtype = np.shape(observation), np.asarray(observation).dtype
-        if shape != self.shape or (self.is_whole and dtype.kind not in "iub"):
-            expected, found = f"{self.dtype}{list(self.shape)}", f"{dtype}{list(shape)}"
-            raise ValueError(f"expected an observation {expected}, found {found}")
+        if shape != self.shape or (self.is_integer and dtype.kind not in "iub"):
+            expected, actual = f"{self.dtype}{list(self.shape)}", f"{dtype}{list(shape)}"
+            raise ValueError(f"expected an observation {expected}, found {actual}")
 
     def __str__(self) -> str:
         return str(self.size) if self.is_flat else f"{self.dtype}{list(self.shape)}"
 
 
 def flat_observations(width: int) -> ObservationSpec:
-    """Return the spec of vectors, float32[width]."""
+    """Return the spec of observations that are vectors, float32[width]."""
     return ObservationSpec((width,))
 
 
 @dataclass(frozen=True)
 class Spaces:
-    """What a policy sees and does."""
+    """Observations and actions of a policy."""
 
     observations: ObservationSpec
     actions: Actions

@@ -1,25 +1,21 @@
-"""What a user can get wrong, as exceptions whose text is the whole message: no traceback is shown for them."""
+"""Errors of users: exceptions whose text is the whole message, shown without a traceback."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 
 class UserError(Exception):
-    """A mistake the user can mend; `main` prints it and ends with `status`."""
+    """An error that the user can correct; `main` prints it and exits with `status`."""
 
     status = 2
 
 
 class ConfigError(UserError):
-    """One or more mistakes in a configuration, all reported at once.
+    """One or more errors in a config, all reported at once.
 
-    `problems` are (dotted key, what was expected and what came) pairs; the key may be empty.
+    `problems` are pairs of a dotted key, which may be empty, and a text that says what was expected and what was found.
     """
 
     def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
@@ -28,13 +24,13 @@ class ConfigError(UserError):
 
 
 class Problems(list[tuple[str, str]]):
-    """The (key, text) of all mistakes so far, collected from stages that do not depend on each other."""
+    """The (key, text) pairs of all errors so far, collected from independent stages of validation."""
 
-    failed = False  # whether a stage has ended early, perhaps by a value that was reported before
+    failed = False  # whether a stage ended early; its errors may all be known from earlier stages
 
     @contextlib.contextmanager
     def collect(self) -> Iterator[None]:
-        """Take the problems of a ConfigError that is raised inside, each of them once."""
+        """Add the problems of a ConfigError raised in this context, without duplicates."""
         try:
             yield
         except ConfigError as error:
@@ -42,39 +38,39 @@ class Problems(list[tuple[str, str]]):
             self.extend(problem for problem in error.problems if problem not in self)
 
     def raise_any(self) -> None:
-        """Raise them as one ConfigError, if there are any or a stage has failed."""
+        """Raise one ConfigError with all problems, if there are any or a stage has failed."""
         if self or self.failed:
             raise ConfigError(self)
 
 
 def _line(key: str, text: str) -> str:
-    return text if not key or repr(key) in text else f"{key}: {text}"  # not the key twice
+    return text if not key or repr(key) in text else f"{key}: {text}"
 
 
 class InUseError(UserError):
-    """Another process has the run directory."""
+    """Another process uses the run directory."""
 
 
 class LaunchError(UserError):
-    """The job was started in a way that cannot work, such as N separate worlds of one rank."""
+    """The job was started in a way that cannot work, such as N independent MPI worlds of one rank each."""
 
 
 class CheckpointError(UserError):
-    """A checkpoint that is damaged, foreign, too new, or of another experiment."""
+    """A checkpoint is damaged, not from hpc_es, of a newer format, or from another experiment."""
 
 
 class DeniedError(UserError):
-    """A file or directory that this user may not read or write."""
+    """The user lacks the permission to read or write a file or directory."""
 
     def __init__(self, error: PermissionError) -> None:
         super().__init__(f"{error.filename}: {error.strerror}: ask its owner, or name another one")
 
 
 class RunError(UserError):
-    """The run cannot go on: all episodes failed, the disk is full, the directory is not writable."""
+    """The run cannot continue: all episodes failed, the disk is full, or the directory is not writable."""
 
     status = 1
 
 
 class RunFailedError(RunError):
-    """A RunError that every rank raises together, after the same message: the job may go on with another run."""
+    """A RunError that all ranks raise together, so that the job can continue with another run."""

@@ -1,4 +1,4 @@
-"""Packages that only some runs need: which extra of hpc_es brings each, and what to say where one is missing."""
+"""Optional packages: the extra of hpc_es that installs each, and messages about missing ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.util
 
 from hpc_es.core.errors import UserError
 
-EXTRAS = {  # package as it is imported: extra as setup.cfg has it
+EXTRAS = {  # import name of the package: name of the extra in setup.cfg
     "tensorflow": "tensorflow",
     "keras": "tensorflow",
     "tensorboard": "tensorboard",
@@ -31,30 +31,30 @@ EXTRAS = {  # package as it is imported: extra as setup.cfg has it
 }
 
 
-def lacking(*packages: str) -> str:
-    """Return "PACKAGE, which is not installed: pip install 'hpc_es[EXTRA]'" of the first that is, else ""."""
+def missing_text(*packages: str) -> str:
+    """Return "PACKAGE, which is not installed: pip install ..." for the first missing package; "" if there is none."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            return f"{package}, which is not installed: {remedy(package)}"
+            return f"{package}, which is not installed: {install_command(package)}"
     return ""
 
 
-def require(what: str, *packages: str, otherwise: str = "") -> None:
-    """Raise UserError, which says that `what` needs the package, unless all of them are installed.
+def require(purpose: str, *packages: str, otherwise: str = "") -> None:
+    """Raise UserError if a package is not installed, saying that `purpose` needs it.
 
-    `otherwise` is a second way out, such as "or choose a .gif".
+    `otherwise` is an alternative remedy, such as "or choose a .gif".
     """
-    if text := lacking(*packages):
-        raise UserError(f"{what} needs {text}" + (f", {otherwise}" if otherwise else ""))
+    if text := missing_text(*packages):
+        raise UserError(f"{purpose} needs {text}" + (f", {otherwise}" if otherwise else ""))
 
 
-def remedy(package: str) -> str:
-    """Return the line that installs a package of EXTRAS."""
+def install_command(package: str) -> str:
+    """Return the command that installs a package of EXTRAS."""
     return f"pip install 'hpc_es[{EXTRAS[package]}]'"
 
 
-def missing_one(error: BaseException | None) -> str | None:
-    """Return the package of EXTRAS that an import did not find, from its exception or what caused it."""
+def missing_package(error: BaseException | None) -> str | None:
+    """Return the package of EXTRAS whose import failed, given the exception or one that it caused; None if none is."""
     while error is not None:
         package = str(error.name).partition(".")[0] if isinstance(error, ImportError) else ""
         if package in EXTRAS:

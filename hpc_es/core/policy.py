@@ -1,7 +1,7 @@
-"""The contracts of what acts: a policy, the actor that it makes of parameters, and the episodes that it acts in.
+"""The contracts of policies and of the episodes in which they act.
 
-A task plays the episodes of a `Batch`: an `Actor` gives the actions of all its jobs at once, and an `OnStep` is told of
-every step where an algorithm learns from them.
+A `Policy` makes an `Actor` of the parameters of some jobs. A task plays the episodes of a `Batch` with it: the actor
+returns the actions of all jobs at once, and `OnStep` is called after every step if an algorithm learns from steps.
 """
 
 from __future__ import annotations
@@ -17,120 +17,122 @@ import numpy.typing as npt
 from hpc_es.core.data import Array, Float32, Float64, Normaliser, Outcome, Poll
 from hpc_es.core.population import Layout, Population
 
-# Arrays, alone or nested, such as the memory of a recurrent policy or the named parts of its parameters. In compiled
-# code the arrays are those of the library that compiles it.
+# A tree of arrays, such as the memory of a recurrent policy or the named parts of its parameters. In compiled code the
+# arrays are those of the compiling library.
 Tree: TypeAlias = "Array | Sequence[Tree] | Mapping[str, Tree]"
 
 
 class Actor(Protocol):
-    """A policy with the parameters of some jobs, one row for each job; it acts for all of them at once."""
+    """A policy with the parameters of several jobs, one row per job."""
 
     def act(self, observations: Array) -> Array:
-        """Return the actions of all rows, from [rows, *shape] in the dtype of the task's ObservationSpec.
+        """Return the actions of all rows.
 
-        float32[rows, actions] of a Box, int64[rows] of Discrete, int64[rows, choices] of MultiDiscrete actions.
+        `observations` are [rows, *shape] with the shape and dtype of the task's ObservationSpec. Actions are
+        float32[rows, actions] for a Box, int64[rows] for Discrete and int64[rows, choices] for MultiDiscrete.
         """
         ...
 
     def keep(self, rows: npt.NDArray[np.intp]) -> None:
-        """Keep these rows only; they act exactly as before."""
+        """Drop all other rows; these, intp[kept], act as before."""
         ...
 
     def restart(self, row: int) -> None:
-        """Clear the memory of this row, since a new episode begins."""
+        """Clear the memory of a row before a new episode."""
         ...
 
 
 class RecurrentActor(Actor, Protocol):
-    """An actor whose memory can be carried over to another one, for updates in the middle of an episode."""
+    """An actor whose memory can be passed to another actor, for updates within an episode."""
 
     def memory(self) -> Tree:
-        """Return the memory of all rows, a tree of arrays [rows, ...]."""
+        """Return the memory of all rows: a tree of arrays [rows, ...]."""
         ...
 
     def remember(self, memory: Tree) -> None:
-        """Continue with this memory, of an actor of the same policy with as many rows."""
+        """Set the memory to that of another actor of the same policy with the same number of rows."""
         ...
 
 
 class Policy(Protocol):
-    """A function from observations to actions, with a flat float32 vector of parameters.
+    """A function from observations to actions, with a float32 vector of parameters.
 
-    If it has an attribute `rows_are_independent` that is true, a row gets the same bits whatever other rows there are,
-    and jobs may be evaluated in chunks of any size.
+    An optional attribute `rows_are_independent` that is true declares that the actions of a row are bit-identical
+    whatever the other rows are; jobs may then be evaluated in chunks of any size.
     """
 
-    layout: Layout  # of the parameter vector
-    action_noise_std: float  # standard deviation of noise added to the actions of training episodes
+    layout: Layout  # layout of the parameter vector
+    action_noise_std: float  # standard deviation of the noise added to the actions of training episodes
 
     def initial(self, rng: np.random.Generator) -> Float32:
         """Return initial parameters, float32[layout.size]."""
         ...
 
     def bind(self, parameters: Population, normaliser: Normaliser | None) -> Actor:
-        """Return an actor for the jobs of a chunk; `normaliser` is (mean, standard deviation, clip) of observations.
+        """Return an actor for the candidates of a chunk.
 
-        A standard deviation is infinite if its input is to become 0; the clip is infinite if there is none.
+        `normaliser` is (mean, standard deviation, clip) of the observations: float32[statistics] twice and a number. An
+        infinite standard deviation sets the input to 0; an infinite clip does not clip.
         """
         ...
 
 
 class Pure(NamedTuple):
-    """A policy as pure functions of one row; parameters and memory are trees of arrays.
+    """A policy as pure functions of one row.
 
-    The parameters are taken apart once an episode: in a compiled loop that does it at every step each part is copied.
+    Parameters are split once per episode, because a compiled loop that splits them at every step copies each part.
     """
 
-    parameters: Callable[[Array], Tree]  # of theta, [size]
+    parameters: Callable[[Array], Tree]  # theta, float32[size] -> parameters
     apply: Callable[[Tree, Tree, Array], tuple[Tree, Array]]  # (parameters, memory, observation) -> (memory, action)
-    memory: Tree  # that an episode begins with
+    memory: Tree  # at the start of an episode
 
 
 @runtime_checkable
 class PurePolicy(Policy, Protocol):
-    """A policy that can be compiled, since it is also defined over an array namespace, such as `jax.numpy`."""
+    """A policy that is also defined over an array namespace, such as `jax.numpy`, so that it can be compiled."""
 
     def pure(self, xp: ModuleType) -> Pure:
-        """Return the policy as pure functions; their observations are normalised already if the task says so."""
+        """Return the policy as pure functions; the task normalises the observations."""
         ...
 
 
 class OnStep(Protocol):
-    """What is called after every step of a chunk's episodes, by tasks that can, to learn from it."""
+    """A function that is called after every step of a chunk's episodes, for algorithms that learn from steps."""
 
     def __call__(
         self, jobs: Sequence[int], live: Sequence[int], observations: Array, rewards: Float64, cut: Sequence[int]
     ) -> None:
-        """Take in a step of the rows `live`: what came of it, and the rows whose episode its time limit cut off.
+        """Record the step of the rows `live`; `cut` are the rows whose episode was truncated by its time limit.
 
-        `jobs` names the job (its place in the batch) of each row, observations are [rows, *shape] and
-        rewards float64[rows]. The arrays are those that the task goes on with: copy what is to be kept.
+        `jobs` is the position in the batch of each row's job, observations after the step are [rows, *shape] and
+        rewards are float64[rows]. The task reuses the arrays: copy what is to be kept.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The jobs of a chunk, as a task with episodes gets them."""
+    """The jobs of a chunk, as the argument of tasks with episodes."""
 
-    seeds: npt.NDArray[np.int64]  # int64[jobs, episodes_per_job], 0 .. 2**31 - 1; both halves of a pair share theirs
-    training: bool
-    observe: npt.NDArray[np.bool_]  # bool[jobs]: whose observations are to be summed
-    action_noise_std: float
-    action_noise: Callable[[int], np.random.Generator]  # the generator of a job (its place in the batch)
+    seeds: npt.NDArray[np.int64]  # int64[jobs, episodes_per_job], 0 .. 2**31 - 1; antithetic jobs share them
+    training: bool  # whether the jobs are training jobs
+    observe: npt.NDArray[np.bool_]  # bool[jobs], whether to sum the observations of a job
+    action_noise_std: float  # standard deviation of the noise added to actions
+    action_noise: Callable[[int], np.random.Generator]  # position of a job in the batch -> its generator
     on_step: OnStep | None = None
-    unit: int | None = None  # jobs whose observations are summed as one; None: all of them
-    offset: int = 0  # jobs before these of the unit that the first one belongs to
-    centred: bool = False  # whether a job's sums are of differences from its first observation, for sample deviations
+    unit: int | None = None  # number of jobs whose observations are summed together; None: all
+    offset: int = 0  # number of jobs of the first job's unit that precede the batch
+    centred: bool = False  # whether to sum differences from the first observation of each job, for sample deviations
 
 
 class Segments(Protocol):
-    """One worker's environments, one a job, whose episodes go on from batch to batch."""
+    """The environments of a worker, one per job, whose episodes continue from batch to batch."""
 
     def play(self, actor: Actor, batch: Batch, steps: int, poll: Poll) -> Outcome:
-        """Run every job's episode on for so many steps, or to its end; a job without one begins one, with its seed.
+        """Advance the episode of each job by `steps` steps, or to its end; a job without an episode starts one.
 
-        Rows have EPISODE_LENGTH too. `batch.on_step` is told of an episode that goes on as of one that is cut off. The
-        actor's rows are the jobs to the end.
+        Rows include EPISODE_LENGTH. `batch.on_step` reports an episode that continues like one that is truncated. The
+        rows of the actor are the jobs throughout.
         """
         ...

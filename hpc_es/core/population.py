@@ -1,4 +1,4 @@
-"""Parameter vectors with named parts, noise, and the candidates of a chunk as a description of how each is made."""
+"""Layouts of parameter vectors, noise, and populations: the candidates of a chunk, computed on demand."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hpc_es.core.data import Array, Float32
 
 Shape = tuple[int, ...]
 
-MADE_TOGETHER = 1 << 20  # elements of a stack that are made in one step, so that temporaries stay small
+MAX_STEP_ELEMENTS = 1 << 20  # elements of a stack computed in one step, to keep temporary arrays small
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The named parts of a parameter vector, one after the other, each in row order."""
+    """The names and shapes of the parts of a parameter vector, in order; each part is stored in row-major order."""
 
     shapes: Mapping[str, Shape]
 
@@ -33,7 +33,7 @@ class Layout:
 
     @cached_property
     def spans(self) -> Mapping[str, tuple[int, int]]:
-        """First element and end of each part."""
+        """Start and stop index of each part."""
         spans, start = {}, 0
         for name, shape in self.shapes.items():
             spans[name] = start, start + prod(shape)
@@ -41,9 +41,9 @@ class Layout:
         return spans
 
     def split(self, vector: Array, reshape: Callable[[Array, Shape], Array] = np.reshape) -> dict[str, Array]:
-        """Return the parts by name, each [..., *shape], of a vector or a stack of vectors [..., size].
+        """Return the parts by name, [..., *shape], of one or several vectors, [..., size].
 
-        For tensors `reshape` is that of their library, and the leading axes must be static.
+        For tensors pass the `reshape` of their library; the leading axes must be static.
         """
         lead = vector.shape[:-1]
         return {
@@ -52,7 +52,7 @@ class Layout:
         }
 
     def join(self, parts: Mapping[str, npt.ArrayLike], dtype: npt.DTypeLike = np.float32) -> Array:
-        """Return the vector of these parts, dtype[size]; ValueError if one has another shape."""
+        """Return the vector, dtype[size], of parts by name, [*shape]; ValueError if a part has another shape."""
         for name, shape in self.shapes.items():
             if np.shape(parts[name]) != shape:
                 raise ValueError(f"{name}: expected the shape {shape}, found {np.shape(parts[name])}")
@@ -62,14 +62,14 @@ class Layout:
 class Noise(Protocol):
     """Standard normal perturbations, computed from (generation, pair) on any rank.
 
-    The vector is cut into blocks, each of which one rank sums over all pairs: of a fixed width, or the parts of the
-    layout. `BlockNoise` provides the weighted sums.
+    Vectors are divided into blocks, of a fixed width or the parts of the layout. One rank sums a block over all pairs.
+    `BlockNoise` implements the sums.
     """
 
-    edges: Sequence[int]  # the first element of each block, ascending; the first is 0
+    edges: Sequence[int]  # start index of each block, ascending from 0
 
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:
-        """Return the elements start .. stop - 1 of a pair's direction, float32; `start` is the edge of a block."""
+        """Return the elements start .. stop - 1 of a pair's direction, float32[stop - start]; `start` is in `edges`."""
         ...
 
     def weighted_sums(
@@ -77,16 +77,16 @@ class Noise(Protocol):
     ) -> Array:
         """Return sum_i weights[k, i] * direction_i ** powers[k] of one block, dtype[k, width of the block].
 
-        weights are [k, pairs]; pairs are added in their order, those of weight 0 are left out. Powers are 1 or 2.
+        `weights` is [k, pairs], powers are 1 or 2. Pairs are added in order; those of weight 0 are skipped.
         """
         ...
 
 
 class Population(ABC):
-    """The candidates of a chunk's jobs, in job order. A problem asks for the form that it can use.
+    """The candidates of the jobs of a chunk, in job order.
 
-    `stacked()` is all of them as vectors, `part(name)` one part of all of them. Neither is kept: a problem that takes
-    part after part never has a stack of all candidates in memory.
+    `stacked()` returns all candidates as vectors, `part(name)` one part of each. Neither is cached: a problem that
+    reads one part after the other never has all candidates in memory.
     """
 
     layout: Layout
@@ -97,104 +97,104 @@ class Population(ABC):
 
     @abstractmethod
     def elements(self, start: int, stop: int) -> Array:
-        """Return elements start .. stop - 1 of all candidates, [jobs, stop - start], in the problem's dtype."""
+        """Return the elements start .. stop - 1 of all candidates, dtype[jobs, stop - start]."""
 
     def part(self, name: str) -> Array:
-        """Return a part of all candidates, [jobs, *shape], in the problem's dtype."""
+        """Return a part of all candidates, dtype[jobs, *shape]."""
         return self.elements(*self.layout.spans[name]).reshape(len(self), *self.layout.shapes[name])
 
     def stacked(self) -> Array:
-        """Return all candidates, [jobs, size], in the problem's dtype."""
+        """Return all candidates, dtype[jobs, size], where dtype is that of the problem."""
         return self.elements(0, self.layout.size)
 
 
 @dataclass(frozen=True)
 class Explicit(Population):
-    """Ready-made vectors, such as genomes."""
+    """Candidates that are stored as vectors, such as the genomes of a genetic algorithm."""
 
     layout: Layout
-    vectors: Array  # [jobs, size], in the problem's dtype
+    vectors: Array  # dtype[jobs, size]
 
     def __len__(self) -> int:
         return len(self.vectors)
 
     def elements(self, start: int, stop: int) -> Array:
-        """Return a view of the vectors."""
+        """Return a view of the vectors, dtype[jobs, stop - start]."""
         return self.vectors[:, start:stop]
 
 
 @dataclass(frozen=True)
 class Directions:
-    """Directions of the noise: `ratios` * eps of each pair, each made when it is asked for."""
+    """The directions `ratios` * eps of several pairs, computed on demand from the noise."""
 
     noise: Noise
     generation: int
     pairs: Sequence[int]
-    ratios: Array | None = None  # [size], the factor of each parameter; None: 1
+    ratios: Array | None = None  # float[size], factor of each parameter; None: 1
 
     def __len__(self) -> int:
         return len(self.pairs)
 
     def elements(self, start: int, stop: int) -> Array:
-        """Return elements start .. stop - 1 of all directions, [pairs, stop - start]."""
+        """Return the elements start .. stop - 1 of all directions, [pairs, stop - start]."""
         edges = self.noise.edges
-        first = edges[bisect_right(edges, start) - 1]  # noise is made from the edge of a block on
+        first = edges[bisect_right(edges, start) - 1]  # noise is computed from the start of a block
         drawn = [self.noise.direction(self.generation, pair, first, stop) for pair in self.pairs]
         stack = np.stack(drawn)[:, start - first :]
         return stack if self.ratios is None else stack * self.ratios[start:stop]
 
-    def steps(self, start: int, stop: int, most: int) -> Iterator[tuple[int, int]]:
-        """Cut start .. stop where blocks of the noise end, into spans of at most this many elements or of one block."""
+    def steps(self, start: int, stop: int, max_elements: int) -> Iterator[tuple[int, int]]:
+        """Split start .. stop at edges of the noise, into spans of at most `max_elements` elements or of one block."""
         edges = self.noise.edges
         while start < stop:
-            following = max(bisect_right(edges, start + most) - 1, bisect_right(edges, start))
-            end = min(edges[following], stop) if following < len(edges) else stop
+            next_edge = max(bisect_right(edges, start + max_elements) - 1, bisect_right(edges, start))
+            end = min(edges[next_edge], stop) if next_edge < len(edges) else stop
             yield start, end
             start = end
 
 
 @dataclass(frozen=True)
 class Perturbed(Population):
-    """Centres and directions: candidate i is centres[centre_of[i]] + scales[i] * directions[rows[i]].
+    """Candidates that are perturbed centres: candidate i is centres[centre_of[i]] + scales[i] * directions[rows[i]].
 
-    They are kept apart so that a problem can share work between candidates of one centre or direction.
+    The terms are stored separately, so that a problem can share work between candidates of one centre or direction.
     """
 
     layout: Layout
-    centres: Array  # [centres, size], in the problem's dtype
-    directions: Directions | Array  # or float32 or the problem's dtype [directions, size], where they are there already
-    rows: npt.NDArray[np.intp]  # intp[jobs], the direction of each candidate
-    scales: Array  # [jobs], in the problem's dtype, such as +sigma and -sigma; 0 is the centre itself
-    centre_of: npt.NDArray[np.intp] | None = None  # intp[jobs], the centre of each candidate; None: the first
+    centres: Array  # dtype[centres, size]
+    directions: Directions | Array  # computed on demand, or an array, float32 or dtype[directions, size]
+    rows: npt.NDArray[np.intp]  # intp[jobs], index of each candidate's direction
+    scales: Array  # dtype[jobs], such as +sigma and -sigma; 0 is the centre itself
+    centre_of: npt.NDArray[np.intp] | None = None  # intp[jobs], index of each candidate's centre; None: 0
 
     def __len__(self) -> int:
         return len(self.scales)
 
     def elements(self, start: int, stop: int) -> Array:
-        """Return centre + scale * direction, made in steps where that is much."""
+        """Return centre + scale * direction, dtype[jobs, stop - start], computed in steps if it is large."""
         if not len(self.directions):
-            return self._centres(start, stop)
-        if isinstance(self.directions, Directions) and (stop - start) * len(self) > MADE_TOGETHER:
+            return self._centres_of_jobs(start, stop)
+        if isinstance(self.directions, Directions) and (stop - start) * len(self) > MAX_STEP_ELEMENTS:
             stack = np.empty((len(self), stop - start), self.centres.dtype)
-            for first, end in self.directions.steps(start, stop, MADE_TOGETHER // len(self)):
-                stack[:, first - start : end - start] = self._made(first, end)
+            for first, end in self.directions.steps(start, stop, MAX_STEP_ELEMENTS // len(self)):
+                stack[:, first - start : end - start] = self._perturbed(first, end)
             return stack
-        return self._made(start, stop)
+        return self._perturbed(start, stop)
 
-    def _centres(self, start: int, stop: int) -> Array:
-        which = np.zeros(len(self), np.intp) if self.centre_of is None else self.centre_of
-        return self.centres[which, start:stop]
+    def _centres_of_jobs(self, start: int, stop: int) -> Array:
+        indices = np.zeros(len(self), np.intp) if self.centre_of is None else self.centre_of
+        return self.centres[indices, start:stop]
 
-    def _made(self, start: int, stop: int) -> Array:
-        given = self.directions
-        drawn = given.elements(start, stop) if isinstance(given, Directions) else given[:, start:stop]
-        stack = drawn[self.rows].astype(self.centres.dtype, copy=False)
+    def _perturbed(self, start: int, stop: int) -> Array:
+        source = self.directions
+        directions = source.elements(start, stop) if isinstance(source, Directions) else source[:, start:stop]
+        stack = directions[self.rows].astype(self.centres.dtype, copy=False)
         stack *= self.scales[:, np.newaxis]
-        stack += self.centres[0, start:stop] if self.centre_of is None else self._centres(start, stop)
+        stack += self.centres[0, start:stop] if self.centre_of is None else self._centres_of_jobs(start, stop)
         return stack
 
 
 def unperturbed(layout: Layout, centre: Array, jobs: int) -> Perturbed:
-    """Return the centre itself, [size], for each of some jobs."""
+    """Return a population of `jobs` copies of the centre, dtype[size]."""
     none = np.empty((0, layout.size), np.float32)
     return Perturbed(layout, centre[np.newaxis], none, np.zeros(jobs, np.intp), np.zeros(jobs, centre.dtype))

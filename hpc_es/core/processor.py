@@ -1,8 +1,6 @@
-"""The type of processor that this process runs on: bits and compiled code may differ from one type to another.
+"""The processor of this process: its type, on which the last bits of results depend, and its cores.
 
-The cores that this process may use, as its launcher gave them: libraries may bind it to fewer later.
-
-`hpc_es.main` imports this before any of them.
+`hpc_es.main` imports this module before any library that may bind the process to fewer cores.
 """
 
 from __future__ import annotations
@@ -15,26 +13,26 @@ from pathlib import Path
 
 INFORMATION = Path("/proc/cpuinfo")
 
+# The cores that the launcher assigned to this process.
+AVAILABLE_CORES: tuple[int, ...] = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
 
-def _lines(*beginnings: str) -> list[str]:
+
+def _cpu_lines(*prefixes: str) -> list[str]:
     try:
         lines = INFORMATION.read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
-    return [line for line in lines if line.startswith(beginnings)]
+    return [line for line in lines if line.startswith(prefixes)]
 
 
 def model() -> str:
-    """Return the name of the processor's model."""
-    names = _lines("model name")
+    """Return the model name of the processor."""
+    names = _cpu_lines("model name")
     return names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine()
 
 
 @functools.cache
 def fingerprint() -> str:
-    """Return a name for this type of processor: its model and what it can do."""
-    features = sorted(set(_lines("model name", "flags", "Features"))) or [platform.processor(), platform.machine()]
+    """Return a digest of the processor's model and instruction sets."""
+    features = sorted(set(_cpu_lines("model name", "flags", "Features"))) or [platform.processor(), platform.machine()]
     return hashlib.sha256("\n".join(features).encode()).hexdigest()[:16]
-
-
-AT_START: tuple[int, ...] = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()

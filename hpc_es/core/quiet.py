@@ -1,4 +1,4 @@
-"""What libraries write to standard error by themselves: dropped, reduced, or shown once as one plain line."""
+"""Messages that libraries write to standard error: drop them, or show each once."""
 
 from __future__ import annotations
 
@@ -9,55 +9,56 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 
-_shown: set[str] = set()
+_printed: set[str] = set()
 
 
 @contextlib.contextmanager
-def quiet_stderr(quiet: bool = True, but: Callable[[str], bool] | None = None) -> Iterator[None]:
-    """Drop what is written to the process's standard error in here, from Python or C; exceptions pass as ever.
+def quiet_stderr(quiet: bool = True, keep: Callable[[str], bool] | None = None) -> Iterator[None]:
+    """Drop what Python or C code writes to standard error within this context.
 
-    Lines for which `but` is true are written at the end.
+    Lines for which `keep` is true are written at the end. Exceptions pass.
     """
     if not quiet:
         yield
         return
     sys.stderr.flush()
     try:
-        kept = os.dup(2)
-    except OSError:  # there is none to be quiet on
+        original = os.dup(2)
+    except OSError:  # standard error is closed
         yield
         return
-    with open(os.devnull, "w+b") if but is None else tempfile.TemporaryFile() as file:  # noqa: PTH123
+    with open(os.devnull, "w+b") if keep is None else tempfile.TemporaryFile() as file:  # noqa: PTH123
         try:
             os.dup2(file.fileno(), 2)
             yield
         finally:
             sys.stderr.flush()
-            os.dup2(kept, 2)
-            os.close(kept)
-            if but is not None:
+            os.dup2(original, 2)
+            os.close(original)
+            if keep is not None:
                 file.seek(0)
                 lines = file.read().decode(errors="replace").splitlines(keepends=True)
-                sys.stderr.write("".join(filter(but, lines)))
+                sys.stderr.write("".join(filter(keep, lines)))
 
 
 def is_first(kind: str) -> bool:
-    """Return whether this process asks for the first time."""
-    before = len(_shown)
-    _shown.add(kind)
-    return len(_shown) > before
+    """Return whether this is the first call with this argument in the process."""
+    if kind in _printed:
+        return False
+    _printed.add(kind)
+    return True
 
 
 def show_once(line: str, kind: str = "") -> None:
-    """Write a line to standard error, unless this process has shown it, or another one of its kind."""
+    """Write a line to standard error, unless this process has written it, or one of its kind, before."""
     if is_first(kind or line):
-        sys.stderr.write(line + "\n")  # at once, so that ranks do not mix their lines
+        sys.stderr.write(line + "\n")  # one call, so that lines of several ranks do not mix
 
 
 def take_mujoco_warnings() -> None:
-    """Show each kind of MuJoCo's warnings once, where it is imported, and those of deprecated attributes never.
+    """Show each kind of MuJoCo warning once, and none about deprecated attributes; does nothing before its import.
 
-    By itself it also appends them to MUJOCO_LOG.TXT in the working directory, on every rank.
+    By default MuJoCo also appends warnings to MUJOCO_LOG.TXT in the working directory, on every rank.
     """
     mujoco = sys.modules.get("mujoco")
     if mujoco is not None and mujoco.get_mju_user_warning() is None:
@@ -66,4 +67,4 @@ def take_mujoco_warnings() -> None:
 
 def _show_mujoco_warning(text: str) -> None:
     if "deprecated" not in text:
-        show_once(f"MuJoCo: {text.strip()}", re.sub(r"[\d.]+", "", text))  # degrees of freedom and times differ
+        show_once(f"MuJoCo: {text.strip()}", re.sub(r"[\d.]+", "", text))  # without degrees of freedom and times

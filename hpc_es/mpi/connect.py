@@ -6,7 +6,7 @@ import os
 import re
 
 from hpc_es.core.errors import LaunchError
-from hpc_es.core.extras import remedy
+from hpc_es.core.extras import install_command
 from hpc_es.mpi import shared_memory as shared
 from hpc_es.mpi.fault_tolerance import limit_init_time
 from hpc_es.mpi.launch import prefer_short_addresses, refusal, tasks_started
@@ -45,7 +45,7 @@ def _connect() -> World:
     except (ImportError, OSError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         if count > 1:
-            found = f"there is no MPI library here ({reason}); {remedy('mpich')} brings MPICH"
+            found = f"there is no MPI library here ({reason}); {install_command('mpich')} brings MPICH"
             raise LaunchError(refusal(count, variable, found)) from error
         return World(f"none: {reason}")
     library = library_name(MPI.Get_library_version())

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from hpc_es.core.quiet import quiet_stderr
-from hpc_es.core.slurm import TABLE, told
+from hpc_es.core.slurm import TABLE, variable_value
 from hpc_es.mpi.connect import joined
 from hpc_es.mpi.world import World
 
@@ -69,7 +69,7 @@ def import_tensorflow() -> Any:
     """Return the module; what it writes when it starts is dropped, on rank 0 but for warnings and errors."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     world = joined()
-    with quiet_stderr(but=_is_worth_showing if world is None or world.rank == 0 else None):
+    with quiet_stderr(keep=_is_worth_showing if world is None or world.rank == 0 else None):
         import tensorflow as tf
 
         tf.config.list_physical_devices("GPU")  # which looks for drivers
@@ -91,8 +91,8 @@ def local_rank(node_rank: int, size: int, environ: Mapping[str, str]) -> tuple[i
     SLURM's is taken then, since it is SLURM that hands out a node's GPUs: the library sees a part of the node, as in a
     container. Where something else than srun started the ranks, SLURM_LOCALID is inherited and means nothing.
     """
-    text = told(environ, "local_rank") or ""
-    if told(environ, "step_tasks") != str(size) or not text.isdecimal() or int(text) == node_rank:
+    text = variable_value(environ, "local_rank") or ""
+    if variable_value(environ, "step_tasks") != str(size) or not text.isdecimal() or int(text) == node_rank:
         return node_rank, ""
     variable = TABLE["local_rank"].variable
     return int(text), f"{variable} is {text}, but the MPI library says {node_rank}: the former is taken"

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from hpc_es.core.errors import LaunchError, UserError
-from hpc_es.core.extras import remedy
+from hpc_es.core.extras import install_command
 from hpc_es.mpi.connect import library_name
 from hpc_es.mpi.launch import mpi_kinds
 
@@ -39,7 +39,7 @@ def library() -> str:
         from mpi4py import MPI
     except (ImportError, OSError, RuntimeError) as error:
         reason = (str(error).splitlines() or [""])[0]
-        raise LaunchError(f"there is no MPI library here ({reason}): {remedy('mpich')} brings MPICH") from error
+        raise LaunchError(f"no MPI library found ({reason}); install MPICH: {install_command('mpich')}") from error
     return library_name(MPI.Get_library_version())
 
 

@@ -70,7 +70,7 @@ def updated(found: Arrays, rows: Rows, fitness: Float64, program: Callable[[int]
     return {name: np.asarray(array) for name, array in after.items()}
 
 
-def discoveries(before: State, rows: Rows, program: Callable[[int], str]) -> Sequence[dict[str, Any]]:
+def solutions(before: State, rows: Rows, program: Callable[[int], str]) -> Sequence[dict[str, Any]]:
     """Return the correct programs of a generation in job order, each with its NPE; `before` is the state it began with.
 
     A job that has failed is no correct program, whatever its row says of that.

@@ -277,10 +277,10 @@ class GeneticAlgorithm(Strategy[None]):
             return Ranked(children, rewarded), best
         return Ranked([*children, *best.genomes], [*rewarded, *best.rewards]), best
 
-    def discoveries(self, state: State, results: Results[None]) -> Sequence[Mapping[str, Any]]:
+    def solutions(self, state: State, results: Results[None]) -> Sequence[Mapping[str, Any]]:
         """Return the correct programs among those that were executed."""
         fresh = genomes_of(state.shared["programs"][: int(state.shared["count"])])
-        return best_programs.discoveries(state, results.rows, lambda job: self._text(fresh[job]))
+        return best_programs.solutions(state, results.rows, lambda job: self._text(fresh[job]))
 
     def _original_npe(self, generation: int) -> int:
         """After so many generations; the first one, of random programs, is not counted there."""

@@ -81,9 +81,9 @@ class RandomSearch(Strategy[None]):
     def _program(self, generation: int, job: int) -> str:
         return self.programs(generation, range(job, job + 1))[0]
 
-    def discoveries(self, state: State, results: Results[None]) -> Sequence[Mapping[str, Any]]:
+    def solutions(self, state: State, results: Results[None]) -> Sequence[Mapping[str, Any]]:
         """Return the correct programs of the generation."""
-        return best_programs.discoveries(state, results.rows, partial(self._program, state.generation))
+        return best_programs.solutions(state, results.rows, partial(self._program, state.generation))
 
     def finished(self, state: State) -> str | None:
         """Return a correct program, where that is enough."""

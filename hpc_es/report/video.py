@@ -68,8 +68,8 @@ def _rendered(source: StoredPolicy, task: Any, seed: int, output: Path, modes: l
         said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         uses_gl = any(name.partition(".")[0] in {"mujoco", "OpenGL"} for name in sys.modules)
         drawing = f" (MUJOCO_GL is {os.environ.get('MUJOCO_GL', 'not set')}; try egl or osmesa)" if uses_gl else ""
-        package = extras.missing_one(error)
-        wanted = f" ({extras.remedy(package)})" if package else ""
+        package = extras.missing_package(error)
+        wanted = f" ({extras.install_command(package)})" if package else ""
         raise UserError(f"{output}: cannot be rendered here: {said.rstrip(': ')}{drawing}{wanted}") from error
 
 

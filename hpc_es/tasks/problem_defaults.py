@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from hpc_es.core.data import Array, Arrays, Column, Float64, ProblemState, Results, Rows, State
-from hpc_es.core.interfaces import Cutting, Evaluation
+from hpc_es.core.interfaces import Cutting, Evaluation, RunContext
 from hpc_es.core.keys import Keys
-from hpc_es.core.paths import RunContext
 from hpc_es.core.population import Layout
 
 SPREAD = 0.3  # initial standard deviation of a coordinate, where a problem has no bounds
@@ -52,7 +51,7 @@ class ProblemDefaults:
         """Return nothing."""
         return {}
 
-    def measured(self, state: State, evaluation: Rows) -> Sequence[Arrays]:
+    def evaluation_units(self, state: State, evaluation: Rows) -> Sequence[Arrays]:
         """Return nothing: an evaluation of the centre teaches nothing."""
         return ()
 

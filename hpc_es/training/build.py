@@ -23,7 +23,7 @@ from hpc_es.config.validation import without
 from hpc_es.config.yaml_text import ConfigProblem
 from hpc_es.core.data import Box, ProblemState, State, row_dtype
 from hpc_es.core.errors import ConfigError, Problems
-from hpc_es.core.extras import lacking
+from hpc_es.core.extras import missing_text
 from hpc_es.core.interfaces import AnyAlgorithm, Cutting, Needs, Offers, Problem, Task
 from hpc_es.core.keys import Keys
 from hpc_es.core.paths import set_config_directory
@@ -110,8 +110,8 @@ def _either(names: Sequence[str]) -> str:
 def algorithm_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
     """Yield (key, text) of each option of the algorithm that does not fit the problem."""
     algorithm = module("algorithms", config.algorithm.kind)
-    if hasattr(algorithm, "misfits"):
-        yield from algorithm.misfits(config.algorithm, problem)
+    if hasattr(algorithm, "incompatibilities"):
+        yield from algorithm.incompatibilities(config.algorithm, problem)
     if needs(config).gradients and not ranks_returns(problem):
         text = f"is {config.algorithm.kind!r}, which follows gradients of returns, but the task derives a fitness"
         yield "algorithm.kind", f"{text} of its own: expected an algorithm that ranks jobs, such as 'es' or 'cma_es'"
@@ -144,32 +144,32 @@ def _export(config: Config, policy: Policy | None) -> Iterator[ConfigProblem]:
 
 def missing_for_policy(config: Config) -> Iterator[ConfigProblem]:
     """Yield (key, text) of each option of the policy that needs a package which is not installed."""
-    if getattr(config.policy, "backend", "") == "tensorflow" and (tensorflow := lacking("tensorflow")):
+    if getattr(config.policy, "backend", "") == "tensorflow" and (tensorflow := missing_text("tensorflow")):
         yield "policy.backend", f"is tensorflow, which needs {tensorflow}, or choose numpy"
 
 
 def missing_for_algorithm(config: Config) -> Iterator[ConfigProblem]:
     """Yield the same of the algorithm."""
     algorithm = config.algorithm.kind
-    if module("algorithms", algorithm).NEEDS.tensorflow and (tensorflow := lacking("tensorflow")):
+    if module("algorithms", algorithm).NEEDS.tensorflow and (tensorflow := missing_text("tensorflow")):
         yield "algorithm.kind", f"{algorithm} needs {tensorflow}"
 
 
 def missing_for_task(config: Config) -> Iterator[ConfigProblem]:
     """Yield the same of the task."""
-    if module("tasks", config.task.kind).OFFERS.compiled and (text := lacking("jax")):
+    if module("tasks", config.task.kind).OFFERS.compiled and (text := missing_text("jax")):
         yield "task.kind", f"is {config.task.kind}, which needs {text}"
 
 
 def missing_for_report(config: Config) -> Iterator[ConfigProblem]:
     """Yield the same of extra outputs."""
     report = config.report
-    if report.export_interval and (tensorflow := lacking("tensorflow")):
+    if report.export_interval and (tensorflow := missing_text("tensorflow")):
         yield "report.export_interval", f"is {report.export_interval}, which needs {tensorflow}, or set it to 0"
-    if report.tensorboard and (text := lacking("tensorboard")):
+    if report.tensorboard and (text := missing_text("tensorboard")):
         yield "report.tensorboard", f"is true, which needs {text}, or set it to false"
     for name in report.loggers:
-        if text := lacking(name):
+        if text := missing_text(name):
             yield "report.loggers", f"has {name}, which needs {text}, or leave it out"
 
 

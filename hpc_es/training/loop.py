@@ -343,7 +343,7 @@ class Training:
     def _units(self, evaluated: Evaluated) -> Sequence[Arrays]:
         """Return what the problem learned in a generation, by unit."""
         problem = self.parts.problem
-        return [*map(problem.unit, evaluated.learned), *problem.measured(self.state, evaluated.evaluation)]
+        return [*map(problem.unit, evaluated.learned), *problem.evaluation_units(self.state, evaluated.evaluation)]
 
     def _complete(
         self,
@@ -376,7 +376,7 @@ class Training:
         )
         self.writer.counters.update(counters_after(self.writer.counters, metrics, results.rows))
         evaluated_arrays = before.shared if len(evaluated.evaluation) else None
-        self.writer.add(self.state, metrics, evaluated_arrays, algorithm.discoveries(before, results))
+        self.writer.add(self.state, metrics, evaluated_arrays, algorithm.solutions(before, results))
         seconds = float(evaluated.headers["environment"].sum())
         self._planner.update(results.rows, evaluated.evaluation, seconds, self.state.theta.nbytes)
         for line in self._notices.new(before.generation, algorithm.notices(before, results, after)):
@@ -451,7 +451,7 @@ class Training:
             if len(returns):
                 self.final = {"final_return_mean": float(returns.mean()), "final_return_std": float(returns.std())}
             if self.writer is not None and not self._interrupted:
-                self.writer.measured_at_end(self.parts.problem.measured(self.state, evaluated.evaluation))
+                self.writer.measured_at_end(self.parts.problem.evaluation_units(self.state, evaluated.evaluation))
         if self.writer is None:
             return
         reason = "a signal" if self._interrupted else self._stop_reason() or "the caller"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from hpc_es.core.data import INFO, Array, Rows, State, of_episodes
+from hpc_es.core.data import INFO, Array, Rows, State, finished_episodes
 from hpc_es.core.interfaces import Problem
 from hpc_es.training.executors import TIMES, Evaluated
 
@@ -36,7 +36,7 @@ def metrics_row(
     cost, and may be the best.
     """
     rows, probes = evaluated.results.rows, evaluated.results.probes
-    episode_rows = of_episodes(rows)
+    episode_rows = finished_episodes(rows)
     more = [probes, evaluated.evaluation] if is_objective else [probes]
     timesteps = int(rows["length"].sum() + sum(each["length"].sum() for each in more))
     episodes = (len(episode_rows) + sum(map(len, more))) * episodes_per_job

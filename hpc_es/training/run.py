@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, State
 from hpc_es.core.errors import LaunchError, Problems, RunFailedError, UserError
-from hpc_es.core.interfaces import AnyAlgorithm, GradientAlgorithm
-from hpc_es.core.paths import RunContext
+from hpc_es.core.interfaces import AnyAlgorithm, GradientAlgorithm, RunContext
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.mpi.fault_tolerance import enable_fault_tolerance
 from hpc_es.mpi.guard import Signals
@@ -157,7 +156,7 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
     try:
         made = build(world, config, request, prepared)
         if request.keeps_samples:
-            made = replace(made, algorithm=gradient_algorithm(made.algorithm).keeping_samples())
+            made = replace(made, algorithm=gradient_algorithm(made.algorithm).with_samples())
         made.problem.open(run_context(world, prepared))
         state, warnings = restored(made, prepared, config)
         writer = writer_of(world, config, request, prepared, made, state, warnings)
@@ -317,7 +316,7 @@ class Run:
         require_gradient(self.config, "loss()")
         algorithm = gradient_algorithm(self._parts.algorithm)
         if sample is not None:
-            return algorithm.losses_of(self.state, sample)
+            return algorithm.sample_losses(self.state, sample)
         if not self._is_open:
             raise UserError("the run is over, and its environments are closed: give loss() a sample")
         if getattr(self.config.algorithm, "update_every", None) is not None:

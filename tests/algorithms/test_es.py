@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpc_es.algorithms.common import optimizers
-from hpc_es.algorithms.es import EvolutionStrategy, Options, misfits
+from hpc_es.algorithms.es import EvolutionStrategy, Options, incompatibilities
 from hpc_es.core.data import (
     ROW,
     Array,
@@ -585,6 +585,6 @@ def test_a_problem_of_float64_is_searched_in_float64() -> None:
 @pytest.mark.parametrize("shaping", ["sign", "centered_sign_rank", "centered_rank", "none"])
 def test_signs_are_for_problems_with_rewards(shaping: Any) -> None:
     options = Options(fitness_shaping=shaping)
-    assert not list(misfits(options, strategy().problem))
+    assert not list(incompatibilities(options, strategy().problem))
     expected = ["algorithm.fitness_shaping"] if "sign" in shaping else []
-    assert [key for key, _ in misfits(options, Coordinates())] == expected
+    assert [key for key, _ in incompatibilities(options, Coordinates())] == expected

@@ -109,8 +109,8 @@ def test_a_damaged_record_counts_from_zero(text: str, tmp_path: Path) -> None:
 
 def test_a_task_of_an_array_is_not_the_array() -> None:
     task = {"SLURM_JOB_ID": "8", "SLURM_ARRAY_JOB_ID": "8", "SLURM_ARRAY_TASK_ID": "1"}  # seen on 22.05: the last task
-    assert slurm.job_of(task) == "8_1"
-    assert slurm.job_of({"SLURM_JOB_ID": "8"}) == "8"
+    assert slurm.job_id(task) == "8_1"
+    assert slurm.job_id({"SLURM_JOB_ID": "8"}) == "8"
 
 
 def test_outside_of_a_job_there_is_nothing_to_requeue(tmp_path: Path, monkeypatch: Any) -> None:

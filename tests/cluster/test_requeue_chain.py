@@ -56,7 +56,7 @@ def test_the_rest_is_cancelled_unless_tasks_of_an_array_go_on(tmp_path: Path, mo
         called.append(command)
         return PENDING
 
-    monkeypatch.setattr("hpc_es.core.slurm.ask", ask)
+    monkeypatch.setattr("hpc_es.core.slurm.call", ask)
     assert "begins when all tasks" in end_chain(tmp_path, Shard(0, 2), 0, "7", HERE) and called == []
     assert "the next job of the chain carries on" in end_chain(tmp_path, None, 75, "7", HERE) and called == []
     assert end_chain(tmp_path, None, 0, "7", HERE) == "the run is finished; cancelled 8, 9"

@@ -182,13 +182,13 @@ def test_options_that_are_wrong(mistake: str, toy: Path, capsys: Any) -> None:
     [("90", 5400), ("90:30", 5430), ("1:02:03", 3723), ("2-3", 183_600), ("2-3:04", 183_840), ("2-3:04:05", 183_845)],
 )
 def test_the_forms_of_time(text: str, total: int) -> None:
-    assert slurm.seconds(text) == total
+    assert slurm.parse_time_limit(text) == total
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1:2:3:4", "1-", "1-2-3", "1.5", "4:00:0x", "٣", "0:00", " 5"])
 def test_other_forms_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a time"):
-        slurm.seconds(text)
+        slurm.parse_time_limit(text)
 
 
 def test_without_sbatch_the_remedy_is_named(toy: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpc_es.config.loading import validate
-from hpc_es.core.failures import LONGEST_DETAILS, Failure, failure_from_error, failure_from_text, shortened
+from hpc_es.core.failures import MAX_DETAILS, Failure, failure_from_error, failure_from_text, shortened
 
 
 def in_frozen_modules() -> None:
@@ -95,5 +95,5 @@ def test_a_text_is_one_line_and_its_numbers_make_no_kind() -> None:
 
 def test_of_long_details_the_ends_are_kept() -> None:
     details = shortened("a" * 20_000 + "b" * 20_000)
-    half = LONGEST_DETAILS // 2
-    assert details == "a" * half + "\n  ... 24,000 characters left out ...\n" + "b" * half
+    half = MAX_DETAILS // 2
+    assert details == "a" * half + "\n  ... 24,000 characters omitted ...\n" + "b" * half

@@ -21,14 +21,14 @@ SMALL = ("task.max_episode_steps=5", "noise={kind: counter}", "stop.generations=
 
 
 def test_lines_to_keep_are_written_at_the_end(capfd: pytest.CaptureFixture[str]) -> None:
-    with quiet_stderr(but=lambda line: line.startswith("E")):
+    with quiet_stderr(keep=lambda line: line.startswith("E")):
         os.write(2, b"I information\nE an error\n")
         assert capfd.readouterr().err == ""
     assert capfd.readouterr().err == "E an error\n"
 
 
 def test_an_exception_passes_and_the_lines_are_written(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ZeroDivisionError), quiet_stderr(but=lambda line: True):
+    with pytest.raises(ZeroDivisionError), quiet_stderr(keep=lambda line: True):
         os.write(2, b"before\n")
         raise ZeroDivisionError
     os.write(2, b"after\n")
@@ -36,7 +36,7 @@ def test_an_exception_passes_and_the_lines_are_written(capfd: pytest.CaptureFixt
 
 
 def test_a_line_of_a_kind_is_shown_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quiet, "_shown", set())
+    monkeypatch.setattr(quiet, "_printed", set())
     for line, kind in (("at DOF 1", "at DOF"), ("at DOF 2", "at DOF"), ("at DOF 1", "")):
         show_once(line, kind)
     assert capsys.readouterr().err == "at DOF 1\nat DOF 1\n"

@@ -238,7 +238,7 @@ def test_pixels_as_fractions_are_refused(inside: Path) -> None:
     """As uint8 they would all be 0."""
     trained(inside, "run", *FEW)
     policy = hpc_es.load_policy("run")
-    with pytest.raises(ValueError, match="expected observations of whole numbers, uint8, found float64"):
+    with pytest.raises(ValueError, match="expected observations of dtype uint8, found float64"):
         policy(np.full((16, 16, 3), 0.5))
     with pytest.raises(ValueError, match=r"expected an observation of shape \(16, 16, 3\), or \(n, 16, 16, 3\)"):
         policy(np.zeros((16, 16), np.uint8))

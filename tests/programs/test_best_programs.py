@@ -86,7 +86,7 @@ def test_the_correct_programs_of_a_generation() -> None:
     so_far = updated(best_programs.nothing(4), rows((0.1, False), (0.3, False), (0.3, False)), names("a", "b", "c"))
     some = rows((0.5, False), (0.75, True), (np.nan, True), (1.0, True))
     some["length"] = [1, 1, 1, 2]
-    listed = best_programs.discoveries(State(6, {}, so_far), some, names("d", "e", "f", "gh"))
+    listed = best_programs.solutions(State(6, {}, so_far), some, names("d", "e", "f", "gh"))
     assert listed == [
         {"generation": 6, "npe": 5, "reward": 0.75, "length": 1, "program": "e"},
         {"generation": 6, "npe": 7, "reward": 1.0, "length": 2, "program": "gh"},

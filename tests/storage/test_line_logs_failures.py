@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpc_es.core.failures import LONGEST_DETAILS, Failure
+from hpc_es.core.failures import MAX_DETAILS, Failure
 from hpc_es.storage.line_logs import MOST_KINDS, FailuresLog
 
 
@@ -30,9 +30,9 @@ def test_what_a_run_without_a_checkpoint_left_is_removed(tmp_path: Path) -> None
 def test_its_size_has_a_limit(tmp_path: Path) -> None:
     log = FailuresLog(tmp_path, keep=False)
     for number in range(MOST_KINDS + 10):
-        log.add("", Failure("x", f"kind {number}", "y" * LONGEST_DETAILS))
+        log.add("", Failure("x", f"kind {number}", "y" * MAX_DETAILS))
     text = (tmp_path / "failures.log").read_text()
-    assert text.count("=== ") == MOST_KINDS and len(text) < 1.01 * MOST_KINDS * LONGEST_DETAILS
+    assert text.count("=== ") == MOST_KINDS and len(text) < 1.01 * MOST_KINDS * MAX_DETAILS
 
 
 def test_a_full_disk_ends_nothing(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """`algorithm: {kind: actor_critic}`: advantage actor-critic with memory."""
 
 from hpc_es.algorithms.actor_critic.algorithm import NEEDS, build
-from hpc_es.algorithms.actor_critic.options import Options, misfits
+from hpc_es.algorithms.actor_critic.options import Options, incompatibilities
 
-__all__ = ["NEEDS", "Options", "build", "misfits"]
+__all__ = ["NEEDS", "Options", "build", "incompatibilities"]

@@ -49,7 +49,7 @@ from hpc_es.core.data import (
     Rows,
     State,
     cut,
-    of_episodes,
+    finished_episodes,
     row_dtype,
     with_columns,
 )
@@ -95,7 +95,7 @@ class ActorCritic(Strategy[None]):
     problem: TrajectoryProblem
     keeps_samples: bool = False  # whether chunks have the trajectories that they learn from among their arrays
 
-    def keeping_samples(self) -> ActorCritic:
+    def with_samples(self) -> ActorCritic:
         """Return the same algorithm, whose chunks have them."""
         return replace(self, keeps_samples=True)
 
@@ -280,7 +280,7 @@ class ActorCritic(Strategy[None]):
         fine = ~np.isnan(results.rows["return_"])
         steps = int(results.rows["length"][fine].sum())
         counted = self._counted(
-            int(state.shared.get(EPISODES, 0)) + len(of_episodes(results.rows)),
+            int(state.shared.get(EPISODES, 0)) + len(finished_episodes(results.rows)),
             int(state.shared.get(TIMESTEPS, 0)) + int(results.rows["length"].sum()),
         )
         if not steps:
@@ -321,7 +321,7 @@ class ActorCritic(Strategy[None]):
         total = losses["policy_loss"] + self.options.value_weight * losses["value_loss"]
         return {**losses, "loss": total - self.beta(state) * losses["entropy"]}
 
-    def losses_of(self, state: State, sample: Arrays) -> Mapping[str, float]:
+    def sample_losses(self, state: State, sample: Arrays) -> Mapping[str, float]:
         """Return the same of trajectories."""
         from hpc_es.algorithms.actor_critic.graph import episodes_graph, segments_graph
 

@@ -74,7 +74,7 @@ class Options:
             yield "unroll", f"{text}: leave it out"
 
 
-def misfits(options: Options, problem: TrajectoryProblem) -> Iterator[tuple[str, str]]:
+def incompatibilities(options: Options, problem: TrajectoryProblem) -> Iterator[tuple[str, str]]:
     """Yield why this problem does not fit: (key, text)."""
     actions = problem.spaces.actions
     if not isinstance(actions, Discrete):

@@ -175,8 +175,8 @@ class Strategy(Generic[Prepared]):
 
     # Reports.
 
-    def discoveries(self, state: State, results: Results[Prepared]) -> Sequence[Mapping[str, Json]]:
-        """Return no discoveries; only searches for programs have them."""
+    def solutions(self, state: State, results: Results[Prepared]) -> Sequence[Mapping[str, Json]]:
+        """Return no solutions; only searches for programs have them."""
         return ()
 
     def finished(self, state: State) -> str | None:

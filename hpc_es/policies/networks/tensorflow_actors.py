@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from hpc_es.core.data import Array, Float32, Normaliser
 from hpc_es.core.errors import ConfigError
-from hpc_es.core.extras import lacking
+from hpc_es.core.extras import missing_text
 from hpc_es.mpi.devices import import_tensorflow
 from hpc_es.policies.networks.heads import normalise_in_tensorflow
 from hpc_es.policies.networks.layers import (
@@ -37,7 +37,7 @@ from hpc_es.policies.networks.layers import (
 @functools.cache
 def tensorflow() -> Any:
     """Import and configure TensorFlow; ConfigError if it is not installed."""
-    if text := lacking("tensorflow"):
+    if text := missing_text("tensorflow"):
         raise ConfigError([("policy.backend", f"is tensorflow, which needs {text}, or choose numpy")])
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # ranks may share a GPU
     tf = import_tensorflow()

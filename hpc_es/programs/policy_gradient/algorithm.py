@@ -273,7 +273,7 @@ class PolicyGradient(Strategy[None]):
         entropy = {name: state.shared[name] for name in self.lessons.entropy.initial()}
         return self._state(state.generation + 1, state.theta, baseline, entropy, {**state.master, **so_far})
 
-    def keeping_samples(self) -> PolicyGradient:
+    def with_samples(self) -> PolicyGradient:
         """Return the algorithm: its chunks have their programs in any case."""
         return self
 
@@ -292,7 +292,7 @@ class PolicyGradient(Strategy[None]):
         _, losses = self.lessons.gradients(state.theta, results.chunk_arrays)
         return self.lessons.with_total(state.theta, state.shared, losses)
 
-    def losses_of(self, state: State, sample: Arrays) -> Mapping[str, float]:
+    def sample_losses(self, state: State, sample: Arrays) -> Mapping[str, float]:
         """Return the same of programs; nothing is replayed or imitated."""
         if missing := [name for name in ("tokens", "rewards") if name not in sample]:
             raise UserError(f"the sample has no {missing[0]!r}: expected one as after_train_step gets it")
@@ -308,10 +308,10 @@ class PolicyGradient(Strategy[None]):
         """Return that all programs of the batch are the same."""
         return [COLLAPSED] if _distinct(results.chunk_arrays) == 1 < len(results.rows) else []
 
-    def discoveries(self, state: State, results: Results[None]) -> Sequence[Mapping[str, Any]]:
+    def solutions(self, state: State, results: Results[None]) -> Sequence[Mapping[str, Any]]:
         """Return the correct programs of the batch."""
         tokens = np.concatenate([arrays["tokens"] for arrays in results.chunk_arrays])
-        return best_programs.discoveries(state, results.rows, lambda job: self._texts(tokens[job : job + 1])[0])
+        return best_programs.solutions(state, results.rows, lambda job: self._texts(tokens[job : job + 1])[0])
 
     def _baseline(self, state: State, chunks: Sequence[Arrays], rewards: Array, tokens: Array) -> Array:
         """After the replays and this batch's programs, in this order."""

@@ -107,8 +107,8 @@ def _registered(env_id: str, keywords: dict[str, Any]) -> Environment:
         with _plain_warnings(env_id):
             return with_tuples(partial(gymnasium.make, env_id, disable_env_checker=True), keywords)
     except gymnasium.error.DependencyNotInstalled as error:
-        package = extras.missing_one(error)
-        wanted = extras.lacking(package) if package else f"a package that is not installed: {error}"
+        package = extras.missing_package(error)
+        wanted = extras.missing_text(package) if package else f"a package that is not installed: {error}"
         raise ConfigError([("task.env_id", f"{env_id} needs {wanted}")]) from error
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.Error, ModuleNotFoundError) as error:
         if (legacy := _legacy(env_id, keywords)) is not None:
@@ -174,8 +174,8 @@ def _unknown(env_id: str, error: Exception) -> str:
     module, _, name = env_id.rpartition(":")
     if isinstance(error, ModuleNotFoundError):
         missing = error.name or getattr(error.__cause__, "name", None) or module  # Gymnasium raises it anew, unnamed
-        package = extras.missing_one(error)
-        remedy = f": {extras.remedy(package)}" if package else ""
+        package = extras.missing_package(error)
+        remedy = f": {extras.install_command(package)}" if package else ""
         return f"expected an environment, found {env_id!r}, but module {missing!r} cannot be imported{remedy}"
     near = nearest(name, [key for key in gymnasium.registry if ":" not in key])
     hint = f"; did you mean {near!r}?" if near and not module else ""

@@ -33,9 +33,8 @@ from hpc_es.core.data import (
 )
 from hpc_es.core.errors import RunError
 from hpc_es.core.failures import Failure
-from hpc_es.core.interfaces import Evaluation
+from hpc_es.core.interfaces import Evaluation, RunContext
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.core.paths import RunContext
 from hpc_es.core.population import Layout, Population
 from hpc_es.tasks.functions.journal import EvaluationJournal, remove_finished
 from hpc_es.tasks.functions.options import Bounds, Coordinates, Search
@@ -252,7 +251,7 @@ class ObjectiveProblem(ProblemDefaults):
         """Return the best vector so far."""
         return {"best": best_report(carried.master, tuple(self._search.parameters or ()))}
 
-    def measured(self, state: State, evaluation: Rows) -> Sequence[Arrays]:
+    def evaluation_units(self, state: State, evaluation: Rows) -> Sequence[Arrays]:
         """Return the evaluation of the centre as units to merge."""
         values = [float(value) for value in evaluation["value"] if not math.isnan(value)]
         seen = self._coordinates.seen(state.theta[np.newaxis])[0][0]

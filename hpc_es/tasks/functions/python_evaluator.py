@@ -15,7 +15,7 @@ import numpy as np
 
 from hpc_es.core.data import Float64, Poll
 from hpc_es.core.failures import Failure, failure_from_error, failure_from_text
-from hpc_es.core.paths import RunContext
+from hpc_es.core.interfaces import RunContext
 from hpc_es.tasks.functions.resolve import Objective
 from hpc_es.tasks.timeouts import EpisodeTimeout, Watch
 

@@ -33,9 +33,9 @@ from pathlib import Path
 from typing import Literal
 
 from hpc_es.core.data import Float64, Poll
-from hpc_es.core.failures import LONGEST_DETAILS, Failure, one_line
-from hpc_es.core.paths import RunContext
-from hpc_es.core.processor import AT_START
+from hpc_es.core.failures import MAX_DETAILS, Failure, one_line
+from hpc_es.core.interfaces import RunContext
+from hpc_es.core.processor import AVAILABLE_CORES
 from hpc_es.tasks.functions import supervisor
 from hpc_es.tasks.functions.python_evaluator import Measured, measured
 from hpc_es.tasks.functions.supervisor import STDERR
@@ -95,7 +95,7 @@ class Programs:
             "command": list(command),
             "directory": str(directory),
             "environment": dict(environment),
-            "cpus": AT_START,
+            "cpus": AVAILABLE_CORES,
             "limit_seconds": None if math.isinf(limit_seconds) else limit_seconds,
         }
         try:
@@ -304,7 +304,7 @@ def _end_of(path: Path) -> str:
     """Return what a program wrote last; nothing where it wrote nothing."""
     try:
         with path.open("rb") as file:
-            file.seek(max(file.seek(0, os.SEEK_END) - LONGEST_DETAILS, 0))
+            file.seek(max(file.seek(0, os.SEEK_END) - MAX_DETAILS, 0))
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return ""

@@ -367,7 +367,11 @@ def make(env_id: str, keywords: Keywords) -> Environment:
         raise
     except ModuleNotFoundError as error:
         missing = str(error.name).partition(".")[0]
-        remedy = extras.remedy(missing) if missing in extras.EXTRAS else f"pip install {PACKAGES.get(missing, missing)}"
+        remedy = (
+            extras.install_command(missing)
+            if missing in extras.EXTRAS
+            else f"pip install {PACKAGES.get(missing, missing)}"
+        )
         text = f"{env_id} needs {missing}, which is not installed: {remedy}"
         raise ConfigError([("task.env_id", text)]) from error
     except TypeError as error:

@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 from hpc_es.core import processor
 from hpc_es.core.errors import ConfigError
-from hpc_es.core.extras import lacking
+from hpc_es.core.extras import missing_text
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.mpi.connect import joined
 from hpc_es.mpi.devices import choose, local_rank
@@ -67,7 +67,7 @@ TASKS = Path("/proc/self/task")
 @functools.cache
 def jax_on(platform: Platform) -> Any:
     """Return the module `jax`, ready to compute on this platform, or without a GPU to trace on the CPU; ConfigError."""
-    if text := lacking("jax"):
+    if text := missing_text("jax"):
         raise ConfigError([("task.kind", f"is jax_episodes, which needs {text}")])
     _flag(os.environ, FLAGS[platform])
     index = gpu_of_this_rank() if platform == "gpu" else None
@@ -115,7 +115,7 @@ def _flag(environ: Any, flags: tuple[str, ...]) -> None:
 @contextlib.contextmanager
 def one_core() -> Iterator[None]:
     """JAX makes as many threads as there are cores: let it see one, then give its threads the cores of the process."""
-    if not processor.AT_START:
+    if not processor.AVAILABLE_CORES:
         yield
         return
     before = os.sched_getaffinity(0)

@@ -22,9 +22,8 @@ from hpc_es.config.options import Count, Natural, option, options
 from hpc_es.config.user_kinds import source_hash
 from hpc_es.core.data import Box, Column, Normaliser, Outcome, Poll, behaviour
 from hpc_es.core.errors import ConfigError, RunError, UserError
-from hpc_es.core.interfaces import Offers, Searched
+from hpc_es.core.interfaces import Offers, RunContext, Searched
 from hpc_es.core.keys import Keys
-from hpc_es.core.paths import RunContext
 from hpc_es.core.policy import Batch, Policy, PurePolicy
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.policies.networks.jax_functions import Bound, CompiledPolicy

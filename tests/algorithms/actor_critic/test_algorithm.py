@@ -181,7 +181,7 @@ def test_a_sample_has_the_loss_of_its_batch(name: str) -> None:
     """Parts as in the metrics; their sum with the weights 0.5 and beta, the first of its schedule."""
     overrides = (*SAMPLED[name], "algorithm.value_weight=0.5", "algorithm.entropy={start: 0.2, episodes: 60}")
     plain = built(*overrides)
-    algorithm, state = plain.keeping_samples(), plain.initial()
+    algorithm, state = plain.with_samples(), plain.initial()
     chunks = plain.ask(state, 0, np.zeros(0, ROW), NO_FITNESS)
     outcomes, expected = ([each.evaluate(state, chunk, nothing) for chunk in chunks] for each in (algorithm, plain))
     results = Results(np.concatenate([one.rows for one in outcomes]), [one.arrays for one in outcomes])
@@ -196,9 +196,9 @@ def test_a_sample_has_the_loss_of_its_batch(name: str) -> None:
     build_parts = {name: metrics[name] for name in ("policy_loss", "value_loss", "entropy")}
     total = build_parts["policy_loss"] + 0.5 * build_parts["value_loss"] - 0.2 * build_parts["entropy"]
     assert losses == {**build_parts, "loss": pytest.approx(total, abs=1e-12)}
-    assert algorithm.losses_of(state, sample) == pytest.approx(dict(losses), rel=1e-4)
+    assert algorithm.sample_losses(state, sample) == pytest.approx(dict(losses), rel=1e-4)
     with pytest.raises(UserError, match="the sample has no 'lives'"):
-        algorithm.losses_of(state, {name: array for name, array in sample.items() if name != "lives"})
+        algorithm.sample_losses(state, {name: array for name, array in sample.items() if name != "lives"})
 
 
 def test_a_sample_of_segments_has_what_was_remembered(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_sample_of_segments_has_what_was_remembered(tmp_path: Path) -> None:
         for _ in run:
             sample, loss = seen[-1]
             algorithm = run._run._parts.algorithm
-            assert algorithm.losses_of(before, sample) == pytest.approx(dict(loss), rel=1e-4)
+            assert algorithm.sample_losses(before, sample) == pytest.approx(dict(loss), rel=1e-4)
             before = run.state
             with pytest.raises(UserError, match=r"with algorithm.update_every the next batch goes on from the last"):
                 run.loss()

@@ -57,7 +57,7 @@ def test_parts_of_a_large_vector_are_what_the_whole_is(ratios: Any, monkeypatch:
     directions = directions if ratios is None else directions * ratios
     expected = theta + directions * np.array([[-0.1], [0.1], [-0.1]], np.float32)
     assert made.stacked().tobytes() == expected.tobytes()
-    monkeypatch.setattr("hpc_es.core.population.MADE_TOGETHER", 3 * 2 * 8192)
+    monkeypatch.setattr("hpc_es.core.population.MAX_STEP_ELEMENTS", 3 * 2 * 8192)
     assert made.stacked().tobytes() == expected.tobytes()
 
 

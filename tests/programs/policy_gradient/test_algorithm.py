@@ -516,14 +516,14 @@ def test_the_sum_of_the_losses_is_what_the_gradient_is_of(options: dict[str, Any
     _, results = generation(algorithm, state)
     sample = algorithm.sample(results)
     assert sample["tokens"].shape == (8, 4) and sample["rewards"].tolist() == results.rows["return_"].tolist()
-    losses, again = algorithm.losses(state, results), algorithm.losses_of(state, sample)
+    losses, again = algorithm.losses(state, results), algorithm.sample_losses(state, sample)
     assert again == pytest.approx(dict(losses), rel=1e-5)
     assert losses["policy_loss"] == algorithm.tell(state, results)[1]["policy_loss"]
     direction = np.random.default_rng(3).standard_normal(len(state.theta))
 
     def total(step: float) -> float:
         theta = state.theta.astype(np.float64) + step * direction
-        return algorithm.losses_of(State(0, {**state.shared, "theta": theta}, {}), sample)["loss"]
+        return algorithm.sample_losses(State(0, {**state.shared, "theta": theta}, {}), sample)["loss"]
 
     slope = (total(1e-4) - total(-1e-4)) / 2e-4
     assert slope == pytest.approx(float(whole(algorithm, state) @ direction), rel=1e-3)

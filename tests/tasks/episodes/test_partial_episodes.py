@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpc_es.algorithms.actor_critic.episodes import EpisodeRecorder
-from hpc_es.core.data import ROW, Outcome, of_episodes
+from hpc_es.core.data import ROW, Outcome, finished_episodes
 from hpc_es.tasks.episodes.partial_episodes import Segments
 from tests.toys import Faulty, Still, batch, episodes, lifetime, nothing, played
 
@@ -83,7 +83,7 @@ def test_an_episode_that_fails_later_counts_once_and_another_begins(fault: str, 
     assert np.isnan(failed.rows["return_"]).tolist() == [True, False] and len(failed.failures) == 1
     assert failed.rows["episode_length"].tolist() == [0, 0]
     assert failed.rows["length"].tolist() == [steps, 2]
-    assert len(of_episodes(failed.rows)) == 1
+    assert len(finished_episodes(failed.rows)) == 1
     assert told(segment(segments, [3, 0], 9)) == [(4, 4, 4), (13, 9, 0)]
 
 
@@ -105,7 +105,7 @@ def test_the_task_closes_the_environments() -> None:
 
 def test_episodes_are_counted_where_they_end() -> None:
     segments = episodes("Survival").segments()
-    lengths = [of_episodes(segment(segments, [2, 11], 5).rows)["length"].tolist() for _ in range(3)]
+    lengths = [finished_episodes(segment(segments, [2, 11], 5).rows)["length"].tolist() for _ in range(3)]
     assert lengths == [[3], [3], [3, 12]]
     plain = np.zeros(3, ROW)
-    assert of_episodes(plain) is plain
+    assert finished_episodes(plain) is plain

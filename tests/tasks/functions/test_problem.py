@@ -11,8 +11,8 @@ import pytest
 
 from hpc_es.core.data import Jobs, Results, State
 from hpc_es.core.errors import RunError
+from hpc_es.core.interfaces import RunContext
 from hpc_es.core.keys import Keys
-from hpc_es.core.paths import RunContext
 from hpc_es.tasks.function import initial_values
 from hpc_es.tasks.functions.journal import EvaluationJournal
 from hpc_es.tasks.functions.options import BoundsOptions, RegionOptions, Search
@@ -136,7 +136,7 @@ def test_a_chunk_learns_its_best_and_the_centre_counts() -> None:
     assert [[BestVector.of(part).job for part in unit] for unit in units] == [[7]]
     state = State(4, {"theta": np.array([-5.0, 0.0])}, {})
     at_centre = made.evaluate(centre(state.theta, 1), jobs(1, "evaluate"), made.carried(), lambda: None)
-    learned = [*map(made.unit, units), *made.measured(state, at_centre.rows)]
+    learned = [*map(made.unit, units), *made.evaluation_units(state, at_centre.rows)]
     best = BestVector.of(made.merge(made.carried(), learned).master)
     assert (best.value, best.x.tolist(), best.generation, best.job) == (-5.0, [-5.0, 0.0], 4, -1)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpc_es.core.paths import RunContext
+from hpc_es.core.interfaces import RunContext
 from hpc_es.tasks.functions.python_evaluator import Measured
 from hpc_es.tasks.functions.subprocess_evaluator import Command, External, escaped
 
