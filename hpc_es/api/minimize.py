@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hpc_es.api.arguments import argument_errors
 from hpc_es.api.strategy import ALGORITHM, OUTSIDE, Region, algorithm_options, parts_of, vector_options
 from hpc_es.config.loading import validate
 from hpc_es.config.resolved import dump_json, parse_resolved
@@ -52,7 +53,7 @@ def minimize(
     algorithm: str = ALGORITHM,
     max_evaluations: int = EVALUATIONS,
     target: float | None = None,
-    bounds: tuple[Any, Any] | None = None,
+    bounds: Any = None,
     keep: str = "reflect",
     arguments: Mapping[str, Any] | None = None,
     batch: int = 0,
@@ -65,6 +66,8 @@ def minimize(
     """Minimise f(x), x float64[size], from `x0`; with `batch: K` f(X) of float64[<= K, size] gives float64[<= K].
 
     In place of `x0`, `region` says between which (low, high) to draw the first centre, and that of each restart.
+    `bounds` is (low, high), each a number, a list or None, or one pair (low, high) per coordinate like in SciPy; for
+    two coordinates see `Strategy`.
 
     Under MPI every rank calls this with the same arguments; the evaluations are shared out, and every rank returns the
     same result, whatever their number. It ends after `max_evaluations` (at a generation's end), at a value of at most
@@ -96,7 +99,7 @@ def minimize(
         return config
 
     try:
-        _, told = on_rank_0(world, checked, lambda config: {"config": dump_json(config)})
+        _, told = on_rank_0(world, argument_errors()(checked), lambda config: {"config": dump_json(config)})
     except CollectiveExit as ended:
         raise (ended.__cause__ or SystemExit(ended.reason.status)) from None
     config = parse_resolved(told["config"])

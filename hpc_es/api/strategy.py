@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hpc_es.api.arguments import argument_errors, read_bounds, require_algorithm
 from hpc_es.config.loading import validate
 from hpc_es.config.registry import module
 from hpc_es.config.resolved import config_hash, dump, identity, parse_resolved
@@ -62,17 +63,15 @@ def parts_of(config: Config, task: Any, chunk_size: int) -> Parts:
     return Parts(task, None, problem, noise, algorithm, row, chunk_size, problem.cutting, wanted.growing)
 
 
-def vector_options(
-    x0: npt.ArrayLike | None, region: Region | None, bounds: tuple[Any, Any] | None, keep: str
-) -> dict[str, Any]:
+def vector_options(x0: npt.ArrayLike | None, region: Region | None, bounds: Any, keep: str) -> dict[str, Any]:
     """Return the options of a task that begins with this vector, or in this region; ConfigError."""
     if (x0 is None) == (region is None):
         raise ConfigError([("x0", f"expected x0, or region, found {'neither' if x0 is None else 'both'}")])
-    low, high = bounds or (None, None)
-    limits = {"low": _listed(low), "high": _listed(high), "keep": keep}
+    start = _at(x0) if region is None else _between(region)
+    low, high = read_bounds(bounds, start["dimension"])
     return {
-        **(_at(x0) if region is None else _between(region)),
-        "bounds": limits,
+        **start,
+        "bounds": {"low": low, "high": high, "keep": keep},
         "record_evaluations": False,
         "journal": False,
     }
@@ -99,12 +98,9 @@ def _require_vector(name: str, values: Float64) -> None:
         raise ConfigError([(name, f"expected a vector of numbers, found an array of shape {values.shape}")])
 
 
-def _listed(side: Any) -> Any:
-    return side.tolist() if isinstance(side, np.ndarray) else list(side) if isinstance(side, tuple) else side
-
-
 def algorithm_options(kind: str, sigma0: float | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the algorithm's section; plain names that only its optimizer has go there."""
+    require_algorithm(kind)
     fields = {each.name: each for each in dataclasses.fields(module("algorithms", kind).Options)}
     section: dict[str, Any] = {"kind": kind}
     if sigma0 is not None:
@@ -138,8 +134,10 @@ class Strategy:
     `algorithm` is a kind that searches vectors, `x0` the first centre, float64[size], and `sigma0` its step size. In
     place of `x0`, `region` is (low, high), vectors or one and a number: the first centre, and that of each restart, is
     drawn between them. Further keywords are options of the algorithm, and with the prefix `optimizer_` or a plain name
-    of those of its optimizer (`learning_rate`). `bounds` is (low, high), each a number, a list or None, kept as `keep`
-    says. Raises ConfigError, which lists every mistake.
+    of those of its optimizer (`learning_rate`). `bounds` is (low, high), each a number, a list or None, or one pair
+    (low, high) per coordinate like in SciPy; for two coordinates two pairs are refused if both readings are possible
+    (write {"low": [...], "high": [...]} instead). `keep` says how they are kept. Raises ConfigError, which lists every
+    mistake.
     """
 
     def __init__(
@@ -150,26 +148,22 @@ class Strategy:
         region: Region | None = None,
         sigma0: float | None = None,
         seed: int = 0,
-        bounds: tuple[Any, Any] | None = None,
+        bounds: Any = None,
         keep: str = "reflect",
         noise: str = "counter",
         max_evaluations: int | None = None,
         target: float | None = None,
         **options: Any,
     ) -> None:
-        task = {"kind": "function", "function": OUTSIDE, **vector_options(x0, region, bounds, keep)}
-        stop = {"episodes": max_evaluations, "target_value": target}
-        self._start(
-            validate(
-                {
-                    "seed": seed,
-                    "task": task,
-                    "algorithm": algorithm_options(algorithm, sigma0, options),
-                    "noise": {"kind": noise},
-                    "stop": stop,
-                }
-            )
-        )
+        with argument_errors():
+            data = {
+                "seed": seed,
+                "task": {"kind": "function", "function": OUTSIDE, **vector_options(x0, region, bounds, keep)},
+                "algorithm": algorithm_options(algorithm, sigma0, options),
+                "noise": {"kind": noise},
+                "stop": {"episodes": max_evaluations, "target_value": target},
+            }
+            self._start(validate(data))
 
     def _start(self, config: Config) -> None:
         self.config, self._values = config, Given()

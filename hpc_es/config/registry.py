@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from hpc_es.config import user_kinds
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.messages import nearest
 
 Package = Literal["algorithms", "tasks", "policies", "noise"]
 
@@ -61,7 +62,7 @@ def module(package: Package, kind: str) -> Any:
     found = find(package, kind)
     if found is None:
         known = ", ".join(map(repr, kinds(package)))
-        raise ConfigError([("kind", f"expected one of {known}, found {kind!r}")])
+        raise ConfigError([("kind", f"expected one of {known}, found {kind!r}{nearest(kind, kinds(package))}")])
     return found
 
 

@@ -52,7 +52,7 @@ def is_of_a_run(directory: Path) -> bool:
 
 def described(directories: Iterable[str] | None = None) -> str:
     """Return the places in words, for an error."""
-    return ", ".join(used() if directories is None else directories) + " and the Python path"
+    return " and ".join([*filter(None, [", ".join(used() if directories is None else directories)]), "the Python path"])
 
 
 REQUIRED = {"algorithms": ("Options", "build", "NEEDS"), "tasks": ("Options", "build", "OFFERS")}

@@ -31,7 +31,7 @@ from hpc_es.config.type_hints import (
 )
 from hpc_es.config.yaml_text import parse
 from hpc_es.core.errors import ConfigError, Problems
-from hpc_es.core.messages import found_text, join, nearest, nearest_name
+from hpc_es.core.messages import found_text, has_synonym, join, nearest, nearest_name
 
 _WRONG: Any = object()  # in place of a value that has been reported
 NOTHING: Mapping[str, Any] = types.MappingProxyType({})
@@ -191,11 +191,23 @@ def _value(hint: Any, value: Any, key: str, problems: SchemaProblems) -> Any:
 
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(hint, config=ConfigDict(strict=True, allow_inf_nan=False))
-        return adapter.validate_json(json.dumps(value))
+        return adapter.validate_json(json.dumps(_whole_numbers(hint, value)))
     except ValidationError as error:
         places = (_place(hint, value, key, item["loc"]) for item in error.errors())
         problems += dict.fromkeys((where, _expected(inner, found)) for inner, found, where in places)
         return _WRONG
+
+
+def _whole_numbers(hint: Any, value: Any) -> Any:
+    """Return the value with floats without a fraction, such as 1e6, as integers where the hint allows no float."""
+    members = union_members(hint)
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and int in members and float not in members else value
+    if isinstance(value, list):
+        return [_whole_numbers(item_hint(hint, index), item) for index, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        return {name: _whole_numbers(item_hint(hint), item) for name, item in value.items()}
+    return value
 
 
 def _named_sections(hint: Any) -> type[Any] | None:
@@ -245,6 +257,8 @@ def _unknown(key: str, valid: Sequence[str], root: type[Any]) -> str:
     """Return an unknown key, with the nearest valid name, or where the name belongs, or all valid names."""
     name = key.rpartition(".")[2]
     near = nearest(name, valid)
+    if has_synonym(name, valid):
+        return f"unknown key {key!r}{near}"
     homes = [row for row in rows(root) if row.key.rpartition(".")[2] == name and name != "kind"]
     if any(row.key == key for row in homes):
         near = f"; it belongs to kind {', or '.join(repr(row.kind) for row in homes if row.key == key)}"

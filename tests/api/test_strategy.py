@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 import hpc_es
+from hpc_es import Strategy
+from hpc_es.api.arguments import read_bounds
 from hpc_es.core.errors import CheckpointError, ConfigError
 from tests.algorithms.stepping import KINDS
 
@@ -214,7 +217,7 @@ def test_mistakes_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         hpc_es.Strategy("es", x0=[1.0], sigma0=-1.0, populaton_size=3)
     text = str(caught.value)
-    assert "algorithm.sigma: expected a number greater than 0" in text
+    assert "sigma0: expected a number greater than 0" in text
     assert "populaton_size" in text
     with pytest.raises(ConfigError, match="expected a vector of numbers, found an array of shape \\(2, 1\\)"):
         hpc_es.Strategy("es", x0=[[1.0], [2.0]], sigma0=0.1)
@@ -228,3 +231,81 @@ def test_mistakes_are_told_at_once() -> None:
         hpc_es.Strategy("es", region=([0.0, 0.0], [1.0, 1.0, 1.0]))
     with pytest.raises(ConfigError, match="searches programs"):
         hpc_es.Strategy("ga", x0=[1.0])
+
+
+@pytest.mark.parametrize(
+    ("bounds", "size", "expected"),
+    [
+        (None, 2, (None, None)),
+        ((-1, 1), 2, (-1, 1)),
+        ([-1, None], 2, (-1, None)),
+        ((-1, [1.0, 2.0, 3.0]), 3, (-1, [1.0, 2.0, 3.0])),
+        (([-1, -2, -3], [1, 2, 3]), 3, ([-1, -2, -3], [1, 2, 3])),
+        ([(-1, 1), (-2, 2), (-3, 3)], 3, ([-1, -2, -3], [1, 2, 3])),
+        (np.array([[-1.0, 1], [-2, 2], [-3, 3]]), 3, ([-1, -2, -3], [1, 2, 3])),
+        (np.array([[-1.0, -2, -3], [1, 2, 3]]), 3, ([-1, -2, -3], [1, 2, 3])),
+        ([(0, None), (None, 5), (-np.inf, np.inf)], 3, ([0, None, None], [None, 5, None])),
+        ([(0, 1)], 1, ([0], [1])),
+        (([0], [1]), 1, ([0], [1])),
+        ({"low": [0, 1], "high": [2, 3]}, 2, ([0, 1], [2, 3])),
+        ({"low": 0}, 2, (0, None)),
+        # two pairs for two coordinates: only one reading has low < high
+        ([(-5, 5), (-5, 5)], 2, ([-5, -5], [5, 5])),
+        ([(0, 1), (-5, 5)], 2, ([0, -5], [1, 5])),
+        (([-5, -5], [5, 5]), 2, ([-5, -5], [5, 5])),
+        (([1, 0], [2, 3]), 2, ([1, 0], [2, 3])),
+    ],
+)
+def test_bounds_in_both_forms(bounds: Any, size: int, expected: Any) -> None:
+    assert read_bounds(bounds, size) == expected
+
+
+def test_bounds_of_scipy_itself() -> None:
+    class Bounds:  # as scipy.optimize.Bounds
+        lb, ub = np.array([-1.0, -np.inf]), np.array([1.0, 2.0])
+
+    assert read_bounds(Bounds(), 2) == ([-1.0, None], [1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("bounds", "size", "message"),
+    [
+        ([(0, 1), (2, 3)], 2, r"for 2 coordinates \[\(0, 1\), \(2, 3\)\] can mean both; write {'low': \[\.\.\.\]"),
+        ([(0, None), (1, None)], 2, "can mean both"),
+        ([(1, 1), (1, 1)], 2, "can mean both"),
+        (
+            [(0, 1), (2, 3)],
+            3,
+            r"or one pair \(low, high\) per coordinate \(3 pairs here\), found 2 items of length 2, 2",
+        ),
+        ([(0, 1, 2)], 1, "found 1 items of length 3"),
+        ([0, 1, 2], 3, "found 3 items of length 1, 1, 1"),
+        (7, 3, "found 7"),
+        ({"lo": 7}, 3, "found {'lo': 7}"),
+    ],
+)
+def test_bounds_that_are_refused(bounds: Any, size: int, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_bounds(bounds, size)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"algorithm": "cmaes"}, r"algorithm: expected one of 'ars', .*, found 'cmaes'; did you mean 'cma_es'\?"),
+        ({"algorithm": "ga"}, "found 'ga', which searches programs"),
+        ({"sigma0": -1}, "sigma0: expected a number greater than 0, or null, found -1"),
+        ({"popsize": 4}, r"unknown argument 'popsize'; did you mean 'population_size'\?"),
+        ({"algorithm": "es", "optimizer_lr": 4}, r"unknown argument 'optimizer_lr'; did you mean 'learning_rate'\?"),
+        ({"bounds": (2, [1, 3, 3])}, r"bounds \(high\): is 1 in coordinate 0: expected more than low, which is 2"),
+        ({"bounds": (2, 3)}, "x0: is 0 in coordinate 0: expected a number from 2 to 3"),
+        ({"max_evaluations": 0}, "max_evaluations: expected a whole number of at least 1, or null, found 0"),
+        ({"keep": "clipp"}, r"keep: .*did you mean 'clip'\?"),
+        ({"noise": "counters"}, r"noise: .*did you mean 'counter'\?"),
+        ({"x0": None, "region": (2, [1, 3, 3])}, "region: is 2 to 1 in coordinate 0"),
+    ],
+)
+def test_errors_name_the_arguments(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        Strategy(**{"x0": np.zeros(3), "sigma0": 0.5, **arguments})
+    assert not re.search(r"\b(task|stop|algorithm)\.", str(caught.value))

@@ -1,0 +1,121 @@
+"""Arguments of `minimize` and `Strategy`: bounds in several forms, and errors that name the caller's arguments."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpc_es.config import user_kinds
+from hpc_es.config.registry import kinds, module
+from hpc_es.core.errors import ConfigError
+from hpc_es.core.messages import nearest
+
+FORMS = "(low, high), each a number, a list or None, or one pair (low, high) per coordinate"
+# Dotted key of a config, or its beginning: argument of the caller.
+ARGUMENTS: Mapping[str, str] = {
+    "task.bounds.keep": "keep",
+    "task.bounds.low": "bounds (low)",
+    "task.bounds.high": "bounds (high)",
+    "task.bounds": "bounds",
+    "task.initial_region.low": "region (low)",
+    "task.initial_region.high": "region (high)",
+    "task.initial_region": "region",
+    "task.initial": "x0",
+    "task.dimension": "x0",
+    "task.function": "f",
+    "task.": "",
+    "stop.episodes": "max_evaluations",
+    "stop.target_value": "target",
+    "noise.kind": "noise",
+    "algorithm.kind": "algorithm",
+    "algorithm.sigma": "sigma0",
+    "algorithm.optimizer.": "optimizer_",
+    "algorithm.": "",
+}
+_KEY = re.compile(r"\b(?:task|stop|noise|algorithm)\.[a-z]\w*(?:\.[a-z]\w*)*")
+
+
+@contextlib.contextmanager
+def argument_errors() -> Iterator[None]:
+    """Raise a ConfigError about config keys again in terms of the arguments of `minimize` and `Strategy`."""
+    try:
+        yield
+    except ConfigError as error:
+        problems = [(_KEY.sub(_argument, key), _KEY.sub(_argument, text)) for key, text in error.problems]
+        words = {"unknown key": "unknown argument", "valid keys are": "valid arguments are"}
+        for key, argument in words.items():
+            problems = [(name, text.replace(key, argument)) for name, text in problems]
+        raise ConfigError(problems) from error
+
+
+def _argument(key: re.Match[str]) -> str:
+    for beginning, argument in ARGUMENTS.items():
+        if key[0] == beginning or (beginning.endswith(".") and key[0].startswith(beginning)):
+            return argument + key[0].removeprefix(beginning)
+    return key[0]
+
+
+def require_algorithm(kind: str) -> None:
+    """Raise ConfigError unless there is a built-in kind of this name that searches vectors, or it is a custom kind."""
+    if user_kinds.is_foreign(kind):
+        return
+    valid = [name for name in kinds("algorithms") if module("algorithms", name).NEEDS.searches == "vectors"]
+    if kind not in valid:
+        has = f", which searches {module('algorithms', kind).NEEDS.searches}" if kind in kinds("algorithms") else ""
+        text = f"expected one of {', '.join(map(repr, valid))}, found {kind!r}{has}{nearest(kind, valid)}"
+        raise ConfigError([("algorithm", text)])
+
+
+def read_bounds(bounds: Any, size: int) -> tuple[Any, Any]:
+    """Return low and high, each None, a number or a list of `size` numbers or Nones.
+
+    `bounds` is None; (low, high); SciPy's form, `size` pairs (low, high), or an object with `lb` and `ub`; or a mapping
+    with `low` and `high`. Two pairs for two coordinates can mean both: the form decides in which every low is less than
+    its high; ConfigError if both or neither are possible, and for anything else.
+    """
+    if bounds is None:
+        return None, None
+    if isinstance(bounds, Mapping) and set(bounds) <= {"low", "high"}:
+        return _side(bounds.get("low")), _side(bounds.get("high"))
+    if hasattr(bounds, "lb") and hasattr(bounds, "ub"):  # scipy.optimize.Bounds
+        return _side(bounds.lb), _side(bounds.ub)
+    items = [_side(item) for item in bounds] if isinstance(bounds, Sequence | np.ndarray) else []
+    lengths = [len(item) if isinstance(item, list) else None for item in items]
+    is_pairs = len(items) == size and lengths == [2] * size
+    is_sides = len(items) == 2 and all(length in {None, size} for length in lengths)
+    if is_pairs and is_sides:
+        ordered = [_is_ordered(*items), _is_ordered(*map(list, zip(*items, strict=True)))]
+        if ordered[0] == ordered[1]:
+            text = f"expected {FORMS}: for 2 coordinates {bounds} can mean both"
+            remedy = "write {'low': [...], 'high': [...]}"
+            raise ConfigError([("bounds", f"{text}; {remedy}")])
+        is_pairs = ordered[1]
+    if is_pairs:
+        return [low for low, _ in items], [high for _, high in items]
+    if is_sides:
+        return items[0], items[1]
+    raise ConfigError([("bounds", f"expected {FORMS} ({size} pairs here), found {_described(bounds, lengths)}")])
+
+
+def _side(value: Any) -> Any:
+    """Return an array or a sequence as a list, with None for infinite numbers; anything else as it is."""
+    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_side(item) for item in value]
+    return None if isinstance(value, float) and np.isinf(value) else value
+
+
+def _is_ordered(lows: list[Any], highs: list[Any]) -> bool:
+    """Return whether each low is less than its high; None is no limit."""
+    pairs = zip(lows, highs, strict=True)
+    return all(low is None or high is None or low < high for low, high in pairs)
+
+
+def _described(bounds: Any, lengths: list[int | None]) -> str:
+    if not lengths:
+        return repr(bounds)
+    return f"{len(lengths)} items of length {', '.join('1' if length is None else str(length) for length in lengths)}"
