@@ -110,7 +110,7 @@ def _side(value: Any) -> Any:
 
 
 def _is_ordered(lows: list[Any], highs: list[Any]) -> bool:
-    """Return whether each low is less than its high; None is no limit."""
+    """Return whether each low is less than its high, where None means unbounded."""
     pairs = zip(lows, highs, strict=True)
     return all(low is None or high is None or low < high for low, high in pairs)
 

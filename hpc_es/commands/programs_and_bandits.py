@@ -39,7 +39,7 @@ def run_run_program(arguments: argparse.Namespace) -> int:
     from hpc_es.programs.brainfuck import MAX_STEPS, Status, evaluate
 
     if (arguments.run is None) == (arguments.program is None):
-        raise UserError("expected either a run of a search for programs or --program TEXT")
+        raise UserError("expected a run of a search for programs or --program TEXT, and not both")
     text, task = (arguments.program, {}) if arguments.run is None else _best_program(arguments.run)
     base = arguments.base or task.get("base") or 256
     steps = arguments.max_steps or task.get("max_steps") or MAX_STEPS

@@ -147,7 +147,7 @@ def figure(groups: Sequence[RunGroup], panels: Sequence[X], title: str | None) -
             else:
                 _draw_returns(ax, group, x, *_look(index))
         _label_x(ax, x)
-    grid[0][0].set_ylabel(measure.label)
+    grid[0][0].set_ylabel(measure.label + _direction(groups))
     if measure is VALUES:
         _scale_values(grid[0])
     if has_lower_row:
@@ -254,6 +254,13 @@ def _subject(groups: Sequence[RunGroup]) -> str:
     keys = ("env_id", "name", "function", "kind")
     subjects = {next((str(task[key]) for key in keys if task.get(key)), "") for task in tasks}
     return subjects.pop() if len(subjects) == 1 else "Learning curves"
+
+
+def _direction(groups: Sequence[RunGroup]) -> str:
+    """Return " (lower is better)" or " (higher is better)" for objectives with the same goal, else ""."""
+    goals = {str((group.runs[0].config.get("task") or {}).get("goal")) for group in groups}
+    words = {"minimise": " (lower is better)", "maximise": " (higher is better)"}
+    return words.get(goals.pop(), "") if len(goals) == 1 else ""
 
 
 def _value_key(groups: Sequence[RunGroup]) -> list[Line2D | Patch]:

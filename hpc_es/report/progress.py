@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from hpc_es.storage.metrics_log import Number, Row
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hpc_es.config.schema import Stop
 
 Info = Mapping[str, object]
+Goal = Literal["minimise", "maximise"]
 
 SPLIT = ("environment", "policy", "update", "messages", "idle")
 SECONDS_BETWEEN_LINES = 1.0
@@ -32,13 +33,15 @@ class Progress:
     """Print the progress of a run on rank 0.
 
     Use it as a context manager, or call `close`, so that the terminal's cursor is restored. A full disk or a closed
-    terminal never ends the run: output that cannot be written is dropped.
+    terminal never ends the run: output that cannot be written is dropped. With the `goal` of an objective, rows are
+    printed as values and evaluations.
     """
 
-    def __init__(self, run_dir: Path, stop: Stop, verbose: bool = True) -> None:
+    def __init__(self, run_dir: Path, stop: Stop, verbose: bool = True, goal: Goal | None = None) -> None:
         self._log = run_dir / "log.txt"
         self._stop = stop
         self._verbose = verbose  # False: only log.txt
+        self._goal = goal
         self._info: Info = {}
         self._rows: tuple[Row, ...] = ()  # replaced, not changed: the thread of the live display reads it
         self._last_evaluation: Number = None
@@ -64,7 +67,9 @@ class Progress:
         best = info.get("best_evaluation")
         self._best_evaluation = best if isinstance(best, float | int) else None
         self._updated = time.monotonic()
-        entries = [f"{key.replace('_', ' ')} {value}" for key, value in info.items() if value is not None]
+        hidden = {"best_evaluation"} if self._goal else set()  # a return, not a value
+        visible = {key: value for key, value in info.items() if value is not None and key not in hidden}
+        entries = [f"{key.replace('_', ' ')} {value}" for key, value in visible.items()]
         self.message("  ".join(entries))
         if self._verbose and on_terminal():
             from rich.console import Console
@@ -131,15 +136,38 @@ class Progress:
         total = f" of {self._stop.generations}" if self._stop.generations is not None else ""
         left = seconds_left(self._stop, self._rows)
         elapsed = (row.get("seconds_total") or 0.0) + since_row_seconds
+        failed = "failed evaluations" if self._goal else "failed episodes"
         entries = [
             ("generation", f"{(row['generation'] or 0) + 1}{total}"),
-            *(_search_entries(row) if "best_reward" in row else self._episode_entries(row)),
+            *self._result_entries(row),
             ("time", split(row)),
-            ("failed episodes", number(row["failed_episodes"]) if row.get("failed_episodes") else None),
+            (failed, number(row["failed_episodes"]) if row.get("failed_episodes") else None),
             ("elapsed", clock(elapsed)),
             ("left", clock(max(left - since_row_seconds, 0.0)) if left is not None else None),
         ]
         return [(name, value) for name, value in entries if value]
+
+    def _result_entries(self, row: Row) -> list[tuple[str, str | None]]:
+        if "best_reward" in row:
+            return _search_entries(row)
+        return self._objective_entries(row) if self._goal else self._episode_entries(row)
+
+    def _objective_entries(self, row: Row) -> list[tuple[str, str | None]]:
+        """Return the entries of an objective: values as the objective returns them, and evaluations."""
+        sign = -1.0 if self._goal == "minimise" else 1.0  # from returns, which are maximised, to values
+        mean, evaluations = row.get("return_mean"), row.get("episodes_this_generation")
+        seconds, last, best = row.get("seconds_this_generation"), self._last_evaluation, self._best_evaluation
+        centre = (
+            f"{number(sign * last)} (best {number(sign * best)})" if last is not None and best is not None else None
+        )
+        return [
+            ("value", f"{number(None if mean is None else sign * mean)} ± {number(row.get('return_std'))}"),
+            ("best value", number(row.get("best_value"))),
+            ("sigma", number(row["sigma"]) if row.get("sigma") is not None else None),
+            ("value of centre", centre),
+            ("evaluations", number(row.get("episodes_total"))),
+            ("evaluations/s", number(evaluations / seconds) if evaluations is not None and seconds else None),
+        ]
 
     def _episode_entries(self, row: Row) -> list[tuple[str, str | None]]:
         evaluation = None
@@ -147,7 +175,6 @@ class Progress:
             evaluation = f"{number(self._last_evaluation)} (best {number(self._best_evaluation)})"
         return [
             ("return", f"{number(row.get('return_mean'))} ± {number(row.get('return_std'))}"),
-            ("best value", number(row["best_value"]) if row.get("best_value") is not None else None),
             ("sigma", number(row["sigma"]) if row.get("sigma") is not None else None),
             ("evaluation", evaluation),
             ("timesteps", number(row.get("timesteps_total"))),

@@ -190,13 +190,14 @@ class Recorder:
         is_objective = module("tasks", self.config.task.kind).OFFERS.values
         jobs = "programs" if searches == "programs" else "evaluations" if is_objective else "episodes"
         used = f"{counters['timesteps']:,} timesteps"
-        if searches == "programs":
-            used = f"{counters['episodes']:,} programs"
+        if jobs != "episodes":
+            used = f"{counters['episodes']:,} {jobs}"
+        sign = -1 if getattr(self.config.task, "goal", None) == "minimise" else 1  # from return to value
         work = f"{generations} generations, {used}, {counters['failed_episodes']:,} failed {jobs}"
-        best = f"  best evaluation {self.best.return_:.4g}" if self.best else ""
+        best = f"  best evaluation {sign * self.best.return_:.4g}" if self.best else ""
         if status == "failed":
             return f"failed after {work}{best}: {reason}"
-        final_text = f"  final evaluation {final['final_return_mean']:.4g}" if final else ""
+        final_text = f"  final evaluation {sign * final['final_return_mean']:.4g}" if final else ""
         better = " (the last theta did better)" if is_surpassed(self.best, final) else ""
         again = "; the same command resumes the run" if status == "interrupted" else ""
         return f"{status} by {reason} after {work}{final_text}{best}{better}{again}"

@@ -214,7 +214,7 @@ class RunWriter(Recorder):
             remove_leftovers(self.directory / name)
         self._text, self._hash = dump(config), config_hash(config)
         write_text(self.directory / CONFIG, self._text + provenance.as_comment(self._provenance))
-        self.progress = Progress(self.directory, config.stop, show_progress)
+        self.progress = Progress(self.directory, config.stop, show_progress, getattr(config.task, "goal", None))
         lengths, generation = (old.file_lengths, old.generation) if old else ({}, 0)
         run_ids = old.provenance.get("loggers", {}) if old else {}
         self._loggers = Loggers(config.report, _logged(config, self.directory), run_ids, self._warn)
@@ -273,6 +273,7 @@ class RunWriter(Recorder):
             "name": self.config.name,
             "repetition": f"{repetition} of {self.config.repetitions}" if is_one_of_several else None,
             "task": task,
+            "goal": getattr(self.config.task, "goal", None),
             "params": state.theta.size or None,
             "ranks": self._world.size,
             "mpi": self._world.library,

@@ -31,7 +31,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> tu
 def test_a_program_that_is_given(program: str, given: str, output: str, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = told(capsys, f"--program={program}", "--input", given)
     assert out == output + "\n"
-    assert f"program {program}\n" in err and "came to its end" in err
+    assert f"program {program}\n" in err and "it ended after" in err
 
 
 def test_the_base_and_the_step_limit(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from hpc_es.config.options import Count, options
 from hpc_es.config.options import option as opt
 from hpc_es.config.resolved import config_hash, dump, dump_json, identity, parse_resolved, resolved
 from hpc_es.config.schema import Config
-from hpc_es.config.yaml_text import override, read_yaml
+from hpc_es.config.yaml_text import override, parse, read_yaml
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Needs, Offers
 from hpc_es.noise.table import Options as TableOptions
@@ -212,7 +212,7 @@ ENV_ID = (
         ("algorithm.optimizer.beta=0", "unknown key 'algorithm.optimizer.beta'; did you mean 'beta2'?"),
         ("seed=true", f"{SEED} true"),
         ("seed=-1", f"{SEED} -1"),
-        ("seed=0.0", f"{SEED} 0.0"),
+        ("seed=0.5", f"{SEED} 0.5"),
         ("seed=010", f"{SEED} '010'"),
         ("seed=9223372036854775808", f"{SEED} 9223372036854775808"),
         ("name=''", "expected text, not empty, or null, found ''"),
@@ -231,7 +231,7 @@ ENV_ID = (
         ("algorithm.optimizer.beta1=1", "expected a number from 0 to below 1, found 1"),
         ("task.observation_normalization.probability=2", "expected a number from 0 to 1, found 2"),
         ("algorithm.population_size=0", f"{COUNT}, found 0"),
-        ("algorithm.population_size=8.0", f"{COUNT}, found 8.0"),
+        ("algorithm.population_size=8.5", f"{COUNT}, found 8.5"),
         ("algorithm.population_size=7", "is 7: mirrored sampling needs an even number (try 8)"),
         ("algorithm.mirrored_sampling=yes", "expected true or false, found 'yes'"),
         ("algorithm.mirrored_sampling='true'", "expected true or false, found 'true'; write it without quotes"),
@@ -509,3 +509,48 @@ def test_the_table_says_which_kinds_have_a_key(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ConfigError, match=r"unknown key 'task\.own'; it belongs to kind 'first'"):
         kinds = {"policy": {"kind": "first"}, "algorithm": {"kind": "first"}, "noise": {"kind": "first"}}
         validate({"task": {"kind": "second", "own": True}, **kinds})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("stop.generations", 1e6, 1_000_000),
+        ("stop.timesteps", 2e3, 2000),
+        ("mpi.chunk_size", 16.0, 16),
+        ("policy.hidden_dims", [16.0, 4], (16, 4)),
+        ("algorithm.sigma", 2.0, 2.0),  # a number stays as it is
+    ],
+)
+def test_a_float_without_a_fraction_is_a_whole_number(key: str, value: Any, expected: Any) -> None:
+    found: Any = load_text("task: {env_id: CartPole-v1}\n", [f"{key}={value}"])
+    for name in key.split("."):
+        found = getattr(found, name)
+    assert found == expected
+    assert type(found) is type(expected)
+    if isinstance(expected, tuple):
+        assert [type(item) for item in found] == [int] * len(expected)
+
+
+@pytest.mark.parametrize("value", ["1.5", "1e-3", ".inf", "true", "'1e6'"])
+def test_other_floats_are_no_whole_numbers(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"stop\.generations: expected a whole number of at least 0, or null, found"):
+        load_text("task: {env_id: CartPole-v1}\n", [f"stop.generations={value}"])
+
+
+@pytest.mark.parametrize(
+    ("override", "suggestion"),
+    [
+        ("algorithm.optimizer.lr=0.1", "learning_rate"),
+        ("task.max_steps=7", "max_episode_steps"),
+        ("algorithm.popsize=8", "population_size"),
+        ("algorithm.std=8", "sigma"),
+        ("policy.hidden_sizes=[8]", "hidden_dims"),
+    ],
+)
+def test_names_of_other_libraries_are_suggested(override: str, suggestion: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown key .*; did you mean {suggestion!r}"):
+        load_text("task: {env_id: CartPole-v1}\n", [override])
+
+
+def load_text(text: str, overrides: list[str]) -> Config:
+    return validate(override(parse(text), overrides))

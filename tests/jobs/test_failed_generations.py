@@ -76,7 +76,9 @@ def test_a_generation_that_succeeds_begins_the_count_anew(tmp_path: Path) -> Non
     assert train(tmp_path, config(tmp_path, 2, 3, stop={"generations": 6})) == list(range(6))
     told = runs.status(tmp_path / "run")
     assert (told["failed_episodes"], told["failed_generations"]) == (POPULATION, 0)
-    assert f"6 generations, 36 timesteps, {POPULATION} failed evaluations" in (tmp_path / "run" / "log.txt").read_text()
+    assert (
+        f"6 generations, 36 evaluations, {POPULATION} failed evaluations" in (tmp_path / "run" / "log.txt").read_text()
+    )
 
 
 def test_null_never_ends_it(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_the_axis_is_logarithmic_where_that_helps(function: str, scale: str, mad
     run = made(f"run_{function}", function=f"report_model:{function}", initial=0.9)
     left, right = figure(grouped([load(run)]), ("evaluations", "seconds"), None).axes
     assert left.get_yscale() == right.get_yscale() == scale
-    assert (left.get_xlabel(), left.get_ylabel()) == ("evaluations", "best value")
+    assert (left.get_xlabel(), left.get_ylabel()) == ("evaluations", "best value (lower is better)")
     (line,) = left.get_lines()
     values = [min(row[2] for row in rows(run) if row[0] <= generation) for generation in range(6)]
     assert list(line.get_xdata()) == [9, 18, 27, 36, 45, 54] and list(line.get_ydata()) == values

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -92,10 +93,28 @@ def test_last_row_is_not_printed_twice(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_search_for_a_vector_shows_its_best_value_and_step_size(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    progress = Progress(tmp_path, limits())
+    progress = Progress(tmp_path, limits(), goal="minimise")
     progress.update(row(0, best_value=0.0012345, sigma=0.25))
     progress.close()
     assert "best value 0.001234  sigma 0.25" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("goal", "sign"), [("minimise", -1), ("maximise", 1)])
+def test_an_objective_has_values_and_evaluations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], goal: Literal["minimise", "maximise"], sign: int
+) -> None:
+    progress = Progress(tmp_path, limits(generations=5), goal=goal)
+    progress.start({"name": "demo", "goal": goal, "best_evaluation": -0.5})
+    more = {"episodes_this_generation": 10, "episodes_total": 20, "best_value": sign * -0.25, "sigma": 0.5}
+    evaluation = {"evaluation_episodes": 1, "evaluation_return_mean": -2.0}
+    progress.update(row(1, return_mean=-1.5, failed_episodes=3, **more, **evaluation))
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == f"name demo  goal {goal}"
+    assert second == (
+        f"generation 2 of 5  value {sign * -1.5:g} ± 2.5  best value {sign * -0.25:g}  sigma 0.5  "
+        f"value of centre {sign * -2:g} (best {sign * -0.5:g})  evaluations 20  evaluations/s 5  "
+        "failed evaluations 3  elapsed 0:04  left 0:06"
+    )
 
 
 def test_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
