@@ -7,7 +7,7 @@ import pytest
 from hpc_es import cli
 from hpc_es.config import moved
 from hpc_es.config.loading import load
-from tests.harness import ROOT
+from tests.helpers.harness import ROOT
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 TUNINGS = [path for path in CONFIGS if path.name.startswith("tune_")]

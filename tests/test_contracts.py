@@ -43,13 +43,13 @@ from hpc_es.noise.table import TableNoise, fill
 from hpc_es.training.build import Parts, build_parts, build_task
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Gathered, Generation, UpdateInputs, update_state
-from tests.populations import centre, population
-from tests.toys import batch, nothing
+from tests.helpers.populations import centre, population
+from tests.helpers.toys import batch, nothing
 
 PROGRAMS = {"task": {"kind": "programs", "name": "reverse", "max_code_length": 30}, "policy": None}
 ANYWHERE = {"dimension": 3, "bounds": {"low": -2.0, "high": 2.0}, "initial": "random"}
 MARKS = ("{parameters}", "{seed}", "{result}")
-CHAOS = {"kind": "episodes", "env_id": "tests.toys:Chaos-v0"}
+CHAOS = {"kind": "episodes", "env_id": "tests.helpers.toys:Chaos-v0"}
 EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
     ("algorithms", "es"): {
         "task": {**CHAOS, "observation_normalization": {"enabled": True, "probability": 0.5}},
@@ -84,7 +84,7 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("tasks", "jax_episodes"): {
         "task": {
-            **{"kind": "jax_episodes", "env_id": "tests.tasks.jax_episodes.walk:walk", "lanes": 3, "jobs_per_call": 4},
+            **{"kind": "jax_episodes", "env_id": "tests.helpers.jax_walk:walk", "lanes": 3, "jobs_per_call": 4},
             "observation_normalization": {"enabled": True, "probability": 1.0},
         },
     },
@@ -92,7 +92,7 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
 }
 EXAMPLES |= {
     ("tasks", "function"): {
-        "task": {"kind": "function", "function": "tests.toys:noisy_bowl", **ANYWHERE},
+        "task": {"kind": "function", "function": "tests.helpers.toys:noisy_bowl", **ANYWHERE},
         "policy": None,
     },
     ("tasks", "command"): {
@@ -454,7 +454,7 @@ def problem(kind: str, word: str) -> Parts:
     settings["algorithm"] = {"kind": SEARCHED[word]}
     if word == "trajectories":  # as its steps are differentiated, the policy sees observations as they are
         settings["task"] = {name: settings["task"][name] for name in settings["task"] if "normalization" not in name}
-        settings["task"] |= {"env_id": "tests.toys:Survival-v0"} if kind == "episodes" else {}
+        settings["task"] |= {"env_id": "tests.helpers.toys:Survival-v0"} if kind == "episodes" else {}
         settings["policy"] = {"kind": "lstm", "hidden_dims": [3]}
     return opened(settings)
 

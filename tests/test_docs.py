@@ -19,8 +19,8 @@ from hpc_es.api import job as training
 from hpc_es.config.loading import load, table, validate
 from hpc_es.tuning import plan
 from hpc_es.tuning.plan import check
-from tests.documents import DOCS, PAGES, README, SITE, anchors, blocks, hooks, links, named
-from tests.harness import ROOT
+from tests.helpers.documents import DOCS, PAGES, README, SITE, anchors, blocks, hooks, links, named
+from tests.helpers.harness import ROOT
 
 BY_PAGE = pytest.mark.parametrize("page", PAGES, ids=named)
 KEYS = re.findall(r"^\| `([\w.]+)`", table(), re.MULTILINE)

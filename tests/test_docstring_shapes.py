@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import ROOT
+from tests.helpers.harness import ROOT
 
 CEILING = 186  # may only go down; the aim is at most 30
 

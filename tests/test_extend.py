@@ -13,7 +13,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from hpc_es import extend
-from tests.harness import ROOT
+from tests.helpers.harness import ROOT
 from tests.test_imports import imported
 
 OWN = sorted(ROOT.glob("examples/own_*/**/*.py"))

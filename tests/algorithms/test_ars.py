@@ -11,7 +11,7 @@ import pytest
 from hpc_es.config.loading import validate
 from hpc_es.core.data import Results
 from hpc_es.core.errors import ConfigError
-from tests.algorithms.stepping import D4, after, following, generation, sphere, strategy
+from tests.helpers.stepping import D4, after, following, generation, sphere, strategy
 
 PLUS, MINUS = (1.0, 3.0, -2.0, 0.5), (0.0, 2.5, 1.0, 4.0)
 MU = np.array([0.1, -0.2, 0.3])

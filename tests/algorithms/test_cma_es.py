@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.algorithms.stepping import Rotated, Rows, Waves, after, elli, rotation, strategy
+from tests.helpers.stepping import Rotated, Rows, Waves, after, elli, rotation, strategy
 
 
 def test_one_and_three_generations_of_the_ellipsoid() -> None:

@@ -14,9 +14,9 @@ from hpc_es.algorithms.cr_fm_nes import STALLED, constants
 from hpc_es.core.data import Chunk, State
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys
-from tests.algorithms import stepping
-from tests.algorithms.stepping import Waves, elli, generation, sphere, strategy
-from tests.toys import nothing
+from tests.helpers import stepping
+from tests.helpers.stepping import Waves, elli, generation, sphere, strategy
+from tests.helpers.toys import nothing
 
 # sigma, the first and last coordinate of m, v and D, by the start and the number of generations.
 NEAR = {  # m = 1, sigma = 0.5

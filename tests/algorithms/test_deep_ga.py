@@ -14,7 +14,7 @@ from hpc_es.core.data import Array, Results, State, row_dtype
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.noise.counter import CounterNoise
-from tests.algorithms.stepping import D4, Cost, after, following, generation, sphere, strategy
+from tests.helpers.stepping import D4, Cost, after, following, generation, sphere, strategy
 
 Z = np.array([[0.5, -1, 0.25], [1.5, 0.75, -0.5], [-0.25, 0.5, 1.25], [-1, -0.75, 0.5]])  # of D4
 

@@ -37,8 +37,8 @@ from hpc_es.policies import mlp
 from hpc_es.tasks.observation_statistics import INITIAL_COUNT
 from hpc_es.tasks.policy_problems import ObservationNormalization, PolicyProblem
 from hpc_es.tasks.problem_defaults import ProblemDefaults
-from tests.populations import flat
-from tests.toys import episodes, lifetime, nothing
+from tests.helpers.populations import flat
+from tests.helpers.toys import episodes, lifetime, nothing
 
 PLAIN = optimizers.Options(kind="none", learning_rate=1.0)
 THETA = np.array([1, -2], np.float32)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hpc_es.core.data import Array, Column, Outcome, ProblemState, Rows, State, with_columns
-from tests.algorithms.stepping import KINDS, after, following, generation, sphere, strategy
+from tests.helpers.stepping import KINDS, after, following, generation, sphere, strategy
 
 every = pytest.mark.parametrize("kind", KINDS)
 SIZE = 5

@@ -29,8 +29,8 @@ from hpc_es.core.data import (
 )
 from hpc_es.core.errors import ConfigError
 from hpc_es.training.build import build_task
-from tests import runs
-from tests.algorithms.stepping import D4, Cost, following, generation, sphere, strategy
+from tests.helpers import runs
+from tests.helpers.stepping import D4, Cost, following, generation, sphere, strategy
 
 MU = (0.1, -0.2, 0.3)
 RETURNS = [[1, 0], [3, 2.5], [-2, 1], [0.5, 4]]  # of D4: theta + sigma z, theta - sigma z
@@ -249,7 +249,7 @@ def test_ask_and_tell_and_what_is_saved(tmp_path: Path) -> None:
     [
         {"env_id": "CartPole-v1", "behaviour": None},
         {"kind": "bandits"},
-        {"kind": "function", "function": "tests.toys:noisy_bowl", "dimension": 2, "vector_behaviour": False},
+        {"kind": "function", "function": "tests.helpers.toys:noisy_bowl", "dimension": 2, "vector_behaviour": False},
     ],
 )
 def test_a_task_without_behaviour_is_refused(task: dict[str, Any]) -> None:

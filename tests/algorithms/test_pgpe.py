@@ -12,8 +12,8 @@ import pytest
 
 from hpc_es.algorithms.pgpe import Optimizer, Options
 from hpc_es.core.data import NO_FITNESS, Array, State, row_dtype
-from tests.algorithms.stepping import D4, Rows, after, following, generation, sphere, strategy
-from tests.toys import nothing
+from tests.helpers.stepping import D4, Rows, after, following, generation, sphere, strategy
+from tests.helpers.toys import nothing
 
 MU, S = np.array([0.1, -0.2, 0.3]), np.array([0.5, 0.4, 0.2])
 RETURNS = [1, 0, 3, 2.5, -2, 1, 0.5, 4]  # F+ and F- of the four pairs

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hpc_es.algorithms.sep_cma_es import constants
-from tests.algorithms.stepping import Waves, after, elli, strategy
+from tests.helpers.stepping import Waves, after, elli, strategy
 
 CONSTANTS = {  # size, population: mueff, c_c, c_s, c_1, c_mu, of the equations of Ros & Hansen 2008
     (10, 10): (3.414772086, 0.2857142857, 0.3298719018, 0.03802308685, 0.09181708875),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.algorithms.stepping import D4, after, following, strategy
+from tests.helpers.stepping import D4, after, following, strategy
 
 MEAN, DEVIATIONS = np.array([0.1, -0.2, 0.3]), np.array([0.5, 0.4, 0.2])
 

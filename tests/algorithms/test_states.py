@@ -15,16 +15,16 @@ from hpc_es.core.data import Array, Arrays, State
 from hpc_es.training.build import Parts
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, update_state
-from tests.documents import DOCS as FOLDER
-from tests.documents import hooks
-from tests.growing import Walker
-from tests.harness import ROOT
+from tests.helpers.documents import DOCS as FOLDER
+from tests.helpers.documents import hooks
+from tests.helpers.growing import Walker
+from tests.helpers.harness import ROOT
 from tests.test_contracts import ANYWHERE, CHAOS, closed_at_the_end, example, opened
 
 GENERATIONS = 5  # the histories of the stop criteria get an entry every fifth one
 DOCS: Any = hooks()
 FUNCTION: Mapping[str, Any] = {
-    "task": {"kind": "function", "function": "tests.toys:ellipsoid", **ANYWHERE},
+    "task": {"kind": "function", "function": "tests.helpers.toys:ellipsoid", **ANYWHERE},
     "policy": None,
 }
 ONE_BEGIN = {**FUNCTION, "task": {**FUNCTION["task"], "initial": 1.0}}
@@ -45,7 +45,7 @@ class Case(NamedTuple):
 
 def normalised(deviation: str) -> Mapping[str, Any]:
     """A task whose observations are normalised."""
-    task = {"kind": "episodes", "env_id": "tests.toys:Chaos-v0"}
+    task = {"kind": "episodes", "env_id": "tests.helpers.toys:Chaos-v0"}
     return {"task": {**task, "observation_normalization": {"enabled": True, "deviation": deviation}}}
 
 
@@ -218,7 +218,7 @@ State, master:
 def test_a_wrong_line_is_noticed(right: str, wrong: str, message: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert right in RIGHT
     monkeypatch.setattr(Misdocumented, "__doc__", RIGHT.replace(right, wrong) if right else RIGHT)
-    parts = opened({**example("algorithms", "es"), "task": CHAOS, "algorithm": {"kind": "tests.growing:Walk"}})
+    parts = opened({**example("algorithms", "es"), "task": CHAOS, "algorithm": {"kind": "tests.helpers.growing:Walk"}})
     messages = mistakes(DOCS.state_arrays(Misdocumented), states(parts), parts.growing)
     assert any(message in each for each in messages) if message else messages == []
     assert not message or mistakes(DOCS.state_arrays(Misdocumented), states(parts), False) != []
@@ -226,7 +226,7 @@ def test_a_wrong_line_is_noticed(right: str, wrong: str, message: str | None, mo
 
 def test_growing_arrays_need_a_growing_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Misdocumented, "__doc__", RIGHT)
-    parts = opened({**example("algorithms", "es"), "task": CHAOS, "algorithm": {"kind": "tests.growing:Walk"}})
+    parts = opened({**example("algorithms", "es"), "task": CHAOS, "algorithm": {"kind": "tests.helpers.growing:Walk"}})
     message = "archive is marked as growing, but NEEDS.growing is false"
     assert message in mistakes(DOCS.state_arrays(Misdocumented), states(parts), False)
 

@@ -11,7 +11,7 @@ import pytest
 from hpc_es.algorithms.common.covariance import MIN_SHARED_SAMPLES
 from hpc_es.algorithms.common.ranking import utilities
 from hpc_es.core.data import State
-from tests.algorithms.stepping import D4, Rotated, after, elli, following, rotation, sphere, strategy
+from tests.helpers.stepping import D4, Rotated, after, elli, following, rotation, sphere, strategy
 
 SHAPE = np.array([[1.0, 0, 0], [0.5, 1, 0], [0, 0, 1]])
 MEAN = [0.1, -0.2, 0.3]

@@ -14,8 +14,8 @@ from hpc_es.config.loading import validate
 from hpc_es.core.errors import UserError
 from hpc_es.report.saved_policy import Actions, LoadedPolicy, StoredPolicy, load_policy, single_episodes
 from hpc_es.tasks.policy_problems import Episodic
-from tests import runs
-from tests.harness import ROOT, mpiexec, python
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, mpiexec, python
 
 EPISODES = ["--episodes", "5", "--seed", "4"]
 

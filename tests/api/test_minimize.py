@@ -9,8 +9,8 @@ import pytest
 
 import hpc_es
 from hpc_es.core.errors import ConfigError, RunFailedError
-from tests.algorithms.stepping import KINDS
-from tests.harness import mpiexec, script
+from tests.helpers.harness import mpiexec, script
+from tests.helpers.stepping import KINDS
 
 SEARCH: dict[str, Any] = {"algorithm": "es", "population_size": 20, "learning_rate": 0.05, "seed": 3}
 SEARCH["max_evaluations"] = 200

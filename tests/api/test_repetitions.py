@@ -13,8 +13,8 @@ import pytest
 from hpc_es import cli
 from hpc_es.core.errors import CheckpointError
 from hpc_es.storage import results
-from tests import runs
-from tests.harness import python
+from tests.helpers import runs
+from tests.helpers.harness import python
 
 FIVE = ("repetitions=5", "checkpoint.interval=1")
 CLOCK = ("seconds",)

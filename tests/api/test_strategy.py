@@ -14,7 +14,7 @@ import hpc_es
 from hpc_es import Strategy
 from hpc_es.api.arguments import read_bounds
 from hpc_es.core.errors import CheckpointError, ConfigError
-from tests.algorithms.stepping import KINDS
+from tests.helpers.stepping import KINDS
 
 SPHERE = """
 def cost(x):

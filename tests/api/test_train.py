@@ -8,8 +8,8 @@ import pytest
 
 import hpc_es
 from hpc_es.core.errors import ConfigError
-from tests import runs
-from tests.harness import ROOT, Finished, mpiexec, python, script
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, Finished, mpiexec, python, script
 
 HEAD = """
 import sys

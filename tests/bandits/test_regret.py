@@ -183,7 +183,7 @@ def test_runs_that_cannot_be_compared() -> None:
 
 
 def test_another_task_is_refused() -> None:
-    from tests import trained
+    from tests.helpers import trained
 
     with pytest.raises(UserError, match="was trained on the task 'episodes', expected 'bandits'"):
         cli.run(["bandit-report", str(trained.run())])

@@ -16,7 +16,7 @@ from hpc_es.config.loading import validate
 from hpc_es.core.data import Array, Discrete
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys, Purpose
-from tests.toys import batch, nothing
+from tests.helpers.toys import batch, nothing
 
 EPISODES = 4000
 PULLED: dict[str, Any] = {"k_armed": {"num_arms": 3}, "gaussian": {"num_arms": 3}}

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.learning import Result, Run, comparison, final_returns, merged, read, table, write
 from benchmarks.learning_plot import draw, draw_returns, means, median
 from benchmarks.learning_tasks import Trial, compared
-from tests.trained import run
+from tests.helpers.trained import run
 
 pytest.importorskip("matplotlib")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from hpc_es.storage.checkpoint_directory import Store
-from tests import runs
-from tests.harness import ROOT
+from tests.helpers import runs
+from tests.helpers.harness import ROOT
 
 TINY = ("task.max_code_length=3", "algorithm.population_size=10", "checkpoint.interval_seconds=0")
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import structure
 from benchmarks.structure import Measure, Module, table
-from tests.harness import ROOT
+from tests.helpers.harness import ROOT
 
 FILES = {
     "hpc_es/__init__.py": '"""Package."""\n',

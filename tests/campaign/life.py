@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from tests.harness import Job
+from tests.helpers.harness import Job
 
 INTERRUPTED = 75
 LIMIT_SECONDS = 180.0  # of anything that is waited for; a life takes 1 to 5 s, on a busy machine some 20

@@ -13,9 +13,9 @@ import numpy as np
 
 from hpc_es.core.errors import CheckpointError
 from hpc_es.storage import results
-from tests import runs
 from tests.campaign.settings import Setting
-from tests.harness import ROOT, start
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, start
 
 CLOCK = ("seconds", "loggers")
 GROWING = ("evaluations.csv", "programs.jsonl")

@@ -9,13 +9,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests import runs
 from tests.campaign.clock import Clock
 from tests.campaign.disk import Disk
 from tests.campaign.life import Life
 from tests.campaign.settings import Setting
 from tests.campaign.trouble import VARIABLE
-from tests.harness import ROOT, start
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, start
 
 STARTUP = Path(__file__).parent / "startup"
 START_SECONDS = 1.5  # imports and MPI take about so long

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.algorithms.stepping import KINDS
+from tests.helpers.stepping import KINDS
 
 Values = dict[str, Any]
 TIMEOUT_SECONDS = 3.0  # of an objective that hangs
@@ -134,7 +134,7 @@ def wrapped(dice: random.Random) -> Setting:
 
 def failing(dice: random.Random) -> Setting:
     """Episodes of which one in seven always fails, and is dropped."""
-    kind, values = _episodes(dice, "tests.trouble:Rough-v0")
+    kind, values = _episodes(dice, "tests.helpers.trouble:Rough-v0")
     values["task"]["env_kwargs"] = {"fault": dice.choice(["nan", "raise"]), "every": 7}
     return Setting("failing episodes", _search(dice, kind, values))
 

@@ -12,14 +12,14 @@ import pytest
 
 from hpc_es.config.loading import validate
 from hpc_es.storage.checkpoint_directory import Store
-from tests import runs
 from tests.campaign import life
 from tests.campaign.case import END, LATE, RIGHT, WRONG, Record
 from tests.campaign.diary import Diary
 from tests.campaign.life import HungError, Life
 from tests.campaign.reference import Reference
 from tests.campaign.settings import Setting, setting
-from tests.harness import ROOT, python, script, start
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, python, script, start
 
 VALUES = {
     "task": {"kind": "function", "function": "tests.campaign.trouble:cost", "dimension": 3},

@@ -19,7 +19,7 @@ from hpc_es.cluster.predict import generations_to, paying_population, prediction
 from hpc_es.config.loading import validate
 from hpc_es.config.schema import Stop
 from hpc_es.report import plot
-from tests import runs
+from tests.helpers import runs
 
 EVEN = MeasuredGeneration(
     Costs(step=1e-3, call=0.0, job=0.0, chunk=0.0, tell=0.0, lengths=(1000,), memory=100),
@@ -68,7 +68,7 @@ def test_the_seconds_of_many_jobs_are_put_together_but_none_is_lost() -> None:
 
 HANGING = """
 seed: 58  # two of the 20 evaluations of each of the first four generations hang, and hang again
-task: {kind: function, function: "tests.toys:often_hanging", dimension: 3, timeout_seconds: 0.15, retries: 1}
+task: {kind: function, function: "tests.helpers.toys:often_hanging", dimension: 3, timeout_seconds: 0.15, retries: 1}
 algorithm: {kind: cma_es, population_size: 20}
 evaluation: {interval: 0}
 stop: {generations: 4}
@@ -147,7 +147,7 @@ def test_faster_cores_and_longer_episodes() -> None:
 CONFIGS = {
     "episodes": {
         "task": {
-            "env_id": "tests.trouble:Rough-v0",
+            "env_id": "tests.helpers.trouble:Rough-v0",
             "observation_normalization": {"enabled": True, "probability": 0.5},
         },
         "policy": {"hidden_dims": [4]},
@@ -160,7 +160,7 @@ CONFIGS = {
         "noise": {"kind": "counter"},
     },
     "function": {
-        "task": {"kind": "function", "function": "tests.toys:valley", "dimension": 3},
+        "task": {"kind": "function", "function": "tests.helpers.toys:valley", "dimension": 3},
         "algorithm": {"kind": "cma_es"},
     },
     "novelty": {

@@ -15,7 +15,7 @@ import pytest
 from hpc_es.cluster.requeue import behind, end_chain, over
 from hpc_es.storage.shard import Shard
 from tests.cluster.test_sbatch import asked, toy, written
-from tests.harness import python
+from tests.helpers.harness import python
 
 __all__ = ["toy"]
 HERE = {"job": "7", "restarts": 0}

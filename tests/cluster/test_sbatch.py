@@ -18,10 +18,12 @@ import pytest
 from hpc_es import cli
 from hpc_es.cluster.sbatch import BatchScript, Kind, committed, untouched
 from hpc_es.core import slurm
-from tests.harness import ROOT, python
+from tests.helpers.harness import ROOT, python
 
 KINDS = get_args(Kind)
-TOY = "task: {env_id: 'tests.toys:Survival-v0'}\nnoise: {kind: counter}\nrepetitions: 4\nstop: {generations: 2}\n"
+TOY = (
+    "task: {env_id: 'tests.helpers.toys:Survival-v0'}\nnoise: {kind: counter}\nrepetitions: 4\nstop: {generations: 2}\n"
+)
 TUNE = "base: toy.yaml\nspace: {algorithm.sigma: [0.1, 0.2], seed: [1, 2, 3]}\n"
 
 

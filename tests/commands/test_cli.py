@@ -26,10 +26,10 @@ from hpc_es.core.errors import DeniedError
 from hpc_es.report import video
 from hpc_es.report.saved_policy import load_policy
 from hpc_es.storage.checkpoint_directory import find
-from tests import runs
-from tests.harness import python
-from tests.toys import lifetime
-from tests.trained import CONFIG, lengths_by_hand, run, snapshot, strict_json
+from tests.helpers import runs
+from tests.helpers.harness import python
+from tests.helpers.toys import lifetime
+from tests.helpers.trained import CONFIG, lengths_by_hand, run, snapshot, strict_json
 
 KEYS = {
     *("return_mean", "return_std", "return_min", "return_max", "length_mean"),
@@ -39,7 +39,7 @@ KEYS = {
 
 def env(name: str) -> str:
     module = "trained" if name in {"Talking", "Painted"} else "toys"
-    return f"task.env_id=tests.{module}:{name}-v0"
+    return f"task.env_id=tests.helpers.{module}:{name}-v0"
 
 
 def evaluated(capfd: Any, path: Path, *arguments: str, status: int = 0) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def test_eval_of_known_episodes(capfd: Any) -> None:
     assert result["return_mean"] == result["length_mean"] == pytest.approx(sum(lifetimes) / 20)
     assert result["return_std"] == pytest.approx(np.std(lifetimes))
     assert (result["return_min"], result["return_max"]) == (min(lifetimes), max(lifetimes))
-    assert (result["episodes"], result["failed"], result["env_id"]) == (20, 0, "tests.toys:Survival-v0")
+    assert (result["episodes"], result["failed"], result["env_id"]) == (20, 0, "tests.helpers.toys:Survival-v0")
 
 
 def test_seed_and_nothing_else_decides_the_episodes(capfd: Any) -> None:
@@ -72,7 +72,7 @@ def test_seed_and_nothing_else_decides_the_episodes(capfd: Any) -> None:
 
 def test_eval_plays_without_noise_offset_and_averaging(capfd: Any) -> None:
     path = run(env("Reach"), "policy.action_noise_std=0.5", "task.reward_offset=100", "task.episodes_per_job=3")
-    environment = gymnasium.make("tests.toys:Reach-v0")
+    environment = gymnasium.make("tests.helpers.toys:Reach-v0")
     returns, lengths = lengths_by_hand(load_policy(path), environment, seeds(0, range(6)))
     result = evaluated(capfd, path, "--episodes", "6")
     assert result["return_mean"] == pytest.approx(np.mean(returns), rel=1e-6)
@@ -189,7 +189,7 @@ def test_plot_options_and_check(tmp_path: Path, capsys: Any) -> None:
     assert cli.run(["options", "--markdown"]) == 0
     assert "| `algorithm.sigma` " in capsys.readouterr().out
     config = tmp_path / "toy.yaml"
-    config.write_text("task: {env_id: 'tests.toys:Survival-v0'}\nnoise: {kind: counter}\n")
+    config.write_text("task: {env_id: 'tests.helpers.toys:Survival-v0'}\nnoise: {kind: counter}\n")
     assert cli.run(["check", str(config), "policy.hidden_dims=[4]"]) == 0
     assert "config is valid: toy" in capsys.readouterr().out
 
@@ -216,7 +216,7 @@ def test_a_video_as_mp4(tmp_path: Path, capfd: Any) -> None:
 
 
 def test_video_is_seen_through_the_wrappers(tmp_path: Path) -> None:
-    path, film = run(env("Painted"), "task.wrappers=['tests.trained:Negative']"), tmp_path / "film.gif"
+    path, film = run(env("Painted"), "task.wrappers=['tests.helpers.trained:Negative']"), tmp_path / "film.gif"
     cli.run(["eval", str(path), "--episodes", "1", "--video", str(film)])
     np.testing.assert_allclose(iio.imread(film)[:, 0, 0, 0], [255, 235, 215, 195, 175], atol=3)
 
@@ -323,7 +323,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "nothing to see": (
         ["eval", RUN, "--episodes", "1", "--video", GIF],
-        "film.gif: tests.toys:Survival-v0 renders no images",
+        "film.gif: tests.helpers.toys:Survival-v0 renders no images",
     ),
     "plot without output": (["plot", RUN], "the following arguments are required: -o/--output"),
     "plot of no run": (["plot", TMP, "-o", GIF], "hpc-es: "),
@@ -338,7 +338,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
 def test_a_mistake_is_one_line_and_status_2(mistake: str, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     places = {RUN: str(run()), GIF: str(tmp_path / "film.gif"), TMP: str(tmp_path)}
     (tmp_path / "foreign").write_text("a letter")
-    (tmp_path / "toy.yaml").write_text("task: {env_id: 'tests.toys:Survival-v0'}\n")
+    (tmp_path / "toy.yaml").write_text("task: {env_id: 'tests.helpers.toys:Survival-v0'}\n")
     hidden = dict.fromkeys(["imageio_ffmpeg"])
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in hidden else found(name))

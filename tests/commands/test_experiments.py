@@ -15,8 +15,8 @@ from hpc_es import cli
 from hpc_es.commands.experiments import STARTERS
 from hpc_es.config.loading import load
 from hpc_es.core.errors import UserError
-from tests import runs
-from tests.harness import ROOT, python
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, python
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import pytest
 from hpc_es import cli
 from hpc_es.core.errors import UserError
 from hpc_es.storage.status import STATUS
-from tests.trained import run
+from tests.helpers.trained import run
 
 HOUR_AGO = "2020-01-01T00:00:00Z"
 

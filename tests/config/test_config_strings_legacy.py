@@ -12,8 +12,8 @@ from hpc_es.config.config_strings import is_config_string, parse_config_string
 from hpc_es.config.loading import load, validate
 from hpc_es.config.resolved import resolved
 from hpc_es.core.errors import ConfigError
-from tests import runs
-from tests.harness import ROOT, python
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, python
 
 PG = (
     'env=c(task="print"),agent=c(algorithm="pg",optimizer="sgd",lr=1.0,policy_lstm_sizes=[10],eos_token=True),'

@@ -10,7 +10,7 @@ import pytest
 
 from hpc_es.config import registry
 from hpc_es.core.errors import ConfigError
-from tests.harness import python, script
+from tests.helpers.harness import python, script
 
 
 def test_every_kind_has_options_named_after_it() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from hpc_es.config.loading import load, validate
 from hpc_es.config.warnings import warnings_of
-from tests import runs
-from tests.harness import ROOT
+from tests.helpers import runs
+from tests.helpers.harness import ROOT
 
 ES = {"task": {"env_id": "CartPole-v1"}, "stop": {"generations": 9}}
 AC = {**ES, "algorithm": {"kind": "actor_critic"}}
@@ -73,7 +73,7 @@ def test_check_and_the_start_tell_of_them_and_go_on(tmp_path: Path) -> None:
 def test_a_run_without_a_limit_is_warned_of(limit: str) -> None:
     """failed_generations is none."""
     stop = {"failed_generations": 3}
-    objective = {"task": {"kind": "function", "function": "tests.toys:ellipsoid", "dimension": 3}}
+    objective = {"task": {"kind": "function", "function": "tests.helpers.toys:ellipsoid", "dimension": 3}}
     data = objective if limit == "target_value" else ES
     (warning,) = warnings_of(validate({**data, "stop": stop}))
     assert warning.startswith("stop: has no limit") and limit in warning

@@ -15,8 +15,8 @@ from hpc_es.core import extras
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.report import video
 from hpc_es.training.build import build_task
-from tests import runs
-from tests.harness import ROOT, python, script
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, python, script
 
 CARTPOLE: dict[str, Any] = {
     "task": {"env_id": "CartPole-v1"},

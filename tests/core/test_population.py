@@ -10,7 +10,7 @@ import pytest
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Directions, Explicit, Layout, Perturbed, Population
 from hpc_es.noise.counter import BLOCK, CounterNoise
-from tests.populations import centre, explicit, population
+from tests.helpers.populations import centre, explicit, population
 
 LAYOUT = Layout({"kernel": (2, 3), "bias": (3,), "scale": ()})
 

@@ -14,8 +14,8 @@ import pytest
 from hpc_es.core import quiet
 from hpc_es.core.quiet import quiet_stderr, show_once
 from hpc_es.tasks.episodes import environments
-from tests import runs
-from tests.harness import mpiexec, python, script
+from tests.helpers import runs
+from tests.helpers.harness import mpiexec, python, script
 
 SMALL = ("task.max_episode_steps=5", "noise={kind: counter}", "stop.generations=1")
 

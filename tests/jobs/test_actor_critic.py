@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests import runs
-from tests.harness import ROOT, Finished, Job, mpiexec, script, start
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, Finished, Job, mpiexec, script, start
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
 

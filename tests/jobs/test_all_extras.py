@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from hpc_es.core.extras import EXTRAS
-from tests import runs
-from tests.harness import ROOT, Job
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, Job
 
 LEAN = os.environ.get("LEAN_PYTHON", "")
 if not LEAN:

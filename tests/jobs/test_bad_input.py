@@ -24,10 +24,10 @@ from hpc_es.core.errors import ConfigError
 from hpc_es.policies.networks import keras_models
 from hpc_es.training.build import build_task
 from hpc_es.training.check import check
-from tests import runs
-from tests.harness import Finished, mpiexec, python
+from tests.helpers import runs
+from tests.helpers.harness import Finished, mpiexec, python
 
-TOY = "tests.toys:Strange-v0"
+TOY = "tests.helpers.toys:Strange-v0"
 MISTAKES = {
     "unknown key": (["algorithm.sigm=0.1"], "unknown key 'algorithm.sigm'; did you mean 'sigma'?"),
     "wrong type": (["algorithm.sigma=large"], "algorithm.sigma: expected a number greater than 0, found 'large'"),
@@ -49,7 +49,7 @@ MISTAKES = {
     "dicts": ([f"task.env_id={TOY}", "task.env_kwargs.observations=dict"], "FlattenObservation' to task.wrappers"),
     "keywords": (
         ["task.env_kwargs.colour=red"],
-        "task.env_kwargs: tests.trouble:Rough-v0 does not take these keywords",
+        "task.env_kwargs: tests.helpers.trouble:Rough-v0 does not take these keywords",
     ),
     "bins": (
         ["task.env_id=CartPole-v1", "policy.action_bins=5"],
@@ -86,7 +86,7 @@ MISTAKES = {
 }
 
 
-VALLEY: dict[str, Any] = {"kind": "function", "function": "tests.toys:valley", "dimension": 3}
+VALLEY: dict[str, Any] = {"kind": "function", "function": "tests.helpers.toys:valley", "dimension": 3}
 UNIT = {"low": 0, "high": 1}
 IN_A_SEARCH = {  # task, options of cma_es, what --check says
     "one sample": (VALLEY, {"population_size": 1}, "algorithm.population_size: expected a whole number of at least 2"),
@@ -185,7 +185,7 @@ def test_a_file_that_is_no_config(text: str | None, said: str, tmp_path: Path) -
 ALL_AT_ONCE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {  # a config, and what is to be said of it
     "every stage": (
         {
-            "task": {"env_id": "CartPole-v1", "stepping": "native", "wrappers": ["tests.toys:Plus"]},
+            "task": {"env_id": "CartPole-v1", "stepping": "native", "wrappers": ["tests.helpers.toys:Plus"]},
             "policy": {"action_bins": 5, "action_noise_std": 0.1},
             "algorithm": {"population_size": 7},
             "stop": {"target_value": 1.0},
@@ -239,7 +239,7 @@ ALL_AT_ONCE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {  # a config, 
     "environment, wrappers, output, what it begins with": (
         {
             "output": "/proc/run",
-            "task": {"env_id": "CartPool-v1", "wrappers": ["nowhere:Wrapper", "tests.toys:Minus"]},
+            "task": {"env_id": "CartPool-v1", "wrappers": ["nowhere:Wrapper", "tests.helpers.toys:Minus"]},
             "policy": {"init_from": "runs/nowhere"},
         },
         (
@@ -261,10 +261,13 @@ ALL_AT_ONCE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {  # a config, 
 }
 NO_FURTHER: dict[str, tuple[dict[str, Any], str]] = {  # one mistake, the default of which would lead to another one
     "a misspelt key": (
-        {"task": {"env_id": TOY, "env_kwargs": {"observations": "dict"}, "wrapers": ["tests.toys:Plus"]}},
+        {"task": {"env_id": TOY, "env_kwargs": {"observations": "dict"}, "wrapers": ["tests.helpers.toys:Plus"]}},
         "unknown key 'task.wrapers'; did you mean 'wrappers'?",
     ),
-    "a mapping": ({"task": {"env_id": "tests.toys:Slow-v0", "env_kwargs": [1]}}, "task.env_kwargs: expected a mapping"),
+    "a mapping": (
+        {"task": {"env_id": "tests.helpers.toys:Slow-v0", "env_kwargs": [1]}},
+        "task.env_kwargs: expected a mapping",
+    ),
     "no environment": ({"task": {"env_id": 5}, "policy": {"action_bins": 5}}, "task.env_id: expected text, found 5"),
     "bounds, where the search begins anywhere in them": (
         {
@@ -407,7 +410,7 @@ def test_what_a_run_is_to_begin_with_must_fit(tmp_path: Path) -> None:
     """4 observations, 8 hidden units, 2 actions: 40 + 18 parameters."""
     runs.here(runs.tiny(tmp_path), tmp_path / "run", ["stop.generations=1"])
     data = {
-        "task": {"env_id": "tests.trouble:Rough-v0"},
+        "task": {"env_id": "tests.helpers.trouble:Rough-v0"},
         "policy": {"hidden_dims": [4], "init_from": str(tmp_path / "run")},
     }
     (line,) = lines_of_check(data, tmp_path)
@@ -512,9 +515,9 @@ def test_check_prints_sizes_and_trains_nothing(tmp_path: Path) -> None:
 
 
 def test_check_warns_of_hidden_state(tmp_path: Path) -> None:
-    hidden = "task.env_id=tests.toys:Hidden-v0"
+    hidden = "task.env_id=tests.helpers.toys:Hidden-v0"
     done = runs.train(0, tmp_path / "run", "--check", hidden)
-    assert done.status == 0 and "WARNING: tests.toys:Hidden-v0 gives other episodes" in done.stdout, str(done)
+    assert done.status == 0 and "WARNING: tests.helpers.toys:Hidden-v0 gives other episodes" in done.stdout, str(done)
     done = runs.train(0, tmp_path / "run", "--check", hidden, "task.fresh_environment=true")
     assert done.status == 0 and "WARNING" not in done.stdout, str(done)
 

@@ -10,7 +10,7 @@ import pytest
 from hpc_es import cli
 from hpc_es.core.errors import UserError
 from hpc_es.report.saved_policy import load_policy
-from tests import runs
+from tests.helpers import runs
 
 BANDITS = (
     "task={kind: bandits, distribution: easy, num_trials: 8, episodes_per_job: 3}",

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import runs
-from tests.harness import Finished, mpiexec
+from tests.helpers import runs
+from tests.helpers.harness import Finished, mpiexec
 
 TASK = """
 import os

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hpc_es
-from tests import runs
+from tests.helpers import runs
 
 DEEP_GA = "algorithm={kind: deep_ga, population_size: 12, parents: 4, validate_top: 3, validation_episodes: 5}"
 

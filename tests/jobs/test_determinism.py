@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import runs
-from tests.harness import ROOT, Finished, mpiexec, script
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, Finished, mpiexec, script
 
 SAME = {  # as experiments equal: how the ranks share the work changes no bit
     "on demand": [],

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from hpc_es.config import registry
-from tests import runs
-from tests.algorithms.stepping import KINDS
-from tests.harness import ROOT, mpiexec, script
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, mpiexec, script
+from tests.helpers.stepping import KINDS
 
 COMMON: dict[str, Any] = {
     "seed": 1,
@@ -26,11 +26,15 @@ COMMON: dict[str, Any] = {
 }
 EACH = {"checkpoint": {"interval": 1, "interval_seconds": 0, "keep_last": 100}}
 GENERATIONS = 5
-FUNCTION = {"task": {"kind": "function", "function": "tests.toys:valley", "dimension": 30}}
+FUNCTION = {"task": {"kind": "function", "function": "tests.helpers.toys:valley", "dimension": 30}}
 BLOCKS = {"task": {**FUNCTION["task"], "dimension": 300}}  # two blocks of rows of a covariance
 EPISODES = {  # some of which fail
     "task": {
-        **{"kind": "episodes", "env_id": "tests.trouble:Rough-v0", "env_kwargs": {"fault": "raise", "every": 7}},
+        **{
+            "kind": "episodes",
+            "env_id": "tests.helpers.trouble:Rough-v0",
+            "env_kwargs": {"fault": "raise", "every": 7},
+        },
         "observation_normalization": {"enabled": True, "probability": 0.5},
     },
     "policy": {"kind": "mlp", "hidden_dims": [8]},
@@ -57,7 +61,10 @@ def restarting(kind: str) -> dict[str, Any]:
 def on_a_plateau(kind: str) -> dict[str, Any]:
     """A search of which no generation has an update."""
     stops = {"stops": {"tolflatfitness": 99}} if has(kind, "stops") else {}
-    return {"task": {**FUNCTION["task"], "function": "tests.toys:plateau"}, "algorithm": {**settings(kind), **stops}}
+    return {
+        "task": {**FUNCTION["task"], "function": "tests.helpers.toys:plateau"},
+        "algorithm": {**settings(kind), **stops},
+    }
 
 
 SHORT = {kind: {**FUNCTION, "algorithm": settings(kind)} for kind in KINDS}

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from hpc_es.storage.checkpoint_directory import Store
-from tests.harness import ROOT, Finished, mpiexec, python, start
-from tests.runs import digest, newest, wait_for
+from tests.helpers.harness import ROOT, Finished, mpiexec, python, start
+from tests.helpers.runs import digest, newest, wait_for
 
 EXAMPLES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("examples/*/*.yaml"))
 QUICK = "examples/own_task/masts.yaml"  # the one of make test

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import named
-from tests.harness import ROOT, mpiexec, python
-from tests.runs import digest, newest
+from tests.helpers.documents import named
+from tests.helpers.harness import ROOT, mpiexec, python
+from tests.helpers.runs import digest, newest
 
 PAGES = sorted((ROOT / "docs" / "extending").glob("*.md"))
 BY_PAGE = pytest.mark.parametrize("page", PAGES, ids=named)

@@ -12,8 +12,8 @@ import hpc_es
 from hpc_es.core.errors import RunFailedError
 from hpc_es.storage.checkpoint import load, save
 from hpc_es.storage.checkpoint_directory import find
-from tests import runs
-from tests.harness import ROOT, mpiexec
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, mpiexec
 
 POPULATION = 6
 SILENT = {"report": {"plot_interval_seconds": 0}, "evaluation": {"interval": 0}, "noise": {"kind": "counter"}}

@@ -15,10 +15,10 @@ from types import SimpleNamespace
 import pytest
 
 from hpc_es.config.loading import validate
-from tests import runs
-from tests.harness import MPIEXEC, ROOT, Job, mpiexec, python, script
+from tests.helpers import runs
+from tests.helpers.harness import MPIEXEC, ROOT, Job, mpiexec, python, script
+from tests.helpers.ulfm import HANG_SECONDS, HERE, MANY, assert_survived, begin, needs_ulfm, open_mpi, trains
 from tests.jobs.test_kills import stopped_while_writing
-from tests.ulfm import HANG_SECONDS, HERE, MANY, assert_survived, begin, needs_ulfm, open_mpi, trains
 
 WORKERS, MASTERS = 20, 5  # killed, one in each run
 SIDE_BY_SIDE = 3  # runs: a start is mostly waiting

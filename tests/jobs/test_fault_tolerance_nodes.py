@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import runs
-from tests.ulfm import HANG_SECONDS, ULFM, assert_survived, begin, needs_ulfm, trains
+from tests.helpers import runs
+from tests.helpers.ulfm import HANG_SECONDS, ULFM, assert_survived, begin, needs_ulfm, trains
 
 OPTIONS = ("stop.generations=12", "mpi.chunk_size=2", "task.env_kwargs.pause_seconds=0.001")
 UNSHARE = ["unshare", "--uts", *([] if os.geteuid() == 0 else ["--map-root-user"])]

@@ -16,7 +16,7 @@ from hpc_es.core.errors import CheckpointError
 from hpc_es.report.saved_policy import read_policy
 from hpc_es.storage.checkpoint import is_whole, load
 from hpc_es.storage.checkpoint_directory import Store, find
-from tests import runs
+from tests.helpers import runs
 
 LARGE = (*runs.EVERY, "policy.hidden_dims=[64, 64]", "task.observation_normalization.enabled=true")
 BETWEEN = (*LARGE, "checkpoint.full_interval=4")

@@ -10,9 +10,9 @@ import pytest
 from hpc_es.core.data import State
 from hpc_es.core.errors import CheckpointError
 from hpc_es.storage.compare import verify_restored
-from tests import runs
+from tests.helpers import runs
 
-GROWING = ("algorithm={kind: 'tests.growing:Walk', population_size: 6}",)
+GROWING = ("algorithm={kind: 'tests.helpers.growing:Walk', population_size: 6}",)
 
 
 @pytest.mark.long

@@ -26,8 +26,8 @@ from hpc_es.core.data import ObservationSpec
 from hpc_es.core.errors import ConfigError
 from hpc_es.storage.checkpoint_directory import Store
 from hpc_es.tasks.episodes import environments
-from tests.harness import ROOT, Finished, mpiexec, python, start
-from tests.runs import digest, newest, wait_for
+from tests.helpers.harness import ROOT, Finished, mpiexec, python, start
+from tests.helpers.runs import digest, newest, wait_for
 
 EXAMPLE = ROOT / "examples" / "own_images"
 ALGORITHMS = {

@@ -15,9 +15,9 @@ from hpc_es.cli import main
 from hpc_es.config.loading import validate
 from hpc_es.core.data import Discrete
 from hpc_es.report.saved_policy import load_policy
-from tests import runs
-from tests.harness import ROOT, Finished, Job, start
-from tests.tasks.jax_episodes.playing import WALK, parts, played
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, Finished, Job, start
+from tests.helpers.jax_playing import WALK, parts, played
 
 TINY = f"""
 seed: 1

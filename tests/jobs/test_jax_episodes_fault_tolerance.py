@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("jax", reason="JAX is not installed here: make test-ft")
-from tests import runs
-from tests.harness import Job
+from tests.helpers import runs
+from tests.helpers.harness import Job
+from tests.helpers.ulfm import HANG_SECONDS, assert_survived, needs_ulfm, start, trains
 from tests.jobs.test_jax_episodes import TINY
-from tests.ulfm import HANG_SECONDS, assert_survived, needs_ulfm, start, trains
 
 START_SECONDS = 4 * HANG_SECONDS  # importing and compiling, on a machine where others run beside it
 OPTIONS = ("stop.generations=300", "checkpoint.interval=50", "mpi.fault_tolerance=true")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
-from tests import runs
-from tests.algorithms.stepping import KINDS
-from tests.harness import ROOT, Finished, start
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, Finished, start
+from tests.helpers.stepping import KINDS
 from tests.jobs.test_jax_episodes import TINY, finished
 
 RECURRENT = "lstm"  # a policy, by OpenAI-ES
@@ -32,7 +32,7 @@ space: {algorithm.sigma: [0.1, 0.2], task.env_kwargs: [{}], stop.generations: [2
 def settings(name: str) -> dict[str, object]:
     """The config of a strategy, whose policy sees normalised observations."""
     task = {
-        **{"kind": "jax_episodes", "env_id": "tests.tasks.jax_episodes.walk:walk", "lanes": 4, "jobs_per_call": 8},
+        **{"kind": "jax_episodes", "env_id": "tests.helpers.jax_walk:walk", "lanes": 4, "jobs_per_call": 8},
         **{"compilation_cache": False, "observation_normalization": {"enabled": True, "probability": 0.5}},
         "behaviour": {"final_observation": [0]},
     }

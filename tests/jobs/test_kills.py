@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import runs
-from tests.harness import Job
+from tests.helpers import runs
+from tests.helpers.harness import Job
 
 KILLS, RUNS = 40, 4
 LONGEST_SECONDS = 0.3  # of a life after its start; a generation takes some 50 ms

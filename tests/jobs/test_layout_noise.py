@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.harness import mpiexec
-from tests.runs import newest
+from tests.helpers.harness import mpiexec
+from tests.helpers.runs import newest
 
 NOISE = """
 import numpy as np

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import runs
-from tests.harness import ROOT, Job, start
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, Job, start
 
 SETTLED, END = 2500, 10_000  # generations
 LOOKS, LOOK_SECONDS = 20, 0.1

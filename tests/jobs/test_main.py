@@ -12,8 +12,8 @@ import pytest
 
 from hpc_es.storage.checkpoint import load
 from hpc_es.storage.checkpoint_directory import Store
-from tests import runs
-from tests.harness import ROOT, Finished, mpiexec, python, script
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, Finished, mpiexec, python, script
 
 PROMPT_SECONDS = 10.0
 
@@ -221,7 +221,7 @@ def test_theta_that_is_not_finite_ends_the_run_and_is_not_saved(ranks: int, tmp_
 
 def test_an_environment_that_one_rank_cannot_import_ends_all_ranks(tmp_path: Path) -> None:
     (tmp_path / "lame.py").write_text(
-        "import os\nimport tests.trouble\n"
+        "import os\nimport tests.helpers.trouble\n"
         "if os.environ['PMI_RANK'] == '2':\n    raise ImportError('libsimulator.so.3 is not on this node')\n"
     )
     env = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import runs
-from tests.harness import mpiexec, script
+from tests.helpers import runs
+from tests.helpers.harness import mpiexec, script
 
 COUNTED = """
 import sys

@@ -8,7 +8,7 @@ import pytest
 
 import hpc_es
 from hpc_es.config.loading import load
-from tests.harness import ROOT
+from tests.helpers.harness import ROOT
 
 TRAP, GOAL = 1.1, 1.3  # returns below the roof of the trap, and at the goal
 

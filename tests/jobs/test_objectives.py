@@ -21,8 +21,8 @@ from hpc_es.config.loading import load as load_config
 from hpc_es.report.best_vector import described_best
 from hpc_es.storage.checkpoint import load
 from hpc_es.storage.checkpoint_directory import Store
-from tests import runs, toys
-from tests.harness import ROOT, Job, mpiexec, start
+from tests.helpers import runs, toys
+from tests.helpers.harness import ROOT, Job, mpiexec, start
 
 EVERY = ("checkpoint.interval=1", "checkpoint.keep_last=1000", "report.plot_interval_seconds=0")
 
@@ -224,7 +224,7 @@ def test_the_sphere_is_optimised(seed: int, tmp_path: Path) -> None:
 
 CENTRE = """
 seed: 1
-task: {kind: function, function: "tests.toys:ellipsoid", dimension: 6}
+task: {kind: function, function: "tests.helpers.toys:ellipsoid", dimension: 6}
 algorithm: {kind: es, population_size: 4, sigma: 30.0, optimizer: {kind: adam, learning_rate: 0.2}}
 noise: {kind: counter}
 evaluation: {interval: 3}

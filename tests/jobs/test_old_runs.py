@@ -23,8 +23,8 @@ from hpc_es.tuning.master import Master, TuneRequest
 from hpc_es.tuning.plan import load
 from hpc_es.tuning.trials import freeze, matching_trials
 from tests.config.test_moved import NOTICE, TABLE, of_old_version, table
-from tests.runs import assert_same, newest
-from tests.trained import CONFIG, rewritten
+from tests.helpers.runs import assert_same, newest
+from tests.helpers.trained import CONFIG, rewritten
 
 __all__ = ["table"]
 EVERY = ("checkpoint.interval=1", "checkpoint.keep_last=100")

@@ -11,8 +11,8 @@ import pytest
 
 from hpc_es.programs import log
 from hpc_es.programs.task import Options, build
-from tests import runs
-from tests.harness import ROOT, Finished, Job, mpiexec, script, start
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, Finished, Job, mpiexec, script, start
 
 pytestmark = pytest.mark.long
 

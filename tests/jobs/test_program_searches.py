@@ -16,8 +16,8 @@ from hpc_es.programs import log, random_search
 from hpc_es.programs.task import Options, build
 from hpc_es.storage import results
 from hpc_es.storage.checkpoint_directory import Store
-from tests import runs
-from tests.harness import ROOT, Finished, mpiexec, script
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, Finished, mpiexec, script
 
 TASK = "task={kind: programs, name: reverse, max_code_length: 20}"
 GA = (TASK, "policy=", "algorithm={kind: ga, population_size: 20, mutation_rate: 0.05}", "stop={generations: 5}")

@@ -10,7 +10,7 @@ import hpc_es
 from hpc_es.report.loggers.loggers import metrics
 from hpc_es.storage.checkpoint_directory import Store
 from hpc_es.training.metrics_row import MetricsRow
-from tests import runs
+from tests.helpers import runs
 
 INFO = "report.info={step: final}"
 BANDITS = {"noise": {"table_size": 20_000}, "evaluation": {"interval": 0}, "stop": {"generations": 2}}

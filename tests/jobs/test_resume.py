@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hpc_es.storage.checkpoint_directory import Store
-from tests import runs
-from tests.harness import Finished
+from tests.helpers import runs
+from tests.helpers.harness import Finished
 
 NORMALISED = (
     "task.observation_normalization.enabled=true",
@@ -118,7 +118,7 @@ def test_resume_require_refuses_a_new_directory(tmp_path: Path) -> None:
             ["policy.hidden_dims=[9]", "task.env_id=Pendulum-v1", "seed=2"],
             [
                 "seed: 1 in the checkpoint, 2 in the config",
-                "task.env_id: tests.trouble:Rough-v0 in the checkpoint, Pendulum-v1 in the config",
+                "task.env_id: tests.helpers.trouble:Rough-v0 in the checkpoint, Pendulum-v1 in the config",
                 "policy.hidden_dims: [8] in the checkpoint, [9] in the config",
             ],
         ),

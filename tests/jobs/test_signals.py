@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from hpc_es.training.loop import INTERRUPTED
-from tests import runs
-from tests.harness import Finished, Job
+from tests.helpers import runs
+from tests.helpers.harness import Finished, Job
 
 ALL_FOUR = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 PASSED_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)

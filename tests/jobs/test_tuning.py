@@ -16,9 +16,9 @@ from hpc_es.tuning.plan import load
 from hpc_es.tuning.report import read_report
 from hpc_es.tuning.study import Study
 from hpc_es.tuning.trials import Trial, freeze
-from tests.harness import ROOT, Finished, Job, start
-from tests.runs import TINY, assert_same, finished, wait_for
-from tests.runs import rows as metrics
+from tests.helpers.harness import ROOT, Finished, Job, start
+from tests.helpers.runs import TINY, assert_same, finished, wait_for
+from tests.helpers.runs import rows as metrics
 from tests.tuning.test_study import run
 
 GRID = "space: {algorithm.optimizer.learning_rate: [0.01, 0.1], algorithm.sigma: [0.1, 0.2, 0.3]}"
@@ -189,7 +189,7 @@ def test_where_all_trials_fail_the_command_fails(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_trial_that_ends_the_whole_job_is_given_up_and_the_others_are_run(tmp_path: Path) -> None:
-    base = TINY.replace("tests.trouble:Rough-v0", "tests.tuning.deadly:Deadly-v0")
+    base = TINY.replace("tests.helpers.trouble:Rough-v0", "tests.helpers.deadly:Deadly-v0")
     space, output = "space: {task.env_kwargs.kill: [true, false]}", tmp_path / "grid"
     tune(0, output, space, base=base, status=-signal.SIGKILL)
     tune(0, output, space, base=base, status=-signal.SIGKILL)

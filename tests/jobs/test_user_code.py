@@ -19,8 +19,8 @@ from hpc_es.config import user_kinds
 from hpc_es.config.sources import sources
 from hpc_es.core.errors import UserError
 from hpc_es.storage import checkpoint
-from tests.harness import Finished, mpiexec, python
-from tests.runs import digest, newest
+from tests.helpers.harness import Finished, mpiexec, python
+from tests.helpers.runs import digest, newest
 
 CAR = """
 import gymnasium

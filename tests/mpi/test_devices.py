@@ -8,7 +8,7 @@ import os
 import pytest
 
 from hpc_es.mpi.devices import Bound, choose, line, local_rank
-from tests.harness import mpiexec, python, script
+from tests.helpers.harness import mpiexec, python, script
 
 # A TensorFlow of two GPUs, which says what it is told.
 TWO_GPUS = """

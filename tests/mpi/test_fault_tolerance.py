@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hpc_es.mpi.fault_tolerance import place
-from tests.harness import Finished, script
-from tests.ulfm import HANG_SECONDS, needs_ulfm, start
+from tests.helpers.harness import Finished, script
+from tests.helpers.ulfm import HANG_SECONDS, needs_ulfm, start
 
 HEAD = """
 import dataclasses, os, signal, sys, time

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpc_es.mpi.guard import Signals
-from tests.harness import mpiexec, python, script, start
+from tests.helpers.harness import mpiexec, python, script, start
 
 HEAD = """
 import os, sys, time

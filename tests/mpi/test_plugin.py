@@ -6,7 +6,7 @@ import pytest
 
 from hpc_es.core.errors import LaunchError
 from hpc_es.mpi.plugin import choose
-from tests.harness import python
+from tests.helpers.harness import python
 
 DEBIAN = ["cray_shasta", "none", "pmi2", "pmix", "pmix_v4"]
 

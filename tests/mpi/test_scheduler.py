@@ -11,7 +11,7 @@ import pytest
 
 from hpc_es.core.data import ROW, Chunk, Outcome
 from hpc_es.mpi.scheduler import AHEAD, DONE, FREE, Work
-from tests.harness import mpiexec, script
+from tests.helpers.harness import mpiexec, script
 
 HEAD = """
 import json, time

@@ -10,7 +10,7 @@ import pytest
 
 from hpc_es.mpi import launch, world
 from hpc_es.mpi.connect import library_name
-from tests.harness import Finished, mpiexec, python, script
+from tests.helpers.harness import Finished, mpiexec, python, script
 
 BOTH = pytest.mark.parametrize("ranks", [1, 2, 3])
 

@@ -16,8 +16,8 @@ from hpc_es.core.population import Perturbed
 from hpc_es.policies import lstm
 from hpc_es.policies.lstm import LSTM, LSTMActor, Options
 from hpc_es.policies.networks.layers import InPlaceGates, NumPyOps, lstm_gates
-from tests.populations import population
-from tests.trained import HEADS, NORMALISER, WIDTH
+from tests.helpers.populations import population
+from tests.helpers.trained import HEADS, NORMALISER, WIDTH
 
 ROWS, STEPS = 6, 5
 

@@ -14,7 +14,7 @@ from hpc_es.core.population import Perturbed
 from hpc_es.policies.mlp import MLP, Options
 from hpc_es.policies.networks.heads import normalise
 from hpc_es.policies.networks.layers import ACTIVATIONS, Layers, dense
-from tests.populations import population
+from tests.helpers.populations import population
 
 
 def policy(observations: int, actions: int, hidden: tuple[int, ...] = (), **options: Any) -> MLP:

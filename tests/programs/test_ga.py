@@ -14,7 +14,7 @@ from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys
 from hpc_es.programs import ga
 from hpc_es.tasks.problem_defaults import ProblemDefaults
-from tests.toys import nothing
+from tests.helpers.toys import nothing
 
 ROW = row_dtype((CORRECT,))
 NO_ROWS = np.zeros(0, ROW)

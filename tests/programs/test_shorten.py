@@ -11,7 +11,7 @@ from hpc_es.programs.brainfuck import evaluate
 from hpc_es.programs.coding_cases import TASKS
 from hpc_es.programs.coding_tasks import make_task
 from hpc_es.programs.shorten import Judged, fresh_cases, judged
-from tests.harness import ROOT
+from tests.helpers.harness import ROOT
 
 
 @pytest.mark.parametrize(

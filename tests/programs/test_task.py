@@ -14,8 +14,8 @@ from hpc_es.core.errors import ConfigError
 from hpc_es.programs import task as programs
 from hpc_es.programs.brainfuck import CHARACTERS
 from hpc_es.programs.task import NAMES, PAPER, Options, build
-from tests.harness import ROOT
-from tests.toys import nothing
+from tests.helpers.harness import ROOT
+from tests.helpers.toys import nothing
 
 HELLO = "++++++++.---.+++++++..+++."  # prints 8 5 12 12 15
 

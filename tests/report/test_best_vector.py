@@ -18,7 +18,7 @@ from hpc_es.report.best_vector import export_best
 from hpc_es.report.curves import load
 from hpc_es.report.plot import figure, grouped, plot
 from hpc_es.storage.metrics_log import MetricsLog
-from tests import trained
+from tests.helpers import trained
 
 Made = Callable[..., Path]
 

@@ -17,10 +17,10 @@ from hpc_es.policies.mlp import MLP, Options
 from hpc_es.policies.networks import keras_models
 from hpc_es.report.saved_policy import load_policy
 from hpc_es.storage import checkpoint
-from tests import runs
-from tests.harness import python, script
-from tests.populations import population
-from tests.trained import HEADS, NORMALISED, NORMALISER, WIDTH, outputs, run
+from tests.helpers import runs
+from tests.helpers.harness import python, script
+from tests.helpers.populations import population
+from tests.helpers.trained import HEADS, NORMALISED, NORMALISER, WIDTH, outputs, run
 
 keras: Any = None
 pytestmark = pytest.mark.tensorflow
@@ -83,7 +83,7 @@ def test_an_exported_linear_policy_ignores_what_never_varied(tmp_path: Path) -> 
 
 @pytest.mark.long
 def test_export_loads_without_hpc_es(tmp_path: Path) -> None:
-    path, file = run("task.env_id=tests.toys:Reach-v0", *NORMALISED), tmp_path / "policy.keras"
+    path, file = run("task.env_id=tests.helpers.toys:Reach-v0", *NORMALISED), tmp_path / "policy.keras"
     assert cli.run(["export", str(path), str(file), "--which", "last"]) == 0
     assert [left.name for left in tmp_path.iterdir()] == ["policy.keras"]
     seen = np.random.default_rng(2).normal(0, 9, (20, 3)).astype(np.float32)
@@ -118,7 +118,7 @@ def test_wrappers_are_layers_of_the_model(kind: str, tmp_path: Path) -> None:
     """Observations from -100, 100 to -1, 1; actions from -1, 1 to 0, 20."""
     options = "{low: 0.0, high: 20.0, bounded: true}"
     path = run(
-        "task.env_id=tests.toys:Reach-v0",
+        "task.env_id=tests.helpers.toys:Reach-v0",
         f"task.env_kwargs={options}",
         f"task.wrappers={WRAPPERS}",
         f"policy={{kind: {kind}, hidden_dims: [4]}}",
@@ -169,7 +169,7 @@ def test_a_run_whose_wrappers_are_no_layers_exports_for_the_wrapped_environment_
 
 
 def test_every_checkpoint_of_a_run_is_exported(tmp_path: Path) -> None:
-    reach = ("task.env_id=tests.toys:Reach-v0", "algorithm.optimizer.learning_rate=0.01")
+    reach = ("task.env_id=tests.helpers.toys:Reach-v0", "algorithm.optimizer.learning_rate=0.01")
     path, seen = run(*reach, "checkpoint.interval=1"), np.ones((1, 3), np.float32)
     assert cli.run(["export", str(path), str(tmp_path / "all"), "--all"]) == 0
     names = [f"checkpoint_{generation:010d}" for generation in range(3)]

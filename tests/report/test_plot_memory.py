@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from hpc_es.report.curves import DRAWN, MOST_POINTS, Curve, load
-from tests import runs
+from tests.helpers import runs
 
 ROWS, COLUMNS = 3000, 40
 

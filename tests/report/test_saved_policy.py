@@ -17,14 +17,14 @@ from hpc_es.core.errors import CheckpointError, ConfigError
 from hpc_es.report.saved_policy import ROWS, load_policy, read_policy
 from hpc_es.storage import checkpoint
 from hpc_es.storage.checkpoint import Best
-from tests.harness import python, script
-from tests.trained import NORMALISED, outputs, rewritten, run, snapshot
+from tests.helpers.harness import python, script
+from tests.helpers.trained import NORMALISED, outputs, rewritten, run, snapshot
 
 SEEN = np.random.default_rng(1).normal(0, 2, (2 * ROWS + 3, 3)).astype(np.float32)
 
 
 def env(name: str) -> str:
-    return f"task.env_id=tests.toys:{name}-v0"
+    return f"task.env_id=tests.helpers.toys:{name}-v0"
 
 
 def best_of(path: Path) -> Best:
@@ -99,7 +99,7 @@ def test_attributes() -> None:
     policy = load_policy(run(env("Reach")), "last")
     assert (policy.generation, policy.which, policy.params) == (2, "last", 3 * 4 + 4 + 4 * 2 + 2)
     assert policy.spaces.observations.size == 3
-    assert policy.config.task.env_id == "tests.toys:Reach-v0"
+    assert policy.config.task.env_id == "tests.helpers.toys:Reach-v0"
 
 
 def test_best_is_the_theta_that_was_measured() -> None:

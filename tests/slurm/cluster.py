@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.harness import ROOT, clean_environment
+from tests.helpers.harness import ROOT, clean_environment
 from tests.slurm.install import PATH
 
 NODES = ("n1", "n2")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import runs
+from tests.helpers import runs
 from tests.slurm import install
 from tests.slurm.cluster import Cluster, running
 

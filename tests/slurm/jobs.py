@@ -1,6 +1,6 @@
 """Jobs on the test cluster: steps started by srun, and batch jobs.
 
-with step(cluster, 4, runs.command(run)) as job: ...         a `Job` of tests/harness.py
+with step(cluster, 4, runs.command(run)) as job: ...         a `Job` of tests/helpers/harness.py
 batch = submit(cluster, directory, "srun ...", "-N2")
 batch.ends("COMPLETED")
 """
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.harness import ROOT, Finished, Job
+from tests.helpers.harness import ROOT, Finished, Job
 from tests.slurm.cluster import Cluster
 
 PMI = ("--mpi=pmi2", "--kill-on-bad-exit=1")  # as README and the scripts have it, for the mpich wheel

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import runs
+from tests.helpers import runs
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import finished, step
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests import runs
+from tests.helpers import runs
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import PYTHON, Batch, submit
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import runs
-from tests.harness import ROOT, Job
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, Job
 from tests.slurm.reap import members
 
 COMMAND = [sys.executable, "-m", "tests.slurm.cluster", "--"]

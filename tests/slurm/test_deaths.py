@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import runs
+from tests.helpers import runs
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import step
 
@@ -75,7 +75,10 @@ FAULTS = {
     "import": ("sys.modules['gymnasium'] = None", "ModuleNotFoundError: import of gymnasium halted"),
     "import before MPI": ("sys.modules['hpc_es.api.job'] = None", "ModuleNotFoundError: import of hpc_es."),
     "MPI library": ("sys.modules['mpi4py'] = None", "there is no MPI library here"),
-    "environment": ("import tests.trouble; tests.trouble.Rough.reset = fail", "ValueError: trouble on purpose"),
+    "environment": (
+        "import tests.helpers.trouble; tests.helpers.trouble.Rough.reset = fail",
+        "ValueError: trouble on purpose",
+    ),
     "policy": (
         "import hpc_es.policies.mlp; hpc_es.policies.mlp.MLP.bind = fail",
         "ValueError: trouble on purpose",

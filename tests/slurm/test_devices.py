@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness import script
+from tests.helpers.harness import script
 from tests.mpi.test_devices import TWO_GPUS
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import finished, step

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import runs
-from tests.harness import Finished
+from tests.helpers import runs
+from tests.helpers.harness import Finished
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import srun, step, submit
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import runs
-from tests.harness import ROOT, Job
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, Job
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import PYTHON, finished, step, submit
 

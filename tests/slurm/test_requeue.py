@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import runs
+from tests.helpers import runs
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import Batch, srun, submit
 

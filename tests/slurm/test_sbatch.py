@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from hpc_es.storage import results
-from tests import runs
-from tests.harness import ROOT
+from tests.helpers import runs
+from tests.helpers.harness import ROOT
 from tests.jobs.test_signals import APART_SECONDS
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import PYTHON, Batch

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests import runs
-from tests.harness import ROOT
+from tests.helpers import runs
+from tests.helpers.harness import ROOT
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import Batch, sbatch, submit
 

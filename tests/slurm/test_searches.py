@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from hpc_es.programs import table
-from tests import runs
-from tests.harness import Job
+from tests.helpers import runs
+from tests.helpers.harness import Job
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import Batch
 from tests.slurm.test_sbatch import USR1, begun, restarted, sbatch

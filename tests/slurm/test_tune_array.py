@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from hpc_es.tuning.report import read_report
-from tests import runs
+from tests.helpers import runs
 from tests.jobs.test_tuning import outcome, tune
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import Batch

@@ -19,7 +19,7 @@ from hpc_es import cli
 from hpc_es.storage.run_lock import RunLock, is_held
 from hpc_es.storage.status import STALE_SECONDS, run_state, state_text
 from hpc_es.training import run_writer
-from tests import runs
+from tests.helpers import runs
 
 HERE = {"pid": os.getpid(), "host": os.uname().nodename}
 

@@ -7,14 +7,14 @@ import pytest
 
 from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.last_step import LastStep
-from tests.toys import episodes
+from tests.helpers.toys import episodes
 
 WRAPPER = "hpc_es.tasks.last_step:LastStep"
 
 
 def test_the_last_step_is_shown() -> None:
     """Actions 5, 6, 7."""
-    environment = LastStep(gymnasium.make("tests.toys:Shifted-v0"), time_scale=10.0)
+    environment = LastStep(gymnasium.make("tests.helpers.toys:Shifted-v0"), time_scale=10.0)
     assert environment.reset(seed=2)[0].tolist() == [0, 3, 1, 0, 0, 0, 0, 0]
     seen, reward, *_ = environment.step(6)
     assert seen.tolist() == pytest.approx([1, 3, 1, 6, 0, 1, 0, 0.1])
@@ -26,7 +26,7 @@ def test_the_last_step_is_shown() -> None:
 
 def test_the_reward_may_be_shown_clipped() -> None:
     """Actions 6 and 7 pay as much."""
-    environment = LastStep(gymnasium.make("tests.toys:Shifted-v0"), reward_clip=6.5)
+    environment = LastStep(gymnasium.make("tests.helpers.toys:Shifted-v0"), reward_clip=6.5)
     environment.reset(seed=2)
     steps = [environment.step(action)[:2] for action in (6, 7)]
     assert [(seen[3], reward) for seen, reward in steps] == [(6, 6), (6.5, 7)]

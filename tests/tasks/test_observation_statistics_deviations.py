@@ -10,7 +10,7 @@ import pytest
 from hpc_es.core.data import Array, flat_observations
 from hpc_es.policies.networks.heads import normalise
 from hpc_es.tasks.observation_statistics import Deviations, Sums
-from tests.toys import batch
+from tests.helpers.toys import batch
 
 STATES = np.array([[1, 2, 3], [2, 2, 5], [4, 2, -1], [7, 2, 0]], np.float32)
 

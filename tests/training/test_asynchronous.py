@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness import Finished, mpiexec, script
+from tests.helpers.harness import Finished, mpiexec, script
 
 # Each chunk gives the gradient theta - 3 of (theta - 3)**2 / 2, so a step of 0.1 leaves 0.9 of what theta was off when
 # the chunk took it. The rows tell which generation's random numbers the chunk had.

@@ -16,7 +16,7 @@ from hpc_es.mpi.world import World
 from hpc_es.programs.task import Programs
 from hpc_es.training.build import build_parts, build_task, cutting_of
 
-SURVIVAL = {"kind": "episodes", "env_id": "tests.toys:Survival-v0"}
+SURVIVAL = {"kind": "episodes", "env_id": "tests.helpers.toys:Survival-v0"}
 PROGRAMS = {"kind": "programs", "name": "reverse"}
 
 

@@ -17,7 +17,7 @@ from hpc_es.tasks.problem_defaults import ProblemDefaults
 from hpc_es.training.build import Parts
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, fitness_of
-from tests.harness import mpiexec, script
+from tests.helpers.harness import mpiexec, script
 
 # Return 100 * generation + job; a field of its own with (job, parent); of each unit of 2 jobs the sum of their numbers,
 # of the unit that begins at job 2 nothing. The fitness is twice the return less the greatest one so far.

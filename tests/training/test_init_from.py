@@ -21,9 +21,9 @@ from hpc_es.storage.keras_file import is_keras_file, read_layers
 from hpc_es.tasks.observation_statistics import Deviations, Moments
 from hpc_es.tasks.policy_problems import carried_statistics
 from hpc_es.training.init_from import apply_source
-from tests.trained import CONFIG, NORMALISED, run, snapshot
+from tests.helpers.trained import CONFIG, NORMALISED, run, snapshot
 
-REACH = ("task.env_id=tests.toys:Reach-v0", "algorithm.optimizer.learning_rate=0.01")
+REACH = ("task.env_id=tests.helpers.toys:Reach-v0", "algorithm.optimizer.learning_rate=0.01")
 SEEN = np.random.default_rng(1).normal(0, 2, (9, 3)).astype(np.float32)
 BOX = Box(np.full(2, -1, np.float32), np.full(2, 1, np.float32))
 

@@ -19,9 +19,9 @@ from hpc_es.training.chunking import SHARED_SECONDS
 from hpc_es.training.executors import HEADER, Evaluated
 from hpc_es.training.failure_reports import FailureReports
 from hpc_es.training.loop import ALONE_SECONDS, COMPARED, LONGEST_SECONDS, TRIAL_BACKOFF, Rank0Alone
-from tests import runs
-from tests.algorithms.stepping import KINDS
-from tests.harness import ROOT, mpiexec, script, start
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, mpiexec, script, start
+from tests.helpers.stepping import KINDS
 
 CHEAP = SHARED_SECONDS / 2
 
@@ -146,7 +146,11 @@ SPELLS = """
 """
 COMMON: dict[str, Any] = {
     "seed": 1,
-    "task": {"kind": "function", "function": "tests.toys:ellipsoid", "dimension": 300},  # two blocks of a covariance
+    "task": {
+        "kind": "function",
+        "function": "tests.helpers.toys:ellipsoid",
+        "dimension": 300,
+    },  # two blocks of a covariance
     "noise": {"kind": "counter"},
     "evaluation": {"interval": 2, "episodes": 3},
     "checkpoint": {"interval": 1, "interval_seconds": 0, "keep_last": 100},

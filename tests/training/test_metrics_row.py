@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 import hpc_es
-from tests.runs import TINY
+from tests.helpers.runs import TINY
 
 
 def test_observations_are_counted_by_generation_and_altogether(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import ROOT, mpiexec, script
+from tests.helpers.harness import ROOT, mpiexec, script
 
 COUNTED = """
     import json, sys
@@ -25,7 +25,7 @@ COUNTED = """
         print("gathered", len(calls), flush=True)
 """
 FUNCTION = {
-    "task": {"kind": "function", "function": "tests.toys:valley", "dimension": 6},
+    "task": {"kind": "function", "function": "tests.helpers.toys:valley", "dimension": 6},
     "algorithm": {"kind": "cma_es"},
     "stop": {"generations": 3},
 }

@@ -8,7 +8,7 @@ import pytest
 
 from hpc_es.core.errors import ConfigError
 from hpc_es.tuning.plan import TuningPlan, check, load
-from tests.runs import TINY
+from tests.helpers.runs import TINY
 
 GRID = "base: tiny.yaml\nspace: {algorithm.sigma: [0.1, 0.2]}\n"
 
@@ -162,7 +162,7 @@ def test_a_grid_that_is_too_large_is_refused_at_once(tmp_path: Path) -> None:
     [
         ("stop: {generations: 6}", "", "stop: expected a limit, as every trial must end"),
         ("interval: 2, episodes", "interval: 0, episodes", "evaluation.interval: is 0, but the objective"),
-        ("tests.trouble:Rough-v0", "CartPol-v1", "task.env_id: expected a registered Gymnasium id"),
+        ("tests.helpers.trouble:Rough-v0", "CartPol-v1", "task.env_id: expected a registered Gymnasium id"),
         ("table_size: 20_000", "table_size: 20", "noise.table_size: is 20, but the policy has 58 parameters"),
         ("seed: 1", "seed: 1\nrepetitions: 2\nrepetition_groups: 3", "but the job has 2 ranks"),
         ("mpi: {", "mpi: {fault_tolerance: true, ", "mpi.fault_tolerance: is true, but a tuning cannot go on"),

@@ -16,7 +16,7 @@ from hpc_es.core.errors import UserError
 from hpc_es.tuning.report import read_report
 from hpc_es.tuning.report_files import figure
 from hpc_es.tuning.trials import Trial, freeze
-from tests.runs import TINY
+from tests.helpers.runs import TINY
 
 LRS = [0.001, 0.01, 0.1]
 SPACE = {"algorithm.optimizer.learning_rate": LRS, "policy.hidden_dims": [[8], [4, 4]]}

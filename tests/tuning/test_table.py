@@ -13,7 +13,7 @@ from hpc_es.core.errors import RunError, UserError
 from hpc_es.tuning import trials as trials_module
 from hpc_es.tuning.plan import load
 from hpc_es.tuning.trials import TABLE_FILE, extend, freeze, matching_trials
-from tests.runs import TINY
+from tests.helpers.runs import TINY
 
 IDENTITY = {"base": {"seed": 1}, "space": {"algorithm.sigma": [0.1, 0.2]}, "trials": 2}
 TRIALS = [{"algorithm.sigma": 0.1}, {"algorithm.sigma": 0.2}]

@@ -21,9 +21,9 @@ from hpc_es.mpi.world import World
 from hpc_es.storage.checkpoint import load as load_checkpoint
 from hpc_es.storage.checkpoint_directory import Store
 from hpc_es.training.build import build_parts, build_task
-from tests import runs
-from tests.harness import ROOT
-from tests.toys import nothing
+from tests.helpers import runs
+from tests.helpers.harness import ROOT
+from tests.helpers.toys import nothing
 
 pytestmark = pytest.mark.tensorflow
 

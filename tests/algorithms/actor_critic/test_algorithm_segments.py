@@ -24,15 +24,15 @@ from hpc_es.core.keys import Keys, Purpose
 from hpc_es.mpi.world import World
 from hpc_es.policies.networks.differentiable import DifferentiableNetwork
 from hpc_es.training.build import build_parts, build_task
-from tests import runs
-from tests.populations import centre
-from tests.toys import lifetime, nothing
+from tests.helpers import runs
+from tests.helpers.populations import centre
+from tests.helpers.toys import lifetime, nothing
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
 
 SURVIVAL: dict[str, Any] = {
     "seed": 1,
-    "task": {"kind": "episodes", "env_id": "tests.toys:Survival-v0"},
+    "task": {"kind": "episodes", "env_id": "tests.helpers.toys:Survival-v0"},
     "policy": {"kind": "lstm", "hidden_dims": [4]},
     "algorithm": {
         **{"kind": "actor_critic", "updates": "asynchronous", "update_every": 3, "batch_size": 2, "discount": 0.9},
@@ -257,7 +257,7 @@ def test_the_entropy_follows_the_episodes_that_have_ended(seeds: list[list[int]]
 
 def faulty(at: int, bad_seed: int) -> str:
     kwargs = f"{{fault: raise, at: {at}, bad_seed: {bad_seed}}}"
-    return f"task={{kind: episodes, env_id: 'tests.toys:Faulty-v0', env_kwargs: {kwargs}}}"
+    return f"task={{kind: episodes, env_id: 'tests.helpers.toys:Faulty-v0', env_kwargs: {kwargs}}}"
 
 
 def test_an_update_in_which_all_failed_leaves_the_parameters(seeds: list[list[int]]) -> None:

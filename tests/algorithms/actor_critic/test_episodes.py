@@ -23,7 +23,7 @@ from hpc_es.policies.lstm import LSTM
 from hpc_es.policies.lstm import Options as LSTMOptions
 from hpc_es.policies.mlp import MLP, Options
 from hpc_es.tasks.episodes.task import Episodes
-from tests.toys import Still, batch, episodes, lifetime, nothing
+from tests.helpers.toys import Still, batch, episodes, lifetime, nothing
 
 
 def generators(count: int, first: int = 0) -> list[np.random.Generator]:

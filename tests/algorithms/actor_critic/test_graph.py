@@ -27,7 +27,7 @@ from hpc_es.policies.mlp import Options as MLPOptions
 from hpc_es.policies.networks import layers
 from hpc_es.policies.networks.differentiable import DifferentiableNetwork
 from hpc_es.policies.networks.tensorflow_actors import lstm_sequence, tensorflow
-from tests.populations import centre
+from tests.helpers.populations import centre
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
 RNG = np.random.default_rng(0)

@@ -11,7 +11,7 @@ from hpc_es.algorithms.common.antithetic import Pairs
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Directions
 from hpc_es.noise.counter import CounterNoise
-from tests.populations import flat
+from tests.helpers.populations import flat
 
 
 class Ramp:

@@ -10,7 +10,7 @@ import pytest
 from hpc_es.config.loading import validate
 from hpc_es.config.warnings import warnings_of
 from hpc_es.core.data import Array, State
-from tests.algorithms.stepping import after, following, generation, sphere, strategy
+from tests.helpers.stepping import after, following, generation, sphere, strategy
 
 KINDS = ("cma_es", "sep_cma_es", "snes", "xnes")
 every = pytest.mark.parametrize("kind", KINDS)
@@ -131,7 +131,7 @@ def test_the_first_samples_spread_as_the_problem_says(kind: str) -> None:
 
 
 def test_options_of_restarts_without_restarts_are_told_of() -> None:
-    task = {"kind": "function", "function": "tests.toys:noisy_bowl", "dimension": 3}
+    task = {"kind": "function", "function": "tests.helpers.toys:noisy_bowl", "dimension": 3}
     given = {"kind": "cma_es", "max_restarts": 3, "population_factor": 3.0}
     others = {"task": task, "policy": None, "stop": {"generations": 1}}
     said = warnings_of(validate({**others, "algorithm": given}))

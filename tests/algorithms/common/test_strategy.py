@@ -14,8 +14,8 @@ from hpc_es.core.keys import Keys
 from hpc_es.core.population import Population
 from hpc_es.noise.counter import BLOCK, CounterNoise
 from hpc_es.tasks.problem_defaults import ProblemDefaults
-from tests.populations import explicit, flat
-from tests.toys import nothing
+from tests.helpers.populations import explicit, flat
+from tests.helpers.toys import nothing
 
 NO_ROWS = np.zeros(0, row_dtype())
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpc_es.algorithms.common.strategy import first_deviations
-from tests.algorithms.stepping import Cost, sphere
+from tests.helpers.stepping import Cost, sphere
 
 
 def spread(*values: float) -> Cost:

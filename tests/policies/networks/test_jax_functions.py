@@ -11,7 +11,7 @@ from hpc_es.core.data import Box, Discrete, Spaces, flat_observations
 from hpc_es.core.policy import PurePolicy
 from hpc_es.policies import lstm, mlp
 from hpc_es.policies.networks.heads import normalise, normalised
-from tests.populations import explicit
+from tests.helpers.populations import explicit
 
 BOX = Box(np.array([-1, -0.5], np.float32), np.array([1, 0.25], np.float32))
 POLICIES: dict[str, tuple[Any, dict[str, Any], Any]] = {

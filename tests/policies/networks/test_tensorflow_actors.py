@@ -15,9 +15,9 @@ from hpc_es.core.errors import ConfigError
 from hpc_es.core.population import Perturbed
 from hpc_es.policies.mlp import MLP, Options
 from hpc_es.policies.networks import tensorflow_actors as mlp_tensorflow
-from tests.harness import python, script
-from tests.populations import population
-from tests.trained import HEADS, NORMALISER, WIDTH
+from tests.helpers.harness import python, script
+from tests.helpers.populations import population
+from tests.helpers.trained import HEADS, NORMALISER, WIDTH
 
 pytestmark = pytest.mark.tensorflow
 

@@ -17,7 +17,7 @@ from hpc_es.programs.policy_gradient.algorithm import PolicyGradient, build, imi
 from hpc_es.programs.policy_gradient.loss import SUMS, ProgramBatch, baseline_after, differentiate
 from hpc_es.programs.policy_gradient.options import Options
 from hpc_es.programs.policy_gradient.token_lstm import lengths, write
-from tests.toys import nothing
+from tests.helpers.toys import nothing
 
 NO_ROWS = np.zeros(0, row_dtype((CORRECT,)))
 SMALL: dict[str, Any] = {"batch_size": 8, "policy_lstm_sizes": (5,), "value_lstm_sizes": (4,)}

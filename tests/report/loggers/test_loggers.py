@@ -14,7 +14,7 @@ from hpc_es.config.warnings import warnings_of
 from hpc_es.report.loggers.loggers import LoggedRun, Loggers, Started, flat, metrics, tag
 from hpc_es.storage import metrics_log
 from hpc_es.storage.metrics_log import Row
-from tests import runs
+from tests.helpers import runs
 
 TWO = Report(loggers=("mlflow", "wandb"))
 

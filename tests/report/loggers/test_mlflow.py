@@ -14,7 +14,7 @@ import pytest
 
 from hpc_es.report.loggers.mlflow import ENVIRONMENT, cut
 from hpc_es.storage import metrics_log
-from tests import runs
+from tests.helpers import runs
 from tests.jobs.test_long_runs import assert_flat
 
 if not find_spec("mlflow"):  # not imported here: that is the logger's, with telemetry off

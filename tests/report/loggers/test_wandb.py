@@ -18,7 +18,7 @@ import pytest
 from hpc_es.config.schema import Report
 from hpc_es.report.loggers.loggers import LoggedRun, Loggers
 from hpc_es.storage import metrics_log
-from tests import runs
+from tests.helpers import runs
 
 if not find_spec("wandb"):  # not imported here: that is the logger's
     pytest.skip("wandb is not installed here: make test-loggers", allow_module_level=True)

@@ -14,7 +14,7 @@ from hpc_es.config.user_kinds import source_hash
 from hpc_es.core.data import ROW
 from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.episodes.behaviour import Options
-from tests.toys import Still, episodes, played
+from tests.helpers.toys import Still, episodes, played
 
 MAZE = "hpc_es.tasks.deceptive_maze:DeceptiveMaze-v0"
 
@@ -66,7 +66,9 @@ def test_vector_environments_have_infos_too() -> None:
         ({"info": "step"}, [[5], [3]]),
         ({"function": f"{__name__}:told"}, [[5, 5, 5], [3, 3, 3]]),
     ):
-        task = episodes("tests.vector_toys:InformativeLater-v0", stepping="vector", behaviour=Options(**options))
+        task = episodes(
+            "tests.helpers.vector_toys:InformativeLater-v0", stepping="vector", behaviour=Options(**options)
+        )
         assert played(task, [4, 2]).rows["behaviour"].tolist() == expected
 
 
@@ -98,8 +100,11 @@ def test_without_a_behaviour_rows_are_as_ever() -> None:
         ({"info": "position"}, r"task.behaviour.info: .* has no 'position' \(it has: x, y\)"),
         ({"info": ["x", "Y"]}, r"has no 'Y' .*; did you mean 'y'\?"),
         ({"final_observation": [0, 2]}, "final_observation: has 2, but an observation has 2 numbers: expected 0 to 1"),
-        ({"function": "tests.toys:nowhere"}, "task.behaviour.function: there is no 'nowhere' in tests.toys"),
-        ({"function": "tests.toys:nothing"}, "task.behaviour.function: expected numbers .* TypeError: nothing"),
+        (
+            {"function": "tests.helpers.toys:nowhere"},
+            "task.behaviour.function: there is no 'nowhere' in tests.helpers.toys",
+        ),
+        ({"function": "tests.helpers.toys:nothing"}, "task.behaviour.function: expected numbers .* TypeError: nothing"),
         ({}, "expected one of final_observation, info and function, found none"),
         ({"info": "x", "final_observation": True}, "found final_observation and info"),
         ({"inof": "x"}, "unknown key 'task.behaviour.inof'; did you mean 'info'"),

@@ -18,8 +18,8 @@ from hpc_es.tasks.episodes.classic_control import ClassicStepping
 from hpc_es.tasks.episodes.environment_backend import Running
 from hpc_es.tasks.episodes.gymnasium_stepping import GymnasiumStepping
 from hpc_es.tasks.episodes.task import Episodes
-from tests import runs
-from tests.toys import episodes, played
+from tests.helpers import runs
+from tests.helpers.toys import episodes, played
 
 ENVIRONMENTS: list[tuple[str, dict[str, Any]]] = [
     ("CartPole-v0", {}),

@@ -14,10 +14,10 @@ from hpc_es.core.data import Box, Discrete, flat_observations
 from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.episodes import environments
 from hpc_es.training.build import build_task
-from tests.harness import python, script
-from tests.toys import episodes, lifetime, played
+from tests.helpers.harness import python, script
+from tests.helpers.toys import episodes, lifetime, played
 
-TOYS = "tests.toys:"
+TOYS = "tests.helpers.toys:"
 
 
 def made(name: str, wrappers: tuple[Any, ...] = (), **keywords: Any) -> environments.Environment:
@@ -37,7 +37,7 @@ def made(name: str, wrappers: tuple[Any, ...] = (), **keywords: Any) -> environm
         ("not a name", r"found 'not a name'"),
         ("no_such_module:Env-v0", r"found 'no_such_module:Env-v0', but module 'no_such_module' cannot be imported"),
         ("tests.nothing:Env-v0", r"but module 'tests.nothing' cannot be imported"),
-        ("tests.toys:Nothing-v0", r"expected a registered Gymnasium id, found 'tests.toys:Nothing-v0'"),
+        ("tests.helpers.toys:Nothing-v0", r"expected a registered Gymnasium id, found 'tests.helpers.toys:Nothing-v0'"),
     ],
 )
 def test_an_unknown_id_is_told_with_the_nearest(env_id: str, text: str) -> None:
@@ -72,7 +72,7 @@ def test_an_environment_that_fails_to_start_is_told() -> None:
 
 def test_wrappers_apply_from_the_inside_out_in_both_forms() -> None:
     """A reward of 1: (1 + 1) * 3 = 6, or (1 * 3) + 1 = 4 the other way round."""
-    plain, times = "tests.toys:Plus", {"tests.toys:Plus": {"by": 0.0, "times": 3.0}}
+    plain, times = "tests.helpers.toys:Plus", {"tests.helpers.toys:Plus": {"by": 0.0, "times": 3.0}}
     for wrappers, reward in (((plain, times), 6), ((times, plain), 4), (({plain: {}},), 2), (({plain: None},), 2)):
         environment = made("Survival", wrappers)
         environment.reset(seed=9)
@@ -87,7 +87,7 @@ def test_wrappers_of_gymnasium_with_keywords() -> None:
 
 
 def test_wrappers_are_part_of_the_task() -> None:
-    task = episodes("Survival", wrappers=("tests.toys:Plus",))
+    task = episodes("Survival", wrappers=("tests.helpers.toys:Plus",))
     assert played(task, [9]).rows["return_"].tolist() == [20]
 
 
@@ -95,20 +95,29 @@ def test_wrappers_are_part_of_the_task() -> None:
     ("wrapper", "text"),
     [
         ("no_such_module:Plus", "expected 'module:Class', found 'no_such_module:Plus', which cannot be imported"),
-        ("tests.toys:Minus", "expected 'module:Class', found 'tests.toys:Minus', which cannot be imported"),
         (
-            "tests.toys.Plus",
-            "expected 'module:Class', found 'tests.toys.Plus', which cannot be imported: there is no ':'",
+            "tests.helpers.toys:Minus",
+            "expected 'module:Class', found 'tests.helpers.toys:Minus', which cannot be imported",
         ),
-        ({"tests.toys:Plus": {"upwards": 3}}, "tests.toys:Plus cannot be applied: TypeError: .*upwards"),
-        ({"tests.toys:Plus": {"times": 0.0}}, "tests.toys:Plus cannot be applied: ValueError: times is 0"),
-        ({"tests.toys:Plus": {}, "tests.toys:Minus": {}}, "expected 'module:Class' or one "),
+        (
+            "tests.helpers.toys.Plus",
+            "expected 'module:Class', found 'tests.helpers.toys.Plus', which cannot be imported: there is no ':'",
+        ),
+        (
+            {"tests.helpers.toys:Plus": {"upwards": 3}},
+            "tests.helpers.toys:Plus cannot be applied: TypeError: .*upwards",
+        ),
+        (
+            {"tests.helpers.toys:Plus": {"times": 0.0}},
+            "tests.helpers.toys:Plus cannot be applied: ValueError: times is 0",
+        ),
+        ({"tests.helpers.toys:Plus": {}, "tests.helpers.toys:Minus": {}}, "expected 'module:Class' or one "),
         ({}, "expected 'module:Class' or one "),
     ],
 )
 def test_a_wrapper_that_cannot_be_applied_is_told_with_its_place(wrapper: Any, text: str) -> None:
     with pytest.raises(ConfigError, match=r"^task\.wrappers\[1\]: " + text):
-        made("Survival", ("tests.toys:Plus", wrapper))
+        made("Survival", ("tests.helpers.toys:Plus", wrapper))
 
 
 # Spaces.
@@ -162,7 +171,7 @@ def test_lists_are_tuples_where_tuples_are_wanted() -> None:
     gymnasium.register("Picky-v0", Picky, order_enforce=False)
     made = environments.make("Picky-v0", {"shape": [[1, 2], [3]], "names": ["a"]})
     assert made.unwrapped.given == (((1, 2), (3,)), ("a",))
-    reshaped = ("tests.toys:Plus", {"gymnasium.wrappers:ReshapeObservation": {"shape": [1, 3]}})
+    reshaped = ("tests.helpers.toys:Plus", {"gymnasium.wrappers:ReshapeObservation": {"shape": [1, 3]}})
     assert environments.make(f"{TOYS}Survival-v0", {}, None, reshaped).observation_space.shape == (1, 3)
     with pytest.raises(ConfigError, match="ValueError: a wrong name"):
         environments.make("Picky-v0", {"shape": [[1]], "names": ["wrong"]})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_es.tasks.episodes.environments import EPISODES, differences
-from tests.toys import Faulty, episodes
+from tests.helpers.toys import Faulty, episodes
 
 
 @pytest.mark.parametrize("name", ["Survival", "Globals", "Chaos", "Shifted", "CartPole-v1", "Pendulum-v1"])
@@ -32,5 +32,5 @@ def test_fresh_environments_are_closed() -> None:
 
 def test_nan_equals_nan() -> None:
     """A fault that comes back each time is no hidden state."""
-    nan = episodes("Survival", wrappers=({"tests.toys:Plus": {"by": float("nan")}},))
+    nan = episodes("Survival", wrappers=({"tests.helpers.toys:Plus": {"by": float("nan")}},))
     assert differences(nan.environment, 30) is None

@@ -18,13 +18,13 @@ from hpc_es.core.data import ROW, without_info
 from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.episodes.infos import number
 from hpc_es.tasks.episodes.task import Episodes, Options
-from tests.toys import Informative, Step, Still, batch, nothing, played
+from tests.helpers.toys import Informative, Step, Still, batch, nothing, played
 
 ALL: Mapping[str, Reduction] = {"step": "final", "even": "sum", "is_over": "final"}
-VECTORS = ("tests.vector_toys:InformativeLater-v0", "tests.vector_toys:InformativeAtOnce-v0")
+VECTORS = ("tests.helpers.vector_toys:InformativeLater-v0", "tests.helpers.vector_toys:InformativeAtOnce-v0")
 
 
-def task(info: Mapping[str, Reduction], env_id: str = "tests.toys:Informative-v0", **options: Any) -> Episodes:
+def task(info: Mapping[str, Reduction], env_id: str = "tests.helpers.toys:Informative-v0", **options: Any) -> Episodes:
     return Episodes(Options(env_id=env_id, stepping="vector" if env_id in VECTORS else "auto", **options), info)
 
 
@@ -33,7 +33,7 @@ def numbers(info: Mapping[str, Reduction], seeds: Any, **options: Any) -> list[l
     return found
 
 
-@pytest.mark.parametrize("env_id", ["tests.toys:Informative-v0", *VECTORS])
+@pytest.mark.parametrize("env_id", ["tests.helpers.toys:Informative-v0", *VECTORS])
 def test_final_mean_and_sum_of_an_episode(env_id: str) -> None:
     """Of 5 and 8 steps: 1 .. 5 and 1 .. 8; the even ones are 2, 4 and 2, 4, 6, 8; the last step alone is_over."""
     reductions: tuple[Reduction, ...] = ("final", "mean", "sum")
@@ -80,7 +80,7 @@ def test_native_stepping_gives_way_and_says_so() -> None:
         Episodes(Options(env_id="HalfCheetah-v5", stepping="native"), {"x_position": "final"})
 
 
-@pytest.mark.parametrize("env_id", ["tests.toys:Informative-v0", *VECTORS])
+@pytest.mark.parametrize("env_id", ["tests.helpers.toys:Informative-v0", *VECTORS])
 @pytest.mark.parametrize(
     ("key", "text"),
     [

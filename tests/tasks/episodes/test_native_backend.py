@@ -16,7 +16,7 @@ from hpc_es.tasks.episodes import classic_control, environments, native_backend
 from hpc_es.tasks.episodes import classic_control as classic
 from hpc_es.tasks.episodes.mujoco import compatibility as mujoco
 from hpc_es.tasks.native_differences import differences
-from tests.toys import episodes
+from tests.helpers.toys import episodes
 
 CLASSIC = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1")
 ENDLESS = {"Pendulum", "HalfCheetah", "Swimmer", "HumanoidStandup", "Reacher", "Pusher"}  # but for their time limit

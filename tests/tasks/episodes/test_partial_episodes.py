@@ -12,7 +12,7 @@ import pytest
 from hpc_es.algorithms.actor_critic.episodes import EpisodeRecorder
 from hpc_es.core.data import ROW, Outcome, finished_episodes
 from hpc_es.tasks.episodes.partial_episodes import Segments
-from tests.toys import Faulty, Still, batch, episodes, lifetime, nothing, played
+from tests.helpers.toys import Faulty, Still, batch, episodes, lifetime, nothing, played
 
 
 def segment(segments: Segments, seeds: Sequence[int], steps: int, on_step: Any = None) -> Outcome:

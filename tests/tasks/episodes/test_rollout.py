@@ -14,9 +14,9 @@ from hpc_es.core.errors import ConfigError, RunError
 from hpc_es.policies import mlp
 from hpc_es.tasks.episodes.rollout import NOISE_STEPS
 from hpc_es.tasks.episodes.task import Episodes, Options, build
-from tests import toys
-from tests.populations import centre, population
-from tests.toys import Faulty, Still, batch, episodes, lifetime, nothing, played
+from tests.helpers import toys
+from tests.helpers.populations import centre, population
+from tests.helpers.toys import Faulty, Still, batch, episodes, lifetime, nothing, played
 
 SEEDS = [49, 3, 0, 20, 99, 7, 31, 12]  # lifetimes 50, 4, 1, 21, 50, 8, 32, 13
 
@@ -76,8 +76,8 @@ def test_a_time_limit_ends_episodes() -> None:
 
 def test_sign_return_is_the_sum_of_the_rewards_signs() -> None:  # T51
     """Rewards -2 for each of 3 steps; then 0, 0, ...: not the sign of the return."""
-    minus = episodes("Survival", wrappers=({"tests.toys:Plus": {"by": -3.0}},))
-    none = episodes("Survival", wrappers=({"tests.toys:Plus": {"by": -1.0}},))
+    minus = episodes("Survival", wrappers=({"tests.helpers.toys:Plus": {"by": -3.0}},))
+    none = episodes("Survival", wrappers=({"tests.helpers.toys:Plus": {"by": -1.0}},))
     assert [(r["return_"], r["sign_return"]) for r in played(minus, [2]).rows] == [(-6, -3)]
     assert [(r["return_"], r["sign_return"]) for r in played(none, [2]).rows] == [(0, 0)]
 

@@ -15,11 +15,11 @@ from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.tasks.episodes import environments
 from hpc_es.tasks.episodes.task import Episodes
 from hpc_es.tasks.episodes.vector_stepping import begun
-from tests import runs
-from tests.harness import ROOT, mpiexec, script
-from tests.toys import Still, episodes, played
+from tests.helpers import runs
+from tests.helpers.harness import ROOT, mpiexec, script
+from tests.helpers.toys import Still, episodes, played
 
-SWARM = "tests.vector_toys:Swarm-v0"
+SWARM = "tests.helpers.vector_toys:Swarm-v0"
 SEEDS = [3, 1, 4, 159, 26, 5]
 
 
@@ -47,7 +47,9 @@ def test_episodes_are_those_of_single_environments(keywords: dict[str, Any]) -> 
 def test_a_vector_that_resets_by_itself() -> None:
     """200 steps an episode; what it begins anew afterwards is not counted."""
     single = played(episodes("Pendulum-v1"), SEEDS, Still(len(SEEDS), 1.0, 1)).rows
-    rows = played(vector("tests.vector_toys:SyncPendulum-v0", max_episode_steps=200), SEEDS, Still(len(SEEDS), 1.0, 1))
+    rows = played(
+        vector("tests.helpers.vector_toys:SyncPendulum-v0", max_episode_steps=200), SEEDS, Still(len(SEEDS), 1.0, 1)
+    )
     assert rows.rows.tobytes() == single.tobytes()
 
 
@@ -73,7 +75,10 @@ def test_final_observations_are_behaviours() -> None:
     options: dict[str, Any] = {"behaviour": {"final_observation": [0, 2]}}
     found = [
         played(task, SEEDS, Still(len(SEEDS), 0.5, 2)).rows
-        for task in (runs_task(SWARM, stepping="vector", **options), runs_task("tests.toys:Chaos-v0", **options))
+        for task in (
+            runs_task(SWARM, stepping="vector", **options),
+            runs_task("tests.helpers.toys:Chaos-v0", **options),
+        )
     ]
     assert found[0]["behaviour"].tobytes() == found[1]["behaviour"].tobytes()
 
@@ -93,7 +98,7 @@ TRAIN = """
     from pathlib import Path
     import hpc_es
     from hpc_es.config.loading import load
-    task = ["task.env_id=tests.vector_toys:Swarm-v0", "task.max_episode_steps=60", "stop.generations=3"]
+    task = ["task.env_id=tests.helpers.vector_toys:Swarm-v0", "task.max_episode_steps=60", "stop.generations=3"]
     for name in ("vector", "gymnasium"):
         for row in hpc_es.train(load(Path(sys.argv[1]), [*task, "task.stepping=" + name]), Path(sys.argv[2]) / name):
             pass
@@ -137,7 +142,7 @@ def test_episodes_that_depend_on_their_place_or_neighbours(fault: str) -> None:
 
 
 def test_images_keep_their_shape() -> None:
-    spec = episodes("tests.vector_toys:Images-v0", stepping="vector").spaces.observations
+    spec = episodes("tests.helpers.vector_toys:Images-v0", stepping="vector").spaces.observations
     assert len(spec.shape) == 3 and spec.dtype == np.uint8
 
 
@@ -159,7 +164,7 @@ def test_options_that_need_single_environments_are_told_all_at_once() -> None:
 
 def test_a_behaviour_that_the_next_episode_has_overwritten() -> None:
     with pytest.raises(ConfigError, match="replaces by the next episode's first"):
-        runs_task("tests.vector_toys:Hasty-v0", stepping="vector", behaviour={"final_observation": True})
+        runs_task("tests.helpers.vector_toys:Hasty-v0", stepping="vector", behaviour={"final_observation": True})
 
 
 def test_atari_takes_a_seed_for_each_environment() -> None:

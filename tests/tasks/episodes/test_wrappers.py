@@ -15,9 +15,9 @@ from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.report.saved_policy import read_policy
 from hpc_es.tasks.episodes.task import Options
 from hpc_es.tasks.episodes.wrappers import applied_wrappers
-from tests.trained import lengths_by_hand, run
+from tests.helpers.trained import lengths_by_hand, run
 
-REACH = ("task.env_id=tests.toys:Reach-v0", "task.env_kwargs={low: 0.0, high: 20.0}")
+REACH = ("task.env_id=tests.helpers.toys:Reach-v0", "task.env_kwargs={low: 0.0, high: 20.0}")
 RESCALED = "{gymnasium.wrappers:RescaleAction: {min_action: -1.0, max_action: 1.0}}"
 EPISODES = 5
 
@@ -83,7 +83,7 @@ def test_actions_in_the_environment_itself_give_the_return_of_eval(wrappers: str
     expected = evaluate(read_policy(path), EvaluationRequest(EPISODES, 0))["return_mean"]
     expected /= 2 if "Shaped" in wrappers else 1
     policy = hpc_es.load_policy(path)
-    assert returns(policy, gymnasium.make("tests.toys:Reach-v0", low=0.0, high=20.0)) == pytest.approx(expected)
+    assert returns(policy, gymnasium.make("tests.helpers.toys:Reach-v0", low=0.0, high=20.0)) == pytest.approx(expected)
     assert returns(policy, policy.make_env()) == pytest.approx(expected)
 
 
@@ -105,7 +105,7 @@ def test_a_policy_for_the_wrapped_environment_applies_no_wrapper() -> None:
 
 
 def test_observations_that_are_dicts_are_flattened() -> None:
-    path = run("task.env_id=tests.toys:Named-v0", "task.wrappers=[gymnasium.wrappers:FlattenObservation]")
+    path = run("task.env_id=tests.helpers.toys:Named-v0", "task.wrappers=[gymnasium.wrappers:FlattenObservation]")
     policy = hpc_es.load_policy(path)
     seen = {"time": np.array([1, 2, 1], np.float32), "even": 1}
     assert policy(seen) == hpc_es.load_policy(path, env="wrapped")(np.array([0, 1, 1, 2, 1]))
@@ -128,15 +128,16 @@ REMEMBERS = "remembers, draws, or looks at the environment"
     ],
 )
 def test_what_cannot_be_applied_is_refused_by_name(wrapper: str, env: str, reason: str) -> None:
-    options = Options(env_id=f"tests.toys:{env}-v0", wrappers=("gymnasium.wrappers:OrderEnforcing", wrapper))
+    options = Options(env_id=f"tests.helpers.toys:{env}-v0", wrappers=("gymnasium.wrappers:OrderEnforcing", wrapper))
     with pytest.raises(ConfigError) as error:
         applied_wrappers(options)
     assert str(error.value).startswith(f"task.wrappers[1]: {wrapper} {reason}")
 
 
 def test_an_environment_that_fails_while_wrappers_are_compared_is_named() -> None:
-    options = Options(env_id="tests.toys:Faulty-v0", wrappers=("tests.tasks.episodes.test_wrappers:Mirrored",))
-    with pytest.raises(ConfigError, match=r"^task\.wrappers: tests\.toys:Faulty-v0 fails .* ValueError: the simulator"):
+    options = Options(env_id="tests.helpers.toys:Faulty-v0", wrappers=("tests.tasks.episodes.test_wrappers:Mirrored",))
+    text = r"^task\.wrappers: tests\.helpers\.toys:Faulty-v0 fails .* ValueError: the simulator"
+    with pytest.raises(ConfigError, match=text):
         applied_wrappers(options)
 
 

@@ -19,7 +19,7 @@ from hpc_es.tasks.functions.options import BoundsOptions, RegionOptions, Search
 from hpc_es.tasks.functions.problem import BestVector, ObjectiveProblem
 from hpc_es.tasks.functions.python_evaluator import Calls
 from hpc_es.tasks.functions.resolve import objective
-from tests.populations import centre, explicit
+from tests.helpers.populations import centre, explicit
 
 X = np.array([[1.0, 2.0], [-3.0, 0.5]])
 

@@ -61,7 +61,7 @@ def fails(result: Any, batch: bool = False) -> str:
 @pytest.mark.parametrize(
     ("function", "batch", "failure"),
     [
-        (lambda x: 1 / 0, False, r"ZeroDivisionError: division by zero \(test_calls.py:\d+ in <lambda>\)"),
+        (lambda x: 1 / 0, False, r"ZeroDivisionError: division by zero \(test_python_evaluator.py:\d+ in <lambda>\)"),
         (lambda x: sys.exit("no"), False, "SystemExit: no"),
         (lambda x: math.nan, False, "the value is nan"),
         (lambda x: -math.inf, False, "the value is -inf"),

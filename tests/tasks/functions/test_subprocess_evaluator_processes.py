@@ -17,7 +17,7 @@ import pytest
 
 from hpc_es.tasks.functions import supervisor
 from hpc_es.tasks.functions.subprocess_evaluator import Programs, cleaned
-from tests import runs
+from tests.helpers import runs
 
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
 

@@ -24,8 +24,8 @@ from hpc_es.core.data import Box, Discrete
 from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.jax_episodes import Options, build
 from hpc_es.training import check as checking
-from tests.harness import python
-from tests.tasks.jax_episodes.playing import parts, plainly, played
+from tests.helpers.harness import python
+from tests.helpers.jax_playing import parts, plainly, played
 
 SEEDS = [3, 4, 5]
 
@@ -54,11 +54,11 @@ def assert_played_as_plainly(**options: Any) -> None:
 
 def test_a_state_may_have_keys_of_random_numbers() -> None:
     """Those of lanes that are refilled too: each episode draws its own numbers."""
-    assert_played_as_plainly(env_id="tests.tasks.jax_episodes.walk:keyed", env_kwargs={"jitter": 0.3}, lanes=2)
+    assert_played_as_plainly(env_id="tests.helpers.jax_walk:keyed", env_kwargs={"jitter": 0.3}, lanes=2)
 
 
 def test_a_step_has_one_reward() -> None:
-    text = refused("tests.tasks.jax_episodes.walk:pair")
+    text = refused("tests.helpers.jax_walk:pair")
     assert "the reward of a step is float32[2]: expected one number" in text
 
 

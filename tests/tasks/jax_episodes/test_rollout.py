@@ -13,8 +13,8 @@ from hpc_es.core.data import BEHAVIOUR, Outcome
 from hpc_es.core.errors import RunError
 from hpc_es.tasks.jax_episodes import task as tasks
 from hpc_es.tasks.observation_statistics import Deviations, Moments
-from tests.tasks.jax_episodes.playing import CONSTANT, constant, in_segments, parts, plainly, played
-from tests.tasks.jax_episodes.walk import lengths
+from tests.helpers.jax_playing import CONSTANT, constant, in_segments, parts, plainly, played
+from tests.helpers.jax_walk import lengths
 
 SEEDS = np.random.default_rng(5).integers(2**31, size=24)
 BIASES = np.linspace(-0.9, 0.8, 24).astype(np.float32)

@@ -16,9 +16,9 @@ from hpc_es.tasks.jax_episodes import Options, build, setup, sources
 from hpc_es.tasks.jax_episodes.task import Behaviour, places_of
 from hpc_es.training import check as checking
 from hpc_es.training.build import missing_for_task
-from tests.harness import python, script
+from tests.helpers.harness import python, script
 
-WALK = "tests.tasks.jax_episodes.walk:walk"
+WALK = "tests.helpers.jax_walk:walk"
 
 
 def config(**task: Any) -> Any:
@@ -44,7 +44,7 @@ def test_an_id_without_a_library() -> None:
 
 
 def test_a_dictionary_is_no_observation() -> None:
-    text = refused(env_id="tests.tasks.jax_episodes.walk:dictionary")
+    text = refused(env_id="tests.helpers.jax_walk:dictionary")
     assert "expected an environment whose observation is one array" in text
     assert "a dict with the keys 'picture', 'state'" in text
 
@@ -54,7 +54,7 @@ def test_no_time_limit() -> None:
 
 
 def test_wrong_keywords() -> None:
-    assert "task.env_kwargs: tests.tasks.jax_episodes.walk:walk does not take these keywords" in refused(
+    assert "task.env_kwargs: tests.helpers.jax_walk:walk does not take these keywords" in refused(
         env_kwargs={"colour": "red"}
     )
 

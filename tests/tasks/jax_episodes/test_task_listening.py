@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
 from hpc_es.mpi.scheduler import GiveUp
-from tests.tasks.jax_episodes.playing import constant, parts, played
+from tests.helpers.jax_playing import constant, parts, played
 
 STEPS = 3_000_000  # of one episode: more than a second on any machine
 

@@ -21,10 +21,10 @@ from hpc_es.tasks.episodes.gymnasium_stepping import GymnasiumStepping
 from hpc_es.tasks.episodes.mujoco import compatibility
 from hpc_es.tasks.episodes.mujoco.stepping import MujocoStepping
 from hpc_es.tasks.episodes.task import Episodes
-from tests import runs
-from tests.harness import ROOT
-from tests.populations import population
-from tests.toys import batch, episodes, nothing
+from tests.helpers import runs
+from tests.helpers.harness import ROOT
+from tests.helpers.populations import population
+from tests.helpers.toys import batch, episodes, nothing
 
 pytest.importorskip("mujoco")
 CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.yaml") if "-v5" in path.read_text())

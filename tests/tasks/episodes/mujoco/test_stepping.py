@@ -11,7 +11,7 @@ import gymnasium
 import pytest
 
 from hpc_es.tasks.episodes.mujoco import compatibility
-from tests.tasks.mujoco_traces import by_gymnasium, difference, is_reset, natively
+from tests.helpers.mujoco_traces import by_gymnasium, difference, is_reset, natively
 
 pytest.importorskip("mujoco")
 

@@ -1,4 +1,4 @@
-"""An environment that ends its whole process, named in configs as `tests.tuning.deadly:Deadly-v0`."""
+"""An environment that ends its whole process, named in configs as `tests.helpers.deadly:Deadly-v0`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 
-from tests.trouble import Rough, Step
+from tests.helpers.trouble import Rough, Step
 
 
 class Deadly(Rough):

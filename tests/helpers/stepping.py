@@ -113,7 +113,7 @@ def strategy(kind: str, cost: Any, theta: Any, noise: Any = None, chunk_size: in
     """A strategy of this kind and these options, on a cost, from theta."""
     theta = np.asarray(theta)
     theta = theta if theta.dtype == np.float32 else theta.astype(np.float64)
-    task = {"kind": "function", "function": "tests.toys:noisy_bowl", "dimension": len(theta)}
+    task = {"kind": "function", "function": "tests.helpers.toys:noisy_bowl", "dimension": len(theta)}
     config = validate({"task": task, "policy": None, "algorithm": {"kind": kind, **options}})
     noise = noise or CounterNoise(Keys(1), len(theta))
     module = registry.module("algorithms", kind)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from types import ModuleType
 
-from tests.harness import ROOT
+from tests.helpers.harness import ROOT
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"

@@ -20,11 +20,11 @@ from hpc_es.report.saved_policy import LoadedPolicy
 from hpc_es.storage import checkpoint
 from hpc_es.storage.checkpoint import Snapshot
 from hpc_es.storage.checkpoint_directory import find
-from tests.toys import Survival
+from tests.helpers.toys import Survival
 
 CONFIG: dict[str, Any] = {
     "name": "tiny",
-    "task": {"env_id": "tests.toys:Survival-v0"},
+    "task": {"env_id": "tests.helpers.toys:Survival-v0"},
     "policy": {"hidden_dims": [4]},
     "algorithm": {"population_size": 4, "sigma": 0.5, "optimizer": {"kind": "adam", "learning_rate": 0.5}},
     "noise": {"kind": "counter"},

@@ -14,9 +14,9 @@ from hpc_es.core.data import Outcome
 from hpc_es.core.policy import Batch
 from hpc_es.policies import lstm, mlp
 from hpc_es.tasks.jax_episodes import JaxEpisodes, Options
-from tests.populations import explicit
+from tests.helpers.populations import explicit
 
-WALK = "tests.tasks.jax_episodes.walk:walk"
+WALK = "tests.helpers.jax_walk:walk"
 CONSTANT = (("hidden_dims", ()), ("initial", "zeros"))  # a policy whose bias alone counts: theta is [w, w, b]
 
 

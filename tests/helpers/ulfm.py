@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import runs
-from tests.harness import MPIEXEC, ROOT, Finished, Job
+from tests.helpers import runs
+from tests.helpers.harness import MPIEXEC, ROOT, Finished, Job
 
 HANG_SECONDS = 60.0
 ROOT_MAY = ["--allow-run-as-root"] if os.geteuid() == 0 else []

@@ -1,4 +1,7 @@
-"""An algorithm whose state grows, as `kind: tests.growing:Walk`: each generation adds its best job to an archive."""
+"""An algorithm whose state grows: each generation adds its best job to an archive.
+
+Configs name it as `kind: tests.helpers.growing:Walk`.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from hpc_es.core.data import Chunk, Float64, Results, Rows, State, cut
 from hpc_es.core.interfaces import Needs
 from hpc_es.core.keys import Purpose
 from hpc_es.core.population import Population
-from tests.populations import explicit
+from tests.helpers.populations import explicit
 
 
 @options
 class Options:
-    """`algorithm:` with `kind: tests.growing:Walk`."""
+    """`algorithm:` with `kind: tests.helpers.growing:Walk`."""
 
     kind: str = option("the kind")
     population_size: Count = option("jobs of a generation", 6)

@@ -25,11 +25,11 @@ from hpc_es.config.loading import load as load_config
 from hpc_es.storage import metrics_log as metrics
 from hpc_es.storage.checkpoint import Snapshot, load
 from hpc_es.storage.checkpoint_directory import Store, find
-from tests.harness import ROOT, Finished, Job, start
+from tests.helpers.harness import ROOT, Finished, Job, start
 
 TINY = """
 seed: 1
-task: {kind: episodes, env_id: "tests.trouble:Rough-v0"}
+task: {kind: episodes, env_id: "tests.helpers.trouble:Rough-v0"}
 policy: {kind: mlp, hidden_dims: [8]}
 algorithm: {kind: es, population_size: 12, sigma: 0.1, optimizer: {kind: adam, learning_rate: 0.05}}
 noise: {kind: table, table_size: 20_000}

@@ -1,4 +1,4 @@
-"""An environment whose episodes can be worked out by hand; 'tests.tasks.jax_episodes.walk:walk'.
+"""An environment whose episodes can be worked out by hand; 'tests.helpers.jax_walk:walk'.
 
 A walker at x with n steps to go sees [offset + x, n] and moves by its action, in [-1, 1]; the reward is the new x, or a
 constant. n is drawn from the key of the reset, 1 .. longest. After the end everything is NaN, as may be in a simulator

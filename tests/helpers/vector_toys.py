@@ -1,4 +1,7 @@
-"""Vector environments, good and bad; importing this registers them. `Swarm-v0` is `tests.toys:Chaos-v0`, bit by bit."""
+"""Vector environments, correct and faulty; importing this module registers them.
+
+`Swarm-v0` has the bits of `tests.helpers.toys:Chaos-v0`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from tests.toys import Chaos, Informative
+from tests.helpers.toys import Chaos, Informative
 
 LIMIT = 60  # steps of an episode, which Swarm itself does not know of
 
@@ -73,7 +76,7 @@ class Hasty(Swarm):
 
 
 def informative(num_envs: int, autoreset_mode: AutoresetMode) -> SyncVectorEnv:
-    """Gymnasium's vector of `tests.toys:Informative-v0`."""
+    """Gymnasium's vector of `tests.helpers.toys:Informative-v0`."""
     return SyncVectorEnv([Informative] * num_envs, autoreset_mode=autoreset_mode)
 
 

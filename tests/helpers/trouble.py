@@ -1,6 +1,6 @@
 """An environment for the end-to-end tests: its returns depend on the last bit of theta, and it makes trouble on demand.
 
-Named in configs as `tests.trouble:Rough-v0`.
+Named in configs as `tests.helpers.trouble:Rough-v0`.
 """
 
 from __future__ import annotations

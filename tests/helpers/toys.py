@@ -1,6 +1,6 @@
 """Small environments whose episodes are known exactly, well and badly behaved; importing this registers them.
 
-Configs name them as `tests.toys:Survival-v0`; the tests drive them through `played`.
+Configs name them as `tests.helpers.toys:Survival-v0`; the tests drive them through `played`.
 """
 
 from __future__ import annotations
@@ -351,4 +351,4 @@ def played(task: Episodes, seeds: Sequence[Any], actor: Any = None, **keywords: 
 
 def episodes(name: str, **options: Any) -> Episodes:
     """The task with a toy environment, or one of Gymnasium's if the name has a version."""
-    return Episodes(Options(env_id=name if "-v" in name else f"tests.toys:{name}-v0", **options))
+    return Episodes(Options(env_id=name if "-v" in name else f"tests.helpers.toys:{name}-v0", **options))
