@@ -66,7 +66,7 @@ def run_eval(arguments: argparse.Namespace) -> int:
         if arguments.actions == "sampled":
             require_stochastic(source.config)
         if arguments.video:  # first, since rendering may be impossible here
-            video.film(source, seeds(arguments.seed, [0])[0], arguments.video)
+            video.write_video(source, seeds(arguments.seed, [0])[0], arguments.video)
         result = evaluate(source, EvaluationRequest(arguments.episodes, arguments.seed, arguments.actions))
     sys.stdout.write(json.dumps(result) + "\n" if arguments.json else evaluation_text(result))
     return 1 if result["failed"] == arguments.episodes else 0
@@ -184,20 +184,19 @@ def run_export(arguments: argparse.Namespace) -> int:
 
     With --all, OUTPUT is a directory with one file per checkpoint, and best.keras.
     """
-    from hpc_es.report.best_vector import SUFFIXES, export_best
-    from hpc_es.report.export import SUFFIX, ExportOptions, export
+    from hpc_es.report.export import SUFFIX, VECTOR_SUFFIXES, ExportOptions, export, export_best
 
     output: Path = arguments.output
     options = ExportOptions(arguments.which, arguments.env, arguments.value, arguments.trust)
     if arguments.all:
         return _export_all(arguments.path, output, options)
-    if output.suffix not in (SUFFIX, *SUFFIXES):
-        vector = ", ".join(map(repr, SUFFIXES))
+    if output.suffix not in (SUFFIX, *VECTOR_SUFFIXES):
+        vector = ", ".join(map(repr, VECTOR_SUFFIXES))
         raise UserError(f"{output}: the suffix is {output.suffix!r}, expected {SUFFIX!r}, or {vector} for an objective")
     if not output.parent.is_dir():
         raise UserError(f"{output}: there is no directory {output.parent}")
     note = ""
-    if output.suffix in SUFFIXES:
+    if output.suffix in VECTOR_SUFFIXES:
         export_best(arguments.path, output)
     else:
         note = export(arguments.path, output, options)

@@ -227,7 +227,7 @@ def checkpoint_content(path: Path, snapshot: Snapshot) -> dict[str, Any]:
     """Return a checkpoint as plain data, with name, shape and dtype of each array; import nothing that it names."""
     from hpc_es.config.resolved import plain_data
     from hpc_es.programs import best_programs
-    from hpc_es.report.best_vector import described_best
+    from hpc_es.report.export import describe_best
     from hpc_es.storage.results import digest
 
     state, best, since = snapshot.state, snapshot.best, snapshot.since
@@ -247,7 +247,7 @@ def checkpoint_content(path: Path, snapshot: Snapshot) -> dict[str, Any]:
         "state_sha256": since.state_sha256 if since else digest({**state.shared, **state.master}),
         "best": {"return": best.return_, "generation": best.generation} if best else None,
         **({"found": programs} if programs else {}),
-        **described_best(snapshot.outcome, config),
+        **describe_best(snapshot.outcome, config),
         "arrays": [
             {"name": name, "shape": list(array.shape), "dtype": str(array.dtype), "bytes": int(array.nbytes)}
             for name, array in arrays.items()

@@ -1,1 +1,1 @@
-
+"""Reports of a run: progress, learning curves, loggers, and trained policies to load, export and film."""

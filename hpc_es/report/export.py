@@ -1,19 +1,22 @@
-"""A trained policy as a Keras model, with its observation normaliser and the environment's wrappers inside."""
+"""Export of results: a trained policy as a Keras model, the best vector of an objective as .npy or JSON.
+
+The model includes the observation normaliser and the wrappers of the environment.
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hpc_es.core import extras
-from hpc_es.core.data import Actions, Array, Box, MultiDiscrete, Spaces
+from hpc_es.core.data import Actions, Array, Arrays, Box, MultiDiscrete, Spaces
 from hpc_es.core.errors import UserError
 from hpc_es.mpi.devices import import_tensorflow
 from hpc_es.policies.networks.keras_models import (
@@ -24,39 +27,40 @@ from hpc_es.policies.networks.keras_models import (
     Reshape,
     Transformation,
 )
-from hpc_es.storage.files import written
+from hpc_es.storage.files import write_json, written
 
 if TYPE_CHECKING:
     from hpc_es.report.saved_policy import Env, Which
     from hpc_es.tasks.episodes.wrappers import AppliedWrappers, Layer
 
-SUFFIX = ".keras"
+SUFFIX = ".keras"  # of policies
+VECTOR_SUFFIXES = (".npy", ".json")  # of best vectors
 
 
 def is_installed() -> bool:
-    """Return whether TensorFlow can be imported; it is not imported here."""
+    """Return whether TensorFlow is installed, without importing it."""
     return all(importlib.util.find_spec(name) is not None for name in ("tensorflow", "keras"))
 
 
 def is_exportable(kind: str) -> bool:
-    """Return whether policies of this kind have a Keras model."""
+    """Return whether policies of this kind can be written as Keras models."""
     return kind in MODELS
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What is exported of a run or checkpoint."""
+    """Options of an export; see `load_policy` for `which`, `env` and `trust`."""
 
-    which: Which | None = None  # theta
-    env: Env = "unwrapped"  # what the model acts in: see `load_policy`
-    value: bool = False  # whether the model has the value head too
+    which: Which | None = None
+    env: Env = "unwrapped"
+    value: bool = False  # True: the model has the value head as a second output
     trust: bool = False
 
 
 def export(path: Path, output: Path, options: ExportOptions) -> str:
-    """Write the policy of a run or checkpoint into a .keras file; UserError where it cannot be expressed.
+    """Write the policy of a run or checkpoint as a .keras file; UserError if Keras layers cannot express it.
 
-    Returns what one must know to use its output, if anything.
+    Return a note about the model's output for the user, or "".
     """
     from hpc_es.report.saved_policy import load_policy
 
@@ -68,40 +72,46 @@ def export(path: Path, output: Path, options: ExportOptions) -> str:
     value = policy.source.shared.get("value") if options.value else None
     if options.value and value is None:
         raise UserError(f"{path}: a policy trained by {policy.config.algorithm.kind} has no value head to export")
-    around = surroundings(policy.wrappers, policy.spaces) if policy.wrappers else None
+    transformations = _environment_transformations(policy.wrappers, policy.spaces) if policy.wrappers else None
     os.environ["KERAS_BACKEND"] = "tensorflow"
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # nothing here is worth starting a GPU for
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # an export is too small to start a GPU for
     import_tensorflow()
     build, _ = MODELS[kind]
-    _save(build(policy.policy, policy.source.theta, policy.source.normaliser, around, value), output)
-    return _logits(policy.spaces.actions)
+    model = build(policy.policy, policy.source.theta, policy.source.normaliser, transformations, value)
+    with written(output) as temporary:
+        model.save(temporary)
+    return _describe_logits(policy.spaces.actions)
 
 
-def _logits(actions: Actions) -> str:
-    """Return which logits of a model belong to which choice; nothing where there are not several."""
+def _describe_logits(actions: Actions) -> str:
+    """Return which logits of the model belong to which choice; "" unless the actions are several choices."""
     if not isinstance(actions, MultiDiscrete):
         return ""
     ends = np.cumsum(actions.counts).tolist()
     spans = zip(actions.counts, ends, strict=True)
     parts = [f"{end - count} to {end - 1} of choice {index}" for index, (count, end) in enumerate(spans)]
-    return f"its output is the logits {', '.join(parts)}: each choice is its largest logit"
+    return f"its output is the logits {', '.join(parts)}: each choice takes its largest logit"
 
 
-def surroundings(wrappers: AppliedWrappers, spaces: Spaces) -> EnvironmentTransformations:
-    """Return wrappers as layers of the model; UserError where one cannot be expressed so."""
+def _environment_transformations(wrappers: AppliedWrappers, spaces: Spaces) -> EnvironmentTransformations:
+    """Return the wrappers as layers of the model; UserError if one cannot be expressed."""
     shape = wrappers.observation_space.shape
     steps: dict[str, list[Transformation]] = {"observations": [], "actions": [], "none": []}
     for layer in wrappers.layers:
-        found = _transformations(layer)
-        if found is None or shape is None or (layer.effect == "actions" and not isinstance(spaces.actions, Box)):
+        transformations = _transformations(layer)
+        if (
+            transformations is None
+            or shape is None
+            or (layer.effect == "actions" and not isinstance(spaces.actions, Box))
+        ):
             text = f"{layer.name} (task.wrappers[{layer.index}]) cannot be written as Keras layers"
             raise UserError(f"{text}: with --env wrapped the model acts in the environment with its wrappers")
-        steps[layer.effect] += found
+        steps[layer.effect] += transformations
     return EnvironmentTransformations(shape, steps["observations"], steps["actions"][::-1])
 
 
 def _transformations(layer: Layer) -> list[Transformation] | None:
-    """Return what a wrapper does to observations or actions; None where that is not known."""
+    """Return the transformations by a wrapper; None if it cannot be expressed."""
     from gymnasium import spaces, wrappers
 
     wrapper, cls = layer.wrapper, type(layer.wrapper)
@@ -120,11 +130,41 @@ def _transformations(layer: Layer) -> list[Transformation] | None:
 
 
 def _affine(method: Callable[[Array], Array], shape: tuple[int, ...]) -> Affine:
-    """Return what a method does that is affine in each element."""
+    """Return the scale and offset of a method that is affine in each element."""
     offset = method(np.zeros(shape))
     return Affine(method(np.ones(shape)) - offset, offset)
 
 
-def _save(model: object, output: Path) -> None:
+def describe_best(master: Arrays, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return {"best_vector": ...} from the arrays of a state that stay on rank 0; {} if the run is no objective.
+
+    `config` is the config as plain data; its `task.parameters` names the elements of the vector.
+    """
+    from hpc_es.tasks.functions.problem import best_report, has_best
+
+    if not has_best(master):
+        return {}
+    task = config.get("task") or {}
+    return {"best_vector": best_report(master, tuple(task.get("parameters") or ()))}
+
+
+def export_best(path: Path, output: Path) -> None:
+    """Write the best vector of a run or checkpoint, float64[size] as .npy or plain data as .json.
+
+    Raises UserError if the run is no objective.
+    """
+    import yaml
+
+    from hpc_es.storage.checkpoint import load
+    from hpc_es.storage.checkpoint_directory import find
+    from hpc_es.tasks.functions.problem import BestVector, has_best
+
+    snapshot = load(find(path))
+    if not has_best(snapshot.outcome):
+        raise UserError(f"{path}: expected a run of an objective, which has a best vector; export a policy as .keras")
+    if output.suffix == ".json":
+        config = yaml.safe_load(snapshot.config_text)
+        write_json(output, describe_best(snapshot.outcome, config)["best_vector"])
+        return
     with written(output) as temporary:
-        model.save(temporary)  # type: ignore[attr-defined]
+        np.save(temporary, BestVector.of(snapshot.outcome).x)

@@ -1,4 +1,4 @@
-"""A trained policy out of a run or checkpoint: `policy = load_policy("runs/demo"); action = policy(observation)`."""
+"""Load trained policies: `policy = load_policy("runs/demo"); action = policy(observation)`."""
 
 from __future__ import annotations
 
@@ -35,118 +35,130 @@ Env = Literal["unwrapped", "wrapped"]
 Actions = Literal["greedy", "sampled"]
 Normaliser = tuple[Float32, Float32, float]
 
-ROWS = 64  # observations of a large batch that share one stack of parameters, which is a copy of theta a row
+ROWS = 64  # rows per actor in a large batch: an actor stacks one copy of theta per row
 
 
 @dataclass(frozen=True)
 class StoredPolicy:
-    """One theta of a checkpoint with its normaliser, and the config it was trained by."""
+    """Parameters of a policy in a checkpoint, with the observation normaliser and the config of the training run."""
 
     path: Path  # of the checkpoint
     config: Config
     which: Which
-    generation: int  # finished generations when theta was there
-    shared: Arrays
+    generation: int  # number of finished generations
+    shared: Arrays  # those of the state
 
     @property
     def theta(self) -> Float32:
-        """The parameters, float32[params]."""
+        """The parameters of the policy, float32[params]."""
         return np.asarray(self.shared["theta"], np.float32)
 
     @property
     def normaliser(self) -> Normaliser | None:
-        """Mean, standard deviation and clip of the observations, if they are normalised."""
+        """Mean and standard deviation of the observations, float32, and the clipping limit; None if not normalised."""
         if "observation_mean" not in self.shared:
             return None
         limit: float = self.config.task.observation_normalization.limit
         return self.shared["observation_mean"], self.shared["observation_std"], limit
 
     def policy(self, spaces: Spaces, **changes: Any) -> Policy:
-        """The policy of the config, with such options changed as it has; CheckpointError if theta does not fit it."""
+        """Build the policy of the config; `changes` to options that this kind of policy lacks are ignored.
+
+        Raises CheckpointError if theta has another number of parameters.
+        """
         options = with_changes(self.config.policy, **changes)
         policy: Policy = module("policies", options.kind).build(options, spaces)
         if policy.layout.size != self.theta.size:
-            sizes = f"holds {self.theta.size} parameters, but its config makes a policy of {policy.layout.size}"
-            raise CheckpointError(f"{self.path}: {sizes}: has the environment changed since?")
+            sizes = f"it has {self.theta.size} parameters, but its config describes a policy with {policy.layout.size}"
+            raise CheckpointError(f"{self.path}: {sizes}; has the environment changed since the training?")
         return policy
 
     def bind(self, policy: Policy, rows: int) -> Actor:
-        """Return an actor of `rows` times this theta, unperturbed."""
+        """Return an actor for `rows` episodes, all with the unperturbed theta."""
         return policy.bind(unperturbed(policy.layout, self.theta, rows), self.normaliser)
 
 
 def with_changes(options: Any, **changes: Any) -> Any:
-    """Return a copy of an options dataclass with the changes to those fields that it has."""
+    """Return a copy of an options dataclass; changes to fields that it does not have are ignored."""
     known = {field.name for field in dataclasses.fields(options)}
     return dataclasses.replace(options, **{name: value for name, value in changes.items() if name in known})
 
 
 def read_policy(path: Path, which: Which | None = None, trust: bool = False) -> StoredPolicy:
-    """The best or the last theta of a run or checkpoint; None is the best if there was an evaluation, else the last.
+    """Return the policy of a run or checkpoint with the best or the last theta.
 
-    The best of a run that was killed may be newer than its newest numbered checkpoint. Of a run that has ended, None is
-    the last theta where its final evaluation gave more than the evaluations on the way. Raises CheckpointError where
-    there is no valid checkpoint, or the best is asked for and there was no evaluation; UserError where it would run
-    code of which it does not know the hash, unless `trust`.
+    If `which` is None, this is the better of both: the best theta by the evaluations during training, unless there was
+    no evaluation, or the final evaluation of a finished run gave the last theta a higher return. The best theta of a
+    killed run may be newer than its newest numbered checkpoint.
+
+    Raises CheckpointError without a valid checkpoint or policy, or for "best" without an evaluation; UserError if the
+    user's code in the config has changed since the training, unless `trust`.
     """
     require_run(path)
-    found = newest = find(path)
+    file = newest = find(path)
     last = snapshot = load(newest)
     check_snapshot(newest, last, trust)
     if path.is_dir() and which != "last":
-        found, snapshot = _better(newest, last)
-        check_snapshot(found, snapshot, trust)
+        file, snapshot = _better(newest, last)
+        check_snapshot(file, snapshot, trust)
     config = parse_resolved(snapshot.config_text)
     if config.policy is None or "theta" not in snapshot.state.shared:
-        raise CheckpointError(f"{found}: holds no policy; hpc-es inspect shows what it holds")
+        raise CheckpointError(f"{file}: holds no policy; see its contents with hpc-es inspect")
     final = final_evaluation(path, last.state.generation) if which is None else {}
     if snapshot.best is not None and which != "last" and not is_surpassed(snapshot.best, final):
-        return StoredPolicy(found, config, "best", snapshot.best.generation, snapshot.best.shared)
+        return StoredPolicy(file, config, "best", snapshot.best.generation, snapshot.best.shared)
     if which == "best":
-        raise CheckpointError(f"{found}: holds no best theta, as there was no evaluation yet: ask for the last one")
+        raise CheckpointError(
+            f"{file}: holds no best theta, as there was no evaluation yet; use which='last' (--which last)"
+        )
     return StoredPolicy(newest, config, "last", last.state.generation, last.state.shared)
 
 
 def check_snapshot(path: Path, snapshot: Snapshot, trust: bool) -> None:
-    """Make importable what was in training, and see that foreign code is what it was then; UserError."""
+    """Restore the import paths of the training run; UserError if user code has changed since, unless `trust`."""
     user_kinds.use(*snapshot.provenance.get("import_paths", ()))
     check_trust(plain_data(snapshot.config_text), snapshot.provenance.get("sources", {}), trust, str(path))
 
 
 def _better(path: Path, snapshot: Snapshot) -> tuple[Path, Snapshot]:
-    """best.h5 beside the checkpoint `path` where it is valid and better than what that knows."""
+    """Return best.h5 in the same directory if it is valid and better than the best theta in this checkpoint."""
     beside = path.parent / BEST
     try:
         other = load(beside)
-    except CheckpointError:  # missing, or damaged: what the newest checkpoint knows will do
+    except CheckpointError:  # missing or damaged: use the best theta of the newest checkpoint
         return path, snapshot
     known = snapshot.best.return_ if snapshot.best else -np.inf
     if other.best is None or not other.best.return_ > known:
         return path, snapshot
-    kinds = foreign_kinds(snapshot.identity)  # which are trusted
+    kinds = foreign_kinds(snapshot.identity)  # trusted by now
     same = completed(other.identity, kinds) == completed(snapshot.identity, kinds)
     return (beside, other) if same else (path, snapshot)
 
 
 def single_episodes(options: Any) -> Any:
-    """Return the task of these options with one episode a job, and failed ones counted; ConfigError."""
+    """Return the task of these options with one episode per job, in which failed episodes are counted.
+
+    Raises ConfigError if the environment cannot be made.
+    """
     with remembered():
         return module("tasks", options.kind).build(with_changes(options, episodes_per_job=1, on_failed_episode="drop"))
 
 
 def require_stochastic(config: Config) -> None:
-    """Raise UserError where actions are to be drawn, and the policy has no probabilities to draw from."""
+    """Raise UserError if actions cannot be sampled, because the policy is deterministic."""
     kind = config.algorithm.kind
     if not module("algorithms", kind).NEEDS.stochastic:
-        text = f"sampled actions: a policy trained by {kind} is deterministic, it has no probabilities to draw from"
-        raise UserError(f"{text}; leave it out, or say greedy")
+        text = f"actions cannot be sampled: policies trained by {kind} are deterministic"
+        raise UserError(f"{text}; use greedy actions, the default")
 
 
 class LoadedPolicy:
-    """A policy to call: observation in, action for `env.step` out; no noise, no TensorFlow.
+    """A trained policy: a callable from observations to actions for `env.step`. It needs no TensorFlow.
 
-    It remembers nothing unless the policy is recurrent; then each row of a batch is an episode of its own, and
-    `restart` begins new ones.
+    A recurrent policy has memory: each row of a batch is a separate episode. Call `restart` before new episodes.
+
+    Attributes: `config` (of the training run), `which` ("best" or "last"), `generation` (number of finished
+    generations), `params` (number of parameters), `spaces` (of the network).
     """
 
     def __init__(
@@ -160,58 +172,62 @@ class LoadedPolicy:
         self._task, self.wrappers, self._rng = task, wrappers, rng
         self._actors: list[Actor] = []
         self._rows = 0
-        self.spaces: Spaces = task.spaces  # of the network, which are those of the environment with its wrappers
+        self.spaces: Spaces = task.spaces  # of the environment with its wrappers
         self.config = source.config
         self.generation = source.generation
         self.which = source.which
         self.params = self.policy.layout.size
 
     def __call__(self, observation: Any) -> int | Array:
-        """Return the action for one observation of `make_env()`, or the actions for n of them in one array.
+        """Return the action for one observation of `make_env()`, or the actions for a batch.
 
-        Of an environment without wrappers: of [*shape] an int if the actions are Discrete, else float32[actions] or
-        int64[choices]; of [n, *shape] int64[n], float32[n, actions] or int64[n, choices]. Raises ValueError for
-        another shape, or for fractions where observations are whole numbers, such as pixels.
+        | actions | one observation [*shape] | batch [n, *shape] |
+        |---|---|---|
+        | Discrete | int | int64[n] |
+        | Box | float32[actions] | float32[n, actions] |
+        | MultiDiscrete | int64[choices] | int64[n, choices] |
+
+        If wrappers are applied, actions have the shape and dtype of the environment's own action space. Raises
+        ValueError for another shape, and for fractions if observations are whole numbers, such as pixels.
         """
         if self.wrappers is None:
-            return self._wrapped(observation)
+            return self._network_actions(observation)
         rows, is_one = self.wrappers.rows(observation)
         spec = self.spaces.observations
-        seen = spec.array([self.wrappers.observation(row) for row in rows])
-        chosen = self._act(seen.reshape(len(rows), *spec.shape))
-        listed = chosen.tolist() if isinstance(self.spaces.actions, Discrete) else list(chosen)
-        actions = [self.wrappers.action(action) for action in listed]
+        observations = spec.array([self.wrappers.observation(row) for row in rows])
+        outputs = self._act(observations.reshape(len(rows), *spec.shape))
+        inner = outputs.tolist() if isinstance(self.spaces.actions, Discrete) else list(outputs)
+        actions = [self.wrappers.action(action) for action in inner]
         space = self.wrappers.action_space
         if not is_one:
             return np.asarray(actions, space.dtype).reshape(len(rows), *space.shape)
         one: int | Array = actions[0]
         return int(one) if isinstance(one, int | np.integer) else one
 
-    def _wrapped(self, observation: npt.ArrayLike) -> int | Array:
-        """Return the network's own actions."""
+    def _network_actions(self, observation: npt.ArrayLike) -> int | Array:
         spec = self.spaces.observations
-        seen = spec.array(observation)
-        if spec.shape not in (seen.shape, seen.shape[1:]):
+        array = spec.array(observation)
+        if spec.shape not in (array.shape, array.shape[1:]):
             shapes = f"{spec.shape}, or (n, {', '.join(map(str, spec.shape))})"
-            raise ValueError(f"expected an observation of shape {shapes}, found {seen.shape}")
-        actions = self._act(seen.reshape(-1, *spec.shape))
-        if seen.shape != spec.shape:
+            raise ValueError(f"expected an observation of shape {shapes}, found {array.shape}")
+        actions = self._act(array.reshape(-1, *spec.shape))
+        if array.shape != spec.shape:
             return actions
         one: Array = actions[0]
         return int(one) if isinstance(self.spaces.actions, Discrete) else one
 
     def restart(self) -> None:
-        """New episodes begin: forget what a recurrent policy remembers."""
+        """Begin new episodes: clear the memory of a recurrent policy."""
         self._actors = []
 
     def make_env(self, render_mode: str | None = None) -> Any:
-        """Return a new environment for this policy, with the keywords and the time limit of training.
+        """Return a new environment for this policy, with the keywords and the time limit of the training run.
 
-        Of a policy loaded with `env="wrapped"` with all wrappers, as in training; else without them. UserError where
-        the task has none.
+        It has the wrappers of the training run only if the policy was loaded with `env="wrapped"`; otherwise the policy
+        applies them itself. Raises UserError if the task has no environment.
         """
         if not hasattr(self._task, "environment"):
-            raise UserError(f"a task of kind {self.config.task.kind!r} has no environment to make")
+            raise UserError(f"a task of kind {self.config.task.kind!r} has no environment")
         if self.wrappers is None:
             return self._task.environment(render_mode)
         return self._task.environment(render_mode, wrapped=False)
@@ -231,7 +247,7 @@ class LoadedPolicy:
 
 
 def _parts(observations: Array) -> Sequence[Array]:
-    """Runs of ROWS rows, the last perhaps shorter; an empty batch is one part."""
+    """Split a batch into parts of at most ROWS rows; an empty batch is one part."""
     return [observations[start : start + ROWS] for start in range(0, max(len(observations), 1), ROWS)]
 
 
@@ -244,23 +260,24 @@ def load_policy(
     actions: Actions = "greedy",
     rng: int | np.random.Generator | None = None,
 ) -> LoadedPolicy:
-    """Return the policy of a run directory or checkpoint.
+    """Load the trained policy of a run directory or checkpoint file.
 
-    `which`: the best theta (of the evaluations in training), or the last; None is the better of them, by the final
-    evaluation of a run that has ended, else the best if there is one.
+    - `which`: "best" for the theta with the best evaluation during training, "last" for the newest one. None selects
+      the better of them: the last one if the final evaluation of a finished run gave it a higher return, or if there
+      was no evaluation.
+    - `trust`: import custom code (kinds, environments, wrappers) even if its source has changed since the training.
+    - `env`: the environment in which the policy acts. "unwrapped" is `gymnasium.make(env_id)` itself; the policy
+      applies `task.wrappers` to observations and actions. "wrapped" is the environment with these wrappers. `make_env`
+      makes either.
+    - `actions`: "greedy", or "sampled" from the action probabilities, which policies of `actor_critic` have.
+    - `rng`: seed or generator for sampled actions.
 
-    `env`: what it acts in. "unwrapped" is the environment itself, `gymnasium.make(env_id)`: the policy applies
-    `task.wrappers` to observations and actions. UserError where a wrapper cannot be applied, such as one that
-    remembers earlier observations. "wrapped" is the environment with its wrappers. `make_env` makes either.
+    Loading never runs code from the file, but it imports the modules that the config names. The environment is made
+    once to get its spaces; if wrappers are applied, two short episodes are played to test them.
 
-    `actions`: "greedy", or "sampled" from the probabilities of a policy that has them (`actor_critic`), by `rng`, a
-    seed or a generator.
-
-    The environment is made once, for its spaces, and closed; where wrappers are applied, a few steps are played.
-    Loading runs no code from the file, but imports the modules that the environment, wrappers and kinds of its config
-    name: of foreign kinds (and the like) only such as have the source that they were trained with, unless you `trust`
-    it. Raises CheckpointError where there is no valid checkpoint, UserError where there is code to be trusted,
-    ConfigError where the environment cannot be made.
+    Raises CheckpointError without a valid checkpoint; UserError for untrusted code that has changed, or a wrapper that
+    cannot be applied, such as one that remembers earlier observations; ConfigError if the environment cannot be made;
+    ValueError for another value of an argument.
     """
     for name, value, known in (("which", which, Which), ("env", env, Env), ("actions", actions, Actions)):
         if value not in get_args(known) and (name, value) != ("which", None):
@@ -279,7 +296,7 @@ def load_policy(
 
 
 def _applied_wrappers(source: StoredPolicy) -> AppliedWrappers | None:
-    """Return the wrappers of the task, None of a task without any; UserError where one cannot be applied."""
+    """Return the wrappers of the task, None if it has none; UserError if one cannot be applied."""
     options = source.config.task
     if not getattr(options, "wrappers", ()):
         return None
@@ -288,5 +305,7 @@ def _applied_wrappers(source: StoredPolicy) -> AppliedWrappers | None:
     try:
         return applied_wrappers(options)
     except ConfigError as error:
-        text = f"{source.path}: {error}; with env='wrapped' (hpc-es export: --env wrapped) the policy acts in"
-        raise UserError(f"{text} policy.make_env(), the environment with its wrappers, as in training") from error
+        text = (
+            f"{source.path}: {error}; use env='wrapped' (hpc-es export: --env wrapped), with which the policy acts in"
+        )
+        raise UserError(f"{text} the wrapped environment, policy.make_env()") from error

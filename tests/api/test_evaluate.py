@@ -48,8 +48,8 @@ def test_all_snapshots_give_the_same_table_on_any_ranks(run: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--actions", "sampled"], "a policy trained by es is deterministic"),
-        (["--all", "--actions", "sampled"], "a policy trained by es is deterministic"),
+        (["--actions", "sampled"], "policies trained by es are deterministic"),
+        (["--all", "--actions", "sampled"], "policies trained by es are deterministic"),
         (["--all", "--which", "best"], "--all writes a table of all checkpoints: leave --which out"),
         (["--output", "x.csv"], "--output is the table of --all: leave it out"),
     ],
@@ -104,7 +104,7 @@ def test_a_loaded_policy_draws_by_its_generator_or_is_greedy() -> None:
 
 
 def test_a_deterministic_policy_is_not_sampled(run: Path) -> None:
-    with pytest.raises(UserError, match="a policy trained by es is deterministic"):
+    with pytest.raises(UserError, match="policies trained by es are deterministic"):
         load_policy(run, actions="sampled")
     with pytest.raises(ValueError, match="actions is 'drawn', expected 'greedy', 'sampled'"):
         load_policy(run, actions="drawn")  # type: ignore[arg-type]

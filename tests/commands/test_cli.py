@@ -314,7 +314,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "no override": (["eval", RUN, "task.env_id"], "expected task.key=value, found 'task.env_id'"),
     "unknown override": (["eval", RUN, "task.env_idd=3"], "unknown key 'task.env_idd'"),
     "unknown environment": (["eval", RUN, "task.env_id=CartPool-v1"], "did you mean 'CartPole-v1'?"),
-    "other environment": (["eval", RUN, "task.env_id=Acrobot-v1"], "holds 26 parameters, but its config makes"),
+    "other environment": (["eval", RUN, "task.env_id=Acrobot-v1"], "it has 26 parameters, but its config describes"),
     "video suffix": (["eval", RUN, "--video", TMP + "/film.avi"], "expected .gif or .mp4"),
     "video folder": (["eval", RUN, "--video", TMP + "/no/film.gif"], "there is no directory"),
     "video format": (

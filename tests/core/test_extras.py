@@ -83,7 +83,7 @@ def test_an_environment_of_the_old_gym_names_the_extra(tmp_path: Path, monkeypat
 
 def test_a_film_needs_imageio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "imageio")
-    with pytest.raises(UserError, match=r"a film needs imageio, .*pip install 'hpc_es\[video\]'"):
+    with pytest.raises(UserError, match=r"a video needs imageio, .*pip install 'hpc_es\[video\]'"):
         video.prepare(tmp_path / "x.gif")
 
 

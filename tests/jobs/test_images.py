@@ -399,7 +399,7 @@ def test_an_exported_model_has_the_logits_of_each_choice(policy: str, inside: Pa
     keras = importlib.import_module("keras")
     trained(inside, "run", f"policy={policy}", *SEVERAL)
     assert cli.run(["export", "run", "policy.keras"]) == 0
-    said = "its output is the logits 0 to 1 of choice 0, 2 to 4 of choice 1: each choice is its largest logit"
+    said = "its output is the logits 0 to 1 of choice 0, 2 to 4 of choice 1: each choice takes its largest logit"
     assert said in capsys.readouterr().err
     model, loaded = keras.models.load_model("policy.keras"), hpc_es.load_policy("run")
     images = np.stack([loaded.make_env().reset(seed=seed)[0] for seed in range(8)])

@@ -18,7 +18,7 @@ import pytest
 import hpc_es
 from hpc_es import cli
 from hpc_es.config.loading import load as load_config
-from hpc_es.report.best_vector import described_best
+from hpc_es.report.export import describe_best
 from hpc_es.storage.checkpoint import load
 from hpc_es.storage.checkpoint_directory import Store
 from tests.helpers import runs, toys
@@ -236,7 +236,7 @@ report: {plot_interval_seconds: 0}
 def best(run: Path) -> dict[str, Any]:
     """As result.json has it; the checkpoint has the same."""
     found: dict[str, Any] = json.loads((run / "result.json").read_text())["best"]
-    described = described_best(runs.newest(run).outcome, {})["best_vector"]
+    described = describe_best(runs.newest(run).outcome, {})["best_vector"]
     assert described == found
     return found
 

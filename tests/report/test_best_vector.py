@@ -14,8 +14,8 @@ import pytest
 import hpc_es
 from hpc_es import cli
 from hpc_es.core.errors import UserError
-from hpc_es.report.best_vector import export_best
 from hpc_es.report.curves import load
+from hpc_es.report.export import export_best
 from hpc_es.report.plot import figure, grouped, plot
 from hpc_es.storage.metrics_log import MetricsLog
 from tests.helpers import trained

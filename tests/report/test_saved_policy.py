@@ -174,7 +174,7 @@ def test_what_cannot_be_loaded_is_said(tmp_path: Path) -> None:
         load_policy(tmp_path)
     with pytest.raises(ValueError, match="expected 'best', 'last'"):
         load_policy(run(), "first")  # type: ignore[arg-type]
-    with pytest.raises(CheckpointError, match="31 parameters, but its config makes a policy of 26"):
+    with pytest.raises(CheckpointError, match="31 parameters, but its config describes a policy with 26"):
         changed = rewritten(run(env("Shifted")), tmp_path / "x.h5", ("toys:Shifted", "toys:Survival"))
         load_policy(changed, "last", trust=True)
     with pytest.raises(ConfigError, match=r"task\.env_id"):

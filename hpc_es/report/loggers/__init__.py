@@ -1,1 +1,1 @@
-"""Packages that users watch their runs with, one file each: a copy of every row of metrics.jsonl for each of them."""
+"""Loggers, one file per package (TensorBoard, MLflow, Weights & Biases): each receives every row of metrics.jsonl."""

@@ -1,10 +1,8 @@
-"""What a logger is: the rows of a run, and its config, for a package that its users know.
+"""The contract of loggers, and the loggers of a run.
 
-A module of this folder has `make(report)`, which returns a Logger, and imports its package when that is started. All
-names of metrics have the groups of `tag`.
-
-
-All loggers of a run, on rank 0: one that fails warns and is left out, and the run goes on."""
+Every other module of this folder has a function `make(report)` that returns a Logger; the logger imports its package
+in `start`. A logger that fails is dropped with a warning, and the run continues.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ GROUPS = ("evaluation", "return", "length", "info", "time", "predict", "episodes
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """A run as its loggers are told of it."""
+    """A run, as its loggers get it."""
 
     directory: Path
     name: str
@@ -37,30 +35,30 @@ class LoggedRun:
 
 @dataclass(frozen=True)
 class Started:
-    """Where a logger stands after its start."""
+    """The state of a logger after its start."""
 
-    run_id: str | None  # by which it finds its run again; the checkpoint holds it. None: the directory is enough
-    next: int  # it has no row of this generation, nor of any later one
+    run_id: str | None  # the package's id of the run, kept in checkpoints; None if the directory identifies the run
+    next_generation: int  # the first generation whose row it lacks
 
 
 class Logger(Protocol):
-    """Whatever its methods raise ends the logger with a warning, and never the run."""
+    """One package that records the rows of a run. Any error of its methods drops the logger, never the run."""
 
     def start(self, run: LoggedRun, run_id: str | None, first: int) -> Started:
-        """Begin, or go on with the run of that id; rows from generation `first` on are to be written (again).
+        """Start a new run, or resume the run of this id and drop its rows from generation `first` on.
 
-        What an earlier session wrote of them is dropped.
+        These rows will be written again.
         """
 
     def write(self, row: Row) -> None:
-        """Add a generation's numbers; its step is the generation."""
+        """Record the metrics of a generation; the generation is the step."""
 
     def close(self, status: Status) -> None:
-        """Say how the run has ended."""
+        """Record how the run ended, and close the logger."""
 
 
 def tag(key: str) -> str:
-    """Return a row's key with its group: return_mean is return/mean, a key of no group stands under train."""
+    """Return the name of a metric with its group: return/mean for return_mean, and train/sigma for sigma."""
     for group in GROUPS:
         if key.startswith(f"{group}_"):
             return f"{group}/{key.removeprefix(f'{group}_')}"
@@ -68,7 +66,7 @@ def tag(key: str) -> str:
 
 
 def metrics(row: Row) -> dict[str, float]:
-    """Return the numbers of a row by their tags; those that were not measured are left out."""
+    """Return the measured numbers of a row by tag, without the generation."""
     return {
         tag(key): value
         for key, value in row.items()
@@ -84,60 +82,60 @@ def step(row: Row) -> int:
 
 
 def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Param]:
-    """Return nested data as "algorithm.sigma": 0.1; lists, and empty mappings, as JSON text."""
-    found: dict[str, Param] = {}
+    """Flatten nested data to {"algorithm.sigma": 0.1}; lists and empty mappings become JSON text."""
+    result: dict[str, Param] = {}
     for key, value in data.items():
         if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{prefix}{key}.")
+            result |= flat(value, f"{prefix}{key}.")
         else:
             plain = value is None or isinstance(value, str | int | float)
-            found[f"{prefix}{key}"] = value if plain else json.dumps(value)
-    return found
+            result[f"{prefix}{key}"] = value if plain else json.dumps(value)
+    return result
 
 
 class Loggers:
-    """The loggers that `report` names; `run_ids` are those of the checkpoint that training goes on from, by name."""
+    """The loggers that `report` names, on rank 0; `run_ids` come from the checkpoint, by the name of the logger."""
 
     def __init__(
         self, report: Report, run: LoggedRun, run_ids: Mapping[str, str], warn: Callable[[str], object]
     ) -> None:
         self._report, self._run, self._warn = report, run, warn
-        self.run_ids = dict(run_ids)  # of loggers that are not used any more too
+        self.run_ids = dict(run_ids)  # including loggers that the config no longer names
         self._running: dict[str, Logger] = {}
 
     def start(self, first: int, rows: Iterable[Row]) -> None:
-        """Start all of them. `rows` are those so far, which each gets as far as it lacks them; `first` is the next."""
-        known = list(rows)
+        """Start all loggers at generation `first`, and write the earlier rows that a logger lacks."""
+        earlier = list(rows)
         for name in self._report.all_loggers():
-            with self._warning(name):
+            with self._drop_on_error(name):
                 logger: Logger = importlib.import_module(f"hpc_es.report.loggers.{name}").make(self._report)
                 started = logger.start(self._run, self.run_ids.get(name), first)
                 if started.run_id is not None:
                     self.run_ids[name] = started.run_id
                 self._running[name] = logger
-                for row in known:
-                    if step(row) >= started.next:
+                for row in earlier:
+                    if step(row) >= started.next_generation:
                         logger.write(row)
 
     def write(self, row: Row) -> None:
-        """Give a generation's row to all of them."""
+        """Write the row of a generation to all loggers."""
         for name, logger in list(self._running.items()):
-            with self._warning(name):
+            with self._drop_on_error(name):
                 logger.write(row)
 
     def close(self, status: Status) -> None:
-        """Close all of them; a second call does nothing."""
+        """Close all loggers; further calls do nothing."""
         for name, logger in list(self._running.items()):
-            with self._warning(name):
+            with self._drop_on_error(name):
                 logger.close(status)
         self._running.clear()
 
     @contextlib.contextmanager
-    def _warning(self, name: str) -> Iterator[None]:
+    def _drop_on_error(self, name: str) -> Iterator[None]:
         try:
             yield
         except Exception as error:
             self._running.pop(name, None)
-            came = " ".join(f"{type(error).__name__}: {error}".split())
-            text = "the run goes on without it, and metrics.jsonl has all rows; the next start tries again"
-            self._warn(f"report.loggers: {name} has failed ({came}): {text}")
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            text = "the run continues without it; metrics.jsonl has all rows, which the next start writes again"
+            self._warn(f"report.loggers: {name} has failed ({reason}); {text}")

@@ -1,7 +1,7 @@
-"""TensorBoard event files: a scalar for every number of a row, over generations and over the clock.
+"""TensorBoard event files: one scalar per metric, against generations and wall time.
 
-Only the record writer of the tensorboard package is used: its EventFileWriter imports TensorFlow where that is
-installed (seconds, and 500 MB), and reports a full disk from a thread of its own.
+Only the record writer of the tensorboard package is used. Its EventFileWriter imports TensorFlow if that is installed,
+which takes seconds and 500 MB, and raises the error of a full disk in a separate thread.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def make(report: Report) -> TensorBoard:
 
 
 class TensorBoard:
-    """Writes one event file into the run directory; TensorBoard reads all files of a directory as one run.
+    """Writes one event file per session into the run directory; TensorBoard reads all files of a directory as one run.
 
-    Rows from `first` on that an earlier session wrote, which a resumed run computes again, are dropped by TensorBoard.
+    TensorBoard itself drops the rows of earlier sessions from `first` on.
     """
 
     _event: Any
@@ -35,7 +35,6 @@ class TensorBoard:
     _file: BinaryIO
 
     def start(self, run: LoggedRun, run_id: str | None, first: int) -> Started:
-        """Open a new event file."""
         from tensorboard.compat.proto import event_pb2
         from tensorboard.summary.writer.record_writer import RecordWriter
 
@@ -44,20 +43,18 @@ class TensorBoard:
         self._file = _new_path(run.directory).open("xb")
         self._records = RecordWriter(self._file)
         self._add(file_version="brain.Event:2")
-        # TensorBoard drops nothing at the first START it sees, so every session writes one.
+        # TensorBoard drops nothing at the first START that it reads, so every session writes one.
         session = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._add(step=first, session_log=session)
         return Started(run_id, first if has_rows else 0)
 
     def write(self, row: Row) -> None:
-        """Add a generation's numbers."""
         values = [{"tag": name, "simple_value": value} for name, value in metrics(row).items()]
         self._add(step=step(row), summary={"value": values})
 
     def close(self, status: Status) -> None:
-        """Close the event file; how the run has ended has no place in it."""
-        del status
-        with contextlib.suppress(OSError):  # what a full disk refused has been reported
+        del status  # event files cannot record it
+        with contextlib.suppress(OSError):  # a full disk was reported by `write`
             self._file.close()
 
     def _add(self, **fields: Any) -> None:
@@ -66,6 +63,6 @@ class TensorBoard:
 
 
 def _new_path(run_dir: Path) -> Path:
-    """A name that sorts behind those of earlier sessions: TensorBoard reads a directory's files in order of name."""
+    """Return a name that sorts after those of earlier sessions, since TensorBoard reads files in the order of names."""
     now, host = time.time_ns(), socket.gethostname()
     return run_dir / f"events.out.tfevents.{now // 10**9}.{now % 10**9:09d}.{host}.{os.getpid()}"

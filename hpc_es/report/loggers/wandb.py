@@ -1,7 +1,7 @@
-"""Weights & Biases, offline: `wandb sync RUN/wandb/offline-run-*` sends it to a server, if and when you want that.
+"""Weights & Biases, offline: `wandb sync RUN/wandb/offline-run-*` uploads a run when the user wants it.
 
-W&B cannot go on with an offline run: a second directory of the same id replaces the first one on the server. So a
-resumed run writes all rows again into a new directory of the same id, and removes the old ones.
+W&B cannot resume an offline run: a second directory of the same id replaces the first one on the server. So a resumed
+run writes all rows again into a new directory of the same id, and removes the old ones.
 """
 
 from __future__ import annotations
@@ -24,65 +24,63 @@ def make(report: Report) -> WeightsAndBiases:
 
 
 class WeightsAndBiases:
-    """One W&B run for one run; its id is W&B's. WANDB_MODE, if it is set, takes the place of offline."""
+    """Records a run as one W&B run, whose id goes into checkpoints. WANDB_MODE, if set, replaces "offline"."""
 
     _run: Any
-    _place: Path
+    _directory: Path
 
     def __init__(self, options: Wandb) -> None:
         self._options = options
 
     def start(self, run: LoggedRun, run_id: str | None, first: int) -> Started:
-        """Begin a directory for all rows, whatever `first` is."""
-        del first
+        del first  # all rows are written again
         own = self._options.directory
-        place = self._place = config_directory() / own if own else run.directory.resolve()
-        place.mkdir(parents=True, exist_ok=True)
+        directory = self._directory = config_directory() / own if own else run.directory.resolve()
+        directory.mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # telemetry, read when wandb is imported
-        os.environ.setdefault("WANDB_CACHE_DIR", str(place / "wandb" / "cache"))  # its logs; nothing in the home
+        os.environ.setdefault("WANDB_CACHE_DIR", str(directory / "wandb" / "cache"))  # logs, not in $HOME
         import wandb
 
-        old = _offline_directories(place, run_id)
+        old = _offline_directories(directory, run_id)
         self._run = wandb.init(
             project=self._options.project,
             name=run.name,
             id=run_id,
-            dir=str(place),
+            dir=str(directory),
             config=dict(run.params),
             mode=os.environ.get("WANDB_MODE") or "offline",
             settings=wandb.Settings(**_quiet()),
         )
-        for directory in old:
-            shutil.rmtree(directory)
+        for path in old:
+            shutil.rmtree(path)
         return Started(str(self._run.id), 0)
 
     def write(self, row: Row) -> None:
-        """Hand a row to W&B's process, which writes it."""
         self._run.log(metrics(row), step=step(row))
         self._require_space()
 
     def close(self, status: Status) -> None:
-        """Wait until W&B's process has written all; W&B knows "finished" and "failed" only."""
+        # Waits until the process of W&B has written all rows; its only states are "finished" and "failed".
         self._run.finish(exit_code=int(status != "finished"))
         self._require_space()
 
     def _require_space(self) -> None:
-        """Raise OSError where the disk is full, which W&B's process keeps to itself."""
-        if os.statvfs(self._place).f_bavail == 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._place))
+        """Raise OSError if the disk is full, which the process of W&B does not report."""
+        if os.statvfs(self._directory).f_bavail == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._directory))
 
 
 def _quiet() -> dict[str, Any]:
-    """Settings by which W&B logs what it is given and nothing else: no console, code, git, machine or packages."""
+    """Return settings with which W&B logs only the rows: no console, code, git, machine or packages."""
     off = ("disable_git", "disable_code", "disable_job_creation", "x_disable_stats", "x_disable_meta")
     return {
         **dict.fromkeys((*off, "x_disable_machine_info", "silent"), True),
         "x_save_requirements": False,
         "console": "off",
-        "reinit": "create_new",  # the caller's program may have a W&B run of its own
+        "reinit": "create_new",  # the calling program may have its own W&B run
     }
 
 
-def _offline_directories(place: Path, run_id: str | None) -> list[Path]:
-    """Those of a run: the id is not always the end of the name (two starts in one second), but that of the file."""
-    return [file.parent for file in sorted((place / "wandb").glob(f"offline-run-*/run-{run_id}.wandb"))]
+def _offline_directories(directory: Path, run_id: str | None) -> list[Path]:
+    """Return the offline directories of a run, whose id is in the file name; the folder name may have a suffix."""
+    return [file.parent for file in sorted((directory / "wandb").glob(f"offline-run-*/run-{run_id}.wandb"))]

@@ -101,7 +101,7 @@ def test_a_logger_that_raises_warns_once_and_is_left_out(
     assert [call[0] for call in bad.calls] == left
     assert [call[0] for call in good.calls] == ["start", "write", "write", "close"]
     (warning,) = told
-    assert warning.startswith("report.loggers: mlflow has failed (ValueError: of the package's own): the run goes on")
+    assert warning.startswith("report.loggers: mlflow has failed (ValueError: of the package's own); the run continues")
 
 
 def test_a_run_goes_on_to_the_same_bits_when_its_logger_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpc_es.report.loggers.mlflow import ENVIRONMENT, cut
+from hpc_es.report.loggers.mlflow import ENVIRONMENT, truncate
 from hpc_es.storage import metrics_log
 from tests.helpers import runs
 from tests.jobs.test_long_runs import assert_flat
@@ -132,6 +132,6 @@ def test_cut_drops_steps_and_what_a_kill_left_half_written(tmp_path: Path) -> No
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert cut(tmp_path, 7) == 5
+    assert truncate(tmp_path, 7) == 5
     left = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
     assert left == {"a": "5 1.5 0\n5 2.5 4\n", "d": "5 1 0\n", "e": "5 1 2\n"}
