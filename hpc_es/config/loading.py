@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpc_es.config import config_strings, moved, registry, user_kinds, validation
+from hpc_es.config import config_strings, registry, user_kinds, validation
 from hpc_es.config.reference import Row, markdown, rows
 from hpc_es.config.schema import Config
 from hpc_es.config.type_hints import field_hints, kinds_mark, options_class
@@ -107,15 +107,7 @@ def draft(data: Mapping[str, Any]) -> tuple[Config, Problems]:
     """Return what is right of the config that `data` describes, and all mistakes; see `config.validation`."""
     if isinstance(directory := data.get("directory"), str):
         user_kinds.use(*user_kinds.used(), directory)
-    return validation.draft(Config, with_presets(Config, overridden(data)))
-
-
-def overridden(data: Mapping[str, Any], overrides: Iterable[str] = ()) -> dict[str, Any]:
-    """Return a copy of `data` with each "a.b=value" put in; keys of an earlier version move, and stderr tells it."""
-    changed, notices = moved.overridden(Config, data, overrides)
-    for notice in notices:
-        moved.tell(notice)
-    return changed
+    return validation.draft(Config, with_presets(Config, data))
 
 
 def load(source: Path | str, overrides: Iterable[str] = ()) -> Config:
@@ -133,7 +125,7 @@ def read(source: Path | str, overrides: Iterable[str] = ()) -> dict[str, Any]:
     if _is_tuning(data):
         text = f"{source} is a tuning file, not the config of one experiment"
         raise UserError(f"{text}: hpc-es tune {source} runs it, hpc-es check {source} validates it")
-    data = overridden(data, overrides)
+    data = override(data, overrides)
     filled = {"name": stem, "directory": str(Path(source).resolve().parent) if stem else None}
     data |= {key: value for key, value in filled.items() if data.get(key) is None}
     return data if data.get("output") is not None else {**data, "output": f"runs/{data['name']}"}
@@ -167,4 +159,4 @@ def table_rows(source: Path | str | None = None, overrides: Iterable[str] = ()) 
     if source is None:
         return rows(Config)
     overrides = list(overrides)
-    return rows(Config, data=overridden(_read(source, overrides)[0], overrides))
+    return rows(Config, data=override(_read(source, overrides)[0], overrides))

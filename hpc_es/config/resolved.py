@@ -14,7 +14,6 @@ from typing import Any, get_origin
 import yaml
 
 from hpc_es.config import registry
-from hpc_es.config.moved import moved
 from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.config.sources import foreign_kinds
 from hpc_es.config.type_hints import LISTS, MAPPINGS, field_hints, item_hint, kinds_mark, options_class, union_members
@@ -73,22 +72,11 @@ def _damaged(error: Exception) -> ConfigError:
 
 
 def rebuilt(data: Mapping[str, Any]) -> Config:
-    """Return the config of resolved data, perhaps of an earlier version: what it lacks has its default, moves are made.
+    """Return the config of resolved data; a key that an earlier version did not have gets its default.
 
-    Raises TypeError, ValueError, AttributeError, KeyError or ConfigError where it is none.
+    Raises TypeError, ValueError, AttributeError, KeyError or ConfigError for anything else.
     """
-    return Config(**_build_fields(Config, _with_unit(moved(Config, data)[0])))
-
-
-def _with_unit(data: dict[str, Any]) -> dict[str, Any]:
-    """Return resolved data where sums of observations are of the chunks that they were of, up to version 0.1."""
-    size, task = data.get("mpi", {}).get("chunk_size"), data.get("task", {})
-    normalization = task.get("observation_normalization")
-    if not isinstance(size, int) or not isinstance(normalization, Mapping):
-        return data
-    if "unit" in normalization or not normalization.get("enabled"):
-        return data
-    return {**data, "task": {**task, "observation_normalization": {**normalization, "unit": size}}}
+    return Config(**_build_fields(Config, data))
 
 
 def _build_fields(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,11 +120,11 @@ def _may_change(field: dataclasses.Field[Any], value: Any) -> bool:
 
 
 def completed(old: Mapping[str, Any], may_import: Collection[str] = ()) -> dict[str, Any]:
-    """Return an identity, or a resolved config, of an earlier version as this one writes identities.
+    """Return an identity, or a resolved config, of an earlier version as this version writes identities.
 
-    What it lacks has its default, and what has moved is at its new place. What is not of the config (threads, the
-    number of a repetition) stays. Where that cannot be, or it names a foreign kind that is not in `may_import`, it is
-    the old one.
+    Keys that the earlier version did not have get their defaults. Entries outside of the config (threads, number of the
+    repetition) stay. If the config cannot be rebuilt, or names a custom kind that is not in `may_import`, the identity
+    is returned as it is.
     """
     fields = {field.name: field for field in dataclasses.fields(Config)}
     plain = {name: value for name, value in old.items() if name in fields}

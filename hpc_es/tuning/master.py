@@ -105,8 +105,7 @@ class Master:
             freeze(self._directory, identity, self._plan.table())
         found = read_table(self._directory)
         assert found is not None
-        self._plan = self._plan.named_as(found["identity"])
-        identity, trials = self._plan.identity(), self._plan.table()
+        trials = self._plan.table()
         table: list[Hyperparameters] = found["trials"]
         if (more := grown(found, identity, trials)["identity"]["trials"] - found["identity"]["trials"]) > 0:
             check(self._plan, ranks)

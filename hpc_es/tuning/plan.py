@@ -21,12 +21,11 @@ from typing import Annotated, Any, Literal
 from annotated_types import MinLen
 
 from hpc_es.config import config_strings, user_kinds, validation
-from hpc_es.config.loading import overridden, validate
-from hpc_es.config.moved import applying, renamed
+from hpc_es.config.loading import validate
 from hpc_es.config.options import Count, option, options
 from hpc_es.config.resolved import resolved
 from hpc_es.config.schema import Config
-from hpc_es.config.yaml_text import ConfigProblem, parse, read_yaml
+from hpc_es.config.yaml_text import ConfigProblem, override, parse, read_yaml
 from hpc_es.core.errors import ConfigError
 from hpc_es.storage.results import budget
 from hpc_es.training.build import needs
@@ -179,15 +178,6 @@ class TuningPlan:
         """Return the hyperparameters of all trials that are known beforehand: none of optuna's."""
         return all_trials(self.options.search, self.space, self.trials, self.seed)
 
-    def named_as(self, identity: Mapping[str, Any]) -> TuningPlan:
-        """Return the plan with the names of keys that the trials and the study of a directory have."""
-        entries = applying(Config, identity["base"])
-        names = {renamed(key, entries): key for key in identity["space"]}
-        entries = applying(Config, self.base)
-        raw = {names[renamed(key, entries)]: values for key, values in self.raw.items()}
-        space, _ = parse_space(raw, self.options.search)
-        return dataclasses.replace(self, space=space, raw=raw)
-
     def config(self, hyperparameters: Hyperparameters, number: int = 0) -> Config:
         """Return the config of a trial; ConfigError."""
         config = validate(varied(self.base, hyperparameters))
@@ -204,7 +194,7 @@ class TuningPlan:
 
 def varied(base: Mapping[str, Any], hyperparameters: Hyperparameters) -> dict[str, Any]:
     """Return a config, as in its file, with these hyperparameters put in."""
-    return overridden(base, [f"{key}={as_text(value)}" for key, value in hyperparameters.items()])
+    return override(base, [f"{key}={as_text(value)}" for key, value in hyperparameters.items()])
 
 
 def load(path: Path, fixed: Iterable[str] = ()) -> TuningPlan:
@@ -223,7 +213,7 @@ def load(path: Path, fixed: Iterable[str] = ()) -> TuningPlan:
     raw = raw if isinstance(raw, dict) else {}
     space, found = parse_space(raw, str(search))
     base, directory, unread = _base(path, data.get("base"))
-    problems += [*found, *unread, *_given_twice(raw, base)]
+    problems += [*found, *unread]
     size = grid_size(space)
     if search == "grid" and size > LARGEST_GRID:
         text = f"the grid has {size:,} trials, expected at most {LARGEST_GRID:,}: take search: random"
@@ -247,17 +237,6 @@ def _with_fixed(data: Mapping[str, Any], fixed: Iterable[str]) -> tuple[dict[str
         except ValueError as error:
             problems.append((f"--fixed {key}", str(error)))
     return {**data, **({"space": space} if space else {})}, problems
-
-
-def _given_twice(space: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[ConfigProblem]:
-    """Keys of the space that have moved to where another of its keys is, or a part of it."""
-    entries = applying(Config, base)
-    for key in space:
-        new = renamed(key, entries)
-        for other in space:
-            one, two = f"{new}.", f"{renamed(other, entries)}."
-            if new != key != other and (one.startswith(two) or two.startswith(one)):
-                yield f"space.{key}", f"is now {new}, and {other!r} is in the space too: remove one of them"
 
 
 def _base(path: Path, name: Any) -> tuple[dict[str, Any], str | None, list[ConfigProblem]]:

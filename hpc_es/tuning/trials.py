@@ -23,8 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpc_es.config.moved import applying, moved, renamed
-from hpc_es.config.schema import Config
 from hpc_es.core.errors import InUseError, UserError
 from hpc_es.storage.compare import differences
 from hpc_es.storage.files import json_text, run_error, sync_directory, temporary_name, write_json, writing
@@ -206,13 +204,11 @@ def matching_trials(directory: Path, identity: Mapping[str, Any]) -> list[Hyperp
 
 
 def canonical(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what results depend on, to be compared: keys are where this version has them, whatever files say."""
+    """Return the part of an identity that results depend on."""
     base = identity.get("base", {})
-    entries = applying(Config, base)
-    space = {renamed(key, entries): values for key, values in identity.get("space", {}).items()}
-    decisive = {key: value for key, value in moved(Config, base)[0].items() if key not in NO_RESULT_DEPENDS}
+    decisive = {key: value for key, value in base.items() if key not in NO_RESULT_DEPENDS}
     decisive["mpi"] = {"chunk_size": (base.get("mpi") or {}).get("chunk_size", "auto")}  # not who has which share
-    return {**identity, "base": decisive, "space": space}
+    return {**identity, "base": decisive, "space": dict(identity.get("space", {}))}
 
 
 def _with_room(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

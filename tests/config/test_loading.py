@@ -431,7 +431,7 @@ def test_what_a_resumed_run_may_change_is_no_part_of_the_identity(item: str) -> 
     "item",
     [
         "seed=1",
-        "noise.kind=counter",
+        "noise={kind: counter}",
         "task.observation_normalization.unit=4",
         "task.env_kwargs.a=1",
         "task.reward_offset=-1",

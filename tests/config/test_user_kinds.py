@@ -163,7 +163,7 @@ def test_a_task_and_an_algorithm_say_what_they_offer_and_need(own: Callable[...,
 def test_the_table_lists_the_kinds_of_a_config(own: Callable[..., str], tmp_path: Path) -> None:
     kind = f"{own()}:Net"
     (tmp_path / "my.yaml").write_text(f"policy: {{kind: '{kind}'}}\nalgorithm: {{kind: es}}\n")
-    lines = table(tmp_path / "my.yaml", ["noise.kind=counter"]).splitlines()
+    lines = table(tmp_path / "my.yaml", ["noise={kind: counter}"]).splitlines()
     assert any(line.startswith(f"| `policy.kind` | '{kind}' | `mlp` | what acts") for line in lines)
     assert "| `policy.width` | a whole number of at least 1 | `3` | how wide |" in lines
     assert any(line.startswith("| `algorithm.sigma` ") for line in lines)

@@ -41,7 +41,7 @@ CUT = {  # rounds of 40 jobs, the sums of whose observations are made by sixteen
     for size in ("1", "3", "16", "auto")
 }
 OTHERS = {
-    "counter": ["noise.kind=counter"],
+    "counter": ["noise={kind: counter}"],
     "normalised": NORMALISED,
     "rounds": ["algorithm.min_timesteps_per_generation=600"],
     "two episodes": ["task.episodes_per_job=2"],
@@ -55,7 +55,7 @@ OTHERS = {
         "evaluation.episodes=20",
     ],
     "blocks": ["policy.hidden_dims=[128, 128]"],  # 17,922 parameters: three blocks
-    "blocks, counter": ["policy.hidden_dims=[128, 128]", "noise.kind=counter"],
+    "blocks, counter": ["policy.hidden_dims=[128, 128]", "noise={kind: counter}"],
     "not mirrored, sgd": ["algorithm.mirrored_sampling=false", "algorithm.optimizer.kind=sgd"],
     "no optimizer, decay": ["algorithm.optimizer.kind=none", "algorithm.weight_decay=0.01"],
     "ars": ["algorithm={kind: ars, population_size: 12, top_directions: 3}", "policy={hidden_dims: []}"],

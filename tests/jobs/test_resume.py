@@ -123,7 +123,7 @@ def test_resume_require_refuses_a_new_directory(tmp_path: Path) -> None:
             ],
         ),
         (
-            ["algorithm.population_size=14", "noise.kind=counter", "mpi.chunk_size=3"],
+            ["algorithm.population_size=14", "noise={kind: counter}", "mpi.chunk_size=3"],
             [
                 "algorithm.population_size: 12 in the checkpoint, 14 in the config",
                 "noise.kind: table in the checkpoint, counter in the config",
