@@ -1,7 +1,8 @@
-"""CR-FM-NES: constants and generations against an independent implementation, which agrees with the package crfmnes."""
+"""CR-FM-NES: constants, weights, the covariance I + v v^T and generations, by hand and as in the package crfmnes."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +11,18 @@ import pytest
 
 import hpc_es
 from hpc_es.algorithms.common.distribution import RestartPolicy, Search
-from hpc_es.algorithms.cr_fm_nes import STALLED, constants
-from hpc_es.core.data import Chunk, State
+from hpc_es.algorithms.cr_fm_nes import (
+    STALLED,
+    RankOne,
+    SampleWeights,
+    by_distance,
+    by_rank,
+    constants,
+    dot,
+    far_factor,
+    standing,
+)
+from hpc_es.core.data import Chunk, Float64, State
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys
 from tests.helpers import stepping
@@ -190,3 +201,102 @@ def test_samples_that_are_kept_are_those_of_their_state_and_chunk(kept: int, mon
             fresh = strategy("cr_fm_nes", sphere, np.ones(6), population_size=8)
             expected = fresh.candidates(state, chunk).stacked()
             assert made.candidates(state, chunk).stacked().tobytes() == expected.tobytes()
+
+
+UTILITIES = [0.4804227103, 0.01957728969, -0.25, -0.25]  # of four samples
+
+
+def test_the_factor_of_far_samples() -> None:
+    found = [far_factor(size) for size in (6, 40, 1000)]
+    assert found == pytest.approx([1.074796922, 1.5739443, 2.618795732], rel=1e-8)
+
+
+@pytest.mark.parametrize("size", [1, 10**6, 10**9])
+def test_the_factor_solves_its_equation_for_any_size(size: int) -> None:
+    h = far_factor(size)
+    assert (1 + h * h) * math.exp(h * h / 2) / 0.24 == pytest.approx(10 + size, rel=1e-12)
+
+
+def test_failed_samples_are_last_and_the_longest_of_them_at_the_end() -> None:
+    returns = np.array([np.nan, -5.0, np.nan, 1.0, -5.0, np.nan])
+    lengths = np.array([2.0, 9.0, 1.0, 8.0, 7.0, 2.0])
+    assert standing(returns, lengths).tolist() == [-2, 0, -1, 1, 0, -2]
+
+
+def test_equal_samples_have_equal_weights() -> None:
+    lengths = np.array([1.0, 2.0, 3.0, 3.0])
+    assert by_rank(np.array([3.0, 1.0, 4.0, 2.0]), lengths)[[2, 0, 3, 1]] == pytest.approx(UTILITIES, rel=1e-8)
+    assert by_rank(np.array([1.0, 1.0, 0.0, 0.5]), lengths) == pytest.approx([0.25, 0.25, -0.25, -0.25])
+
+
+def test_a_far_sample_weighs_more_but_a_bad_one_nothing() -> None:
+    """Before 1/4 is taken away: .7304 and .2696 of the two good ones; the second is ln 2 / alpha farther."""
+    lengths = np.array([1.0, 1 + math.log(2) / 3, 50.0, 1.0])
+    found = by_distance(np.array(UTILITIES), lengths, 3.0)
+    total = 0.7304227103 + 2 * 0.26957728969
+    assert found == pytest.approx([0.7304227103 / total - 0.25, 0.5391545794 / total - 0.25, -0.25, -0.25], rel=1e-8)
+    assert np.isfinite(by_distance(np.array(UTILITIES), np.array([990.0, 1000, 1010, 1000]), 5.0)).all()
+
+
+def test_sums_over_pairs_are_sums_over_samples() -> None:
+    """z of (+, -) is 2 and -2, then 5 and -5; u . z is half of it."""
+    z, each = np.array([2.0, -2, 5, -5]), np.array([UTILITIES, UTILITIES[::-1]])
+    weights = SampleWeights(each, z / 2, z**2, 4)
+    sums = weights.of_pairs @ np.array([2.0, 5.0])
+    squares = weights.of_pairs @ np.array([4.0, 25.0])
+    for which, travels in enumerate([False, True]):
+        expected = [each[which] @ z, each[which] @ (z * z / 2), each[which] @ z**2]
+        _, (first, along, _) = weights.chosen(travels, sums)
+        _, (_, _, second) = weights.chosen(travels, squares)
+        assert [first, along, second] == pytest.approx(expected)
+    assert weights.powers == (1, 1, 2, 1, 1, 2)
+
+
+V = np.array([0.4, -0.5, 0.45, 0.5, -0.4, 0.55])
+
+
+def test_samples_have_its_covariance() -> None:
+    """The sample of z is M z with M M^T = I + v v^T."""
+    shape = RankOne(V)
+    root = np.stack([shape.sample(z, dot(shape.axis, z)) for z in np.eye(6)], axis=1)
+    np.testing.assert_allclose(root @ root.T, np.eye(6) + np.outer(V, V), atol=1e-14)
+    assert shape.largest == pytest.approx(np.linalg.eigvalsh(np.eye(6) + np.outer(V, V))[-1])
+
+
+def natural(v: Float64, y: Float64) -> tuple[Float64, Float64]:
+    """The inverse Fisher matrix of (log D, v) of a normal distribution, times the gradient of its log density at y."""
+    covariance, eye = np.eye(len(v)) + np.outer(v, v), np.eye(len(v))
+    of_scales = [np.outer(e, row) + np.outer(row, e) for e, row in zip(eye, covariance, strict=True)]
+    of_v = [np.outer(e, v) + np.outer(v, e) for e in eye]
+    changes = [np.linalg.solve(covariance, change) for change in (*of_scales, *of_v)]
+    fisher = np.array([[np.trace(a @ b) / 2 for b in changes] for a in changes])
+    whitened = np.linalg.solve(covariance, y)
+    gradient = np.array([(y @ change @ whitened - np.trace(change)) / 2 for change in changes])
+    found = np.linalg.solve(fisher, gradient)
+    return found[: len(v)], found[len(v) :]
+
+
+def test_the_natural_gradient_is_that_of_the_fisher_matrix() -> None:
+    shape, y = RankOne(V), np.array([0.3, -1.2, 2.0, 0.1, -0.7, 0.9])
+    s, t = shape.natural(shape.gradient(y))
+    of_scales, of_v = natural(V, y)
+    np.testing.assert_allclose(s, of_scales, rtol=1e-10)
+    np.testing.assert_allclose(t / shape.length, of_v, rtol=1e-10)
+
+
+@pytest.mark.parametrize("v", [[1.0], [2.0, 0.1, 0.0], [0.01, 0.0, 0.0]])
+def test_it_is_finite_where_one_coordinate_has_most_of_v(v: list[float]) -> None:
+    """There the Fisher matrix is singular, and the plain inverse would be too."""
+    shape = RankOne(np.array(v))
+    for part in shape.natural(shape.gradient(np.full(len(v), 2.0))):
+        assert np.isfinite(part).all() and np.abs(part).max() < 100
+
+
+def test_sums_are_those_of_single_samples() -> None:
+    shape, rng = RankOne(V), np.random.default_rng(0)
+    z, w = rng.standard_normal((5, 6)), np.array([0.5, 0.25, -0.1, -0.3, -0.35])
+    along = z @ V / np.linalg.norm(V)
+    found = shape.summed((w * along) @ z, w @ z**2, float(w @ along**2))
+    single = [shape.gradient(shape.sample(each, a)) for each, a in zip(z, along, strict=True)]
+    for part, parts in zip(found, zip(*single, strict=True), strict=True):
+        np.testing.assert_allclose(part, w @ np.stack(parts), atol=1e-13)

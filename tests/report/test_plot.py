@@ -1,10 +1,13 @@
-"""Learning curves: which runs are one line, what is averaged, and what is said where nothing can be drawn."""
+"""Learning curves and their plots: grouping of runs, averages, memory, axes of program searches, and errors."""
 
 from __future__ import annotations
 
+import gc
+import json
 import struct
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from matplotlib.figure import Figure
 
+from hpc_es import cli
 from hpc_es.core.errors import RunError, UserError
-from hpc_es.report.curves import average, evaluation, grouped, load, population
+from hpc_es.report.curves import DRAWN, MOST_POINTS, Curve, average, evaluation, grouped, load, population
 from hpc_es.report.plot import _repetitions, figure, plot
 from hpc_es.storage.metrics_log import MetricsLog, Number
+from tests.helpers import runs
 
 
 def make(path: Path, returns: Sequence[float | None], evaluate_every: int = 0, steps: int = 10, **config: Any) -> Path:
@@ -237,3 +243,130 @@ def test_users_settings_are_left_alone(tmp_path: Path) -> None:
     with mpl.rc_context({"font.size": 33.0}):
         plot([make(tmp_path / "a", [1, 2])], tmp_path / "x.png")
         assert mpl.rcParams["font.size"] == 33.0
+
+
+ROWS, COLUMNS = 3000, 40
+
+
+def test_rows_take_the_columns_that_are_drawn_and_no_more(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("name: demo\n")
+    others = {f"column_{number}": number / 7 for number in range(COLUMNS)}
+    steps = ({"timesteps_total": n, "seconds_total": n / 3, "return_mean": n / 9, **others} for n in range(ROWS))
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in steps))
+    tracemalloc.start()
+    run = load(tmp_path)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert run.columns["return_mean"].tolist() == [n / 9 for n in range(ROWS)]
+    assert most < 3 * len(DRAWN) * 8 * ROWS, "the rows themselves are some forty times the columns"
+
+
+def test_a_long_curve_keeps_its_ends_its_lowest_and_its_highest_points() -> None:
+    x = np.arange(100_001.0)
+    mean = np.sin(x / 1000)
+    mean[[5, 70_000]] = [9, -9]
+    curve = Curve(x, mean, mean / 2, runs=1).thinned()
+    assert 0.9 * MOST_POINTS < len(curve.x) <= MOST_POINTS
+    assert {0.0, 5.0, 70_000.0, 100_000.0} <= set(curve.x.tolist())
+    assert (np.diff(curve.x) > 0).all()
+    assert (curve.mean == mean[curve.x.astype(int)]).all() and (curve.spread == curve.mean / 2).all()
+
+
+def test_a_short_curve_is_drawn_as_it_is() -> None:
+    curve = Curve(np.arange(2000.0), np.zeros(2000), np.zeros(2000), runs=1)
+    assert curve.thinned() is curve
+
+
+def test_no_picture_of_a_run_in_progress_stays_in_memory(tmp_path: Path) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        runs.here(runs.tiny(tmp_path), tmp_path / "run", ["report.plot_interval_seconds=0.0001"])
+        left = sum(issubclass(type(each), Figure) for each in gc.get_objects())  # some are weak, and gone
+    finally:
+        gc.enable()
+    assert (tmp_path / "run" / "curve.png").exists()
+    assert left == 0
+
+
+def search(
+    path: Path, rewards: Sequence[float], solved: bool = False, measured: Sequence[dict[str, float]] = (), **config: Any
+) -> Path:
+    """A run of 50 programs, 1,000 characters and one second a generation."""
+    path.mkdir(parents=True)
+    task = {"kind": "programs", "name": "reverse", "cycle": None, **config.pop("task", {})}
+    resolved = {"name": "demo", "seed": 0, "algorithm": {"kind": "ga", "stop_on_success": True}, **config, "task": task}
+    (path / "config.yaml").write_text(yaml.safe_dump(resolved))
+    log = MetricsLog(path)
+    for number, reward in enumerate(rewards, 1):
+        last = solved and number == len(rewards)
+        totals = {"episodes_total": 50 * number, "timesteps_total": 1000 * number, "seconds_total": float(number)}
+        more = measured[number - 1] if measured else {}
+        row = {"generation": number - 1, "return_mean": None, "best_reward": reward, "solved": float(last)}
+        log.write({**row, **totals, **more})
+    log.close()
+    return path
+
+
+def test_a_single_run_is_its_best_reward_by_programs(tmp_path: Path) -> None:
+    (group,) = grouped([load(search(tmp_path / "a", [0.25, 0.5, 0.5]))])
+    curve = population(group, "programs")
+    assert (curve.x.tolist(), curve.mean.tolist()) == ([50, 100, 150], [0.25, 0.5, 0.5])
+    assert np.isnan(curve.spread).all()
+    drawn = figure([group], group.measure.panels, None)
+    assert [ax.get_xlabel() for ax in drawn.axes] == ["programs executed", "wall time (seconds)"]
+    assert drawn.axes[0].get_ylabel() == "best reward"
+    texts = [text.get_text() for legend in drawn.legends for text in legend.get_texts()]
+    assert texts == ["best so far", "demo"]
+    assert drawn.legends[0].get_title().get_text() == "reverse"
+
+
+def test_below_is_how_broad_a_search_by_a_network_is(tmp_path: Path) -> None:
+    measured = [{"token_entropy": 2.0 / n, "distinct_programs": 64.0 / n} for n in (1, 2, 4)]
+    (group,) = grouped([load(search(tmp_path / "a", [0.25, 0.5, 0.5], measured=measured))])
+    drawn = figure([group], ("programs",), None)
+    entropy, distinct = drawn.axes[1].get_lines()
+    assert np.asarray(entropy.get_xydata()).tolist() == pytest.approx(np.array([[50, 2], [100, 1], [150, 0.5]]))
+    assert np.asarray(distinct.get_ydata()).tolist() == pytest.approx([64, 32, 16])
+    texts = [text.get_text() for legend in drawn.legends for text in legend.get_texts()]
+    assert texts == ["best so far", "entropy per token", "distinct programs per batch", "demo"]
+
+
+def test_of_several_runs_those_that_succeeded_keep_their_best_reward(tmp_path: Path) -> None:
+    """The first ends at 100 with 1, the second goes on to 200: means of (0, 0), (1, 0), (1, 0.5), (1, 0.5)."""
+    runs = [search(tmp_path / "a", [0, 1], solved=True, seed=1), search(tmp_path / "b", [0, 0, 0.5, 0.5], seed=2)]
+    (group,) = grouped([load(run) for run in runs])
+    curve = population(group, "programs")
+    assert (curve.x.tolist(), curve.mean.tolist(), curve.runs) == ([50, 100, 150, 200], [0, 0.5, 0.75, 0.75], 2)
+    texts = [text.get_text() for legend in figure([group], ("programs",), None).legends for text in legend.get_texts()]
+    assert texts == ["best so far, mean over runs", "± std over runs", "demo (2 seeds)"]
+
+
+def test_a_run_that_may_still_get_better_is_not_prolonged(tmp_path: Path) -> None:
+    on = {"algorithm": {"kind": "ga", "stop_on_success": False}}
+    runs = [
+        search(tmp_path / "a", [0, 1], solved=True, seed=1, **on),
+        search(tmp_path / "b", [0, 0, 1], seed=2, **on),
+    ]
+    (group,) = grouped([load(run) for run in runs])
+    assert population(group, "programs").x.tolist() == [50, 100]
+
+
+def test_repetitions_with_a_cycle_are_a_line_a_task(tmp_path: Path) -> None:
+    cycle = {"name": None, "cycle": ["add", "echo"]}
+    runs = [search(tmp_path / f"repetition_{number:04d}", [0.5], task=cycle) for number in range(3)]
+    groups = grouped([load(run) for run in runs])
+    assert [(group.label, len(group.runs)) for group in groups] == [
+        ("demo, task.name add", 2),
+        ("demo, task.name echo", 1),
+    ]
+
+
+def test_what_does_not_go_into_one_picture(tmp_path: Path) -> None:
+    found, played = search(tmp_path / "a", [0.5]), make(tmp_path / "b", [1.0])
+    with pytest.raises(UserError, match=r"a has a best reward, .*b has a return per episode: plot them separately"):
+        plot([found, played], tmp_path / "out.png")
+    with pytest.raises(UserError, match="--x is timesteps: expected programs or seconds for the best reward"):
+        cli.run(["plot", str(found), "-o", str(tmp_path / "out.png"), "--x", "timesteps"])
+    assert cli.run(["plot", str(found), "-o", str(tmp_path / "out.png"), "--x", "programs"]) == 0
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")

@@ -1,4 +1,4 @@
-"""Rank 0 alone, where the messages of a generation cost more than the other ranks save: when, and to the same bits."""
+"""The loop of a run: when rank 0 evaluates alone, with the same bits, and how often a notice is repeated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from hpc_es.storage.metrics_log import read_metrics
 from hpc_es.training.chunking import SHARED_SECONDS
 from hpc_es.training.executors import HEADER, Evaluated
 from hpc_es.training.failure_reports import FailureReports
-from hpc_es.training.loop import ALONE_SECONDS, COMPARED, LONGEST_SECONDS, TRIAL_BACKOFF, Rank0Alone
+from hpc_es.training.loop import (
+    ALONE_SECONDS,
+    COMPARED,
+    LONGEST_SECONDS,
+    QUIET_GENERATIONS,
+    TRIAL_BACKOFF,
+    Notices,
+    Rank0Alone,
+)
 from tests.helpers import runs
 from tests.helpers.harness import ROOT, mpiexec, script, start
 from tests.helpers.stepping import KINDS
@@ -193,3 +201,11 @@ def test_a_signal_to_a_rank_that_waits_ends_the_run_and_it_carries_on(tmp_path: 
     for ranks, directory in ((2, run), (1, reference)):
         assert mpiexec(ranks, command(directory, until)).status == 0
     assert runs.digest(runs.newest(run)) == runs.digest(runs.newest(reference))
+
+
+def test_a_notice_is_said_once_and_again_after_it_was_not_due_for_long() -> None:
+    notices, said = Notices(), []
+    due = {3: ["a"], 4: ["a", "b"], 6: ["a"], 4 + QUIET_GENERATIONS: ["b"], 5 + QUIET_GENERATIONS: ["a"]}
+    for generation, told in due.items():
+        said += notices.new(generation, told)
+    assert said == ["generation 3: a", "generation 4: b", f"generation {4 + QUIET_GENERATIONS}: b"]

@@ -1,8 +1,14 @@
-"""The ranks in the log, few and many."""
+"""The table of ranks in the log, and which generations send rows to rank 0."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
+
 from hpc_es.training.run_writer import table_lines
+from tests.helpers.harness import ROOT, mpiexec, script
 
 
 def test_few_are_told_one_by_one() -> None:
@@ -20,3 +26,47 @@ def test_many_are_told_by_host() -> None:
 def test_ranks_that_go_round_the_hosts_are_told_by_host_too() -> None:
     lines = table_lines([(rank, f"n{rank % 2}", rank) for rank in range(100)])
     assert lines == ["ranks=host  0,2..98=n0  1,3..99=n1"]
+
+
+COUNTED = """
+    import json, sys
+    from pathlib import Path
+    import hpc_es
+    from hpc_es.mpi.world import World
+
+    calls, gather = [], World.gather
+    World.gather = lambda self, mine: (calls.append(len(mine)), gather(self, mine))[1]
+    config = json.loads(sys.argv[1])
+    with hpc_es.train(config, Path(sys.argv[2])) as run:
+        for row in run:
+            pass
+    if run.state.generation:
+        print("gathered", len(calls), flush=True)
+"""
+FUNCTION = {
+    "task": {"kind": "function", "function": "tests.helpers.toys:valley", "dimension": 6},
+    "algorithm": {"kind": "cma_es"},
+    "stop": {"generations": 3},
+}
+POLICY = {
+    "task": {"env_id": "CartPole-v1", "max_episode_steps": 20},
+    "policy": {"hidden_dims": [4]},
+    "algorithm": {"population_size": 8},
+    "noise": {"table_size": 20_000},
+    "stop": {"generations": 3},
+}
+NORMALISED = {"task": {**POLICY["task"], "observation_normalization": {"enabled": True, "probability": 1.0}}}
+CASES = {
+    "a function, whose best vector it is": (FUNCTION, 3),
+    "a policy": (POLICY, 0),
+    "a policy that learns what it observes": ({**POLICY, **NORMALISED}, 3),
+    "several blocks": ({**POLICY, "policy": {"hidden_dims": [128, 128]}}, 3),  # 17,410 parameters
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_only_what_is_there_is_gathered(case: str, tmp_path: Path) -> None:
+    config, expected = CASES[case]
+    done = mpiexec(2, [*script(COUNTED), json.dumps(config), str(tmp_path / "run")], cwd=ROOT)
+    assert done.status == 0, str(done)
+    assert f"gathered {expected}" in done.stdout, str(done)

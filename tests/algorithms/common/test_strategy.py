@@ -1,20 +1,35 @@
-"""The base of a strategy: which jobs, candidates and blocks it gives to those that write no more than they must."""
+"""The base classes of strategies: jobs, candidates, blocks of parameters, antithetic pairs, and initial deviations."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import nan
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.common.strategy import Strategy
-from hpc_es.core.data import NO_FITNESS, Array, Chunk, Jobs, Outcome, ProblemState, State, row_dtype
+from hpc_es.algorithms.common.strategy import PairedStrategy, Strategy, Weights, first_deviations
+from hpc_es.core.data import (
+    NO_FITNESS,
+    SIGN_RETURN,
+    Array,
+    Chunk,
+    Float64,
+    Jobs,
+    Outcome,
+    ProblemState,
+    Results,
+    Rows,
+    State,
+    row_dtype,
+)
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Population
 from hpc_es.noise.counter import BLOCK, CounterNoise
 from hpc_es.tasks.problem_defaults import ProblemDefaults
 from tests.helpers.populations import explicit, flat
+from tests.helpers.stepping import Cost, sphere
 from tests.helpers.toys import nothing
 
 NO_ROWS = np.zeros(0, row_dtype())
@@ -96,3 +111,83 @@ def test_what_most_do_not_write_does_nothing() -> None:
         made.evaluate(STATE, Chunk(0, 0, 1), nothing)
     with pytest.raises(AssertionError, match="Strategy has blocks but no `partial_update`"):
         made.partial_update(STATE, None, 0)
+
+
+class Ramp:
+    """The direction of pair p is (p + 1, 10 (p + 1)), in blocks of one parameter."""
+
+    edges = (0, 1)
+
+    def weighted_sums(self, generation: int, weights: Any, powers: Any, block: int, dtype: Any) -> Any:
+        directions = np.array([[pair + 1, 10 * (pair + 1)] for pair in range(weights.shape[1])], dtype)
+        return np.stack([w @ directions[:, [block]] ** power for w, power in zip(weights, powers, strict=True)])
+
+
+class Plane:
+    size, dtype = 2, np.dtype(np.float32)
+
+
+@dataclass(frozen=True)
+class PairedToy(PairedStrategy):
+    """The differences of the returns weigh the directions, the signs of the first halves their squares."""
+
+    powers = (1, 2)
+    pair_name = "couple"
+
+    def weights(self, state: State, rows: Rows, fitness: Float64) -> Weights:
+        assert len(fitness) and fitness.shape == rows.shape
+        return Weights(np.stack([self.pairs.differences(fitness), rows["sign_return"][:, 0]]))
+
+
+PAIRED_STATE = State(0, {"theta": np.zeros(2, np.float32)}, {})
+
+
+def ended(returns: list[float]) -> tuple[PairedToy, Results]:
+    made: Any = PairedToy(None, Plane(), Ramp(), Keys(1), 4)  # type: ignore[arg-type]
+    rows = np.zeros(len(returns), row_dtype((SIGN_RETURN,)))
+    rows["return_"], rows["sign_return"] = returns, range(len(returns))
+    prepared = made.prepare(PAIRED_STATE, rows, rows["return_"])
+    blocks = [made.partial_update(PAIRED_STATE, prepared, block) for block in range(made.blocks(PAIRED_STATE))]
+    return made, Results(rows, [], blocks, prepared)
+
+
+def test_two_jobs_in_a_row_share_their_seeds() -> None:
+    assert [ended([1, 2])[0].group(job) for job in range(4)] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("half", [2, 3])
+def test_a_pair_with_a_failed_half_weighs_nothing(half: int) -> None:
+    """3 eps_0 - 4 eps_2 and 0 eps_0^2 + 4 eps_2^2, of eps_0 = (1, 10) and eps_2 = (3, 30)."""
+    returns = [5.0, 2, 9, 9, 1, 5]
+    returns[half] = nan
+    made, results = ended(returns)
+    assert results.prepared.values.tolist() == [[3, 0, -4], [0, 0, 4]]
+    assert (results.prepared.count, results.prepared.values.dtype) == (4, np.float32)
+    assert made.summed(results).tolist() == [[-9, -90], [36, 3600]]
+    assert made.notices(PAIRED_STATE, results, PAIRED_STATE) == []
+
+
+def test_without_a_whole_pair_nothing_is_weighed_or_summed() -> None:
+    made, results = ended([nan, 1, 2, nan])
+    assert results.blocks == [{}, {}] and results.prepared.count == 0
+    assert made.summed(results).tolist() == [[0, 0], [0, 0]]
+    assert made.notices(PAIRED_STATE, results, PAIRED_STATE) == ["every couple has a failed evaluation: no update"]
+
+
+def spread(*values: float) -> Cost:
+    made = Cost(sphere, np.ones(len(values)))
+    made.spread = np.array(values)
+    return made
+
+
+def test_a_sigma_of_the_config_is_that_of_all_coordinates() -> None:
+    step, ratios = first_deviations(0.7, spread(1, 4))
+    assert (step, ratios.tolist()) == (0.7, [1, 1])
+
+
+def test_the_problem_says_how_wide_each_coordinate_is_where_the_config_does_not() -> None:
+    """The step is the geometric mean: sqrt(1 * 4) = 2."""
+    step, ratios = first_deviations(None, spread(1, 4))
+    assert step == pytest.approx(2) and ratios == pytest.approx([0.5, 2])
+    step, ratios = first_deviations(None, spread(0.3, 0.3, 0.3))
+    assert (step, ratios.tolist()) == (0.3, [1, 1, 1])
