@@ -31,7 +31,7 @@ from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.slurm import this_run
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
-from hpc_es.mpi.launch import patience
+from hpc_es.mpi.launch import abandon_timeout
 from hpc_es.mpi.world import World
 from hpc_es.storage.compare import differences
 from hpc_es.storage.files import write_json, write_text, writing
@@ -240,7 +240,7 @@ class Poll:
         """Give up soon after a second signal, for a rank of another group may have died; the chief says what is out."""
         now, r = time.monotonic(), self._repetitions
         if r.signals.count >= 2:
-            self._limit = min(self._limit, now + patience(os.environ))
+            self._limit = min(self._limit, now + abandon_timeout(os.environ))
         if now >= self._limit:
             r.give_up()
         if r.world.rank == 0 and now - self._said >= SAY_SECONDS:

@@ -18,7 +18,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import Float64
 from hpc_es.core.errors import RunFailedError
 from hpc_es.mpi.connect import connect
-from hpc_es.mpi.guard import Signals, stand_by
+from hpc_es.mpi.guard import Signals, install_hooks
 from hpc_es.mpi.world import World
 from hpc_es.tasks.function import VectorTask, first_vector
 from hpc_es.tasks.functions.problem import BestVector
@@ -79,7 +79,7 @@ def minimize(
     after a kill is `task: {kind: function}`.
     """
     world = connect()
-    stand_by()
+    install_hooks()
 
     def checked() -> Config:
         objective(f, arguments or {})  # raises where f does not take the call

@@ -15,7 +15,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, State
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.mpi.connect import connect
-from hpc_es.mpi.guard import Signals, stand_by
+from hpc_es.mpi.guard import Signals, install_hooks
 from hpc_es.mpi.world import World
 from hpc_es.training.build import require_gradient, valid_config
 from hpc_es.training.collective import CollectiveExit, ExitReason, config_from_message, config_message, on_rank_0
@@ -55,7 +55,7 @@ def train(
     raise SystemExit) for what a user can mend.
     """
     world = connect()
-    stand_by()
+    install_hooks()
     try:
         request, told = on_rank_0(world, partial(_request, config, output, triggers, after_train_step), _told)
     except CollectiveExit as ended:

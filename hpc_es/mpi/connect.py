@@ -1,4 +1,4 @@
-"""Joining the other ranks, with or without an MPI library."""
+"""Connection to the other ranks, with or without an MPI library."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from hpc_es.core.errors import LaunchError
 from hpc_es.core.extras import install_command
 from hpc_es.mpi import shared_memory as shared
 from hpc_es.mpi.fault_tolerance import limit_init_time
-from hpc_es.mpi.launch import prefer_short_addresses, refusal, tasks_started
-from hpc_es.mpi.world import World, connected
+from hpc_es.mpi.launch import launch_error, prefer_short_addresses, tasks_started
+from hpc_es.mpi.world import World, create_communicators
 
-_joined: list[World] = []
+_worlds: list[World] = []
 
 
 def connect() -> World:
-    """Join the other ranks; without an MPI library, a world of one. Later calls give the same world.
+    """Return the world of all ranks, or a world of one rank if there is no MPI library; later calls return the same.
 
-    Raises LaunchError where a launcher started several tasks that do not see each other.
+    Raises LaunchError if a launcher started several tasks that are not connected to each other.
     """
     world = joined()
     if world is None:
         world = _connect()
-        _joined.append(world)
+        _worlds.append(world)
     return world
 
 
 def joined() -> World | None:
-    """Return the world of `connect`, if it was called."""
-    return _joined[0] if _joined else None
+    """Return the world that `connect` returned, or None before its first call."""
+    return _worlds[0] if _worlds else None
 
 
 def _connect() -> World:
@@ -39,29 +39,29 @@ def _connect() -> World:
         import mpi4py
 
         mpi4py.rc.thread_level = "funneled"
-        mpi4py.rc.finalize = False  # at exit it would block a rank that fails alone; `World.finalize` does it
+        mpi4py.rc.finalize = False  # at exit it would block a rank that fails alone; see `World.finalize`
         with limit_init_time(os.environ):
             from mpi4py import MPI
     except (ImportError, OSError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         if count > 1:
-            found = f"there is no MPI library here ({reason}); {install_command('mpich')} brings MPICH"
-            raise LaunchError(refusal(count, variable, found)) from error
+            problem = f"there is no MPI library here ({reason}); {install_command('mpich')} installs MPICH"
+            raise LaunchError(launch_error(count, variable, problem)) from error
         return World(f"none: {reason}")
     library = library_name(MPI.Get_library_version())
     if MPI.COMM_WORLD.size == 1:
         if count > 1:
-            raise LaunchError(refusal(count, variable, f"{library} sees a world of one"))
-        shared.unlink_mapped()
+            raise LaunchError(launch_error(count, variable, f"{library} sees a world of one rank"))
+        shared.unlink_segments()
         return World(library)
-    comms = connected(MPI, MPI.COMM_WORLD)
+    comms = create_communicators(MPI, MPI.COMM_WORLD)
     if comms.node.rank == 0:  # all ranks are past MPI_Init
-        shared.unlink_mapped()
+        shared.unlink_segments()
     return World(library, comms)
 
 
 def library_name(version: str) -> str:
-    """Return the name and number in what MPI_Get_library_version says, such as "MPICH 5.0.2"."""
+    """Return name and version from the output of MPI_Get_library_version, such as "MPICH 5.0.2"."""
     line = " ".join(version.splitlines()[0].split()) if version.strip() else "unknown MPI"
-    found = re.search(r"(?P<name>CRAY MPICH|MVAPICH2?|MPICH|Open MPI|Intel\S* MPI)\D*?(?P<number>\d[\w.]*)", line)
-    return f"{found['name']} {found['number']}" if found else line[:60]
+    match = re.search(r"(?P<name>CRAY MPICH|MVAPICH2?|MPICH|Open MPI|Intel\S* MPI)\D*?(?P<number>\d[\w.]*)", line)
+    return f"{match['name']} {match['number']}" if match else line[:60]

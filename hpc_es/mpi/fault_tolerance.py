@@ -1,10 +1,10 @@
-"""Outliving ranks that die, with Open MPI's ULFM (user-level failure mitigation; Bland et al. 2013). Experimental.
+"""Fault tolerance: jobs that survive the loss of ranks, with Open MPI's ULFM. Experimental.
 
-After a loss MPI calls raise on the ranks that notice it. Each of them revokes the communicators, so that the others'
-calls raise too; all leave what they were doing and come to `meet`, as do those that were through with it. There they
-agree, on the communicators that were lost, whether anything is to be done again; if so they make new ones among
-themselves and number themselves anew, in their old order. Nobody revokes a communicator before all have agreed that
-they have it: Open MPI 5.0 crashes on a revocation of one that is still being made.
+ULFM is user-level failure mitigation (Bland et al. 2013). After a loss, MPI calls raise on the ranks that notice it.
+Each of these revokes the communicators, so that the calls of the others raise too. All surviving ranks, including those
+that have finished, then call `regroup`. There they agree, over the revoked communicators, whether any work is left; if
+so they create new communicators and renumber themselves, keeping their order. No rank revokes a communicator before all
+have agreed that they have it, because Open MPI 5.0 crashes if one is revoked while it is created.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 ENABLED = "OMPI_MCA_mpi_ft_enable"  # set by `mpiexec --with-ft ulfm`
-START_SECONDS = 180.0  # at most, for all ranks to come to MPI_Init
-PART_SECONDS = 10.0  # at most, at the end
-DONE, COMPLETE, CAN_CONTINUE = 1, 1, 2  # bits that ranks agree on
+START_SECONDS = 180.0  # maximum time for all ranks to enter MPI_Init
+END_SECONDS = 10.0  # maximum wait for other ranks at the end
+DONE, COMPLETE, CAN_CONTINUE = 1, 1, 2  # bits of the agreements
 
 
 @dataclass
 class UlfmFaultTolerance:
-    """What a world needs to outlive its ranks."""
+    """The fault handler of a world that continues after the loss of ranks."""
 
     is_fault_tolerant: ClassVar = True
     world: World
@@ -42,33 +42,27 @@ class UlfmFaultTolerance:
     lost: list[tuple[str, int]] = field(default_factory=list)  # host and process id
 
     def is_rank_loss(self, error: Exception) -> bool:
-        """Return whether it is MPI saying that a rank died, or that another rank has noticed it."""
+        """Return whether MPI reports that a rank died, or that another rank has noticed a death."""
         mpi = self.comms.mpi
         kinds = (mpi.ERR_PROC_FAILED, mpi.ERR_PROC_FAILED_PENDING, mpi.ERR_REVOKED)
         return isinstance(error, mpi.Exception) and error.Get_error_class() in kinds
 
     def regroup(self, is_done: bool, can_continue: bool) -> Regroup:
-        """Agree with all surviving ranks on how to go on, and replace the communicators if a rank was lost.
-
-        `is_done`: this rank has finished its work. `can_continue`: otherwise it could go on from where it is.
-        """
-        self.world.poll = None  # it could raise, and all must take the same steps here
+        """Agree by ULFM, and shrink the communicators to the surviving ranks."""
+        self.world.poll = None  # it could raise, but all ranks must take the same steps here
         if not is_done:
-            self._revoke()
-        agreed, all_live = self._agreed(self.comms.collectives, DONE if is_done else 0)
-        if all_live and agreed & DONE:
+            self.comms.collectives.Revoke()
+            self.comms.messages.Revoke()
+        agreed, all_alive = self._agree(self.comms.collectives, DONE if is_done else 0)
+        if all_alive and agreed & DONE:
             return Regroup.DONE
-        agreed, collectives, messages = self._renewed(CAN_CONTINUE if can_continue else 0)
+        agreed, collectives, messages = self._new_communicators(CAN_CONTINUE if can_continue else 0)
         survivors = _old_ranks(collectives, self.comms.collectives)
-        self._take(survivors, replace(self.comms, collectives=collectives, messages=messages, node=collectives))
+        self._replace_comms(survivors, collectives, messages)
         return Regroup.CONTINUE if agreed & CAN_CONTINUE and survivors[0] == 0 else Regroup.RESTART
 
-    def _revoke(self) -> None:
-        self.comms.collectives.Revoke()
-        self.comms.messages.Revoke()
-
-    def _agreed(self, ranks: MPI.Comm, bits: int) -> tuple[int, bool]:
-        """Return the bits that all have set, and whether all of these ranks live; also on a revoked communicator."""
+    def _agree(self, ranks: MPI.Comm, bits: int) -> tuple[int, bool]:
+        """Return the bits that all ranks set, and whether all ranks are alive; works on revoked communicators."""
         value = np.array([bits], np.int32)
         try:
             self.world.wait(ranks.Iagree(value))
@@ -78,36 +72,42 @@ class UlfmFaultTolerance:
             return int(value[0]), False
         return int(value[0]), True
 
-    def _renewed(self, bits: int) -> tuple[int, MPI.Comm, MPI.Comm]:
-        """Return the bits that all have set, and two communicators of the living.
+    def _new_communicators(self, bits: int) -> tuple[int, MPI.Comm, MPI.Comm]:
+        """Return the bits that all ranks set, and two communicators of the surviving ranks.
 
-        All come here together, so Shrink may block: it ends when all that live have called it, or died.
+        All ranks call this together, so Shrink may block: it returns when all surviving ranks have called it.
         """
         ranks = self.comms.collectives
         while True:
             collectives, messages = ranks.Shrink(), ranks.Shrink()
             complete = COMPLETE if collectives.size == messages.size else 0  # else a rank died between the two
-            agreed, all_live = self._agreed(collectives, complete | bits)
-            if all_live and agreed & COMPLETE:
+            agreed, all_alive = self._agree(collectives, complete | bits)
+            if all_alive and agreed & COMPLETE:
                 return agreed, collectives, messages
             ranks = collectives
 
-    def _take(self, survivors: list[int], comms: Communicators) -> None:
-        table = self.world.table()
-        lost = [entry for entry in table if entry[0] not in survivors]
-        assert isinstance(comms.memory, MappedMemory)
-        leaders = [comms.memory.leaders[rank] for rank in survivors]
-        self.comms = replace(comms, place=place(leaders, comms.collectives.rank), memory=MappedMemory(leaders))
+    def _replace_comms(self, survivors: list[int], collectives: MPI.Comm, messages: MPI.Comm) -> None:
+        lost = [entry for entry in self.world.table() if entry[0] not in survivors]
+        assert isinstance(self.comms.memory, MappedMemory)
+        leaders = [self.comms.memory.leaders[rank] for rank in survivors]
+        self.comms = replace(
+            self.comms,
+            collectives=collectives,
+            messages=messages,
+            node=collectives,
+            node_position=node_position(leaders, collectives.rank),
+            memory=MappedMemory(leaders),
+        )
         self.world.use_comms(self.comms, survivors)
         self.lost += [(host, pid) for _, host, pid in lost]
         self.world.notes.append(
-            f"WARNING: lost {'  '.join(f'{rank}={host}:{pid}' for rank, host, pid in lost)}; the others go on as "
+            f"WARNING: lost {'  '.join(f'{rank}={host}:{pid}' for rank, host, pid in lost)}; continuing with "
             + "  ".join(f"{rank}={host}:{pid}" for rank, host, pid in self.world.table())
         )
 
     def wait_for_others(self) -> bool:
-        """Wait shortly for the others, at the end. Nobody calls MPI_Finalize: it hangs where a rank dies in it."""
-        limit = time.monotonic() + PART_SECONDS
+        """Wait at most END_SECONDS; return True, because MPI_Finalize hangs if a rank dies in it."""
+        limit = time.monotonic() + END_SECONDS
         with contextlib.suppress(self.comms.mpi.Exception):
             request = self.comms.collectives.Ibarrier()
             self.world.wait_until(lambda: request.Test() or time.monotonic() > limit)
@@ -115,28 +115,28 @@ class UlfmFaultTolerance:
 
 
 def _old_ranks(ranks: MPI.Comm, old: MPI.Comm) -> list[int]:
-    """Return the numbers that these ranks have in an older communicator, in their order."""
+    """Return the ranks of these processes in an older communicator, in their order."""
     group = ranks.Get_group()
     return [int(rank) for rank in group.Translate_ranks(list(range(group.size)), old.Get_group())]
 
 
-def place(leaders: list[int], rank: int) -> tuple[int, int]:
-    """(rank on its node, ranks there), where ranks of one node have one leader."""
+def node_position(leaders: list[int], rank: int) -> tuple[int, int]:
+    """Return a rank's index on its node and the number of ranks there; ranks of one node have equal leaders."""
     return leaders[:rank].count(leaders[rank]), leaders.count(leaders[rank])
 
 
-def enabled(environ: Mapping[str, str]) -> bool:
-    """Return whether the launcher lets ranks die."""
+def is_enabled(environ: Mapping[str, str]) -> bool:
+    """Return whether the launcher has enabled ULFM."""
     return environ.get(ENABLED, "").lower() in {"1", "true"}
 
 
 @contextlib.contextmanager
 def limit_init_time(environ: Mapping[str, str]) -> Iterator[None]:
-    """In MPI_Init ranks wait for ever for one that died before: in here they end, with a traceback.
+    """End the process with a traceback if MPI_Init takes too long: it never returns if a rank died before it.
 
-    MPI_Init keeps Python from running meanwhile, so that only faulthandler can do that.
+    MPI_Init holds the interpreter lock, so only faulthandler can do this.
     """
-    if not enabled(environ):
+    if not is_enabled(environ):
         yield
         return
     faulthandler.dump_traceback_later(START_SECONDS, exit=True)
@@ -147,28 +147,20 @@ def limit_init_time(environ: Mapping[str, str]) -> Iterator[None]:
 
 
 def enable_fault_tolerance(world: World) -> None:
-    """Let the world outlive ranks that die, from now on; every rank calls this. LaunchError where that cannot be."""
-    if world.comms and isinstance(world.fault_handler, NoFaultTolerance):
-        handler = tolerant(world, world.comms)
-        world.fault_handler = handler
-        world.use_comms(handler.comms)
-
-
-def tolerant(world: World, comms: Communicators) -> UlfmFaultTolerance:
-    """Return what the world needs from now on; every rank calls this. LaunchError where ranks cannot be outlived."""
-    if "Open MPI" not in world.library or not enabled(os.environ):
-        raise LaunchError(refusal(world.library))
+    """Make the world survive the loss of ranks; every rank calls this. Raises LaunchError if it is not supported."""
+    if not world.comms or not isinstance(world.fault_handler, NoFaultTolerance):
+        return
+    if "Open MPI" not in world.library or not is_enabled(os.environ):
+        how = " started without it" if "Open MPI" in world.library else ""
+        raise LaunchError(
+            "mpi.fault_tolerance is true, but needs Open MPI (5 or newer) started with its failure mitigation; found "
+            f"{world.library}{how}. Remedies:\n"
+            "  with Open MPI: mpiexec --with-ft ulfm -n RANKS python -m hpc_es.main ...\n"
+            "  otherwise:     mpi.fault_tolerance=false; a dead rank then ends the job, and the same command resumes it"
+        )
     leader = np.array([world.rank], np.int64)
-    world.wait(comms.node.Ibcast(leader, 0))
-    leaders = [int(told.view(np.int64)[0]) for told in world.allgather(leader.view(np.uint8))]
-    return UlfmFaultTolerance(world, replace(comms, node=comms.collectives, memory=MappedMemory(leaders)))
-
-
-def refusal(library: str) -> str:
-    """Return the message where ranks cannot be outlived."""
-    return (
-        "mpi.fault_tolerance is true, but needs Open MPI (5 or newer) started with its failure mitigation; found "
-        f"{library}{'' if 'Open MPI' not in library else ' started without it'}. Remedies:\n"
-        "  with Open MPI: mpiexec --with-ft ulfm -n RANKS python -m hpc_es.main ...\n"
-        "  otherwise:     mpi.fault_tolerance=false; a dead rank then ends the job, and the same command resumes it"
-    )
+    world.wait(world.comms.node.Ibcast(leader, 0))
+    leaders = [int(message.view(np.int64)[0]) for message in world.allgather(leader.view(np.uint8))]
+    comms = replace(world.comms, node=world.comms.collectives, memory=MappedMemory(leaders))
+    world.fault_handler = UlfmFaultTolerance(world, comms)
+    world.use_comms(comms)

@@ -1,6 +1,6 @@
-"""An error on one rank ends all of them, at once and with its name: the others would wait for it for ever.
+"""Errors and signals: an error on one rank ends all ranks at once, because the others would wait for it forever.
 
-The guard stands around everything that `hpc_es.main` does, imports included, with or without MPI up and running.
+`guarded` runs everything that `hpc_es.main` does, including imports, whether or not MPI is initialised.
 """
 
 from __future__ import annotations
@@ -22,166 +22,164 @@ from hpc_es.core.errors import LaunchError, UserError
 from hpc_es.mpi.connect import joined
 from hpc_es.mpi.launch import abort, by_srun, task_rank, tasks_started
 
-FIRST_WORD_SECONDS = 0.5  # rank 0 speaks first: where all fail alike it ends the others before they say the same
+RANK_0_LEAD_SECONDS = 0.5  # delay of other ranks' messages: if all fail alike, rank 0 ends them before they print
 REPEAT_SECONDS = 0.5  # a launcher and the scheduler may both deliver one signal
-TERM_SECONDS = 3.0  # for the generation to end; SIGKILL follows
+TERM_SECONDS = 3.0  # time for the generation to end after SIGTERM; SIGKILL follows
 CHECK_HUNG_SECONDS = 0.5
-INTERRUPTED_STATUS = 130  # as shells have it for Ctrl-C
+INTERRUPTED_STATUS = 130  # the status of shells for Ctrl-C
 
 
 def guarded(body: Callable[[], int]) -> NoReturn:
-    """Run `body` and end the process with the status it returns; whatever it raises ends all ranks.
+    """Run `body` and exit with the status that it returns; an exception ends all ranks.
 
-    An exception is shown as a traceback whose every line names the rank, a UserError as its message only.
+    Each line of the traceback names the rank; a UserError is printed as its message only.
     """
     faulthandler.enable()
     try:
         status = body()
-    except BaseException as error:  # the broad except of `main`: nothing may leave one rank alone
-        status = _leave(error)
-    for each in Signals.HANDLED:  # the status is settled, and srun sends SIGTERM once a rank has ended with another
-        signal.signal(each, signal.SIG_IGN)
+    except BaseException as error:  # broad: no rank may end without the others
+        status = _end_all_ranks(error)
+    for number in Signals.HANDLED:  # the status is final, but srun sends SIGTERM when a rank ends with another one
+        signal.signal(number, signal.SIG_IGN)
     world = joined()
     if world is not None:
         world.finalize()
     sys.exit(status)
 
 
-def stand_by() -> None:
-    """Guard a program that is not ours: an uncaught exception ends all ranks, and at its end they part in peace."""
+def install_hooks() -> None:
+    """Guard a user's program: an uncaught exception ends all ranks; at a regular exit MPI is finalized."""
     if sys.excepthook is not _excepthook:
         sys.excepthook = _excepthook
-        atexit.register(_part)
+        atexit.register(_finalize)
 
 
 def _excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    atexit.unregister(_part)
-    status = _leave(error.with_traceback(trace))
+    atexit.unregister(_finalize)
+    status = _end_all_ranks(error.with_traceback(trace))
     os._exit(status or 1)
 
 
-def _part() -> None:
+def _finalize() -> None:
     world = joined()
     if world is not None:
         world.finalize()
 
 
-def _leave(error: BaseException) -> int:
-    """Say what happened and end all ranks; returns the status where this process is the only one."""
-    rank, size = _place()
+def _end_all_ranks(error: BaseException) -> int:
+    """Print the error and end all ranks; return the exit status if this process is the only one."""
+    rank, size = _rank_and_size()
     message, status = describe(error)
     if size == 1:
         sys.stderr.write(message)
         return status
     if isinstance(error, SystemExit) and status == 0 and joined() is None:
-        return 0  # such as --help, on all ranks alike
+        return 0  # such as --help, on all ranks
     if rank != 0:
-        time.sleep(FIRST_WORD_SECONDS)
-    if isinstance(error, LaunchError) and rank != 0:  # tasks that do not see each other cannot end each other
+        time.sleep(RANK_0_LEAD_SECONDS)
+    if isinstance(error, LaunchError) and rank != 0:  # tasks that are not connected cannot end each other
         message = message.partition("\n")[0] if error.__cause__ else ""  # the library may be missing on this host only
-    _say(message if rank == 0 and isinstance(error, UserError) else tagged(message, rank, size))
-    abort(status if status else 1)  # a rank that leaves alone is a failure, whatever it says
+    _write_error(message if rank == 0 and isinstance(error, UserError) else tagged(message, rank, size))
+    abort(status if status else 1)  # a rank that ends without the others is a failure in any case
 
 
 def describe(error: BaseException) -> tuple[str, int]:
-    """Return the message, with a line end, and the exit status of what ended `body`."""
+    """Return the message, with a newline, and the exit status for an exception."""
     if isinstance(error, UserError):
         return f"hpc_es: {error}\n", error.status
     if isinstance(error, KeyboardInterrupt):
         return "interrupted\n", INTERRUPTED_STATUS
     if isinstance(error, SystemExit):
         if error.code is None or isinstance(error.code, int):
-            return ("" if joined() is None else f"left by SystemExit({error.code})\n"), error.code or 0
+            return ("" if joined() is None else f"ended by SystemExit({error.code})\n"), error.code or 0
         return f"{error.code}\n", 1
-    below = error.__traceback__.tb_next if error.__traceback__ else None  # without the guard's own frame
+    below = error.__traceback__.tb_next if error.__traceback__ else None  # omits the frame of `guarded`
     return "".join(traceback.format_exception(type(error), error, below)), 1
 
 
 def tagged(message: str, rank: int, size: int) -> str:
-    """Return the message with the rank, host and process named in front of each line."""
+    """Return the message with rank, host and process id before each line."""
     tag = f"[rank {rank} of {size} on {socket.gethostname()} pid {os.getpid()}] "
     return "".join(tag + line + "\n" for line in message.splitlines())
 
 
-def _say(text: str) -> None:
+def _write_error(text: str) -> None:
     try:
-        sys.stderr.write(text)  # at once, so that ranks do not mix their lines
+        sys.stderr.write(text)  # one call, so that lines of several ranks do not mix
         sys.stderr.flush()
     except (OSError, ValueError):
-        pass  # nobody listens; the others must still be ended
+        pass  # a closed pipe; the other ranks must still be ended
 
 
-def _place() -> tuple[int, int]:
-    """(rank, size), of MPI or, before it is there, as the launcher tells them."""
+def _rank_and_size() -> tuple[int, int]:
+    """Return rank and number of ranks from MPI or, before its initialisation, from the launcher."""
     world = joined()
     if world is not None:
         return world.rank, world.size
     return task_rank(os.environ) or 0, tasks_started(os.environ)[0]
 
 
-def _nothing() -> None:
-    """Insist on nothing: nobody can be kept from looking yet."""
-
-
 class Signals:
-    """From now on SIGTERM, SIGUSR1, SIGUSR2 and SIGINT are only counted; look at `count` between two steps.
+    """Counts SIGTERM, SIGUSR1, SIGUSR2 and SIGINT; the loop reads `count` between steps.
 
-    The first asks to stop at the end of the generation, the second to give it up. The same signal again within
-    REPEAT_SECONDS is one delivered twice, and not counted.
+    The first signal asks to stop at the end of the generation, the second to abandon the generation. A signal that
+    recurs within REPEAT_SECONDS counts as delivered twice and is ignored.
 
     Nothing reads `count` while an environment hangs. Therefore, from the second signal on, `abort_if_hung` is called
     every CHECK_HUNG_SECONDS, between any two Python instructions; it raises GiveUp if the chunk in progress hangs.
 
-    srun sends SIGTERM also where a rank has died (--kill-on-bad-exit), SIGKILL only KillWait later, usually 30 s; and
-    that generation never ends. So under srun the second is taken as given TERM_SECONDS after SIGTERM.
+    srun also sends SIGTERM if a rank has died (--kill-on-bad-exit), and SIGKILL after KillWait, usually 30 s; the
+    generation in progress then never ends. Therefore under srun a second signal is assumed TERM_SECONDS after SIGTERM.
     """
 
     HANDLED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 
     def __init__(self) -> None:
-        self.abort_if_hung: Callable[[], None] = _nothing
-        self.name = ""  # of the last one, such as "SIGTERM"
-        self._noted = 0
-        self._given_up_at = math.inf
+        self.abort_if_hung: Callable[[], None] = lambda: None
+        self.name = ""  # of the last signal, such as "SIGTERM"
+        self._received = 0
+        self._assumed_at = math.inf
         self._last_seconds: dict[int, float] = {}
-        self._before: dict[signal.Signals, Any] = {each: signal.signal(each, self._note) for each in self.HANDLED}
+        self._before: dict[signal.Signals, Any] = {
+            number: signal.signal(number, self._on_signal) for number in self.HANDLED
+        }
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self.HANDLED)  # main blocks them
 
     @property
     def count(self) -> int:
-        """How many signals came, or are taken as given."""
-        return self._noted + (time.monotonic() >= self._given_up_at)
+        """Number of signals received or assumed."""
+        return self._received + (time.monotonic() >= self._assumed_at)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if now - self._last_seconds.get(number, -REPEAT_SECONDS) >= REPEAT_SECONDS:
-            self._noted += 1
+            self._received += 1
             self.name = signal.Signals(number).name
         self._last_seconds[number] = now
         if number == signal.SIGTERM and by_srun(os.environ):
-            self._given_up_at = min(self._given_up_at, now + TERM_SECONDS)
-        if self._noted >= 2 or self._given_up_at < math.inf:
+            self._assumed_at = min(self._assumed_at, now + TERM_SECONDS)
+        if self._received >= 2 or self._assumed_at < math.inf:
             self._start_hang_checks()
 
     def _start_hang_checks(self) -> None:
-        """Share the timer with whoever watches the time of episodes; this job will not need it for long."""
+        """Start a timer, which is shared with the time limits of episodes: their handler is called as well."""
         before, period = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)[1]
 
-        def alarmed(number: int, frame: FrameType | None) -> None:
+        def on_alarm(number: int, frame: FrameType | None) -> None:
             if self.count >= 2:
                 self.abort_if_hung()
             if callable(before):
                 before(number, frame)
 
         self._before.setdefault(signal.SIGALRM, before)
-        signal.signal(signal.SIGALRM, alarmed)
-        signal.siginterrupt(signal.SIGALRM, False)  # a checkpoint may be on its way to the disk
+        signal.signal(signal.SIGALRM, on_alarm)
+        signal.siginterrupt(signal.SIGALRM, False)  # a checkpoint may be being written
         period = min(period or CHECK_HUNG_SECONDS, CHECK_HUNG_SECONDS)
         signal.setitimer(signal.ITIMER_REAL, period, period)
 
     def restore(self) -> None:
-        """Put the former handlers back."""
+        """Restore the previous handlers."""
         if signal.SIGALRM in self._before:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        for each, handler in self._before.items():
-            signal.signal(each, handler if handler is not None else signal.SIG_DFL)
+        for number, handler in self._before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)

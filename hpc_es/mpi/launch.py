@@ -1,6 +1,4 @@
-"""What the launcher's environment variables say about this job, before and without MPI.
-
-Ending all ranks from one of them."""
+"""The launcher: its environment variables, read before MPI is initialised, and how to end all ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NoReturn
 
-# Variables with the number of tasks that were started together. SLURM_NTASKS is not one: batch shells have it too.
+# Variables with the number of tasks that were started together. Not SLURM_NTASKS, which is also set in batch shells.
 SIZES = (
     "SLURM_STEP_NUM_TASKS",
     "PMI_SIZE",  # Hydra (MPICH, Intel MPI), srun --mpi=pmi2, Cray PALS
@@ -24,98 +22,103 @@ SIZES = (
     "FLUX_JOB_SIZE",
     "JSM_NAMESPACE_SIZE",  # jsrun
 )
-RANKS = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")  # PMIx tells a rank, but no size
-HYDRA = "MPI_LOCALNRANKS"  # a mark of its ranks
+RANKS = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")  # PMIx sets a rank, but no size
+HYDRA = "MPI_LOCALNRANKS"  # set by Hydra for its ranks
 
 LIST = ("srun", "--mpi=list")
-LIST_SECONDS = 10.0  # for srun to list its MPI types
-KILL_SECONDS = 1.0  # to be killed in, before this process ends by itself
+LIST_SECONDS = 10.0  # time limit of LIST
+KILL_SECONDS = 1.0  # wait for Hydra to kill this process
+FLUSH_SECONDS = 0.2  # a launcher that ends the job may drop output that it has not forwarded yet (seen with Hydra)
 
 
 def tasks_started(environ: Mapping[str, str]) -> tuple[int, str]:
-    """Return how many tasks a launcher says it started (1 if none does), and the variable that says so."""
-    told = [(_number(environ.get(name)), name) for name in SIZES]
-    told.append((_number(environ.get("PMIX_RANK")) + 1, "PMIX_RANK"))
-    count, name = max(told, key=lambda pair: pair[0])
+    """Return the number of tasks that the launcher started, and the variable that says so; (1, "") without a launcher.
+
+    With PMIx only a lower bound is known, this rank + 1.
+    """
+    counts = [(_number(environ.get(name)), name) for name in SIZES]
+    counts.append((_number(environ.get("PMIX_RANK")) + 1, "PMIX_RANK"))
+    count, name = max(counts, key=lambda pair: pair[0])
     return (count, name) if count > 1 else (1, "")
 
 
 def task_rank(environ: Mapping[str, str]) -> int | None:
-    """Return the rank of this task as the launcher tells it, for messages before MPI is initialised."""
+    """Return the rank of this task according to the launcher, for messages before MPI is initialised."""
     if tasks_started(environ)[0] == 1:
         return None
     return next((_number(environ[name]) for name in RANKS if name in environ), None)
 
 
 def by_srun(environ: Mapping[str, str]) -> bool:
-    """Return whether srun started this task itself, and not through an mpiexec."""
+    """Return whether srun started this task directly, not through mpiexec."""
     return "SLURM_STEP_NUM_TASKS" in environ and HYDRA not in environ
 
 
-def patience(environ: Mapping[str, str]) -> float:
-    """For how many seconds a rank that gave up waits for its master to save and end the job.
+def abandon_timeout(environ: Mapping[str, str]) -> float:
+    """Return the seconds for which a rank that abandoned its generation waits for rank 0 to save and end the job.
 
-    srun lets the master finish when others end first (KillWait), and the master may be the rank that died.
+    Under srun rank 0 can finish even if other ranks end first (KillWait), and rank 0 may be the rank that died.
     """
     return 4.0 if by_srun(environ) else 60.0
 
 
-def refusal(count: int, variable: str, found: str) -> str:
-    """The message for a job of `count` tasks that do not see each other; `found` is what each of them has instead."""
+def launch_error(count: int, variable: str, problem: str) -> str:
+    """Return the message for a job of `count` tasks that are not connected to each other because of `problem`."""
     started = f"at least {count} tasks" if variable == "PMIX_RANK" else f"{count} tasks"
     return (
-        f"the launcher started {started} ({variable} is set), but {found}: each task would be a master of its own "
+        f"the launcher started {started} ({variable} is set), but {problem}: each task would be a separate job, "
         "and all would write the same directory. Remedies:\n"
-        f"  under SLURM:       {_srun(variable, found)}\n"
+        f"  under SLURM:       {_srun_command(variable, problem)}\n"
         f"  without SLURM:     {beside_python('mpiexec')} -n RANKS {sys.executable} -m hpc_es.main ...\n"
-        "  another MPI:       the launcher and the MPI library of mpi4py must be of one kind; see "
+        "  another MPI:       the launcher and the MPI library of mpi4py must match; see "
         "`python -m mpi4py --mpi-lib-version`\n"
-        f"  meant to be alone: env -u {variable} {sys.executable} -m hpc_es.main ..."
+        f"  for a single rank: env -u {variable} {sys.executable} -m hpc_es.main ..."
     )
 
 
-def _srun(variable: str, found: str) -> str:
-    """Return how srun is to start this MPI library, with what this SLURM offers where srun started us."""
-    speaks = ("pmix", "pmi2") if "Open MPI" in found else ("pmi2", "pmix")
-    offered = mpi_kinds() if variable.startswith("SLURM_") and not task_rank(os.environ) else []
-    kind = next((each for each in speaks if each in offered), speaks[0])
-    says = f"says: {', '.join(offered)}" if offered else "shows what your SLURM offers"
-    return f"srun --mpi={kind} ...   (`srun --mpi=list` {says})"
+def _srun_command(variable: str, problem: str) -> str:
+    """Return the srun command that starts this MPI library; on rank 0 under srun, chosen from what it supports."""
+    preferred = ("pmix", "pmi2") if "Open MPI" in problem else ("pmi2", "pmix")
+    offered = srun_mpi_types() if variable.startswith("SLURM_") and not task_rank(os.environ) else []
+    mpi_type = next((name for name in preferred if name in offered), preferred[0])
+    supported = f"says: {', '.join(offered)}" if offered else "shows what your SLURM supports"
+    return f"srun --mpi={mpi_type} ...   (`srun --mpi=list` {supported})"
 
 
-def mpi_kinds() -> list[str]:
-    """What `srun --mpi=list` lists, sorted; empty if it cannot be asked. Old versions put "srun: " before each."""
+def srun_mpi_types() -> list[str]:
+    """Return the output of `srun --mpi=list`, sorted; [] if the call fails. Old versions prefix lines with "srun: "."""
     try:
         done = subprocess.run(LIST, check=False, capture_output=True, text=True, timeout=LIST_SECONDS)  # noqa: S603
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return []
-    kinds: list[str] = []
+    types: list[str] = []
     for line in (done.stdout + done.stderr).splitlines() if done.returncode == 0 else []:
         head, colon, tail = line.removeprefix("srun: ").partition(":")
         words = tail.replace(",", " ").split() if colon else head.split()
-        kinds += words if colon or len(words) == 1 else []
-    return sorted(kinds)
+        types += words if colon or len(words) == 1 else []
+    return sorted(types)
 
 
 def abort_launch(environ: Mapping[str, str], status: int) -> None:
-    """Ask Hydra to end all ranks, before MPI is initialised: it ignores an exit there, and the others wait in MPI_Init.
+    """Ask Hydra to end all ranks, before MPI is initialised.
 
-    It is one line of the PMI-1 wire protocol. Other launchers see an exit status (srun with --kill-on-bad-exit=1).
+    Hydra ignores the exit of a rank there, and the other ranks wait in MPI_Init. The request is one line of the PMI-1
+    wire protocol. Other launchers react to the exit status (srun with --kill-on-bad-exit=1).
     """
-    if HYDRA not in environ:  # srun's PMI_FD speaks another protocol
+    if HYDRA not in environ:  # PMI_FD of srun has another protocol
         return
     with contextlib.suppress(OSError, ValueError, KeyError):
         descriptor = int(environ["PMI_FD"])
-        if stat.S_ISSOCK(os.fstat(descriptor).st_mode):  # in a child of a rank the number may mean anything
+        if stat.S_ISSOCK(os.fstat(descriptor).st_mode):  # in a child process the number may mean anything
             os.write(descriptor, f"cmd=abort exitcode={status}\n".encode())
             time.sleep(KILL_SECONDS)
 
 
 def prefer_short_addresses(environ: MutableMapping[str, str]) -> None:
-    """Have the mpich wheel use libfabric where srun starts it, unless MPIR_CVAR_CH4_NETMOD is set already.
+    """Make the mpich wheel use libfabric under srun, unless MPIR_CVAR_CH4_NETMOD is set.
 
-    With UCX it announces its address with 4 KiB of whatever stands behind it in memory; encoded, a piece of that may
-    be longer than the 1024 bytes that srun's pmi2 reads at once, and the start fails (seen once).
+    With UCX it publishes its address together with 4 KiB of uninitialised memory; when encoded, a part of that may be
+    longer than the 1024 bytes that srun's pmi2 reads at once, and the start fails (seen once).
     """
     with contextlib.suppress(PackageNotFoundError):
         if by_srun(environ) and version("mpich"):  # another MPICH may have been built without libfabric
@@ -123,8 +126,8 @@ def prefer_short_addresses(environ: MutableMapping[str, str]) -> None:
 
 
 def beside_python(program: str) -> str:
-    """Return the program in the directory of this Python, or its bare name if there is none."""
-    path = Path(sys.executable).parent / program  # not resolved: a venv's python is a link out of it
+    """Return the path of a program in the directory of this Python, or its bare name if it is not there."""
+    path = Path(sys.executable).parent / program  # not resolved: the python of a venv is a link to elsewhere
     return str(path) if path.exists() else program
 
 
@@ -135,15 +138,12 @@ def _number(text: str | None) -> int:
         return -1
 
 
-PASS_ON_SECONDS = 0.2  # a launcher that ends the job may drop output that it has not passed on yet (Hydra, seen once)
-
-
 def abort(status: int) -> NoReturn:
-    """End this process and, where MPI runs, all ranks at once; needs no World."""
+    """End this process and all other ranks immediately; needs no World."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # a closed pipe must not keep the others hanging
+        with contextlib.suppress(OSError, ValueError):  # a closed pipe must not keep the other ranks alive
             stream.flush()
-    time.sleep(PASS_ON_SECONDS)
+    time.sleep(FLUSH_SECONDS)
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.size > 1:
         mpi.COMM_WORLD.Abort(status)

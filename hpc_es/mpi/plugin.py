@@ -1,4 +1,4 @@
-"""Which --mpi= starts this MPI library under this SLURM: `srun --mpi="$(python -m hpc_es.mpi.plugin)" ...`."""
+"""The --mpi= option of srun for this MPI library: `srun --mpi="$(python -m hpc_es.mpi.plugin)" ...`."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ from collections.abc import Sequence
 from hpc_es.core.errors import LaunchError, UserError
 from hpc_es.core.extras import install_command
 from hpc_es.mpi.connect import library_name
-from hpc_es.mpi.launch import mpi_kinds
+from hpc_es.mpi.launch import srun_mpi_types
 
-SPEAKS = {  # by the beginning of the library's name, the best first
+SUPPORTED = {  # prefix of the library's name: MPI types of srun that it supports, the best first
     "Open MPI": ("pmix", "pmi2"),
     "CRAY MPICH": ("cray_shasta", "pmi2", "pmix"),
-    "": ("pmi2", "pmix"),  # MPICH and its relatives
+    "": ("pmi2", "pmix"),  # MPICH and its derivatives
 }
 
 
 def choose(library: str, offered: Sequence[str]) -> str:
-    """Return the best kind for a library that is offered, such as pmi2, or pmix_v4; LaunchError if there is none."""
-    speaks = next(kinds for name, kinds in SPEAKS.items() if library.upper().startswith(name.upper()))
-    for kind in speaks:
-        found = [each for each in offered if each == kind or each.startswith(f"{kind}_v")]
-        if found:
-            return min(found, key=len)
+    """Return the best of the offered MPI types for a library, such as pmi2 or pmix_v4; LaunchError if none fits."""
+    supported = next(types for name, types in SUPPORTED.items() if library.upper().startswith(name.upper()))
+    for mpi_type in supported:
+        matches = [name for name in offered if name == mpi_type or name.startswith(f"{mpi_type}_v")]
+        if matches:
+            return min(matches, key=len)
     raise LaunchError(
-        f"{library} speaks {' or '.join(speaks)}, but `srun --mpi=list` offers {', '.join(offered) or 'nothing'}: load "
-        "another MPI module and install mpi4py for it, or start the ranks by the library's own mpiexec instead of srun"
+        f"{library} supports {' or '.join(supported)}, but `srun --mpi=list` offers {', '.join(offered) or 'nothing'}: "
+        "load another MPI module and install mpi4py for it, or start the ranks with the library's mpiexec instead of "
+        "srun"
     )
 
 
 def library() -> str:
-    """Return the MPI library that mpi4py finds, without joining other ranks; LaunchError if there is none."""
+    """Return the name of the MPI library of mpi4py without initialising it; LaunchError if there is none."""
     try:
         import mpi4py
 
@@ -44,9 +45,9 @@ def library() -> str:
 
 
 def main() -> None:
-    """Print the kind."""
+    """Print the MPI type."""
     try:
-        sys.stdout.write(choose(library(), mpi_kinds()) + "\n")
+        sys.stdout.write(choose(library(), srun_mpi_types()) + "\n")
     except UserError as error:
         sys.stderr.write(f"hpc-es: {error}\n")
         sys.exit(error.status)

@@ -1,10 +1,10 @@
-"""Chunks on demand: whoever is free asks rank 0 for the next one.
+"""Dynamic scheduling: ranks request chunks from rank 0 as they become free.
 
-Each evaluating rank begins with the chunk of its own number and keeps one request in flight ahead, so that nobody
-waits for an answer; it says that it is free where there is none yet. The last chunks, one a rank, are not handed out
-ahead: a rank slightly faster than the others would hold two of them while another has none. Rank 0 answers between the
-steps of its own batch when it evaluates too.
-Messages are two-sided: a one-sided counter would stall while its target computes.
+Each evaluating rank starts with the chunk of its own index and requests the next chunk in advance, so that it need not
+wait for the answer; if there is none yet when it has finished, it reports that it is free. The last chunks, one per
+rank, are only assigned to free ranks: otherwise a slightly faster rank would hold two of them while another has none.
+If rank 0 evaluates too, it answers between the steps of its own batch. Messages are two-sided, because a one-sided
+counter would stall while its target computes.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from hpc_es.mpi.serialize import from_words, to_words
 from hpc_es.mpi.world import Int64, World
 
 AHEAD, FREE, ANSWER, GIVE_UP = 1, 2, 3, 4
-FAILED = 6  # 5 is a result of training/asynchronous.py
+FAILED = 6  # 5: see training/asynchronous.py
 DONE = -1
-MASTER_EVALUATES_UP_TO = 16  # ranks, when mpi.master_evaluates is auto
-POLL_SECONDS = 0.2e-3  # at most so often between the steps of a batch
-HANGING_SECONDS = 1.0  # without a look in the middle of a chunk
+MASTER_EVALUATES_UP_TO = 16  # maximum number of ranks for which rank 0 evaluates if mpi.master_evaluates is auto
+POLL_SECONDS = 0.2e-3  # minimum interval of polls between the steps of a batch
+HANGING_SECONDS = 1.0  # time without a poll after which a chunk counts as hanging
 
 Evaluate = Callable[[Chunk, Poll], Outcome]
 
 
 class GiveUp(BaseException):
-    """A second signal came: the generation is given up."""
+    """A second signal was received: the generation is abandoned."""
 
 
 class OtherRankFailed(BaseException):
-    """Another rank has failed, and is about to end the job."""
+    """Another rank has failed and is about to end the job."""
 
 
 def tell_failure(world: World, reason: str) -> None:
-    """Tell rank 0 why this rank ends."""
+    """Send the reason of this rank's failure to rank 0."""
     world.send(0, FAILED, to_words(np.frombuffer(reason.encode(), np.uint8)))
 
 
 def evaluators(ranks: int, master_evaluates: Literal["auto"] | bool) -> range:
-    """Return the ranks that evaluate, of so many."""
+    """Return the ranks that evaluate, given the number of ranks."""
     if master_evaluates == "auto":
         master_evaluates = ranks <= MASTER_EVALUATES_UP_TO
     return range(0 if master_evaluates or ranks == 1 else 1, ranks)
 
 
 class Work:
-    """Hands out and evaluates the chunks of a round; `poll` also looks for signals."""
+    """Assigns and evaluates the chunks of a round; `poll` also checks for signals."""
 
     def __init__(
         self,
@@ -63,32 +63,32 @@ class Work:
         beat: Callable[[], None] = lambda: None,
     ) -> None:
         self._world, self._static, self._signals = world, schedule == "static", signals
-        self._beat = beat  # called at each look, on rank 0
+        self._beat = beat  # called at each poll, on rank 0
         self.evaluators = list(evaluators(world.size, master_evaluates))
-        self._waiting: dict[int, bool] = {}  # ranks that asked ahead and have no answer yet: whether they are free
-        self._left: deque[int] | None = None  # chunks to hand out; None outside of a round
-        self._busy = 0  # ranks that do not know yet that there is no more
+        self._waiting: dict[int, bool] = {}  # ranks with an unanswered request -> whether they are free
+        self._left: deque[int] | None = None  # chunks to assign; None outside a round
+        self._busy = 0  # ranks that do not know yet that no chunk is left
         self._last_poll = 0.0
-        self._looking = self._evaluating = False
-        self.arrived: deque[tuple[int, Int64]] = deque()  # rank 0: (source, values) of messages that are no request
-        world.poll = self._look
+        self._is_polling = self._evaluating = False
+        self.arrived: deque[tuple[int, Int64]] = deque()  # rank 0: (source, values) of messages other than requests
+        world.poll = self._check_messages
 
     def evaluate(self, chunks: Sequence[Chunk], evaluate: Evaluate) -> dict[int, Outcome]:
-        """Return the outcomes of this rank's chunks, by chunk index; returns when no chunk is left to hand out."""
+        """Return the outcomes of this rank's chunks by chunk index, when no chunk is left."""
         if self._static or len(self.evaluators) == 1:
             return self._evaluate_share(chunks, evaluate)
         if self._world.rank == 0:
-            return self._master(chunks, evaluate)
-        return self._worker(chunks, evaluate)
+            return self._evaluate_as_master(chunks, evaluate)
+        return self._evaluate_as_worker(chunks, evaluate)
 
     def abort_if_hung(self) -> None:
-        """Called after a second signal, amid whatever this rank does: GiveUp where a chunk keeps it from looking."""
+        """Raise GiveUp if the chunk in progress hangs; called from a signal handler after a second signal."""
         if self._evaluating and time.perf_counter() - self._last_poll > HANGING_SECONDS:
-            raise GiveUp("a second signal came, and the chunk in progress hangs")
+            raise GiveUp("a second signal was received, and the chunk in progress hangs")
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Code of others runs in this block, and may hang."""
+        """Mark that user code, which may hang, runs in this context."""
         self._last_poll, self._evaluating = time.perf_counter(), True
         try:
             yield
@@ -101,7 +101,7 @@ class Work:
         mine = chunks[self.evaluators.index(self._world.rank) :: len(self.evaluators)]
         return {chunk.index: evaluate(chunk, self.poll) for chunk in mine}
 
-    def _worker(self, chunks: Sequence[Chunk], evaluate: Evaluate) -> dict[int, Outcome]:
+    def _evaluate_as_worker(self, chunks: Sequence[Chunk], evaluate: Evaluate) -> dict[int, Outcome]:
         outcomes = {}
         number = self.evaluators.index(self._world.rank)
         if number >= len(chunks):
@@ -116,7 +116,7 @@ class Work:
             number = int(answer[0])
         return outcomes
 
-    def _master(self, chunks: Sequence[Chunk], evaluate: Evaluate) -> dict[int, Outcome]:
+    def _evaluate_as_master(self, chunks: Sequence[Chunk], evaluate: Evaluate) -> dict[int, Outcome]:
         outcomes = {}
         started = min(len(self.evaluators), len(chunks))
         self._left = deque(range(started, len(chunks)))
@@ -125,34 +125,34 @@ class Work:
         number = 0 if self.evaluators[0] == 0 and chunks else DONE
         while number != DONE:
             outcomes[chunks[number].index] = evaluate(chunks[number], self.poll)
-            self._look()
+            self._check_messages()
             number = self._next()
-        self._world.wait_until(lambda: self._busy == 0)  # while _look answers
+        self._world.wait_until(lambda: self._busy == 0)  # while polls answer requests
         self._left = None
         return outcomes
 
     def _next(self) -> int:
         return self._left.popleft() if self._left else DONE
 
-    def _take(self, source: int, tag: int, values: Int64) -> None:
+    def _handle(self, source: int, tag: int, values: Int64) -> None:
         if tag == GIVE_UP:
-            raise GiveUp(f"rank {source} got a second signal")
+            raise GiveUp(f"rank {source} received a second signal")
         if tag == FAILED:
             raise OtherRankFailed(f"rank {source}: {from_words(values).tobytes().decode()}")
         if tag == AHEAD:
             self._waiting[source] = False
             self._answer([source])
         elif tag == FREE:
-            if source in self._waiting:  # else the answer is on its way
+            if source in self._waiting:  # else the answer has been sent
                 self._waiting[source] = True
                 self._answer([source])
         else:
             self.arrived.append((source, values))
 
     def _answer(self, ranks: Sequence[int]) -> None:
-        """Answer those who may be; requests of the next round that came early wait for it.
+        """Assign chunks to these waiting ranks if possible; early requests for the next round are kept until then.
 
-        A request alters nothing for the others that wait: of thousands of ranks one is looked at.
+        Other waiting ranks are not affected by a new request, so with thousands of ranks only one is examined.
         """
         if self._left is None:
             return
@@ -164,23 +164,23 @@ class Work:
                 self._busy -= number == DONE
 
     def poll(self) -> None:
-        """Between the steps of a batch: at most every POLL_SECONDS, look for signals and requests."""
+        """Check for signals and requests, at most every POLL_SECONDS; called between the steps of a batch."""
         now = time.perf_counter()
         if now - self._last_poll > POLL_SECONDS:
             self._last_poll = now
-            self._look()
+            self._check_messages()
 
-    def _look(self) -> None:
+    def _check_messages(self) -> None:
         if self._signals() >= 2:
-            raise GiveUp("a second signal came")
+            raise GiveUp("a second signal was received")
         if self._world.rank != 0:
             return
         self._beat()
-        if self._looking:
+        if self._is_polling:
             return
-        self._looking = True  # a message that is waited for lets others be looked at, but none may overtake it
+        self._is_polling = True  # waiting for a message polls again, but messages must be handled in order
         try:
             while (message := self._world.receive_any()) is not None:
-                self._take(*message)
+                self._handle(*message)
         finally:
-            self._looking = False
+            self._is_polling = False

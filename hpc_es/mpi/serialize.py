@@ -1,4 +1,4 @@
-"""Named arrays as bytes and back: a JSON header, then the arrays' memory, each at a multiple of 8. No pickle."""
+"""Named arrays as bytes: a JSON header, then the memory of each array, aligned to 8 bytes. No pickle."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Bytes = npt.NDArray[np.uint8]
+Bytes = npt.NDArray[np.uint8]  # uint8[...]
 
 
 def encode(arrays: Mapping[str, npt.NDArray[Any]]) -> Bytes:
-    """uint8[...]: 8 bytes of header length, the header, the arrays in their order."""
-    assert all(array.dtype.kind in "biufc" for array in arrays.values()), "only numbers travel"
+    """Return uint8[...]: the length of the header in 8 bytes, the header, and the arrays in order."""
+    assert all(array.dtype.kind in "biufc" for array in arrays.values()), "only numbers can be sent"
     entries = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
     header = json.dumps(entries).encode()
     coded = np.zeros(_aligned(8 + len(header)) + sum(_aligned(array.nbytes) for array in arrays.values()), np.uint8)
@@ -27,25 +27,8 @@ def encode(arrays: Mapping[str, npt.NDArray[Any]]) -> Bytes:
     return coded
 
 
-def _aligned(count: int) -> int:
-    return -(-count // 8) * 8
-
-
-def to_words(coded: Bytes) -> npt.NDArray[np.int64]:
-    """The bytes as a message of int64: their number, then themselves with zeros up to the next multiple of eight."""
-    words = np.zeros(1 + -(-coded.size // 8), np.int64)
-    words[0] = coded.size
-    words[1:].view(np.uint8)[: coded.size] = coded
-    return words
-
-
-def from_words(words: npt.NDArray[np.int64]) -> Bytes:
-    """Return what `to_words` was given."""
-    return words[1:].view(np.uint8)[: int(words[0])]
-
-
 def decode(coded: Bytes) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays that `encode` was given: views of these bytes."""
+    """Return the arrays in the result of `encode`, as views of it."""
     length = 8 + int.from_bytes(coded[:8].tobytes(), "little")
     start = _aligned(length)
     arrays = {}
@@ -54,3 +37,20 @@ def decode(coded: Bytes) -> dict[str, npt.NDArray[Any]]:
         arrays[name] = coded[start : start + size].view(dtype).reshape(shape)
         start += _aligned(size)
     return arrays
+
+
+def _aligned(count: int) -> int:
+    return -(-count // 8) * 8
+
+
+def to_words(coded: Bytes) -> npt.NDArray[np.int64]:
+    """Return the bytes as int64[...], for a message: their number, then the bytes, padded with zeros."""
+    words = np.zeros(1 + -(-coded.size // 8), np.int64)
+    words[0] = coded.size
+    words[1:].view(np.uint8)[: coded.size] = coded
+    return words
+
+
+def from_words(words: npt.NDArray[np.int64]) -> Bytes:
+    """Return the bytes in the result of `to_words`, as a view."""
+    return words[1:].view(np.uint8)[: int(words[0])]

@@ -1,1 +1,1 @@
-
+"""Noise: standard normal perturbations, from counters or from a table."""

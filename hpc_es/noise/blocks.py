@@ -1,4 +1,4 @@
-"""The base of the kinds of noise: the blocks of a vector, and weighted sums in the order of the pairs."""
+"""Base class of the kinds of noise: blocks of a vector, and weighted sums in the order of the pairs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hpc_es.core.data import Array, Float32
 
 
 class BlockNoise(ABC):
-    """A noise for vectors of `size` elements, cut into blocks.
+    """Noise for vectors of `size` elements, divided into blocks.
 
-    `blocks` is their width, of which the last block may be shorter, or the first element of each of them, such as
-    those of the parts of a layout. A block is computed by one rank, so few large ones leave ranks without work.
+    `blocks` is the width of all blocks (the last may be shorter), or the start index of each block, such as those of
+    the parts of a layout. Each block is summed by one rank, so with few blocks some ranks have no work.
     """
 
     def __init__(self, size: int, blocks: int | Sequence[int]) -> None:
@@ -24,7 +24,7 @@ class BlockNoise(ABC):
 
     @abstractmethod
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:
-        """Return the elements start .. stop - 1 of a pair's direction; `start` is the edge of a block."""
+        """Return the elements start .. stop - 1 of a pair's direction, float32[stop - start]; `start` is in `edges`."""
 
     def weighted_sums(
         self, generation: int, weights: Array, powers: Sequence[int], block: int, dtype: np.dtype[Any]

@@ -1,4 +1,4 @@
-"""Noise computed from its key: no memory, no start-up, any block at once."""
+"""Counter-based noise: computed on demand, without a table in memory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Layout
 from hpc_es.noise.blocks import BlockNoise
 
-KEPT = 1 << 23  # numbers, 32 MB a rank
-BLOCK = 8192  # parameters a block; part of the result: every block has its own generator
+MAX_CACHED = 1 << 23  # cached numbers, 32 MB per rank
+BLOCK = 8192  # parameters per block; results depend on it, because every block has its own generator
 
 
 @options
@@ -26,31 +26,32 @@ class Options:
 class CounterNoise(BlockNoise):
     """Standard normal directions, each block of a direction from its own Philox counter.
 
-    A direction that was drawn whole is kept for the generation's update, up to KEPT numbers: no bit depends on it.
+    Whole directions are cached until the update of their generation, up to MAX_CACHED numbers; results do not depend on
+    the cache.
     """
 
     def __init__(self, keys: Keys, size: int) -> None:
         super().__init__(size, BLOCK)
         self._keys = keys
         self._generator = keys.generator(Purpose.PERTURBATION)
-        self._generation, self._kept, self._room = -1, dict[int, Float32](), KEPT
+        self._generation, self._cached, self._room = -1, dict[int, Float32](), MAX_CACHED
 
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:
-        """float32[stop - start] of a pair's direction, to be read only; `start` must be a multiple of BLOCK."""
+        """Return float32[stop - start], which must not be modified; `start` is a multiple of BLOCK."""
         if generation != self._generation:
-            self._generation, self._room = generation, KEPT
-            self._kept.clear()
-        known = self._kept.get(pair)
-        if known is not None:
-            return known[start:stop]
-        drawn = self._drawn(generation, pair, start, stop)
+            self._generation, self._room = generation, MAX_CACHED
+            self._cached.clear()
+        cached = self._cached.get(pair)
+        if cached is not None:
+            return cached[start:stop]
+        drawn = self._draw(generation, pair, start, stop)
         if len(drawn) == self.size <= self._room:
             drawn.flags.writeable = False
-            self._kept[pair] = drawn
+            self._cached[pair] = drawn
             self._room -= self.size
         return drawn
 
-    def _drawn(self, generation: int, pair: int, start: int, stop: int) -> Float32:
+    def _draw(self, generation: int, pair: int, start: int, stop: int) -> Float32:
         assert start % BLOCK == 0, start
         out = np.empty(stop - start, np.float32)
         for first in range(start, stop, BLOCK):

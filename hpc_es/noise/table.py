@@ -1,7 +1,7 @@
-"""A table of standard normal numbers, one for all ranks of a node; a direction is a slice of it.
+"""Noise table: standard normal numbers, shared by the ranks of a node; a direction is a slice of the table.
 
-As in OpenAI-ES (Salimans et al. 2017, section 2.1). The table is filled by all ranks of the node in blocks of fixed
-size, each from its own Philox counter, so its values do not depend on how many ranks there were.
+As in OpenAI-ES (Salimans et al. 2017, section 2.1). All ranks of the node fill the table in blocks of fixed size, each
+from its own Philox counter, so its values do not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hpc_es.mpi.world import World
 from hpc_es.noise.blocks import BlockNoise
 from hpc_es.noise.counter import BLOCK
 
-FILL_BLOCK = 1 << 20  # numbers; part of the result
+FILL_BLOCK = 1 << 20  # numbers per generator; results depend on it
 
 
 @options
@@ -31,7 +31,7 @@ class Options:
 
 
 def fill(table: Float32, keys: Keys, worker: int, workers: int) -> None:
-    """Fill this worker's share of the blocks of `table`, in place."""
+    """Fill the blocks of one worker in the table, float32[table_size], in place."""
     keys = Keys(keys.seed)  # one table for all repetitions
     for block in range(worker, -(-len(table) // FILL_BLOCK), workers):
         generator = keys.generator(Purpose.NOISE_TABLE, block=block)
@@ -39,46 +39,43 @@ def fill(table: Float32, keys: Keys, worker: int, workers: int) -> None:
 
 
 def check_size(table_size: int, size: int) -> None:
-    """ConfigError if directions of `size` parameters do not fit into the table."""
+    """Raise ConfigError if the table is smaller than a direction of `size` parameters."""
     if table_size < size:
-        text = f"is {table_size}, but the policy has {size} parameters: at least {size} are needed (try {100 * size})"
+        text = f"is {table_size}, but the policy has {size} parameters: expected at least {size} (try {100 * size})"
         raise ConfigError([("noise.table_size", text)])
 
 
 class TableNoise(BlockNoise):
-    """Directions as slices of a shared table, at offsets computed from their key."""
+    """Directions as slices of a shared table, at random offsets."""
 
     def __init__(self, table: Float32, keys: Keys, size: int) -> None:
         check_size(len(table), size)
         super().__init__(size, BLOCK)
         self._table, self._keys = table, keys
-        self._generation, self._offsets = -1, dict[int, int]()  # of one generation: others are not asked for again
+        self._generation, self._offsets = -1, dict[int, int]()  # pair -> offset, of one generation
 
     def offset(self, generation: int, pair: int) -> int:
-        """Return where a direction begins: uniform in 0 .. table size - parameters, both included."""
+        """Return the start index of a direction in the table: uniform in 0 .. table_size - size, inclusive."""
         if generation != self._generation:
             self._generation, self._offsets = generation, {}
         if pair not in self._offsets:
-            self._offsets[pair] = self._offset(generation, pair)
+            generator = self._keys.borrowed(Purpose.PERTURBATION, generation, pair)
+            self._offsets[pair] = int(generator.integers(len(self._table) - self.size + 1))
         return self._offsets[pair]
 
-    def _offset(self, generation: int, pair: int) -> int:
-        generator = self._keys.borrowed(Purpose.PERTURBATION, generation, pair)
-        return int(generator.integers(len(self._table) - self.size + 1))
-
     def direction(self, generation: int, pair: int, start: int, stop: int) -> Float32:
-        """float32[stop - start], a view of the table."""
-        begin = self.offset(generation, pair)
-        return self._table[begin + start : begin + stop]
+        """Return a view of the table, float32[stop - start]."""
+        offset = self.offset(generation, pair)
+        return self._table[offset + start : offset + stop]
 
 
 def check(options: Options, layout: Layout) -> None:
-    """ConfigError if the table is too small for the parameters."""
+    """Raise ConfigError if the table is too small for the parameters."""
     check_size(options.table_size, layout.size)
 
 
 def share(options: Options, keys: Keys, world: World) -> Float32:
-    """Return the table, one per node and the same for all repetitions; every rank calls this."""
+    """Return the table, float32[table_size], one per node and the same for all repetitions; every rank calls this."""
     table = world.shared_array("noise", options.table_size, np.float32)
     part, count = world.filling(table)
     fill(table, keys, part, count)
@@ -89,5 +86,5 @@ def share(options: Options, keys: Keys, world: World) -> Float32:
 
 
 def build(options: Options, keys: Keys, layout: Layout, shared: Float32) -> TableNoise:
-    """Return the noise of `noise: {kind: table}` in this table."""
+    """Return the noise of `noise: {kind: table}`; `shared` is the table of `share`, float32[table_size]."""
     return TableNoise(shared, keys, layout.size)

@@ -1,1 +1,1 @@
-"""What is kept on disk: checkpoints, metrics, results, locks."""
+"""Files of a run: checkpoints, metrics, results, status and locks; the only package that imports h5py."""

@@ -23,7 +23,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import Arrays, Results, State
 from hpc_es.core.errors import RunError, RunFailedError, UserError
 from hpc_es.core.interfaces import GradientAlgorithm, Problem
-from hpc_es.mpi.launch import patience
+from hpc_es.mpi.launch import abandon_timeout
 from hpc_es.mpi.scheduler import GIVE_UP, GiveUp, OtherRankFailed, Work, tell_failure
 from hpc_es.mpi.world import World
 from hpc_es.training.asynchronous import AsynchronousPhase
@@ -471,7 +471,7 @@ class Training:
 def report_failure(world: World, writer: Recorder | None) -> Iterator[None]:
     """Write the reason of an exception in here to status.json, or send it to rank 0, and raise the exception again.
 
-    A rank that fails aborts the job soon after (mpi/guard.py): rank 0 has guard.FIRST_WORD_SECONDS to write the reason.
+    A rank that fails aborts the job soon after (mpi/guard.py); rank 0 has RANK_0_LEAD_SECONDS to write the reason.
     If rank 0 cannot look at messages for that long (one long step of an environment or a compiled call), or if the rank
     was killed by a signal, status.json still says "running", and only the exit status of srun or mpiexec shows the
     failure. Closing a generator (GeneratorExit) is no failure, nor is the loss of a rank in a fault-tolerant run.
@@ -490,7 +490,7 @@ def report_failure(world: World, writer: Recorder | None) -> Iterator[None]:
         if writer is not None:
             write(str(error), 1)
             writer.close()
-        time.sleep(patience(os.environ))  # the failing rank prints its error and ends the job
+        time.sleep(abandon_timeout(os.environ))  # the failing rank prints its error and ends the job
         world.abort(1)
     except BaseException as error:
         if isinstance(error, Exception) and world.fault_handler.is_rank_loss(error):
@@ -513,7 +513,7 @@ def give_up(world: World, writer: Recorder | None, reason: GiveUp, others_save: 
     """
     if writer is None:
         world.send(0, GIVE_UP, [])
-        time.sleep(patience(os.environ))
+        time.sleep(abandon_timeout(os.environ))
         os._exit(INTERRUPTED)
     writer.save()
     writer.status("interrupted", exit_status=INTERRUPTED, reason=str(reason))

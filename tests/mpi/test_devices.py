@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from hpc_es.mpi.devices import Bound, choose, line, local_rank
+from hpc_es.mpi.devices import DeviceBinding, choose, devices_line, local_rank
 from tests.helpers.harness import mpiexec, python, script
 
 # A TensorFlow of two GPUs, which says what it is told.
@@ -42,7 +42,7 @@ def test_slurm_decides_where_the_library_sees_a_part_of_the_node() -> None:
     srun = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "2"}
     assert local_rank(2, 4, srun) == (2, "")
     local, note = local_rank(0, 4, srun)
-    assert local == 2 and note == "SLURM_LOCALID is 2, but the MPI library says 0: the former is taken"
+    assert local == 2 and note == "SLURM_LOCALID is 2, but the MPI library says 0: using 2"
 
 
 @pytest.mark.parametrize(
@@ -83,11 +83,11 @@ def test_groups_of_ranks_do_not_all_take_the_first() -> None:
 def test_a_gpu_in_use_already_is_said() -> None:
     late = '    def late(*_): raise RuntimeError("too late")\n    tf.config.set_visible_devices = late\n'
     done = python(script(TWO_GPUS + late + "    print(bind_device(world))"))
-    assert "rank 0: not bound, all GPUs are in use by this rank: too late" in done.stdout, str(done)
+    assert "rank 0: not bound to one GPU, this rank uses all of them: too late" in done.stdout, str(done)
 
 
 def test_cpu_and_gpu_side_by_side() -> None:
-    text = line([Bound("a", 0, 1, "H100"), Bound("b", None, 0, note="odd")])
+    text = devices_line([DeviceBinding("a", 0, 1, "H100"), DeviceBinding("b", None, 0, note="odd")])
     assert text == "rank=host:GPU  0=a:0 of 1 (H100)  1=b:CPU; rank 1: odd"
 
 
@@ -99,4 +99,4 @@ def test_the_real_tensorflow_takes_it() -> None:
         "from hpc_es.mpi.connect import connect; from hpc_es.mpi.devices import bind_device as b; print(b(connect()))"
     )
     done = python(["-c", program], env={"CUDA_VISIBLE_DEVICES": ""})
-    assert done.stdout == "TensorFlow sees no GPU on any rank: it computes on the CPU\n", str(done)
+    assert done.stdout == "TensorFlow sees no GPU on any rank and uses the CPU\n", str(done)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_es.mpi.fault_tolerance import place
+from hpc_es.mpi.fault_tolerance import node_position
 from tests.helpers.harness import Finished, script
 from tests.helpers.ulfm import HANG_SECONDS, needs_ulfm, start
 
@@ -13,7 +13,7 @@ import dataclasses, os, signal, sys, time
 import numpy as np
 from hpc_es.mpi import fault_tolerance, shared_memory as mapped
 from hpc_es.mpi.connect import connect
-from hpc_es.mpi.fault_tolerance import enable_fault_tolerance, place
+from hpc_es.mpi.fault_tolerance import enable_fault_tolerance, node_position
 from hpc_es.mpi.world import Regroup
 from hpc_es.mpi.guard import guarded
 
@@ -149,7 +149,7 @@ def test_shared_arrays_are_mapped_files_without_a_name() -> None:
         assert names == [["/memfd:hpc_es", "(deleted)"]], names
 
         world.comms.memory.leaders = [0, 1, 0]  # as if rank 1 were on a node of its own
-        world.use_comms(dataclasses.replace(world.comms, place=place([0, 1, 0], rank)))
+        world.use_comms(dataclasses.replace(world.comms, node_position=node_position([0, 1, 0], rank)))
         apart = world.shared_array("apart", 10)
         assert world.filling(apart) == [(0, 2), (0, 1), (1, 2)][rank]
         apart[:] = -1
@@ -169,7 +169,7 @@ def test_where_a_rank_cannot_see_the_file_each_has_its_own(unseen: str) -> None:
         3,
         f"""
         if rank == 0:
-            mapped._place = lambda descriptor: {unseen!r}.format(os.getpid(), descriptor)  # not our number, or no file
+            mapped._location = lambda descriptor: {unseen!r}.format(os.getpid(), descriptor)  # another inode or no file
         assert world.filling(world.shared_array("private", 10)) == (0, 1)
         assert len(world.notes) == 1 and "cannot see each other's files" in world.notes[0]
         """,
@@ -183,7 +183,7 @@ def test_of_an_array_all_have_the_shared_one_or_none() -> None:
         3,
         """
         if rank == 2:
-            mapped._mapped = lambda place, size: None
+            mapped._map_file = lambda location, size: None
         assert world.filling(world.shared_array("private", 10)) == (0, 1)
         """,
     )
@@ -233,4 +233,4 @@ def test_a_rank_that_dies_before_the_others_know_it_ends_the_job() -> None:
 
 
 def test_the_place_on_a_node_is_among_those_of_one_leader() -> None:
-    assert [place([0, 1, 0, 1, 1], rank) for rank in range(5)] == [(0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
+    assert [node_position([0, 1, 0, 1, 1], rank) for rank in range(5)] == [(0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]

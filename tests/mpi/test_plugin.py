@@ -30,7 +30,7 @@ def test_the_best_kind_that_is_offered(name: str, offered: list[str], kind: str)
 @pytest.mark.parametrize("offered", [[], ["none", "openmpi"]])
 def test_no_kind_is_said_with_what_there_is(offered: list[str]) -> None:
     with pytest.raises(
-        LaunchError, match=f"MPICH 5.0 speaks pmi2 or pmix, but .* offers {', '.join(offered) or 'nothing'}"
+        LaunchError, match=f"MPICH 5.0 supports pmi2 or pmix, but .* offers {', '.join(offered) or 'nothing'}"
     ):
         choose("MPICH 5.0", offered)
 

@@ -50,7 +50,7 @@ def test_srun_without_a_matching_mpi_is_refused_with_what_there_is(
     assert "pmi2" in offered and "none" in offered
     line = next(line for line in done.stderr.splitlines() if "under SLURM:" in line)
     assert "srun --mpi=pmi2 ..." in line and line.endswith("cray_shasta, none, pmi2, pmix, pmix_v4)")
-    assert done.stderr.count("each task would be a master of its own") == 1
+    assert done.stderr.count("each task would be a separate job") == 1
     assert "SLURM_STEP_NUM_TASKS" in done.stderr and not (shared / "run").exists()
 
 
