@@ -312,7 +312,7 @@ def run_job(read_arguments: Callable[[], argparse.Namespace]) -> int:
     world = connect()
     signals = Signals()
     try:
-        _, told = on_rank_0(world, lambda: _orders(read_arguments()), told=dict)
+        _, told = on_rank_0(world, lambda: _orders(read_arguments()), dict)
         config, shard = config_from_message(world, told), Shard(*told["shard"]) if told["shard"] else None
         reason = run_experiment(world, signals, config, Path(told["output"]), told["resume"], shard)
     except CollectiveExit as ended:

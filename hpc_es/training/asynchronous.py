@@ -1,9 +1,9 @@
-"""Asynchronous updates: rank 0 serves the parameters and follows each gradient as it comes (Mnih et al. 2016).
+"""Asynchronous updates: rank 0 sends parameters and applies each gradient as it arrives (Mnih et al. 2016).
 
-A worker takes the shared arrays, evaluates one chunk, sends what that gives and takes the next; nobody waits for
-another worker. When an update arrives rank 0 has mostly made others since the worker took its theta: the number of
-those is the update's staleness. Which gradient comes first depends on the machine, so the bits are not reproducible.
-A job of one rank does both parts, one after the other.
+A worker receives the shared arrays, evaluates one chunk, returns the result and receives the next; no worker waits for
+another. When a result arrives, rank 0 has usually made further updates since the worker received its theta: their
+number is the staleness of the result. The order of the results depends on the machine, so the bits are not
+reproducible. A job of one rank evaluates and updates in turn.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from hpc_es.training.build import Parts
 from hpc_es.training.executors import HEADER, Evaluated, MpiExecutor
 from hpc_es.training.generation import Generation, fitness_of
 
-TASK, RESULT = 4, 5  # tags beside those of Work
+TASK, RESULT = 4, 5  # message tags in addition to those of Work
 END = -1
 ARRAY, FAILURES = "array/", "failures"
 
 
 @dataclass(frozen=True)
 class AsynchronousUpdate:
-    """What one chunk gave."""
+    """The result of one chunk."""
 
     evaluated: Evaluated
-    staleness: int  # updates that were made since its theta was taken
+    staleness: int  # updates since the worker received its theta
 
 
 class AsynchronousPhase:
@@ -44,66 +44,67 @@ class AsynchronousPhase:
         self._reports = executor.reports
         self._workers = list(range(1, world.size))
 
-    def updates(self, current: Callable[[], State], go_on: Callable[[], bool]) -> Generator[AsynchronousUpdate]:
-        """Yield what comes; the caller makes the update, so that `current` is the new state, before the next.
+    def updates(self, current: Callable[[], State], is_running: Callable[[], bool]) -> Generator[AsynchronousUpdate]:
+        """Yield results; the caller applies each to the state that `current` returns before it takes the next one.
 
-        While `go_on` holds each worker gets a new chunk; then what is on its way still comes. Closed early, that is
-        lost. Chunks have numbers of their own as the generation that their random numbers belong to.
+        While `is_running` returns true, each worker receives a new chunk; after that, pending results are still
+        yielded. If the generator is closed early they are lost. The generation that the random numbers of a chunk
+        belong to is a counter of chunks.
         """
         number = current().generation
         if not self._workers:
-            while go_on():
+            while is_running():
                 state = current()
                 evaluated = self._evaluated(state, *self._executor.evaluate_here(Generation(self._parts, state)))
                 if self._reports.pending:
                     self._reports.collect(self._world)
                 yield AsynchronousUpdate(evaluated, 0)
             return
-        versions: dict[int, int] = {}
+        versions: dict[int, int] = {}  # by worker: generation of the state that it received
         try:
             for worker in self._workers:
-                versions[worker] = self._hand_out(worker, number, current())
+                versions[worker] = self._send_task(worker, number, current())
                 number += 1
             while versions:
-                worker, received = self._arrived()
-                yield AsynchronousUpdate(
-                    self._evaluated(current(), *received), current().generation - versions.pop(worker)
-                )
-                if go_on():
-                    versions[worker] = self._hand_out(worker, number, current())
+                worker, received = self._receive_result()
+                staleness = current().generation - versions.pop(worker)
+                yield AsynchronousUpdate(self._evaluated(current(), *received), staleness)
+                if is_running():
+                    versions[worker] = self._send_task(worker, number, current())
                     number += 1
-        except GeneratorExit:  # not where a rank has given up: nobody would answer
+        except GeneratorExit:  # but not GiveUp of another rank, after which nobody would answer
             self._end(len(versions))
             raise
         self._end(0)
 
-    def _end(self, on_their_way: int) -> None:
-        for _ in range(on_their_way):
-            self._arrived()
+    def _end(self, pending: int) -> None:
+        for _ in range(pending):
+            self._receive_result()
         for worker in self._workers:
             self._world.send(worker, TASK, [END])
 
-    def _hand_out(self, worker: int, number: int, state: State) -> int:
+    def _send_task(self, worker: int, number: int, state: State) -> int:
+        """Send the state and the number of a chunk to a worker; return the generation of the state."""
         self._world.send(worker, TASK, to_words(encode({"number": np.array(number), **state.shared})))
         return state.generation
 
-    def _arrived(self) -> tuple[int, tuple[Rows, Arrays, npt.NDArray[np.void]]]:
-        """Return what a worker sent: its rank, the rows and arrays of its chunk, HEADER[1]."""
+    def _receive_result(self) -> tuple[int, tuple[Rows, Arrays, npt.NDArray[np.void]]]:
+        """Return the rank of a worker, and the rows and arrays of its chunk and HEADER[1]."""
         self._world.wait_until(lambda: bool(self._work.arrived))
         worker, words = self._work.arrived.popleft()
-        told = decode(from_words(words))
-        if FAILURES in told:
-            self._reports.write([told.pop(FAILURES)])
-        rows = np.frombuffer(told.pop("rows").tobytes(), self._parts.row)
-        header = np.frombuffer(told.pop("header").tobytes(), HEADER)
-        return worker, (rows, {name.removeprefix(ARRAY): told[name] for name in told}, header)
+        message = decode(from_words(words))
+        if FAILURES in message:
+            self._reports.write([message.pop(FAILURES)])
+        rows = np.frombuffer(message.pop("rows").tobytes(), self._parts.row)
+        header = np.frombuffer(message.pop("header").tobytes(), HEADER)
+        return worker, (rows, {name.removeprefix(ARRAY): array for name, array in message.items()}, header)
 
     def _evaluated(self, state: State, rows: Rows, arrays: Arrays, header: npt.NDArray[np.void]) -> Evaluated:
         results = Results[None](rows, [arrays], fitness=fitness_of(self._parts, state, rows))
         return Evaluated(header, results, np.zeros(0, self._parts.row))
 
     def serve_worker(self, state: State) -> None:
-        """Evaluate chunk after chunk until rank 0 ends the phase."""
+        """Evaluate chunks until rank 0 ends the phase."""
         while True:
             words = self._world.receive(0, TASK)
             self._executor.clock.add_idle()

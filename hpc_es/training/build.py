@@ -1,8 +1,8 @@
-"""What no part of a run can say alone: kinds that do not go together, options that ask for what the others lack.
+"""From a config to the parts of a run: task, policy, problem, noise, algorithm.
 
-The packages that a config needs and that are not installed, told before the run starts.
-
-From a config to the parts of a run: task, policy, problem, noise, algorithm."""
+Kinds that do not go together, options that do not fit them and missing packages are reported before anything is built,
+as far as the config shows them, and otherwise as soon as the task and the policy are built.
+"""
 
 from __future__ import annotations
 
@@ -30,139 +30,110 @@ from hpc_es.core.paths import set_config_directory
 from hpc_es.core.policy import Policy
 from hpc_es.core.population import Noise
 from hpc_es.mpi.world import World
-from hpc_es.report.export import is_exportable, is_installed
 from hpc_es.tasks.problem_defaults import ranks_returns
 
 
 def needs(config: Config) -> Needs:
-    """Return what the algorithm needs."""
-    found: Needs = module("algorithms", config.algorithm.kind).NEEDS
-    return found
+    """Return the requirements of the algorithm."""
+    requirements: Needs = module("algorithms", config.algorithm.kind).NEEDS
+    return requirements
+
+
+def offers(config: Config) -> Offers:
+    """Return the capabilities of the task."""
+    capabilities: Offers = module("tasks", config.task.kind).OFFERS
+    return capabilities
 
 
 def require_gradient(config: Config, name: str) -> None:
-    """Raise ConfigError where the algorithm follows no gradient of a loss, for what has this name."""
+    """Raise ConfigError if the algorithm has no loss; `name` is the function that needs one."""
     if not needs(config).gradients:
         others = [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.gradients]
         text = f"is {config.algorithm.kind!r}, which has no loss: {name} is for {_either(others)}"
         raise ConfigError([("algorithm.kind", text)])
 
 
-def offers(config: Config) -> Offers:
-    """Return what the task offers."""
-    found: Offers = module("tasks", config.task.kind).OFFERS
-    return found
+def uses_tensorflow(config: Config) -> bool:
+    """Return whether the policy or the algorithm computes with TensorFlow."""
+    return bool(getattr(config.policy, "backend", "") == "tensorflow" or needs(config).tensorflow)
+
+
+def unit_of(config: Config) -> int:
+    """Return how many jobs an algorithm requests as one unit if the problem does not determine it."""
+    return USUAL_CHUNK if config.mpi.chunk_size == "auto" else config.mpi.chunk_size
+
+
+def cutting_of(config: Config, problem: Any) -> Cutting:
+    """Return how rounds may be cut into chunks; gradients depend on the chunks, so theirs are fixed."""
+    cutting: Cutting = "fixed" if needs(config).gradients else problem.cutting
+    return cutting
+
+
+# Checks of the config alone. Each yields (key, text).
 
 
 def search_mismatches(config: Config) -> Iterator[ConfigProblem]:
-    """Yield (key, text) where the algorithm cannot search the task."""
+    """Yield a problem if the algorithm cannot search the task."""
     problems, task = offers(config).problems, config.task.kind
-    searched, algorithm = needs(config).searches, config.algorithm.kind
-    if searched not in problems:
-        others = [kind for kind in kinds("tasks") if searched in module("tasks", kind).OFFERS.problems]
-        fitting = [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.searches in problems]
+    searches, algorithm = needs(config).searches, config.algorithm.kind
+    if searches not in problems:
+        tasks = [kind for kind in kinds("tasks") if searches in module("tasks", kind).OFFERS.problems]
+        algorithms = [kind for kind in kinds("algorithms") if module("algorithms", kind).NEEDS.searches in problems]
         yield (
             "task.kind",
-            f"is {task!r}, but the algorithm {algorithm!r} searches {searched}: expected {_either(others)}, or "
-            f"algorithm.kind: {_either(fitting)}",
+            f"is {task!r}, but the algorithm {algorithm!r} searches {searches}: expected {_either(tasks)}, or "
+            f"algorithm.kind: {_either(algorithms)}",
         )
 
 
 def policy_mismatches(config: Config) -> Iterator[ConfigProblem]:
-    """Yield the same where there is a policy and nothing to act in, or the other way round."""
+    """Yield a problem if the task needs a policy and there is none, or the other way round."""
     task, acts = config.task.kind, offers(config).policy
     if acts and config.policy is None:
-        yield "policy", f"is null, but a policy acts in the task {task!r}: expected one such as {{kind: mlp}}"
+        yield "policy", f"is null, but the task {task!r} needs a policy, such as {{kind: mlp}}"
     if not acts and config.policy is not None:
-        yield "policy", f"nothing acts in the task {task!r}: expected null, or no such key"
+        yield "policy", f"the task {task!r} has no policy: expected null, or no such key"
 
 
 def target_mismatches(config: Config) -> Iterator[ConfigProblem]:
-    """Yield the same where the run is to stop at something that the task does not have."""
+    """Yield a problem for each target of `stop:` that the task does not support."""
     task, offered = config.task.kind, offers(config)
     if not offered.policy and config.stop.target_return is not None:
-        yield "stop.target_return", f"is a return of evaluation episodes, which the task {task!r} has not"
+        yield "stop.target_return", f"the task {task!r} has no returns of evaluation episodes: expected null"
     if not offered.values and config.stop.target_value is not None:
-        text = f"is a value of an objective, which the task {task!r} has not: try stop.target_return"
+        text = f"the task {task!r} is no objective with a value: expected null, or set stop.target_return"
         yield "stop.target_value", text
 
 
 def info_mismatches(config: Config) -> Iterator[ConfigProblem]:
-    """Yield the same where infos are to be reported and the task has none."""
+    """Yield a problem if infos are to be reported and the task has none."""
     if config.report.info and not offers(config).info:
         others = [kind for kind in kinds("tasks") if module("tasks", kind).OFFERS.info]
-        text = f"has keys, but the task {config.task.kind!r} gives no infos: expected none"
+        text = f"has keys, but the task {config.task.kind!r} has no infos: expected none"
         yield "report.info", f"{text}, or task.kind: {_either(others)}"
 
 
-KIND_CHECKS = (
-    search_mismatches,
-    policy_mismatches,
-    target_mismatches,
-    info_mismatches,
-)  # each before anything is built
-
-
-def _either(names: Sequence[str]) -> str:
-    return " or ".join(map(repr, names))
-
-
-def algorithm_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
-    """Yield (key, text) of each option of the algorithm that does not fit the problem."""
-    algorithm = module("algorithms", config.algorithm.kind)
-    if hasattr(algorithm, "incompatibilities"):
-        yield from algorithm.incompatibilities(config.algorithm, problem)
-    if needs(config).gradients and not ranks_returns(problem):
-        text = f"is {config.algorithm.kind!r}, which follows gradients of returns, but the task derives a fitness"
-        yield "algorithm.kind", f"{text} of its own: expected an algorithm that ranks jobs, such as 'es' or 'cma_es'"
-
-
-def action_mismatches(config: Config, task: Task, policy: Policy | None) -> Iterator[ConfigProblem]:
-    """Yield the same of options that this policy cannot follow in this task."""
-    yield from _action_noise(policy, task)
-    yield from _export(config, policy)
-
-
-def _action_noise(policy: Policy | None, task: Task) -> Iterator[ConfigProblem]:
-    if policy is None or task.spaces is None or not policy.action_noise_std:
-        return
-    if not isinstance(task.spaces.actions, Box):
-        text = f"is {policy.action_noise_std:g}, but the actions are {task.spaces.actions}"
-        yield "policy.action_noise_std", f"{text}, to which no noise can be added: leave it out"
-
-
-def _export(config: Config, policy: Policy | None) -> Iterator[ConfigProblem]:
-    interval = config.report.export_interval
-    if not interval or not is_installed():  # `lacking_packages` has told of that
-        return
-    key, is_on = "report.export_interval", f"is {interval}, but"
-    if policy is None:
-        yield key, f"{is_on} the task {config.task.kind} has no policy to export: expected 0"
-    elif not is_exportable(config.policy.kind):
-        yield key, f"{is_on} a policy of kind {config.policy.kind!r} cannot be exported: expected 0"
-
-
 def missing_for_policy(config: Config) -> Iterator[ConfigProblem]:
-    """Yield (key, text) of each option of the policy that needs a package which is not installed."""
+    """Yield a problem if the backend of the policy is not installed."""
     if getattr(config.policy, "backend", "") == "tensorflow" and (tensorflow := missing_text("tensorflow")):
         yield "policy.backend", f"is tensorflow, which needs {tensorflow}, or choose numpy"
 
 
 def missing_for_algorithm(config: Config) -> Iterator[ConfigProblem]:
-    """Yield the same of the algorithm."""
+    """Yield a problem if a package that the algorithm needs is not installed."""
     algorithm = config.algorithm.kind
     if module("algorithms", algorithm).NEEDS.tensorflow and (tensorflow := missing_text("tensorflow")):
         yield "algorithm.kind", f"{algorithm} needs {tensorflow}"
 
 
 def missing_for_task(config: Config) -> Iterator[ConfigProblem]:
-    """Yield the same of the task."""
+    """Yield a problem if a package that the task needs is not installed."""
     if module("tasks", config.task.kind).OFFERS.compiled and (text := missing_text("jax")):
         yield "task.kind", f"is {config.task.kind}, which needs {text}"
 
 
 def missing_for_report(config: Config) -> Iterator[ConfigProblem]:
-    """Yield the same of extra outputs."""
+    """Yield a problem for each output of `report:` whose package is not installed."""
     report = config.report
     if report.export_interval and (tensorflow := missing_text("tensorflow")):
         yield "report.export_interval", f"is {report.export_interval}, which needs {tensorflow}, or set it to 0"
@@ -170,23 +141,68 @@ def missing_for_report(config: Config) -> Iterator[ConfigProblem]:
         yield "report.tensorboard", f"is true, which needs {text}, or set it to false"
     for name in report.loggers:
         if text := missing_text(name):
-            yield "report.loggers", f"has {name}, which needs {text}, or leave it out"
+            yield "report.loggers", f"has {name}, which needs {text}, or remove it"
 
 
-DEPENDENCY_CHECKS = (missing_for_policy, missing_for_algorithm, missing_for_task, missing_for_report)
+CONFIG_CHECKS = (
+    *(search_mismatches, policy_mismatches, target_mismatches, info_mismatches),
+    *(missing_for_policy, missing_for_algorithm, missing_for_task, missing_for_report),
+)
+
+
+def _either(names: Sequence[str]) -> str:
+    return " or ".join(map(repr, names))
+
+
+# Checks of built parts. Each yields (key, text).
+
+
+def algorithm_mismatches(config: Config, problem: Problem) -> Iterator[ConfigProblem]:
+    """Yield a problem for each option of the algorithm that does not fit the problem."""
+    algorithm = module("algorithms", config.algorithm.kind)
+    if hasattr(algorithm, "incompatibilities"):
+        yield from algorithm.incompatibilities(config.algorithm, problem)
+    if needs(config).gradients and not ranks_returns(problem):
+        text = f"is {config.algorithm.kind!r}, which follows gradients of returns, but the task derives its own fitness"
+        yield "algorithm.kind", f"{text}: expected an algorithm that ranks jobs, such as 'es' or 'cma_es'"
+
+
+def policy_option_mismatches(config: Config, task: Task, policy: Policy | None) -> Iterator[ConfigProblem]:
+    """Yield a problem for each option of the policy or its export that does not fit the policy and the task."""
+    if policy is not None and task.spaces is not None and policy.action_noise_std:
+        actions = task.spaces.actions
+        if not isinstance(actions, Box):
+            text = f"is {policy.action_noise_std:g}, but noise cannot be added to actions {actions}: remove it"
+            yield "policy.action_noise_std", text
+    interval = config.report.export_interval
+    if not interval:
+        return
+    from hpc_es.report.export import is_exportable, is_installed
+
+    if not is_installed():  # reported by `missing_for_report`
+        return
+    if policy is None:
+        text = f"is {interval}, but the task {config.task.kind} has no policy to export: expected 0"
+        yield "report.export_interval", text
+    elif not is_exportable(config.policy.kind):
+        text = f"is {interval}, but a policy of kind {config.policy.kind!r} cannot be exported: expected 0"
+        yield "report.export_interval", text
+
+
+# Building.
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run is made of, on one rank."""
+    """The parts of a run on one rank."""
 
     task: Task
     policy: Policy | None
     problem: Problem
     noise: Noise | None
     algorithm: AnyAlgorithm
-    row: np.dtype[np.void]  # of every job
-    unit: int  # jobs that the algorithm asks for as one
+    row: np.dtype[np.void]  # of a job
+    unit: int  # jobs that the algorithm requests as one
     cutting: Cutting
     growing: bool = False  # whether arrays of the state change their shapes
 
@@ -195,7 +211,7 @@ class Parts:
         return self.problem.carried().merge_into(self.algorithm.initial())
 
     def carried(self, state: State) -> ProblemState:
-        """Return the arrays that the problem carries in a state and that every rank has."""
+        """Return the arrays of the problem that every rank has."""
         return ProblemState({name: state.shared[name] for name in self._carried_names})
 
     @cached_property
@@ -203,11 +219,19 @@ class Parts:
         return tuple(self.problem.carried().shared)
 
 
-def valid_config(data: Mapping[str, Any], output: Path | None = None) -> Config:
-    """Return the config that `data` describes; ConfigError lists the mistakes of all stages, not of validation only.
+class BuiltTask(NamedTuple):
+    """The parts that can be built without a communicator."""
 
-    Those of a valid config are found by `begin` or `build_task`, which the caller needs anyway. `output` is the
-    run directory, where it is not the config's.
+    task: Task
+    policy: Policy | None
+    problem: Any  # of the kind that the algorithm searches
+
+
+def valid_config(data: Mapping[str, Any], output: Path | None = None) -> Config:
+    """Return the config that `data` describes.
+
+    If validation fails, ConfigError also lists the problems that `preflight` finds; those of a valid config are found
+    by the caller's own call of `preflight` or `build_task`. `output` replaces the run directory of the config.
     """
     config, problems = draft(data)
     if problems:
@@ -216,26 +240,17 @@ def valid_config(data: Mapping[str, Any], output: Path | None = None) -> Config:
     return config
 
 
-class BuiltTask(NamedTuple):
-    """What is searched, as it can be built without a communicator."""
-
-    task: Task
-    policy: Policy | None
-    problem: Any  # of the kind that the algorithm searches
-
-
 def preflight(
     config: Config, directory: Path, problems: Problems, repetition: int = 0
 ) -> tuple[BuiltTask | None, State | None]:
-    """Return what is searched, and the state of `policy.init_from` that a run in this directory begins with, if any.
+    """Check all that can be checked before a start, on rank 0, adding to `problems`; the config may be a draft.
 
-    All that can be known to be wrong before a start is added to `problems`; on rank 0 only. With those that are known
-    already the config may be a draft. None where anything is wrong with what is searched.
+    Return the built task, None if it has problems, and the state of `policy.init_from` for a new run in `directory`.
     """
-    searched: BuiltTask | None = None
+    built: BuiltTask | None = None
     source: State | None = None
     with problems.collect():
-        searched = build_task(config, repetition, problems)
+        built = build_task(config, repetition, problems)
     with problems.collect():
         _check_output(directory)
     with problems.collect():
@@ -243,128 +258,107 @@ def preflight(
         if is_new and getattr(config.policy, "init_from", None):
             from hpc_es.training.init_from import load_source
 
-            source = load_source(config.policy, searched.policy if searched else None)
-    return searched, source
+            source = load_source(config.policy, built.policy if built else None)
+    return built, source
 
 
 def _check_output(directory: Path) -> None:
-    """Raise ConfigError where the run directory cannot be made or written to; nothing is left of the attempt."""
-    place = directory.absolute()
-    is_there = place.exists()
-    if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
+    """Raise ConfigError if the run directory cannot be created or written to; nothing is left behind."""
+    path = directory.absolute()
+    exists = path.exists()
+    if path.is_dir() and os.access(path, os.W_OK | os.X_OK):
         return
-    while not place.exists():
-        place = place.parent
+    while not path.exists():
+        path = path.parent
     try:
-        tempfile.TemporaryDirectory(prefix=".hpc_es_", dir=place).cleanup()
+        tempfile.TemporaryDirectory(prefix=".hpc_es_", dir=path).cleanup()
     except OSError as error:
-        text = f"expected a directory to write to, found {directory}" if is_there else f"{directory} cannot be made"
+        text = f"expected a directory to write to, found {directory}" if exists else f"{directory} cannot be created"
         raise ConfigError([("output", f"{text}: {error.strerror}; choose another --output")]) from error
 
 
 def build_task(config: Config, repetition: int = 0, problems: Sequence[tuple[str, str]] = ()) -> BuiltTask:
-    """Make the cheap half, which finds unknown environments and parts that do not fit each other.
+    """Build task, policy and problem, which finds unknown environments and parts that do not fit each other.
 
-    Raises ConfigError with the mistakes of all stages: a value that is wrong is left out as `config.validation` has it,
-    and the parts are made again. `problems` are those that are known already, where the config is a draft.
+    Raises ConfigError with all problems: an option with a problem is removed (`config.validation.without`) and building
+    is tried again. `problems` are those that are known already if the config is a draft.
     """
     set_config_directory(config.directory)
-    found = Problems(problems)
-    for check in (*KIND_CHECKS, *DEPENDENCY_CHECKS):
-        with found.collect():
+    known = Problems(problems)
+    for check in CONFIG_CHECKS:
+        with known.collect():
             for problem in check(config):
-                found.append(problem)
+                known.append(problem)
     while True:
         try:
-            searched = _searched(config, repetition)
+            built = _build_once(config, repetition)
         except ConfigError as error:
-            reported = {key for key, _ in found}
+            reported = {key for key, _ in known}
             new = [(key, text) for key, text in error.problems if key not in reported]
             if not new:
-                raise ConfigError(found) from error
-            found.extend(new)
+                raise ConfigError(known) from error
+            known.extend(new)
             for key, _ in new:
                 config = without(config, key)
         except Exception as error:
-            if not found:
+            if not known:
                 raise
-            raise ConfigError(found) from error  # code that expects a valid config, and has a draft
+            raise ConfigError(known) from error  # code that expects a valid config received a draft
         else:
             break
-    if found:
-        searched.task.close()
-        raise ConfigError(found)
-    return searched
+    if known:
+        built.task.close()
+        raise ConfigError(known)
+    return built
 
 
-def _searched(config: Config, repetition: int) -> BuiltTask:
-    wanted = config.report.reductions() if offers(config).info else {}
-    info = {"info": wanted} if wanted else {}
+def _build_once(config: Config, repetition: int) -> BuiltTask:
+    """Build task, policy and problem; ConfigError if options or kinds do not fit each other."""
+    reductions = config.report.reductions() if offers(config).info else {}
+    info = {"info": reductions} if reductions else {}
     task: Task = module("tasks", config.task.kind).build(config.task, repetition, **info)
     try:
         policy: Policy | None = None
         if task.spaces is not None and config.policy is not None:
             policy = module("policies", config.policy.kind).build(config.policy, task.spaces)
-        return BuiltTask(task, policy, _fitting_problem(config, task, policy, repetition))
+        problem: Any = None
+        problems = Problems()
+        with problems.collect():
+            problems.extend(policy_option_mismatches(config, task, policy))
+        if (policy is None) == (task.spaces is None) and not [*search_mismatches(config)]:
+            with problems.collect():
+                problem = task.problem(needs(config).searches, policy, Keys(config.seed, repetition), unit_of(config))
+                problems.extend(algorithm_mismatches(config, problem))
+                noise = module("noise", config.noise.kind)
+                if needs(config).noise and hasattr(noise, "check"):
+                    noise.check(config.noise, problem.layout)
+        problems.raise_any()
+        return BuiltTask(task, policy, problem)
     except BaseException:
         task.close()
         raise
 
 
-def _fitting_problem(config: Config, task: Task, policy: Policy | None, repetition: int) -> Any:
-    """Return the problem; ConfigError where options do not fit it, or the kinds do not fit each other."""
-    problem: Any = None
-    problems = Problems()
-    with problems.collect():
-        problems.extend(action_mismatches(config, task, policy))
-    if (policy is None) == (task.spaces is None) and not [*search_mismatches(config)]:
-        with problems.collect():
-            problem = task.problem(needs(config).searches, policy, Keys(config.seed, repetition), unit_of(config))
-            problems.extend(algorithm_mismatches(config, problem))
-            noise = module("noise", config.noise.kind)
-            if needs(config).noise and hasattr(noise, "check"):
-                noise.check(config.noise, problem.layout)
-    problems.raise_any()
-    return problem
+def build_parts(config: Config, world: World, built: BuiltTask, repetition: int = 0, shared: Any = None) -> Parts:
+    """Build all parts; every rank of the world calls this, because the ranks of a node fill the noise table together.
 
-
-def unit_of(config: Config) -> int:
-    """Return how many jobs an algorithm asks for as one, where the problem does not say."""
-    return USUAL_CHUNK if config.mpi.chunk_size == "auto" else config.mpi.chunk_size
-
-
-def cutting_of(config: Config, problem: Any) -> Cutting:
-    """Return how rounds may be cut; gradients of a chunk depend on that."""
-    cutting: Cutting = "fixed" if needs(config).gradients else problem.cutting
-    return cutting
-
-
-def uses_tensorflow(config: Config) -> bool:
-    """Return whether the policy or the algorithm computes with it."""
-    backend = getattr(config.policy, "backend", "")
-    return bool(backend == "tensorflow" or needs(config).tensorflow)
-
-
-def build_parts(config: Config, world: World, searched: BuiltTask, repetition: int = 0, shared: Any = None) -> Parts:
-    """Make all parts; every rank of the world calls this, since a node's ranks fill the noise table together.
-
-    `shared` is what `shared_noise` gives, where it is there already.
+    `shared` is the result of `shared_noise`, if there is one already.
     """
-    task, policy, problem = searched
-    keys = Keys(config.seed, repetition)
+    task, policy, problem = built
+    keys, requirements = Keys(config.seed, repetition), needs(config)
     noise: Noise | None = None
-    if needs(config).noise:
+    if requirements.noise:
         shared = shared_noise(config, world) if shared is None else shared
         noise = module("noise", config.noise.kind).build(config.noise, keys, problem.layout, shared)
+    unit = problem.chunk_size or unit_of(config)
     build = module("algorithms", config.algorithm.kind).build
-    wanted, unit = needs(config), problem.chunk_size or unit_of(config)
     algorithm: AnyAlgorithm = build(config.algorithm, problem, noise, keys, unit)
-    row = row_dtype((*problem.columns, *wanted.columns))
-    return Parts(task, policy, problem, noise, algorithm, row, unit, cutting_of(config, problem), wanted.growing)
+    row = row_dtype((*problem.columns, *requirements.columns))
+    return Parts(task, policy, problem, noise, algorithm, row, unit, cutting_of(config, problem), requirements.growing)
 
 
 def shared_noise(config: Config, world: World) -> Any:
-    """Return what a kind of noise makes once for all ranks and repetitions, such as a table; None, for the others.
+    """Return what a kind of noise creates once for all ranks and repetitions, such as a table, or None.
 
     Every rank of the world calls this.
     """

@@ -178,7 +178,7 @@ class Training:
         self._plan = CutPlan()  # of the next generation, from rank 0's planner
         self._shared = SharedState(self.world, self._replicated, self.state)
         self._alone = Rank0Alone.from_config(self.config, self.world, self.parts, self.signals, self._reports)
-        self._info_keys = self.config.report.reductions()
+        self._info_keys = list(self.config.report.reductions())
         self._interrupted = self._trained = self._is_stopped = False
         self._started = 0.0  # when the current generation, including its command, started
         self._notices = Notices()
@@ -364,15 +364,15 @@ class Training:
             self.after_train_step(algorithm.sample(results), algorithm.losses(before, results))
         executor.clock.add("update", update_started)
         metrics = metrics_row(
-            before.generation,
+            problem,
+            before,
+            self.state,
             evaluated,
-            problem.episodes_per_job,
-            (self.world.size, executor.evaluating_ranks),
             {**update_metrics, **problem_metrics(problem, before, self.state), **(more_metrics or {})},
-            time.perf_counter() - started,
             self.writer.counters,
+            (self.world.size, executor.evaluating_ranks),
+            time.perf_counter() - started,
             self._info_keys,
-            problem.is_objective,
         )
         self.writer.counters.update(counters_after(self.writer.counters, metrics, results.rows))
         evaluated_arrays = before.shared if len(evaluated.evaluation) else None

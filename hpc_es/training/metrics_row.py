@@ -1,8 +1,8 @@
-"""The row of numbers that a generation leaves in the metrics."""
+"""The metrics of a generation, and the counters of a run that follow from them; on rank 0."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,69 +13,75 @@ from hpc_es.training.executors import TIMES, Evaluated
 MetricsRow = dict[str, float | int | None]
 Counters = dict[str, float | int]
 
-# What a run has used; `failed_generations` are those without a successful evaluation since the last one with one.
+# `failed_generations` counts generations in a row without a successful evaluation.
 NOTHING_USED: Counters = {"episodes": 0, "timesteps": 0, "seconds": 0.0, "failed_episodes": 0, "failed_generations": 0}
+STATISTICS = ("return_mean", "return_std", "return_min", "return_max", "length_mean")
 
 
 def metrics_row(
-    generation: int,
+    problem: Problem,
+    before: State,
+    after: State,
     evaluated: Evaluated,
-    episodes_per_job: int,
+    update_metrics: Mapping[str, float],
+    counters: Mapping[str, float | int],
     ranks: tuple[int, int],
-    learned: Mapping[str, float],
     seconds: float,
-    before: Mapping[str, float | int],
-    info: Iterable[str] = (),
-    is_objective: bool = False,
+    info: Sequence[str] = (),
 ) -> MetricsRow:
     """Return all metrics of a generation.
 
-    `ranks` are all and those that evaluate, `before` the totals so far (episodes, timesteps, seconds), `info` the keys
-    of `report.info`. Returns, lengths and numbers of infos are None where no episode ended. Probes count as episodes
-    and timesteps, since an update depends on them; of an objective evaluations of the centre too, since each has its
-    cost, and may be the best.
+    Returns, lengths and infos are None if no episode ended. Probes count as episodes and timesteps, because updates
+    depend on them. For objectives, so do evaluations of the centre: each has its cost and may be the best value.
+
+    Args:
+        before, after: the states that the generation started from and led to.
+        counters: of the run before this generation.
+        ranks: number of all ranks, and of those that evaluate.
+        info: keys of `report.info`.
     """
-    rows, probes = evaluated.results.rows, evaluated.results.probes
+    rows, evaluation = evaluated.results.rows, evaluated.evaluation
+    counted = [evaluated.results.probes, *([evaluation] if problem.is_objective else [])]
     episode_rows = finished_episodes(rows)
-    more = [probes, evaluated.evaluation] if is_objective else [probes]
-    timesteps = int(rows["length"].sum() + sum(each["length"].sum() for each in more))
-    episodes = (len(episode_rows) + sum(map(len, more))) * episodes_per_job
+    timesteps = int(rows["length"].sum() + sum(other["length"].sum() for other in counted))
+    episodes = (len(episode_rows) + sum(map(len, counted))) * problem.episodes_per_job
+    failed_jobs = sum(int(np.isnan(jobs["return_"]).sum()) for jobs in (rows, *counted))
     return {
-        "generation": generation,
+        "generation": before.generation,
         **_statistics("", episode_rows),
-        **_statistics("evaluation_", evaluated.evaluation),
-        **_infos("info_", info, episode_rows),
-        **_infos("evaluation_info_", info, evaluated.evaluation),
-        "evaluation_episodes": len(evaluated.evaluation) * episodes_per_job,
+        **_statistics("evaluation_", evaluation),
+        **_info_means("info_", info, episode_rows),
+        **_info_means("evaluation_info_", info, evaluation),
+        "evaluation_episodes": len(evaluation) * problem.episodes_per_job,
         "episodes_this_generation": episodes,
-        "episodes_total": int(before["episodes"]) + episodes,
+        "episodes_total": int(counters["episodes"]) + episodes,
         "timesteps_this_generation": timesteps,
-        "timesteps_total": int(before["timesteps"]) + timesteps,
-        "failed_episodes": _failed(rows, *more) * episodes_per_job,  # with one, a job's are all dropped
+        "timesteps_total": int(counters["timesteps"]) + timesteps,
+        "failed_episodes": failed_jobs * problem.episodes_per_job,  # one failed episode drops all episodes of its job
         "ranks": ranks[0],
         "evaluating_ranks": ranks[1],
-        "busy_ranks": int((evaluated.headers["chunks"] > 0).sum()),  # that have evaluated something
-        **learned,
+        "busy_ranks": int((evaluated.headers["chunks"] > 0).sum()),  # that evaluated at least one chunk
+        **update_metrics,
         "seconds_this_generation": seconds,
-        "seconds_total": before["seconds"] + seconds,
+        "seconds_total": counters["seconds"] + seconds,
         "steps_per_second": timesteps / max(seconds, 1e-9),
         "tail_seconds": evaluated.tail_seconds,
-        **_times(evaluated.headers, timesteps),
+        **_times(evaluated.headers),
     }
 
 
 def problem_metrics(problem: Problem, before: State, after: State) -> dict[str, float]:
-    """Return the problem's own metrics; where it counts observations, how many this generation added to them too."""
+    """Return the problem's own metrics; if it counts observations, also the number that this generation added."""
     carried = problem.carried()
-    measured = dict(problem.metrics(carried.extract_from(after)))
-    if (count := measured.get("observation_count")) is not None:
+    metrics = dict(problem.metrics(carried.extract_from(after)))
+    if (count := metrics.get("observation_count")) is not None:
         new = count - problem.metrics(carried.extract_from(before))["observation_count"]
-        measured["observations_this_generation"] = float(round(new))  # the count begins at 0.01
-    return measured
+        metrics["observations_this_generation"] = float(round(new))  # the count starts at 0.01
+    return metrics
 
 
 def counters_after(before: Mapping[str, float | int], metrics: MetricsRow, rows: Rows) -> Counters:
-    """Return what the run has used after a generation, from its metrics and its training rows."""
+    """Return the counters of the run after a generation, from its metrics and training rows."""
     failed = len(rows) > 0 and not np.isfinite(rows["return_"]).any()
     return {
         "episodes": int(metrics["episodes_total"] or 0),
@@ -86,27 +92,18 @@ def counters_after(before: Mapping[str, float | int], metrics: MetricsRow, rows:
     }
 
 
-def _failed(*rows: Rows) -> int:
-    return sum(int(np.isnan(each["return_"]).sum()) for each in rows)
-
-
 def _statistics(prefix: str, rows: Rows) -> MetricsRow:
-    returns: Array = rows["return_"][~np.isnan(rows["return_"])]
-    lengths = rows["length"][~np.isnan(rows["return_"])]
+    succeeded = ~np.isnan(rows["return_"])
+    returns: Array = rows["return_"][succeeded]
+    lengths = rows["length"][succeeded]
     if not len(returns):
-        names = ("return_mean", "return_std", "return_min", "return_max", "length_mean")
-        return {prefix + name: None for name in names}
-    return {
-        prefix + "return_mean": float(returns.mean()),
-        prefix + "return_std": float(returns.std()),
-        prefix + "return_min": float(returns.min()),
-        prefix + "return_max": float(returns.max()),
-        prefix + "length_mean": float(lengths.mean()),
-    }
+        return {prefix + name: None for name in STATISTICS}
+    values = (returns.mean(), returns.std(), returns.min(), returns.max(), lengths.mean())
+    return {prefix + name: float(value) for name, value in zip(STATISTICS, values, strict=True)}
 
 
-def _infos(prefix: str, keys: Iterable[str], rows: Rows) -> MetricsRow:
-    """Return the means over the jobs that have a number; None where none has."""
+def _info_means(prefix: str, keys: Sequence[str], rows: Rows) -> MetricsRow:
+    """Return the mean of each info over the jobs that have it, None if no job has."""
     means: MetricsRow = {}
     for column, key in enumerate(keys):
         numbers = rows[INFO][:, column]
@@ -115,8 +112,8 @@ def _infos(prefix: str, keys: Iterable[str], rows: Rows) -> MetricsRow:
     return means
 
 
-def _times(headers: Array, timesteps: int) -> MetricsRow:
-    """How rank time was spent, mean and worst rank, and the time of one policy call (a whole stack of observations)."""
+def _times(headers: Array) -> MetricsRow:
+    """Return mean and maximum time over HEADER[ranks] by activity, and the time of a policy call (a batch of rows)."""
     times: MetricsRow = {}
     for name in TIMES:
         times[f"time_{name}_mean"] = float(headers[name].mean())

@@ -1,7 +1,7 @@
-"""Triggers: what happens every so many generations, timesteps or seconds, as the IntervalTrigger of TF-Agents does it.
+"""Triggers call functions at intervals of generations, timesteps or seconds, like the IntervalTrigger of TF-Agents.
 
-A trigger fires when its value has grown by the interval since it last fired, and counts from there on: with interval 10
-the values 7, 14, 21, 28 fire at 14 and 28, though 21 has passed a second multiple of 10.
+A trigger fires when its value has grown by the interval since it last fired, and counts from there: with interval 10,
+the values 7, 14, 21, 28 fire at 14 and 28, even though 21 has passed a second multiple of 10.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class Unit(str, enum.Enum):
-    """What an interval counts; equal to its text, so `{"generation": 3}` may be looked up with it."""
+    """Unit of an interval; it equals its text, so the keys of a mapping may be strings."""
 
     GENERATION = "generation"
     TIMESTEPS = "timesteps"
@@ -29,22 +29,22 @@ class Unit(str, enum.Enum):
 
 
 class RunInProgress(Protocol):
-    """What a trigger's function gets to see; `hpc_es.train` has more."""
+    """The run as a trigger's function receives it; the run of `hpc_es.train` has more attributes."""
 
     @property
     def state(self) -> State:
-        """The state after the last finished generation."""
+        """State after the last finished generation."""
         ...
 
 
 class IntervalTrigger:
     """Calls `function` whenever the value has grown by `interval` since the last call.
 
-    One of two arguments is called with the number of finished generations and the run, `hpc_es.train`'s; one that can
-    do without, with none. An interval of 0 or less is off, also when forced.
+    A function with two required arguments receives the number of finished generations and the run of `hpc_es.train`;
+    any other function is called without arguments. An interval of 0 or less disables the trigger, also when forced.
     """
 
-    run: Callable[[], RunInProgress | None] = staticmethod(lambda: None)  # set by whoever has the run
+    run: Callable[[], RunInProgress | None] = staticmethod(lambda: None)  # set by the owner of the run
 
     def __init__(
         self,
@@ -62,17 +62,17 @@ class IntervalTrigger:
         self._start = start
         self._last = start
         if interval <= 0:
-            _log.info("trigger %s is off: its interval is %s", self.name, interval)
+            _log.info("trigger %s is disabled: its interval is %s", self.name, interval)
 
     @property
     def last(self) -> float:
-        """The value at which it last fired, or from which it counts."""
+        """Value at which the trigger last fired, or from which it counts."""
         return self._last
 
     def __call__(self, value: float, force: bool = False) -> None:
-        """Fire if due, or if forced and not just fired at this very value; what the function raises goes through.
+        """Fire if due, or if forced and not fired at this value already; exceptions of the function are raised.
 
-        `last` moves before the function runs, so that a checkpoint's function saves itself as done.
+        `last` changes before the function is called, so that a checkpoint saves its own trigger as fired.
         """
         if self._interval <= 0:
             return
@@ -86,29 +86,29 @@ class IntervalTrigger:
                 self._function()
 
     def set_start(self, value: float) -> None:
-        """Count from `value`, as after a restore."""
+        """Count from `value`."""
         self._last = value
 
     def reset(self) -> None:
-        """Count from the start that was given to the constructor, whatever `set_start` said since."""
+        """Count from the `start` of the constructor again, not from that of `set_start`."""
         self._last = self._start
 
 
 class TriggerList:
-    """Triggers called together, in order; the one that saves checkpoints belongs last: it saves the others' state.
+    """Calls triggers in order; the one that saves checkpoints must be the last, because it saves the others' state.
 
-    Takes IntervalTriggers and any callables f(value, force) with a `name` or `__name__`, and perhaps a `unit` (else
-    generations). Raises ValueError if two have one name, since the name is the key in the checkpoint.
+    Triggers are IntervalTriggers or callables f(value, force) with a `name` or `__name__`, and optionally a `unit`
+    (default: generations). Raises ValueError if two have the same name, which is the key in the checkpoint.
     """
 
     def __init__(self, triggers: Iterable[Trigger]) -> None:
-        self._triggers = tuple(triggers)  # a copy: the caller's list stays as it is
+        self._triggers = tuple(triggers)  # a copy, in case the caller changes the list
         names = [_name(trigger) for trigger in self._triggers]
         if len(set(names)) < len(names):
             raise ValueError(f"expected triggers with different names, got {', '.join(names)}")
 
     def __call__(self, values: Mapping[Unit, float], force: bool = False) -> None:
-        """Call every trigger with the value of its unit; `values` must have all units in use."""
+        """Call every trigger with the value of its unit; `values` must have all units that occur."""
         for trigger in self._triggers:
             trigger(values[getattr(trigger, "unit", Unit.GENERATION)], force)
 
@@ -117,9 +117,9 @@ class TriggerList:
         return {trigger.name: trigger.last for trigger in self._intervals()}
 
     def restore(self, state: Mapping[str, float]) -> None:
-        """Go on from a saved `state()`; a trigger that is not in it keeps its start, a name without trigger is ignored.
+        """Restore a saved `state()`; triggers without an entry keep their start, other entries are ignored.
 
-        Triggers may come and go between runs, so neither is an error.
+        Neither is an error, because triggers may change between runs.
         """
         for trigger in self._intervals():
             if trigger.name in state:
@@ -132,12 +132,12 @@ class TriggerList:
 
 
 def _takes_run(function: Callable[..., Any]) -> bool:
-    """Return whether a function has two arguments and none of them a default."""
+    """Return whether a function has exactly two positional arguments, without defaults."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # of some functions in C
+    except (TypeError, ValueError):  # some C functions have no signature
         return False
-    return [each.default for each in parameters if each.kind in _POSITIONAL] == [inspect.Parameter.empty] * 2
+    return [item.default for item in parameters if item.kind in _POSITIONAL] == [inspect.Parameter.empty] * 2
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -46,7 +46,7 @@ def _next(world: World, signals: Signals, master: Master | None, ended: ExitReas
         assert master is not None
         return master.next(ended, signals.count > 0)
 
-    return on_rank_0(world, ask, told=dict)[1]
+    return on_rank_0(world, ask, dict)[1]
 
 
 def _trial(world: World, signals: Signals, told: Mapping[str, Any], master: Master | None) -> ExitReason:

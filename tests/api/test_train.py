@@ -211,7 +211,7 @@ def test_losses_and_samples_are_seen_and_change_nothing(ranks: int, tmp_path: Pa
     assert done.status == 0, str(done)
     assert runs.digests(tmp_path / "run") == runs.digests(tmp_path / "plain")
     assert runs.rows(tmp_path / "run") == runs.rows(tmp_path / "plain")
-    assert "the run is over, and its environments are closed: give loss() a sample" in done.stdout
+    assert "the run has ended and its environments are closed: pass a sample to loss()" in done.stdout
     assert "the sample has no 'rewards': expected one as after_train_step gets it" in done.stdout
 
 

@@ -70,7 +70,7 @@ MISTAKES = {
     ),
     "policy for programs": (
         ["task={kind: programs, name: add}", "algorithm={kind: ga}"],
-        "policy: nothing acts in the task 'programs'",
+        "policy: the task 'programs' has no policy",
     ),
     "search of episodes": (
         ["algorithm={kind: random_search}"],
@@ -234,7 +234,7 @@ ALL_AT_ONCE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {  # a config, 
             "policy": {"kind": "mlp"},
             "algorithm": {"kind": "cma_es"},
         },
-        ("name: expected text", "task.kind: is 'programs'", "policy: nothing acts in the task"),
+        ("name: expected text", "task.kind: is 'programs'", "policy: the task 'programs' has no policy"),
     ),
     "environment, wrappers, output, what it begins with": (
         {
@@ -246,7 +246,7 @@ ALL_AT_ONCE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {  # a config, 
             "task.wrappers[0]: expected 'module:Class'",
             "task.wrappers[1]: expected 'module:Class'",
             "task.env_id: expected a registered Gymnasium id",
-            "output: /proc/run cannot be made",
+            "output: /proc/run cannot be created",
             "policy.init_from: runs/nowhere: expected a checkpoint",
         ),
     ),
@@ -387,7 +387,7 @@ def test_a_function_is_called_once_unless_that_is_left_out(
     task = {**VALLEY, "function": f"tests.jobs.test_bad_input:{function}"}
     data = {"task": task, "algorithm": {"kind": "cma_es"}, "output": "/proc/run"}
     lines = lines_of_check(data, tmp_path)
-    assert len(lines) == 2 and lines[0].startswith("output: /proc/run cannot be made")
+    assert len(lines) == 2 and lines[0].startswith("output: /proc/run cannot be created")
     assert lines[1].startswith(
         f"task.function: the call of tests.jobs.test_bad_input:{function} with the first vector fails"
     )
@@ -481,7 +481,7 @@ def test_a_wrong_command_line_is_told_once(arguments: list[str], tmp_path: Path)
 def test_an_output_that_cannot_be_made_or_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     below = ["--output", str(tmp_path / "file" / "run")]
-    refused(runs.train(2, tmp_path / "run", *below), "cannot be made: Not a directory; choose another --output")
+    refused(runs.train(2, tmp_path / "run", *below), "cannot be created: Not a directory; choose another --output")
     refused(
         runs.train(0, tmp_path / "run", "--output", "/proc/self"),
         "output: expected a directory to write to, found /proc/self",
@@ -546,7 +546,7 @@ def test_a_directory_in_use_is_refused_and_its_owner_unharmed(tmp_path: Path) ->
         assert "array" not in done.stderr
         task = {"SLURM_ARRAY_TASK_ID": "1"}
         done = runs.train(0, tmp_path / "run", slowed(tmp_path / "run"), env=task)
-        refused(done, "Tasks of a job array share the repetitions of one output: set repetitions")
+        refused(done, "Tasks of a job array can only share repetitions: set repetitions")
         (tmp_path / "slow").unlink()
         ended = job.wait()
         assert ended.status == 0, str(ended)

@@ -101,7 +101,7 @@ def test_a_finished_run_ends_at_once_and_changes_nothing(stopped: Path) -> None:
 def test_resume_never_refuses_a_used_directory(stopped: Path) -> None:
     before = runs.files(stopped)
     done = again(stopped, "--resume", "never")
-    assert done.status == 2 and "holds a run already" in done.stderr and "Traceback" not in done.stderr, str(done)
+    assert done.status == 2 and "already holds a run" in done.stderr and "Traceback" not in done.stderr, str(done)
     assert runs.files(stopped) == before
 
 

@@ -85,5 +85,5 @@ def test_a_directory_that_vanishes_ends_the_run(cluster: Cluster, shared: Path) 
 def test_a_parent_that_is_no_directory_is_an_error_before_the_first_generation(cluster: Cluster, shared: Path) -> None:
     (shared / "scratch").write_text("not mounted")
     done = attempt(cluster, shared / "run", overrides=("--output", str(shared / "scratch" / "run")))
-    assert done.status == 2 and "cannot be made: Not a directory" in done.stderr, str(done)
+    assert done.status == 2 and "cannot be created: Not a directory" in done.stderr, str(done)
     assert not (shared / "run").exists()

@@ -50,12 +50,12 @@ def test_a_task_that_the_algorithm_cannot_search_is_told_with_those_that_fit(
 
 def test_a_policy_is_for_tasks_in_which_one_acts() -> None:
     config = validate({"task": SURVIVAL, "algorithm": {"kind": "es"}})
-    with pytest.raises(ConfigError, match="policy: is null, but a policy acts in the task 'episodes': expected one"):
+    with pytest.raises(ConfigError, match="policy: is null, but the task 'episodes' needs a policy"):
         build_task(dataclasses.replace(config, policy=None))
     lines = told(task=PROGRAMS, policy={"kind": "mlp"}, algorithm={"kind": "ga"}, stop={"target_return": 1.0})
     assert lines == [
-        "policy: nothing acts in the task 'programs': expected null, or no such key",
-        "stop.target_return: is a return of evaluation episodes, which the task 'programs' has not",
+        "policy: the task 'programs' has no policy: expected null, or no such key",
+        "stop.target_return: the task 'programs' has no returns of evaluation episodes",
     ]
 
 

@@ -214,7 +214,7 @@ def test_a_sample_of_segments_has_what_was_remembered(tmp_path: Path) -> None:
             algorithm = run._run._parts.algorithm
             assert algorithm.sample_losses(before, sample) == pytest.approx(dict(loss), rel=1e-4)
             before = run.state
-            with pytest.raises(UserError, match=r"with algorithm.update_every the next batch goes on from the last"):
+            with pytest.raises(UserError, match=r"with algorithm.update_every the next batch depends on the last one"):
                 run.loss()
     assert sample["memory/0"].shape == (6, 2, 4) and np.abs(sample["memory/0"]).max() > 0
     assert sample["inputs"].shape == (6, 6, 4)
