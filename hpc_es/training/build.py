@@ -101,7 +101,7 @@ def target_mismatches(config: Config) -> Iterator[ConfigProblem]:
     if not offered.policy and config.stop.target_return is not None:
         yield "stop.target_return", f"the task {task!r} has no returns of evaluation episodes: expected null"
     if not offered.values and config.stop.target_value is not None:
-        text = f"the task {task!r} is no objective with a value: expected null, or set stop.target_return"
+        text = f"the task {task!r} has no objective value: expected null, or set stop.target_return"
         yield "stop.target_value", text
 
 

@@ -57,7 +57,7 @@ MISTAKES = {
     ),
     "noise on Discrete actions": (
         ["task.env_id=CartPole-v1", "policy.action_noise_std=0.1"],
-        "policy.action_noise_std: is 0.1, but the actions are Discrete(2)",
+        "policy.action_noise_std: is 0.1, but noise cannot be added to actions Discrete(2)",
     ),
     "export without a policy": (
         ["task={kind: programs, name: add}", "policy=", "algorithm={kind: ga}", "report.export_interval=1"],
@@ -192,7 +192,7 @@ ALL_AT_ONCE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {  # a config, 
         },
         (
             "algorithm.population_size: is 7",
-            "stop.target_value: is a value of an objective",
+            "stop.target_value: the task 'episodes' has no objective value",
             "task.stepping: is native",
             "policy.action_bins: is 5",
             "policy.action_noise_std: is 0.1",

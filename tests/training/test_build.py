@@ -55,7 +55,7 @@ def test_a_policy_is_for_tasks_in_which_one_acts() -> None:
     lines = told(task=PROGRAMS, policy={"kind": "mlp"}, algorithm={"kind": "ga"}, stop={"target_return": 1.0})
     assert lines == [
         "policy: the task 'programs' has no policy: expected null, or no such key",
-        "stop.target_return: the task 'programs' has no returns of evaluation episodes",
+        "stop.target_return: the task 'programs' has no returns of evaluation episodes: expected null",
     ]
 
 

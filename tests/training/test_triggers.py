@@ -51,7 +51,7 @@ def test_an_interval_of_zero_or_less_is_off(interval: float, caplog: pytest.LogC
         recorder = Recorder(interval, name="plot")
     assert recorder.call([0, 1, 100]) == []
     assert recorder.call([0, 1, 100, 200], force=True) == []
-    assert "plot is off" in caplog.text
+    assert "plot is disabled" in caplog.text
 
 
 def test_set_start_and_reset() -> None:  # T29
