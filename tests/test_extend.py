@@ -92,3 +92,5 @@ def test_the_page_of_the_api_shows_the_comments_of_fields(monkeypatch: pytest.Mo
     assert comment_of(lines, 6, 6) == "Two lines."
     assert comment_of(["LONG = (", "    1", ")  # of a wrapped line"], 1, 3) == "Of a wrapped line."
     assert comment_of(["x = 1  # type: ignore[misc]"], 1, 1) == ""
+    assert comment_of(["x: Float64  # float64[size], the mean"], 1, 1) == "float64[size], the mean."
+    assert comment_of(["x: Rows  # row_dtype[jobs]"], 1, 1) == "row_dtype[jobs]."

@@ -25,7 +25,10 @@ def comment_of(lines: Sequence[str], first: int, last: int) -> str:
         above -= 1
     comments = comments or [line.strip() for line in lines[above : first - 1]]
     text = " ".join(comment.lstrip("# ") for comment in comments if "noqa" not in comment and "type:" not in comment)
-    return text[:1].upper() + text[1:] + ("" if not text or text.endswith(".") else ".")
+    first = text.split(" ", 1)[0].rstrip(",:;.")
+    if first.isalpha() and first not in ("dtype", "theta"):  # not code such as float32[jobs] or row_dtype
+        text = text[:1].upper() + text[1:]
+    return text if not text or text.endswith(".") else f"{text}."
 
 
 class FieldComments(griffe.Extension):

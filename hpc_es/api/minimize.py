@@ -1,4 +1,4 @@
-"""`hpc_es.minimize(f, x0, sigma0)`: a function of the caller's, evaluated by all ranks of the job."""
+"""`hpc_es.minimize(f, x0, sigma0)`: minimise a Python function on all ranks of the job."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EVALUATIONS = 10_000  # at most, where the caller names no limit
 
 @dataclass(frozen=True)
 class Minimum:
-    """What a search has found; the same on every rank."""
+    """The result of a search, the same on every rank."""
 
     x: Float64  # float64[size], the best vector that was evaluated
     f: float  # its value
@@ -63,20 +63,26 @@ def minimize(
     callback: Callable[[MetricsRow], object] | None = None,
     **options: Any,
 ) -> Minimum:
-    """Minimise f(x), x float64[size], from `x0`; with `batch: K` f(X) of float64[<= K, size] gives float64[<= K].
+    """Minimise `f` from `x0` with step size `sigma0` on all ranks of the job, by default with CMA-ES.
 
-    In place of `x0`, `region` says between which (low, high) to draw the first centre, and that of each restart.
-    `bounds` is (low, high), each a number, a list or None, or one pair (low, high) per coordinate like in SciPy; for
-    two coordinates see `Strategy`.
+    - `f(x)` takes float64[size] and returns a number. With `batch=K` it takes up to K vectors, float64[<= K, size], and
+      returns as many values. An exception, NaN or time-out is a failed evaluation; the first of each kind is written to
+      stderr.
+    - `region`, (low, high), may replace `x0`: the first centre, and that of each restart, is drawn from it.
+    - `bounds`: (low, high), each a number, a list or None, or one pair (low, high) per coordinate like in SciPy; for
+      two coordinates see `Strategy`. `keep`: "reflect", "clip" or "penalty", how vectors are kept within them.
+    - The search ends after `max_evaluations` (at the end of a generation), at a value of at most `target`, when the
+      algorithm has converged, or on a signal such as SIGINT.
+    - `arguments`: further keyword arguments of `f`.
+    - `callback` gets the metrics of each generation on rank 0.
+    - `options` are the options of the algorithm, as in `Strategy`.
 
-    Under MPI every rank calls this with the same arguments; the evaluations are shared out, and every rank returns the
-    same result, whatever their number. It ends after `max_evaluations` (at a generation's end), at a value of at most
-    `target`, or on SIGINT and the like. An exception, NaN or time-out in f is a failed evaluation, which the update
-    goes on without; the first of each kind is written to stderr. `callback` gets the metrics of each generation on rank
-    0; `options` are the algorithm's, as in `Strategy`. Raises ConfigError (on rank 0; the others raise SystemExit) for
-    wrong arguments, and `hpc_es.core.errors.RunFailedError` on every rank where the first generation, or two in a row,
-    had no evaluation that succeeded, or where none had succeeded at the end. Nothing is written: a run that carries on
-    after a kill is `task: {kind: function}`.
+    Under MPI every rank calls this function with the same arguments and gets the same result, whatever the number of
+    ranks. No files are written; for a search that can be resumed, use `task: {kind: function}`.
+
+    Raises ConfigError for wrong arguments on rank 0, and SystemExit on the other ranks. Raises
+    `hpc_es.core.errors.RunFailedError` on every rank if all evaluations of the first generation or of two consecutive
+    generations failed, or if none had succeeded at the end.
     """
     world = connect()
     install_hooks()

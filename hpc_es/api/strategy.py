@@ -1,15 +1,4 @@
-"""What `minimize` and `Strategy` have in common: a search for a vector whose function is the caller's.
-
-Ask and tell: the strategies of the batch job for programs that evaluate themselves.
-
-    es = hpc_es.Strategy(x0=np.ones(10), sigma0=0.3)    by CMA-ES; or Strategy("snes", ...)
-    while not es.stop():
-        x = es.ask()                          float64[k, size]
-        es.tell([cost(each) for each in x])   small values are good
-    print(es.best.x, es.best.f)
-
-These are the same algorithm objects: equal options and seeds give the vectors of `task: {kind: function}`.
-"""
+"""`hpc_es.Strategy`, the ask-and-tell interface, and the parts of a search that `minimize` shares with it."""
 
 from __future__ import annotations
 
@@ -129,15 +118,26 @@ class Best:
 
 
 class Strategy:
-    """A strategy that asks for the values of vectors; small ones are good.
+    """Ask-and-tell interface to the strategies for vectors; it minimises.
 
-    `algorithm` is a kind that searches vectors, `x0` the first centre, float64[size], and `sigma0` its step size. In
-    place of `x0`, `region` is (low, high), vectors or one and a number: the first centre, and that of each restart, is
-    drawn between them. Further keywords are options of the algorithm, and with the prefix `optimizer_` or a plain name
-    of those of its optimizer (`learning_rate`). `bounds` is (low, high), each a number, a list or None, or one pair
-    (low, high) per coordinate like in SciPy; for two coordinates two pairs are refused if both readings are possible
-    (write {"low": [...], "high": [...]} instead). `keep` says how they are kept. Raises ConfigError, which lists every
-    mistake.
+        es = hpc_es.Strategy(x0=np.ones(10), sigma0=0.3)
+        while not es.stop():
+            es.tell([cost(x) for x in es.ask()])
+        print(es.best.x, es.best.f)
+
+    - `algorithm`: a kind that searches vectors, by default CMA-ES.
+    - `x0`: the first centre, float64[size]; `sigma0`: its step size.
+    - `region`, (low, high), may replace `x0`: the first centre, and that of each restart, is drawn from it. Either may
+      be a number.
+    - `bounds`: (low, high), each a number, a list or None, or pairs (low, high) per coordinate as in SciPy. For two
+      coordinates, two pairs are rejected if both readings are possible; write {"low": [...], "high": [...]} instead.
+      `keep`: "reflect", "clip" or "penalty", how vectors are kept within the bounds.
+    - `max_evaluations` and `target` are limits that `stop` reports.
+    - `options` are the options of the algorithm. Those of its optimizer are given with the prefix `optimizer_`, or
+      without it if the name is unambiguous (`learning_rate`).
+
+    Equal options and seeds give the same vectors as `task: {kind: function}`. Raises ConfigError, which lists all
+    errors.
     """
 
     def __init__(
@@ -187,34 +187,34 @@ class Strategy:
 
     @property
     def theta(self) -> Float64:
-        """The centre of the search, float64[size]."""
+        """Centre of the search, float64[size]."""
         return np.array(self._state.theta)
 
     @property
     def generation(self) -> int:
-        """Finished generations."""
+        """Number of finished generations."""
         return self._state.generation
 
     @property
     def evaluations(self) -> int:
-        """How many values were told."""
+        """Number of values passed to `tell`."""
         return self._evaluations
 
     @property
     def best(self) -> Best | None:
-        """The best vector told so far; None before the first value."""
+        """Best vector evaluated so far; None before the first value."""
         found = BestVector.of(self._carried().master)
         return None if np.isnan(found.value) else Best(found.x.copy(), found.value)
 
     def ask(self) -> Float64:
-        """Return the vectors whose values are wanted next, float64[k, size]; the same ones until they are told."""
+        """Return the vectors to evaluate next, float64[k, size]; the same ones until `tell` is called."""
         seen = [self._problem.seen(self._candidates(chunk)) for chunk in self._chunks]
         return np.concatenate(seen)
 
     def tell(self, values: Sequence[float] | npt.ArrayLike) -> None:
-        """Take the values of the vectors that `ask` gave, in their order; NaN is a failed evaluation.
+        """Update the search with the values of the vectors of `ask`, in their order; NaN is a failed evaluation.
 
-        A generation without a number makes no update. Raises ValueError for another number of values.
+        A generation whose evaluations all failed makes no update. Raises ValueError for another number of values.
         """
         given = np.asarray(values, np.float64)
         wanted = sum(chunk.jobs for chunk in self._chunks)
@@ -254,7 +254,7 @@ class Strategy:
         return following
 
     def stop(self) -> str | None:
-        """Return why the search is over, or None; `tell` may be called all the same."""
+        """Return why the search is over, or None; `ask` and `tell` still work afterwards."""
         stop, best = self.config.stop, self.best
         if stop.target_value is not None and best is not None and best.f <= stop.target_value:
             return f"target: {stop.target_value:g}"
@@ -264,7 +264,7 @@ class Strategy:
         return reason
 
     def save(self, path: str | Path) -> None:
-        """Write all of it into a checkpoint, whole or not at all; RunError where that cannot be."""
+        """Write a checkpoint atomically; RunError if it cannot be written."""
         from hpc_es.storage.checkpoint import Snapshot, save
 
         counters = {"episodes": self._evaluations, "rounds": self._round_values}
@@ -273,7 +273,7 @@ class Strategy:
 
     @staticmethod
     def load(path: str | Path) -> Strategy:
-        """Return what `save` wrote; it goes on to the same vectors. CheckpointError."""
+        """Load a strategy written by `save`; it continues with the same vectors. CheckpointError for other files."""
         from hpc_es.storage.checkpoint import load
         from hpc_es.storage.compare import verify_restored
 

@@ -1,4 +1,4 @@
-"""Training from a program: `for generation in hpc_es.train(config): ...`."""
+"""Training from Python: `for row in hpc_es.train(config): ...`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def train(
     triggers: Sequence[Trigger] = (),
     after_train_step: AfterTrainStep | None = None,
 ) -> TrainingRun:
-    """Train as a library: iterate over the result for the metrics of each generation.
+    """Start or resume a run; iterate over the result to train and to get the metrics of each generation.
 
         def show(generation, run):
             print(generation, run.theta[:3])
@@ -44,15 +44,18 @@ def train(
                 if row["return_mean"] > 400:
                     run.stop()
 
-    `config` is a YAML file's path, a config string, a mapping as in such a file, or a Config; `output` the run
-    directory, where a checkpoint is carried on from. A trigger is a function and its interval in generations, or an
-    `hpc_es.IntervalTrigger`, which may count timesteps or seconds; triggers are called on rank 0 and their counts are
-    checkpointed by name. A function of two arguments gets the number of finished generations and the run, any other
-    one nothing. `after_train_step(sample, loss)` is called on rank 0 after each update of an algorithm with a gradient
-    (actor_critic, policy_gradient): with the arrays of the batch that it has learned from, and with the parts of the
-    loss that it has followed, "loss" being their sum. Batches travel to rank 0 for that, and no bit changes. Under MPI
-    every rank calls this; the body of the loop is entered on rank 0 only. Raises UserError (on rank 0; the others
-    raise SystemExit) for what a user can mend.
+    - `config`: path of a YAML file, config string, mapping with the keys of such a file, or Config.
+    - `output`: the run directory. If it contains a checkpoint of this experiment, the run is resumed.
+    - `triggers`: pairs of a function and an interval in generations, or an `hpc_es.IntervalTrigger`, which can also
+      count timesteps or seconds. They are called on rank 0. A function with two arguments gets the number of finished
+      generations and the run; any other function gets no arguments. Checkpoints store when each trigger was last
+      called, by the name of its function.
+    - `after_train_step(sample, loss)`: called on rank 0 after each update of `actor_critic` or `policy_gradient`, with
+      the arrays of the batch and the terms of the loss; `loss["loss"]` is their weighted sum. It does not change the
+      results, but batches are sent to rank 0.
+
+    Under MPI every rank calls this function; the body of the loop runs on rank 0 only. Raises UserError on rank 0 and
+    SystemExit on the other ranks for errors that the user can correct.
     """
     world = connect()
     install_hooks()
@@ -122,7 +125,7 @@ def _config(source: ConfigSource, output: str | Path | None) -> Config:
 
 
 class TrainingRun:
-    """A run in progress: an iterator of metrics, with a look at what is trained."""
+    """A run in progress: an iterator of the metrics of each generation. As a context manager it closes the run."""
 
     def __init__(self, run: Run, signals: Signals) -> None:
         self._run, self._signals = run, signals
@@ -130,12 +133,12 @@ class TrainingRun:
 
     @property
     def state(self) -> State:
-        """The state after the last finished generation; on ranks other than 0 its shared arrays alone are right."""
+        """State after the last finished generation; on ranks other than 0 only its shared arrays are current."""
         return self._run.state
 
     @property
     def theta(self) -> Array:
-        """The parameters after the last finished generation, [params]."""
+        """Parameters after the last finished generation, [params]."""
         return self._run.theta
 
     @property
@@ -144,26 +147,26 @@ class TrainingRun:
         return self._run.directory
 
     def loss(self, sample: Arrays | None = None) -> Mapping[str, float] | None:
-        """Return the loss of the newest parameters, in its parts, without a step; of algorithms with a gradient.
+        """Return the loss of the newest parameters and its terms, without an update; None on ranks other than 0.
 
-        "loss" is the sum of the parts, each with its weight. Without a `sample` it is that of the batch that the next
-        update learns from; with one, as `after_train_step` gets it, that of this batch. Rank 0 computes it while the
-        others wait; None on these. Nothing changes: neither parameters, counters nor random numbers. UserError of
-        algorithms without a gradient, of a run that is over, and, without a sample, of updates in the middle of an
-        episode (`algorithm.update_every`).
+        "loss" is the weighted sum of the terms. `sample` is a batch as received by `after_train_step`; None is the
+        batch of the next update. The call changes neither parameters nor counters nor random numbers.
+
+        Raises UserError for algorithms without gradients, and without a sample also after the end of the run or with
+        updates within an episode (`algorithm.update_every`).
         """
         return self._run.loss(sample)
 
     def checkpoint(self) -> Path | None:
-        """Put the last finished generation on disk now; return the file, None on ranks other than 0. RunError."""
+        """Write a checkpoint now and return its path, None on ranks other than 0; RunError if it cannot be written."""
         return self._run.checkpoint()
 
     def stop(self) -> None:
-        """End the run with the generation in progress, checkpointed, as finished by the caller; on rank 0."""
+        """Stop after the current generation, write a checkpoint and mark the run finished. Call on rank 0."""
         self._run.stop()
 
     def close(self) -> None:
-        """Leave the run now: the ranks stop, files are closed. A second call does nothing."""
+        """Leave the run now: all ranks stop and files are closed. Further calls do nothing."""
         try:
             self._rows.close()
         finally:
