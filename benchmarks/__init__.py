@@ -1,1 +1,1 @@
-"""Benchmarks: `make bench`, or `python -m benchmarks [NAME ...]`. Ratios within one run, repeated, medians reported."""
+"""Benchmarks: `make bench`, or `python -m benchmarks [NAME ...]`. Most report medians of ratios measured in one run."""

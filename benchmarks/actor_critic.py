@@ -1,8 +1,8 @@
-"""Episodes a second of training on bandits on one core, against the bare LSTM forward and backward.
+"""Episodes per second of actor-critic training on bandits on one core, compared with a bare LSTM.
 
-An update is the whole of it: arms drawn, 32 episodes of 100 trials played and differentiated, parameters moved. Bare is
-the gradient of the sum of an LSTM's outputs at the same shapes, compiled as well: once as TensorFlow derives it from
-the loop (`over_bare`), once as this project writes it out (`over_written`). All three alternate.
+An update is complete: it samples the arms, plays 32 episodes of 100 trials, differentiates them and changes the
+parameters. The bare LSTM is the compiled gradient of the sum of its outputs at the same shapes: derived from the loop
+by TensorFlow (`over_bare`), or written out as in this project (`over_written`). All three alternate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TARGETS = {"over_bare": 2.0, "episodes_per_second": 1500.0}
 
 
 def run() -> list[dict[str, Any]]:
-    """Alternate all three."""
+    """Return one row; the three functions alternate."""
     update, bare, written = training(), forward_and_backward(False), forward_and_backward(True)
     times = [[seconds(work) for work in (update, bare, written)] for _ in range(REPEATS)]
     over_bare, over_written = (median(row[0] / row[other] for row in times) for other in (1, 2))
@@ -45,7 +45,7 @@ def run() -> list[dict[str, Any]]:
 
 
 def training() -> Callable[[], None]:
-    """An update of a run."""
+    """Return a function that runs one update."""
     config = validate(
         {
             "task": {"kind": "bandits", "distribution": "independent", "num_trials": TRIALS},
@@ -66,7 +66,7 @@ def training() -> Callable[[], None]:
 
 
 def forward_and_backward(is_written: bool) -> Callable[[], None]:
-    """The gradient of the sum of an LSTM's outputs, at the shapes of two arms."""
+    """Return a function that computes the gradient of the sum of an LSTM's outputs, at the shapes of two arms."""
     from hpc_es.policies.networks import layers
     from hpc_es.policies.networks.tensorflow_actors import lstm_sequence, tensorflow
 
@@ -104,7 +104,7 @@ def forward_and_backward(is_written: bool) -> Callable[[], None]:
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """How long it takes, after a first call; a mean of UPDATES."""
+    """Return the mean seconds of UPDATES calls after a first one."""
     work()
     since = time.perf_counter()
     for _ in range(UPDATES):

@@ -1,11 +1,11 @@
-"""Does a changed hpc_es take more CPU time than an older version? Runs jobs of both in turn and compares.
+"""Compare the CPU time of a changed hpc_es with that of an older version.
 
     git clone . ../before && git -C ../before checkout before-house
     python -m benchmarks.cpu_pairs --before ../before --pairs 15
 
-Each pair is one run of each version, right after each other and in alternating order, on one rank; compared are the
-user CPU seconds of the whole process, which other work on the machine changes least. Prints the median of the ratios
-and their quartiles, and ends with status 1 if a median is above --limit.
+Each pair is one run of each version on one rank, back to back and in alternating order. The user CPU seconds of the
+whole process are compared, because other load on the machine affects them least. Prints the median and quartiles of the
+ratios; the exit status is 1 if a median is above --limit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ JOBS: dict[str, tuple[str, tuple[str, ...]]] = {  # config, overrides
 
 
 def main() -> int:
-    """Run, compare, print; the status is 1 if anything takes more than --limit times as long."""
+    """Print the table; the exit status is 1 if a job takes more than --limit times as long as before."""
     options = _options()
     checkouts = [Checkout(path.resolve(), 1) for path in (options.before, options.after)]
     print(f"before {checkouts[0].label()}, after {checkouts[1].label()}, {options.pairs} pairs\n")
@@ -84,9 +84,9 @@ def _seconds(checkout: Checkout, config: Path, overrides: Sequence[str]) -> floa
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu_pairs", description=__doc__.splitlines()[0])
     parser.add_argument("--before", type=Path, required=True, help="a checkout of the older version")
-    parser.add_argument("--after", type=Path, default=ROOT, help="a checkout of the newer one; default: this one")
-    parser.add_argument("--pairs", type=int, default=15, help="runs of each version")
-    parser.add_argument("--limit", type=float, default=1.05, help="the largest median of the ratios")
+    parser.add_argument("--after", type=Path, default=ROOT, help="a checkout of the newer version; default: this one")
+    parser.add_argument("--pairs", type=int, default=15, help="number of runs of each version")
+    parser.add_argument("--limit", type=float, default=1.05, help="largest acceptable median of the ratios")
     parser.add_argument("--only", nargs="+", default=["*"], metavar="GLOB", help="run the jobs whose names match one")
     return parser.parse_args()
 

@@ -1,9 +1,10 @@
-"""Compiled episodes: env-steps/s that count, of one rank and of two, and how long a first and a second start compile.
+"""Compiled episodes: environment steps per second on one rank and on two, and seconds of compilation.
 
     python -m benchmarks.jax [--environments gymnax:Pendulum-v1 ...] [--rounds 5]
 
-in an environment with the extra `jax`. Steps after an episode's end are not counted. One rank and two take turns; the
-first generations, in which ranks wait for each other's start, are left out. Other load spoils the figures: it is told.
+Needs the extra `jax`. Steps after the end of an episode do not count, nor do the first generations, in which ranks wait
+for each other to start. Runs on one and two ranks alternate. The load average is reported, since other load distorts
+the figures.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from benchmarks.jobs import ROOT, command, metrics
 from benchmarks.scaling import rate
 
 CONFIG = ROOT / "configs/es_jax_pendulum.yaml"
-ENVIRONMENTS: dict[str, tuple[str, ...]] = {  # MLP 64 x 64, a population of 256
+ENVIRONMENTS: dict[str, tuple[str, ...]] = {  # with overrides; MLP 64 x 64, population 256
     "gymnax:CartPole-v1": ("stop={generations: 120}",),
     "gymnax:Pendulum-v1": ("stop={generations: 120}",),
     "brax:ant": (
         *("stop={generations: 4}", "algorithm.population_size=64", "task.max_episode_steps=200"),
-        "task.jobs_per_call=32",  # a call a rank
+        "task.jobs_per_call=32",  # one call per rank
         "task.env_kwargs={backend: spring}",
     ),
 }
@@ -53,7 +54,7 @@ print(time.perf_counter() - since)
 
 
 def main() -> int:
-    """Print a row an environment, and write benchmarks/results/jax.json."""
+    """Print one row per environment, and write benchmarks/results/jax.json."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.jax", description=__doc__)
     parser.add_argument("--environments", nargs="+", default=list(ENVIRONMENTS), metavar="ENV_ID")
     parser.add_argument("--rounds", type=int, default=5)
@@ -66,7 +67,7 @@ def main() -> int:
 
 
 def measure(env_id: str, rounds: int) -> dict[str, Any]:
-    """Alternate one rank, two, and two jobs of one rank that share nothing but the machine."""
+    """Alternate one rank, two ranks, and two jobs of one rank each that share only the machine."""
     overrides = (*COMMON, f"task.env_id={env_id}", *ENVIRONMENTS.get(env_id, ("stop={generations: 10}",)))
     rates: dict[str, list[float]] = {"one_rank": [], "two_ranks": [], "side_by_side": []}
     load = os.getloadavg()[0]
@@ -74,14 +75,14 @@ def measure(env_id: str, rounds: int) -> dict[str, Any]:
         starts = [compile_seconds(Path(directory), overrides) for _ in range(2)]
         for number in range(rounds):
             for name, jobs in (("one_rank", (1,)), ("two_ranks", (2,)), ("side_by_side", (1, 1))):
-                places = [Path(directory) / f"{name}-{number}-{place}" for place in range(len(jobs))]
-                rates[name].append(sum(run(jobs, places, overrides)))
-    one, two, apart = (median(each) for each in rates.values())
+                outputs = [Path(directory) / f"{name}-{number}-{index}" for index in range(len(jobs))]
+                rates[name].append(sum(run(jobs, outputs, overrides)))
+    one, two, apart = (median(values) for values in rates.values())
     row = {
         **{"env": env_id, "one_rank": one, "two_ranks": two, "side_by_side": apart},
         "two_over_one": median(b / a for a, b in zip(rates["one_rank"], rates["two_ranks"], strict=True)),
         "side_by_side_over_one": median(b / a for a, b in zip(rates["one_rank"], rates["side_by_side"], strict=True)),
-        "range": [[min(each), max(each)] for each in rates.values()],
+        "range": [[min(values), max(values)] for values in rates.values()],
         **{"compile_seconds": starts[0], "from_cache_seconds": starts[1], "load_before": load},
         "date": time.strftime("%Y-%m-%d"),
     }
@@ -92,20 +93,20 @@ def measure(env_id: str, rounds: int) -> dict[str, Any]:
 
 
 def run(jobs: Sequence[int], outputs: Sequence[Path], overrides: Sequence[str]) -> list[float]:
-    """Run jobs of so many ranks at the same time; return the env-steps/s of each."""
+    """Run jobs with these numbers of ranks at the same time; return the steps per second of each."""
     lines = [command(ranks, CONFIG, output, *overrides) for ranks, output in zip(jobs, outputs, strict=True)]
     started = [subprocess.Popen(line, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for line in lines]
     if any(process.wait(3600) for process in started):
         raise RuntimeError(f"a job has failed: {lines}")
-    found = []
+    rates = []
     for output in outputs:
-        told = metrics(output)
-        found.append(rate(told[len(told) // 4 :]))
-    return found
+        rows = metrics(output)
+        rates.append(rate(rows[len(rows) // 4 :]))
+    return rates
 
 
 def compile_seconds(directory: Path, overrides: tuple[str, ...]) -> float:
-    """Return how long tracing and compiling took in a process of its own, or reading what was compiled."""
+    """Return the seconds to trace and compile in a new process, or to read the cache in `directory`."""
     arguments = [sys.executable, "-c", COMPILING, str(CONFIG), str(directory), *overrides]
     ran = subprocess.run(arguments, cwd=ROOT, check=True, capture_output=True, text=True, timeout=3600)
     return float(ran.stdout.split()[-1])

@@ -1,4 +1,4 @@
-"""Starting real jobs for the benchmarks."""
+"""Commands and metrics of the jobs that benchmarks start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MPIEXEC = Path(sys.executable).parent / "mpiexec"
 
 
 def command(ranks: int, config: Path, output: Path, *overrides: str) -> list[str]:
-    """The command line of a job."""
+    """Return the command line of a job."""
     program = [sys.executable, "-m", "hpc_es.main", str(config), "--output", str(output), *overrides]
     return [str(MPIEXEC), "-n", str(ranks), *program]
 
@@ -25,5 +25,5 @@ def train(ranks: int, config: Path, output: Path, *overrides: str) -> list[dict[
 
 
 def metrics(output: Path) -> list[dict[str, Any]]:
-    """What a job wrote down."""
+    """Return the rows of a job's metrics.jsonl."""
     return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]

@@ -11,10 +11,10 @@ import numpy as np
 from hpc_es.core.data import Float64
 from hpc_es.report.curves import load
 
-POINTS = 40  # of a line; each is the mean of the evaluations since the one before
+POINTS = 40  # per line; a point is the mean of the evaluations since the previous point
 COLUMNS = 3  # of panels
 
-Seeds = Mapping[str, Sequence[Path]]  # run directories, by the strategy
+Seeds = Mapping[str, Sequence[Path]]  # run directories by strategy
 
 
 def draw(tasks: Mapping[str, Seeds], path: Path) -> None:
@@ -65,7 +65,7 @@ def draw_returns(tasks: Mapping[str, Mapping[str, Sequence[float]]], path: Path)
 
 
 def median(paths: Sequence[Path]) -> tuple[Float64, Float64] | None:
-    """Return timesteps and the median over the runs of what evaluations gave until there, float64[points] each."""
+    """Return timesteps and the median over the runs of the evaluations, float64[points] each; None without any."""
     series = [load(path).series("timesteps_total", "evaluation_return_mean") for path in paths]
     series = [(x, y) for x, y in series if x.size]
     if not series:
@@ -76,8 +76,8 @@ def median(paths: Sequence[Path]) -> tuple[Float64, Float64] | None:
 
 
 def means(x: Float64, y: Float64, grid: Float64) -> Float64:
-    """Return the mean of the y between neighbours of the grid; where there are none, they are interpolated."""
-    place = np.digitize(x, grid[1:], right=True)
-    inside = place < len(grid) - 1
-    counts, sums = (np.bincount(place[inside], each, len(grid) - 1) for each in (None, y[inside]))
+    """Return the mean y in each interval of the grid, float64[points - 1]; empty intervals are interpolated."""
+    interval = np.digitize(x, grid[1:], right=True)
+    inside = interval < len(grid) - 1
+    counts, sums = (np.bincount(interval[inside], weights, len(grid) - 1) for weights in (None, y[inside]))
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.interp(grid[1:], x, y))

@@ -1,8 +1,9 @@
-"""What limits the rollouts: how much slower `env.step` becomes beside other work of the same process.
+"""How much other work in the same process slows down `env.step`.
 
-The same episodes and ready-made actions as in `rollouts`, in lockstep over all environments; before each turn nothing,
-a copy of 100 kB, the maximum of 8 numbers, or the policy. On processors that clock down for about a millisecond after
-a 512-bit instruction (Intel Skylake and Cascade Lake servers) the maximum of 8 numbers costs as much as the policy.
+Replays the episodes of `rollouts` with recorded actions, in lockstep over all environments. Before each step it does
+nothing, copies 100 kB, takes the maximum of 8 numbers, or evaluates the policy. On processors that reduce their
+clock for about a millisecond after a 512-bit instruction (Intel Skylake and Cascade Lake servers), the maximum of 8
+numbers costs as much as the policy.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ Before = Callable[[Any], Any]
 
 
 def run() -> list[dict[str, Any]]:
-    """One row an environment."""
+    """Return one row per environment."""
     return [measure(env_id) for env_id in ENVIRONMENTS]
 
 
 def measure(env_id: str) -> dict[str, Any]:
-    """Seconds of `env.step` over those of the bare loop, for each kind of work before a turn."""
+    """Return the seconds of `env.step` relative to the bare loop, for each type of work before a step."""
     with tempfile.TemporaryDirectory() as directory:
         config = settings(env_id, 1, None)
         run = start_run(connect(), Signals(), config, RunRequest(Path(directory)))
@@ -52,27 +53,27 @@ def measure(env_id: str) -> dict[str, Any]:
         "policy": actor.act,
     }
     ratios: dict[str, list[float]] = {name: [] for name in kinds}
-    observations = np.zeros((len(episodes), parts.task.spaces.observations), np.float32)
+    observations = np.zeros((len(episodes), *parts.task.spaces.observations.shape), np.float32)
     for _ in range(REPEATS):
         steps, seconds = replay(environments[0], episodes)
         for name, before in kinds.items():
             ratios[name].append(lockstep(environments, episodes, observations, before) / (seconds / steps))
-    return {"env": env_id, **{name: median(found) for name, found in ratios.items()}}
+    return {"env": env_id, **{name: median(values) for name, values in ratios.items()}}
 
 
 def lockstep(environments: list[Any], episodes: Any, observations: Any, before: Before) -> float:
-    """Seconds of resets and steps, a step."""
+    """Return the seconds of resets and steps, per step."""
     since = time.perf_counter()
     for environment, (seed, _) in zip(environments, episodes, strict=True):
         environment.reset(seed=seed)
     seconds, steps, turn = time.perf_counter() - since, 0, 0
-    live = [place for place, (_, actions) in enumerate(episodes) if actions]
+    live = [index for index, (_, actions) in enumerate(episodes) if actions]
     while live:
         before(observations)
         since = time.perf_counter()
-        for place in live:
-            environments[place].step(episodes[place][1][turn])
+        for index in live:
+            environments[index].step(episodes[index][1][turn])
         seconds += time.perf_counter() - since
         steps, turn = steps + len(live), turn + 1
-        live = [place for place in live if len(episodes[place][1]) > turn]
+        live = [index for index in live if len(episodes[index][1]) > turn]
     return seconds / steps

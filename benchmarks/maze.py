@@ -1,8 +1,8 @@
-"""The deceptive maze: how long novelty search and an evolution strategy look for its goal, and the best path of each.
+"""The deceptive maze: generations to the goal by novelty search and an evolution strategy, and their best paths.
 
     python -m benchmarks.maze --png docs/maze.png [--seeds 5]
 
-Five seeds of `es`, `nsr` and `nsra`; the picture has the first. Nothing else is drawn by chance.
+Runs five seeds of `es`, `nsr` and `nsra`; the picture shows the first seeds. Results depend on the seeds only.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ SOLVED = 1.3
 
 
 def main() -> int:
-    """Print a row a search and seed; draw the first seeds."""
+    """Print one row per search, and draw the first seeds."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.maze", description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--png", type=Path, help="draw the first seeds, such as docs/maze.png")
     options = parser.parse_args()
     drawn: dict[str, Any] = {}
-    print("| search | generations to the goal, each seed |\n|---|---|")
+    print("| search | generations to the goal, by seed |\n|---|---|")
     for name, (config, overrides) in SEARCHES.items():
-        found = [trained(config, overrides, seed) for seed in range(1, options.seeds + 1)]
-        drawn[name] = found[0]
-        print(f"| {name} | {', '.join(map(told, found))} |", flush=True)
+        results = [trained(config, overrides, seed) for seed in range(1, options.seeds + 1)]
+        drawn[name] = results[0]
+        print(f"| {name} | {', '.join(map(text, results))} |", flush=True)
     if options.png:
         draw(drawn, options.png)
     return 0
 
 
-def told(found: dict[str, Any]) -> str:
-    """Return how a search ended."""
-    return str(found["generations"]) if found["best"] >= SOLVED else f"{found['best']:.2f} at the end"
+def text(result: dict[str, Any]) -> str:
+    """Return the generations of a search that reached the goal, else its best return."""
+    return str(result["generations"]) if result["best"] >= SOLVED else f"{result['best']:.2f} at the end"
 
 
 def trained(config: str, overrides: tuple[str, ...], seed: int) -> dict[str, Any]:
-    """Run a search; return its generations, its best return, and the path of the best."""
+    """Run a search; return its generations, best return and the path of the best policy."""
     words = [*overrides, f"seed={seed}", "report.plot_interval_seconds=0", "checkpoint.interval=0"]
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -67,31 +67,31 @@ def trained(config: str, overrides: tuple[str, ...], seed: int) -> dict[str, Any
 
 
 def walked(policy: Any) -> list[tuple[float, float]]:
-    """Return the places of an episode."""
+    """Return the positions in an episode."""
     env = gymnasium.make("hpc_es.tasks.deceptive_maze:DeceptiveMaze-v0")
     observation, _ = env.reset(seed=0)
-    places, is_over = [tuple(observation.tolist())], False
+    positions, is_over = [tuple(observation.tolist())], False
     while not is_over:
         observation, _, terminated, truncated, _ = env.step(policy(observation))
-        places.append(tuple(observation.tolist()))
+        positions.append(tuple(observation.tolist()))
         is_over = terminated or truncated
-    return places
+    return positions
 
 
 def draw(drawn: dict[str, Any], path: Path) -> None:
-    """Draw a panel a search."""
+    """Draw one panel per search."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Circle
 
     figure = Figure(figsize=(9, 3.4), layout="constrained")
-    for panel, (name, found) in zip(figure.subplots(1, len(drawn)), drawn.items(), strict=True):
+    for panel, (name, result) in zip(figure.subplots(1, len(drawn)), drawn.items(), strict=True):
         panel.plot([-SIDE, -SIDE, SIDE, SIDE], [BOTTOM, ROOF, ROOF, BOTTOM], color="black", lw=2)
         panel.add_patch(Circle(GOAL, GOAL_RADIUS, color="tab:green", alpha=0.5))
         panel.plot(*START, "o", color="black")
-        panel.plot(*np.array(found["path"]).T, ".-", color="tab:blue")
-        end = "the goal" if found["best"] >= SOLVED else f"{found['best']:.2f}"
+        panel.plot(*np.array(result["path"]).T, ".-", color="tab:blue")
+        end = "the goal" if result["best"] >= SOLVED else f"{result['best']:.2f}"
         panel.set(xlim=(-1, 1), ylim=(-1, 1), aspect="equal", xticks=[], yticks=[])
-        panel.set_title(f"{name}: {end}, {found['generations']} generations")
+        panel.set_title(f"{name}: {end}, {result['generations']} generations")
     figure.savefig(path, dpi=110)
 
 

@@ -1,4 +1,4 @@
-"""Memory of a rank beyond the interpreter and the environment, without the shared noise table."""
+"""Memory of a rank in addition to the interpreter and the environments, without the shared noise table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BARE = (
 
 
 def run() -> list[dict[str, Any]]:
-    """The largest rank of a job of 3, after some generations: private memory (USS), which leaves shared pages out."""
+    """Return the largest private memory (USS, without shared pages) of 3 ranks during some generations."""
     bare = int(subprocess.run([sys.executable, "-c", BARE], capture_output=True, text=True, check=True).stdout) / 1e6
     with tempfile.TemporaryDirectory() as directory:
         output = Path(directory) / "run"
@@ -37,12 +37,12 @@ def run() -> list[dict[str, Any]]:
 
 
 def ranks_megabytes(launcher: int) -> list[float]:
-    """Private memory of each rank of the job."""
-    found = []
+    """Return the private memory of each rank of a job."""
+    sizes = []
     try:
         for process in psutil.Process(launcher).children(recursive=True):
             if "hpc_es.main" in process.cmdline():
-                found.append(process.memory_full_info().uss / 1e6)
+                sizes.append(process.memory_full_info().uss / 1e6)
     except psutil.Error:
-        return found  # it has just ended
-    return found
+        return sizes  # a process has just ended
+    return sizes

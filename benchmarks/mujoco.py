@@ -1,8 +1,8 @@
-"""MuJoCo on one evaluating rank: the whole job, with and without Gymnasium, over bare loops through the same episodes.
+"""MuJoCo on one rank: speed of the whole job, native or through Gymnasium, relative to bare loops.
 
-Each turn of the alternation: a generation of a run with `task.stepping: native`, the same of one with `gymnasium` (the
-bits are the same, so the episodes are), a loop of Gymnasium's `step` and a loop of `mj_step`, both with ready-made
-actions and resets included.
+In each round: a generation of a run with `task.stepping: native`, the same generation with `gymnasium` (both give the
+same episodes), a loop over Gymnasium's `step` and a loop over `mj_step`. The loops replay the episodes with recorded
+actions, including the resets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hpc_es.mpi.guard import Signals
 from hpc_es.tasks.episodes.mujoco import compatibility
 from hpc_es.training.run import RunRequest, start_run
 
-# environment: (target over Gymnasium's loop, generations, time limit)
+# environment: (target relative to Gymnasium's loop, generations, time limit)
 TARGETS: dict[str, tuple[float | None, int, int | None]] = {
     "HalfCheetah-v5": (1.4, 5, 300),
     "Hopper-v5": (1.4, 9, None),
@@ -33,16 +33,16 @@ TARGETS: dict[str, tuple[float | None, int, int | None]] = {
     "InvertedPendulum-v5": (None, 9, None),
     "InvertedDoublePendulum-v5": (None, 9, None),
 }
-OF_MJ_STEP = 0.85  # target over the loop of mj_step
+OF_MJ_STEP = 0.85  # target relative to the loop over mj_step
 
 
 def run() -> list[dict[str, Any]]:
-    """One row an environment."""
+    """Return one row per environment."""
     return [measure(env_id, *target) for env_id, target in TARGETS.items()]
 
 
 def measure(env_id: str, target: float | None, generations: int, limit: int | None) -> dict[str, Any]:
-    """Seconds of the bare loops over those of the whole job: medians of all generations but the first."""
+    """Return the speed of the whole job relative to the bare loops: medians over all generations but the first."""
     seconds: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as directory:
         world, signals = connect(), Signals()
@@ -57,19 +57,19 @@ def measure(env_id: str, target: float | None, generations: int, limit: int | No
         rows, their_rows = native.training.run(), theirs.training.run()
         for _ in range(generations):
             episodes = recorded(native.training.parts, native.state)
-            found = {"native": timed(rows), "gymnasium": timed(their_rows)}
-            steps, found["bare"] = replay(environment, episodes)
-            found["mj_step"] = bare_steps(simulator, episodes)
-            seconds.append({name: value / steps for name, value in found.items()})
+            totals = {"native": timed(rows), "gymnasium": timed(their_rows)}
+            steps, totals["bare"] = replay(environment, episodes)
+            totals["mj_step"] = bare_steps(simulator, episodes)
+            seconds.append({name: value / steps for name, value in totals.items()})
         assert (native.theta == theirs.theta).all()
-        for each, left in ((native, rows), (theirs, their_rows)):
-            next(left, None)  # its end writes the last checkpoint
-            each.close()
+        for run, remaining in ((native, rows), (theirs, their_rows)):
+            next(remaining, None)  # the end of the run writes the last checkpoint
+            run.close()
 
     def ratio(name: str, other: str) -> float:
-        return median(each[other] / each[name] for each in seconds[1:])
+        return median(row[other] / row[name] for row in seconds[1:])
 
-    found_ratios = [each["bare"] / each["native"] for each in seconds[1:]]
+    ratios = [row["bare"] / row["native"] for row in seconds[1:]]
     of_gymnasium, of_mj_step = ratio("native", "bare"), ratio("native", "mj_step")
     return {
         "env": env_id,
@@ -80,21 +80,21 @@ def measure(env_id: str, target: float | None, generations: int, limit: int | No
         "met": (target is None or of_gymnasium >= target) and of_mj_step >= OF_MJ_STEP,
         "gymnasium_stepping_ratio": ratio("gymnasium", "bare"),
         "mj_step_over_bare": ratio("mj_step", "bare"),
-        "job_steps_per_second": median(1 / each["native"] for each in seconds[1:]),
-        "bare_steps_per_second": median(1 / each["bare"] for each in seconds[1:]),
-        "spread": f"{min(found_ratios):.3f}-{max(found_ratios):.3f}",
+        "job_steps_per_second": median(1 / row["native"] for row in seconds[1:]),
+        "bare_steps_per_second": median(1 / row["bare"] for row in seconds[1:]),
+        "spread": f"{min(ratios):.3f}-{max(ratios):.3f}",
     }
 
 
 def timed(rows: Any) -> float:
-    """Seconds of the next generation."""
+    """Return the seconds of the next generation."""
     since = time.perf_counter()
     next(rows)
     return time.perf_counter() - since
 
 
 def bare_steps(simulator: Any, episodes: list[tuple[int, list[Any]]]) -> float:
-    """Seconds of resets and of mj_step with ready-made actions; contact forces where the environment needs them."""
+    """Return the seconds of resets and of mj_step with recorded actions, with contact forces if these are observed."""
     from mujoco import mj_rnePostConstraint, mj_step
 
     simulation = simulator.simulation()

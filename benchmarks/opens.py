@@ -1,6 +1,6 @@
-"""How many files a rank opens up to its first generation: `python -m benchmarks.opens [CONFIG ...]`; needs strace.
+"""Number of files that a rank opens before its first generation: `python -m benchmarks.opens [CONFIG ...]`.
 
-Files of the environment are below `sys.prefix`; the others are Python's own library, system libraries and /proc.
+Needs strace. Files below `sys.prefix` belong to the virtual environment, the others to Python and the system.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TRACED = 'exec strace -f -e trace=openat -o "$0.$PMI_RANK" "$@"'
 
 
 def main() -> int:
-    """Print a table."""
+    """Print one row per config and rank."""
     if shutil.which("strace") is None:
         sys.stderr.write("benchmarks.opens needs strace: apt install strace\n")
         return 2
@@ -28,15 +28,15 @@ def main() -> int:
     for config in sys.argv[1:] or ["es_cartpole", "es_halfcheetah"]:
         for rank, traced in enumerate(traces(ROOT / f"configs/{config}.yaml")):
             if rank < 2:  # the others are like rank 1
-                found = [match.groups() for match in map(OPENED.search, traced.splitlines()) if match]
-                there = [path for path, result in found if result != "-1"]
-                inside = sum(path.startswith(sys.prefix) for path in there)
-                print(f"| {config} | {rank} | {len(there)} | {inside} | {len(found) - len(there)} |")
+                calls = [match.groups() for match in map(OPENED.search, traced.splitlines()) if match]
+                opened = [path for path, result in calls if result != "-1"]
+                inside = sum(path.startswith(sys.prefix) for path in opened)
+                print(f"| {config} | {rank} | {len(opened)} | {inside} | {len(calls) - len(opened)} |")
     return 0
 
 
 def traces(config: Path) -> list[str]:
-    """Return what strace says of each rank of a job of one generation."""
+    """Return the output of strace for each rank of a job of one generation."""
     with tempfile.TemporaryDirectory() as directory:
         program = [sys.executable, "-m", "hpc_es.main", str(config), "--output", f"{directory}/run"]
         words = ["stop={generations: 1}", "evaluation.interval=0"]

@@ -1,7 +1,7 @@
-"""Writing 64 programs of 100 characters and learning from them, over the bare LSTM of the same shape.
+"""CPU time of a policy-gradient update on 64 programs of 100 characters, relative to a bare LSTM of the same shape.
 
-The bare LSTM is two layers of 35 units forwards and backwards over 64 sequences of 100 steps: Keras' own layers, and
-the same layers as TensorFlow's kernel of a whole layer computes them. Seconds of the processor, since one thread works.
+The bare LSTM is the forward and backward pass of two layers of 35 units over 64 sequences of 100 steps, with Keras
+layers, and with TensorFlow's kernel for a whole layer. CPU seconds are compared, since one thread works.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ NO_ROWS = np.zeros(0, row_dtype((CORRECT,)))
 
 
 def run() -> list[dict[str, Any]]:
-    """One row for each bare LSTM; all are timed in turn."""
+    """Return one row per bare LSTM; all functions alternate."""
     works = {"all": update(), "sampling": sampling(), "keras": keras(), "kernel": kernel()}
     times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(REPEATS):
         for name, work in works.items():
             times[name].append(seconds(work))
-    taken = {name: median(each) for name, each in times.items()}
-    shown = {
-        "update_seconds": taken["all"],
-        "sampling_share": taken["sampling"] / taken["all"],
-        "programs_per_second": BATCH / taken["all"],
+    medians = {name: median(values) for name, values in times.items()}
+    common = {
+        "update_seconds": medians["all"],
+        "sampling_share": medians["sampling"] / medians["all"],
+        "programs_per_second": BATCH / medians["all"],
     }
     rows = []
     for bare in ("keras", "kernel"):
-        ratio = taken["all"] / taken[bare]
+        ratio = medians["all"] / medians[bare]
         target = TARGETS[bare]
-        compared = {"bare_seconds": taken[bare], "ratio": ratio, "target": target, "met": ratio <= target}
-        rows.append({"bare": bare, **compared, **shown})
+        compared = {"bare_seconds": medians[bare], "ratio": ratio, "target": target, "met": ratio <= target}
+        rows.append({"bare": bare, **compared, **common})
     return rows
 
 
 def algorithm() -> Any:
-    """With the network of the paper and its queue; programs are not executed here."""
+    """Return the algorithm with the network and the priority queue of the paper; programs are not executed."""
     options: Any = Options
     coding: Any = programs.Options
     task = programs.build(coding(name="reverse", max_code_length=LENGTH))
@@ -57,7 +57,7 @@ def algorithm() -> Any:
 
 
 def update() -> Callable[[], Any]:
-    """Programs are written, the gradient of their loss is taken, and the parameters follow it."""
+    """Return a function that samples programs, computes the gradient and updates the parameters."""
     search = algorithm()
     state = search.initial()
     (chunk,) = search.ask(state, 0, NO_ROWS, NO_FITNESS)
@@ -73,7 +73,7 @@ def update() -> Callable[[], Any]:
 
 
 def sampling() -> Callable[[], Any]:
-    """Programs are written."""
+    """Return a function that samples programs."""
     search = algorithm()
     state = search.initial()
     (chunk,) = search.ask(state, 0, NO_ROWS, NO_FITNESS)
@@ -82,7 +82,7 @@ def sampling() -> Callable[[], Any]:
 
 
 def keras() -> Callable[[], Any]:
-    """Two Keras layers, in one compiled graph."""
+    """Return a function that runs two Keras layers in one compiled graph."""
     tf = tensorflow()
     layers = [tf.keras.layers.LSTM(UNITS, return_sequences=True) for _ in range(2)]
     x = tf.constant(np.random.default_rng(0).standard_normal((BATCH, LENGTH, INPUTS)), tf.float32)
@@ -98,7 +98,7 @@ def keras() -> Callable[[], Any]:
 
 
 def kernel() -> Callable[[], Any]:
-    """The same by TensorFlow's kernel."""
+    """Return a function that runs two layers with TensorFlow's kernel."""
     tf = tensorflow()
     rng = np.random.default_rng(0)
     x = tf.constant(rng.standard_normal((LENGTH, BATCH, INPUTS)), tf.float32)
@@ -118,7 +118,7 @@ def kernel() -> Callable[[], Any]:
 
 
 def fused(tf: Any, x: Any, kernel: Any, bias: Any) -> Any:
-    """h of every step, [steps, rows, units], by TensorFlow's own kernel of a whole layer."""
+    """Return h of every step, float32[steps, rows, units], by TensorFlow's kernel for a whole layer."""
     units = kernel.shape[1] // 4
     zero, none = tf.zeros([tf.shape(x)[1], units], x.dtype), tf.zeros([units], x.dtype)
     layer = tf.raw_ops.BlockLSTM(
@@ -127,7 +127,7 @@ def fused(tf: Any, x: Any, kernel: Any, bias: Any) -> Any:
         cs_prev=zero,
         h_prev=zero,
         w=kernel,
-        **dict.fromkeys(("wci", "wcf", "wco"), none),  # peepholes, which there are none of
+        **dict.fromkeys(("wci", "wcf", "wco"), none),  # no peepholes
         b=bias,
         forget_bias=FORGET_BIAS,
         cell_clip=-1.0,
@@ -136,17 +136,17 @@ def fused(tf: Any, x: Any, kernel: Any, bias: Any) -> Any:
 
 
 def called(function: Any, x: Any) -> Callable[[], Any]:
-    """A call that waits for its results, and has been compiled."""
+    """Return a function that calls the compiled `function` and waits for its results."""
 
     def work() -> Any:
-        return [np.asarray(each) for each in function(x)]
+        return [np.asarray(result) for result in function(x)]
 
     work()
     return work
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """Of the processor."""
+    """Return the CPU seconds of a call."""
     since = time.process_time()
     work()
     return time.process_time() - since

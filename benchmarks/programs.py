@@ -1,7 +1,7 @@
-"""Programs a second of the searches without gradients on one core: 'reverse', 100 characters.
+"""Programs per second of the searches without gradients on one core: task 'reverse', 100 characters.
 
-The time of a generation is that of drawing or sending programs (ask, evaluate), of executing them, and of the update
-(tell). The genetic algorithm is compared with the reference interpreter in Python on the very programs it executes.
+The time of a generation is divided into sampling (ask, evaluate), execution and update (tell). The genetic algorithm is
+compared with the reference interpreter in Python on the programs that it executes.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from hpc_es.training.build import Parts, build_parts, build_task
 
 REPEATS, FEW = 5, 40
 GENERATIONS = {"ga": 60, "random_search": 6}
-TARGETS = {"ga": 30}  # times the programs a second of the reference
+TARGETS = {"ga": 30}  # times the programs per second of the reference
 
 
 def run() -> list[dict[str, Any]]:
-    """Each algorithm, its repeats beside those of the reference."""
-    return [_measured(kind) for kind in GENERATIONS]
+    """Return one row per algorithm; search and reference alternate."""
+    return [_measure(kind) for kind in GENERATIONS]
 
 
-def _measured(kind: str) -> dict[str, Any]:
+def _measure(kind: str) -> dict[str, Any]:
     task = {"kind": "programs", "name": "reverse"}
     config = validate({"task": task, "algorithm": {"kind": kind}, "mpi": {"chunk_size": 100}})
-    made = build_parts(config, World("none"), build_task(config))
-    state, *_ = generation(made, made.initial())  # compile
+    parts = build_parts(config, World("none"), build_task(config))
+    state, *_ = generation(parts, parts.initial())  # compile
     rates, ratios, shares = [], [], []
     for _ in range(REPEATS):
         spent = np.zeros(4)
         for _ in range(GENERATIONS[kind]):
-            state, *more = generation(made, state)
+            state, *more = generation(parts, state)
             spent += more
         programs, seconds = spent[0], spent[1:].sum()
-        reference = _reference(made, state)
+        reference = _reference(parts, state)
         rates.append(float(programs / seconds))
         ratios.append(float(programs / seconds / reference))
         shares.append(spent[1:] / seconds)
@@ -50,31 +50,30 @@ def _measured(kind: str) -> dict[str, Any]:
     return row | ({"target": TARGETS[kind], "met": ratio >= TARGETS[kind]} if kind in TARGETS else {})
 
 
-def generation(made: Parts, state: State) -> tuple[State, int, float, float, float]:
-    """The next state, programs executed, and seconds of sampling, executing and updating."""
+def generation(parts: Parts, state: State) -> tuple[State, int, float, float, float]:
+    """Return the next state, the number of programs, and the seconds of sampling, execution and update."""
     since = time.perf_counter()
-    outcomes = [made.algorithm.evaluate(state, chunk, lambda: None) for chunk in _asked(made, state)]
+    outcomes = [parts.algorithm.evaluate(state, chunk, lambda: None) for chunk in _chunks(parts, state)]
     rows = np.concatenate([outcome.rows for outcome in outcomes])
     executing = sum(outcome.seconds["environment"] for outcome in outcomes)
     evaluated = time.perf_counter()
-    state, _ = made.algorithm.tell(state, Results(rows, [{}] * len(outcomes), [], fitness=rows["return_"]))
+    state, _ = parts.algorithm.tell(state, Results(rows, [{}] * len(outcomes), [], fitness=rows["return_"]))
     return state, len(rows), evaluated - since - executing, executing, time.perf_counter() - evaluated
 
 
-def _asked(made: Parts, state: State) -> Sequence[Chunk]:
-    """The chunks of a generation."""
-    return made.algorithm.ask(state, 0, np.zeros(0, made.row), NO_FITNESS)
+def _chunks(parts: Parts, state: State) -> Sequence[Chunk]:
+    return parts.algorithm.ask(state, 0, np.zeros(0, parts.row), NO_FITNESS)
 
 
-def _reference(made: Parts, state: State) -> float:
-    """Programs a second of the interpreter in Python, on the first of this generation."""
-    caught: list[str] = []
-    task: Any = made.task
-    kept = task.score_many
-    task.score_many = lambda programs: (caught.extend(programs), kept(programs))[1]
-    made.algorithm.evaluate(state, _asked(made, state)[0], lambda: None)
-    task.score_many = kept
+def _reference(parts: Parts, state: State) -> float:
+    """Return the programs per second of the interpreter in Python, on the first programs of this generation."""
+    executed: list[str] = []
+    task: Any = parts.task
+    score_many = task.score_many
+    task.score_many = lambda programs: (executed.extend(programs), score_many(programs))[1]
+    parts.algorithm.evaluate(state, _chunks(parts, state)[0], lambda: None)
+    task.score_many = score_many
     since = time.perf_counter()
-    for program in caught[:FEW]:
+    for program in executed[:FEW]:
         task.coding.score(program)
-    return len(caught[:FEW]) / (time.perf_counter() - since)
+    return len(executed[:FEW]) / (time.perf_counter() - since)

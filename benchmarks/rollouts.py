@@ -1,8 +1,8 @@
-"""Env-steps/s of the whole job on one evaluating rank over those of a bare loop.
+"""Steps per second of the whole job on one rank, relative to a bare loop over the environment.
 
-Each generation of a real run (noise, ranking, update, messages, checkpoints) is timed; then the bare loop steps one
-environment through the very same episodes, seeds and ready-made actions, resets included. So both did the same work in
-the simulator, within a second of each other.
+Each generation of a real run (noise, ranking, update, messages, checkpoints) is timed. Then the bare loop steps one
+environment through the same episodes: same seeds, recorded actions, resets included. So both do the same work in the
+simulator within about a second of each other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
 from hpc_es.training.run import RunRequest, start_run
 
-# environment: (target, generations, time limit); those of MuJoCo are in `mujoco.py`
+# environment: (target, generations, time limit); MuJoCo is in `mujoco.py`
 TARGETS: dict[str, tuple[float, int, int | None]] = {
     "CartPole-v1": (0.60, 24, None),
     "Pendulum-v1": (0.85, 8, None),
@@ -31,12 +31,12 @@ TARGETS: dict[str, tuple[float, int, int | None]] = {
 
 
 def run() -> list[dict[str, Any]]:
-    """One row an environment."""
+    """Return one row per environment."""
     return [measure(env_id, *target) for env_id, target in TARGETS.items()]
 
 
 def measure(env_id: str, target: float, generations: int, limit: int | None) -> dict[str, Any]:
-    """Alternate a generation and its replay."""
+    """Return the row of an environment; generations alternate with their replay."""
     config = settings(env_id, generations, limit)
     with tempfile.TemporaryDirectory() as directory:
         run = start_run(connect(), Signals(), config, RunRequest(Path(directory)))
@@ -56,7 +56,7 @@ def measure(env_id: str, target: float, generations: int, limit: int | None) -> 
             rates.append((steps / seconds, steps / bare_seconds))
             state = training.state
         run.close()
-    half = len(ratios) // 2  # a policy that has learned a little
+    half = len(ratios) // 2  # the policy has learned a little by then
     ratio = median(ratios[half:])
     return {
         "env": env_id,
@@ -71,7 +71,7 @@ def measure(env_id: str, target: float, generations: int, limit: int | None) -> 
 
 
 def settings(env_id: str, generations: int, limit: int | None, stepping: str = "auto") -> Config:
-    """The experiment: MLP 64x64, a population of 64 in one chunk."""
+    """Return the config: MLP 64x64, a population of 64 in one chunk."""
     return validate(
         {
             "name": "bench",
@@ -88,7 +88,7 @@ def settings(env_id: str, generations: int, limit: int | None, stepping: str = "
 
 
 def recorded(parts: Any, state: State) -> list[tuple[int, list[Any]]]:
-    """(seed, actions) of each job of the generation to come, found by evaluating it beforehand."""
+    """Return (seed, actions) of each job of the next generation, which is evaluated once to record them."""
     episodes: list[tuple[int, list[Any]]] = []
     for chunk in parts.algorithm.ask(state, 0, np.zeros(0, parts.row), NO_FITNESS):
         log: list[list[Any]] = [[] for _ in range(chunk.jobs)]
@@ -101,30 +101,27 @@ def recorded(parts: Any, state: State) -> list[tuple[int, list[Any]]]:
 
 
 class Recorder:
-    """An actor that writes down each job's actions."""
+    """An actor that records the actions of each job."""
 
     def __init__(self, actor: Any, log: list[list[Any]]) -> None:
         self._actor, self._log, self._rows = actor, log, np.arange(len(log))
 
     def act(self, observations: Any) -> Any:
-        """Act and write down."""
         actions = self._actor.act(observations)
         for row, job in enumerate(self._rows):
             self._log[job].append(int(actions[row]) if actions.ndim == 1 else actions[row].copy())
         return actions
 
     def keep(self, rows: Any) -> None:
-        """As the actor does."""
         self._rows = self._rows[rows]
         self._actor.keep(rows)
 
     def restart(self, row: int) -> None:
-        """As the actor does."""
         self._actor.restart(row)
 
 
 def replay(environment: Any, episodes: list[tuple[int, list[Any]]]) -> tuple[int, float]:
-    """The bare loop: steps taken, and seconds."""
+    """Run the bare loop; return the number of steps and the seconds."""
     steps, since = 0, time.perf_counter()
     for seed, actions in episodes:
         environment.reset(seed=seed)

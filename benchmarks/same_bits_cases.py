@@ -1,7 +1,6 @@
-"""What `same_bits` runs: every committed config with a short budget, and variants of what those leave out.
+"""The cases of `same_bits`: all committed configs with a short budget, and variants for what they do not cover.
 
-Together the cases have every kind of algorithm, task, policy and noise:
-`tests/benchmarks/test_same_bits.py` counts them.
+Together the cases cover every kind of algorithm, task, policy and noise (`tests/benchmarks/test_same_bits.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ REPLICATED = "mpi.update=replicated"
 BETWEEN = ("checkpoint={interval: 1, full_interval: 4}",)
 DISTRIBUTIONS = ("cma_es", "sep_cma_es", "snes", "xnes", "cr_fm_nes")
 LAST_STEP = "task.wrappers=['hpc_es.tasks.last_step:LastStep']"
-MORE = {  # for configs that are long even so
+MORE = {  # for configs that are still long
     "es_humanoid": (
         "algorithm.population_size=48",
         "algorithm.min_timesteps_per_generation=2_500",
@@ -37,25 +36,25 @@ MORE = {  # for configs that are long even so
     "pgpe_humanoid": ("algorithm.population_size=16", "task.max_episode_steps=20"),
     "es_jax_brax_ant": ("algorithm.population_size=16", "task.max_episode_steps=10"),
 }
-# Cases with TensorFlow or a slow gradient that run on more than one rank all the same.
+# Cases with TensorFlow or a slow gradient that run on several ranks nevertheless.
 SPREAD = {"ac_cartpole", "ac_bandit_independent", "tensorflow_lstm", "policy_gradient_spread"}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A run that both versions make."""
+    """A run of both versions."""
 
     name: str
-    config: str  # a path in the checkout before; none if the case is a program
+    config: str  # path in the older checkout; empty for programs
     words: tuple[str, ...] = ()  # overrides that make the case, shown in the table
     generations: int = 3
     stop: str = ""  # further limits, such as "timesteps: 5_000"
-    begins_from: str | None = None  # policy.init_from is the run that the version before made of this case
-    resumed_at: int | None = None  # the version before runs this many generations, the version after carries on
+    begins_from: str | None = None  # case whose run by the older version is policy.init_from
+    resumed_at: int | None = None  # generations by the older version, after which the newer resumes
     program: str | None = None  # one of `same_bits_programs.py`
 
     def arguments(self, short: tuple[str, ...], generations: int) -> tuple[str, ...]:
-        """The overrides of a run of so many generations; what makes the case comes last and wins."""
+        """Return the overrides of a run of this many generations; those of the case come last, so they prevail."""
         limits = f"generations: {generations}" + (f", {self.stop}" if self.stop else "")
         return (*COMMON, *short, *self.words, f"stop={{{limits}}}")
 
@@ -144,14 +143,14 @@ VARIANTS = (
     ("policy_gradient_spread", "pg_topk_hello", "algorithm.batch_size=16", "mpi.chunk_size=8"),
     ("policy_gradient_adam", "pg-20M", "algorithm.optimizer={kind: adam, learning_rate: 0.001}"),
 )  # fmt: skip
-EXAMPLES = (  # what no committed config has
+EXAMPLES = (  # what no committed config covers
     ("function", "examples/function/fit.yaml"),
     ("function_snes", "examples/function/fit.yaml", "algorithm={kind: snes, sigma: 0.2}"),
     ("command", "examples/command/search.yaml"),
     ("command_xnes", "examples/command/search.yaml", "algorithm={kind: xnes, sigma: 0.2}"),
 )
 PROGRAMS = ("ask_and_tell", "minimize")
-LIMITED = (  # stopped by something else than generations
+LIMITED = (  # stopped by another limit than the number of generations
     Case("stop_timesteps", "configs/es_cartpole.yaml", (), 20, "timesteps: 7_000"),
     Case("stop_target", "configs/es_cartpole.yaml", (), 20, "target_return: 60"),
     Case("stop_episodes", "configs/ga-20M.yaml", (), 20, "episodes: 450"),
@@ -178,7 +177,7 @@ RESUMED = (
 
 
 def all_cases(checkout: Path) -> tuple[list[Case], Mapping[str, str]]:
-    """Return the cases, and for each config of `checkout` that gives none the reason."""
+    """Return the cases, and the reason for each config of `checkout` that is skipped."""
     cases, skipped = [], {}
     for path in sorted((checkout / "configs").glob("*.yaml")):
         if _kind(path)[1] == "jax_episodes" and importlib.util.find_spec("jax") is None:
@@ -195,7 +194,7 @@ def all_cases(checkout: Path) -> tuple[list[Case], Mapping[str, str]]:
 
 
 def short_words(config: Path) -> tuple[str, ...]:
-    """Return the overrides that make a config's generations take a second or so."""
+    """Return overrides with which a generation of the config takes about a second."""
     data, words = read(config), []
     kind = data["algorithm"].get("kind", "es")
     if kind == "es" and data.get("noise", {}).get("kind", "table") == "table":
@@ -206,7 +205,7 @@ def short_words(config: Path) -> tuple[str, ...]:
 
 
 def on_one_rank(case: Case, config: Path) -> bool:
-    """Return whether a case costs too much on more than one rank."""
+    """Return whether a case is too slow on several ranks."""
     slow = not case.program and _kind(config)[0] in ("actor_critic", "policy_gradient")
     return (slow or any("tensorflow" in word for word in case.words)) and case.name not in SPREAD
 
@@ -220,7 +219,7 @@ def _kind(path: Path) -> tuple[str, str]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return what stands in a YAML file."""
+    """Return the content of a YAML file."""
     data: dict[str, Any] = yaml.safe_load(path.read_text())
     return data
 
@@ -231,7 +230,7 @@ def _committed(path: Path) -> Case:
 
 
 def _tuning(path: Path) -> Case:
-    """Return the base of a tuning at the first point of its space."""
+    """Return the base config of a tuning at the first point of its space."""
     data = read(path)
     space = {key: values for key, values in data["space"].items() if not key.startswith("stop.")}
     return Case(path.stem, f"configs/{data['base']}", tuple(f"{key}={_first(values)}" for key, values in space.items()))

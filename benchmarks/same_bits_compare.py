@@ -1,8 +1,8 @@
-"""Where two run directories differ, for `same_bits`. Depends on their files alone, not on any version of hpc_es.
+"""Compare two run directories, for `same_bits`. It reads only their files and imports no version of hpc_es.
 
-Compared are the newest checkpoint and best.h5 (each array of State and of the best theta: names, order, dtype, shape,
-bytes; the counters), metrics.jsonl and the result, all without what depends on clock and ranks. A new counter, column
-or entry of the result is told of, but is no difference.
+It compares the newest checkpoint and best.h5 (arrays of the state and of the best theta by name, order, dtype, shape
+and bytes; counters), metrics.jsonl and the result, without everything that depends on time or the number of ranks. New
+counters, columns and entries of the result are reported, but are not differences.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ import h5py
 import numpy as np
 
 CLOCK_AND_RANKS = re.compile(r".*seconds.*|steps_per_second|time_.*|predict_.*|(.*_)?ranks")
-RECORD = "record.json"  # of a program
+RECORD = "record.json"  # written by programs
 NOT_OF_THE_RESULT = {"seconds", "budget", "repetitions"}
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint holds that a run's future depends on."""
+    """The content of a checkpoint that determines the rest of the run."""
 
     arrays: Mapping[str, Any]  # "shared/theta" to array, in the order of the file
     counters: Mapping[str, Any]
 
     def sha256(self) -> str:
-        """Return "theta" or "state", and the digest of theta, or of all arrays where there is no theta."""
+        """Return "theta" or "state", and the digest of theta, or of all arrays if there is no theta."""
         theta = "shared/theta" in self.arrays
         total = hashlib.sha256()
         for name in ["shared/theta"] if theta else self.arrays:
@@ -42,12 +42,12 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How two runs of a case differ: not at all if `differences` is empty."""
+    """The differences of two runs of a case."""
 
     generations: int
     sha256: tuple[str, str]
     differences: tuple[str, ...]
-    added: tuple[str, ...]  # counters, columns and entries that only the second has
+    added: tuple[str, ...]  # counters, columns and entries that only the second run has
 
 
 def compare(before: Path, after: Path) -> Comparison:
@@ -64,10 +64,10 @@ def compare(before: Path, after: Path) -> Comparison:
     added: dict[str, None] = {}
     for name in names[0]:
         where = f"{name}: " if name else ""
-        found = [*_checkpoints(before / name, after / name), *_metrics(before / name, after / name)]
-        found += _results(before / name, after / name)
-        differences += [where + text for text, is_new in found if not is_new]
-        added.update({text: None for text, is_new in found if is_new})
+        texts = [*_checkpoints(before / name, after / name), *_metrics(before / name, after / name)]
+        texts += _results(before / name, after / name)
+        differences += [where + text for text, is_new in texts if not is_new]
+        added.update({text: None for text, is_new in texts if is_new})
     last = [newest(repetitions(run)[-1]) for run in (before, after)]
     sums = [read(path).sha256() if path else "" for path in last]
     generations = len(rows(repetitions(before)[-1]))
@@ -90,7 +90,7 @@ def rows(run: Path) -> list[dict[str, Any]]:
 
 
 def read(path: Path) -> Checkpoint:
-    """Return what is in a checkpoint; its layout is told in the checkpoint module's docstring."""
+    """Read a checkpoint; its layout is described in the docstring of the checkpoint module."""
     with h5py.File(path, "r") as file:
         order = json.loads(file["order"].asstr()[()])
         arrays = {"generation": file["generation"][()]}
@@ -103,10 +103,10 @@ def read(path: Path) -> Checkpoint:
         return Checkpoint(arrays, json.loads(file["counters"].asstr()[()]))
 
 
-Found = Iterator[tuple[str, bool]]  # a text, and whether it tells of something new rather than of a difference
+Differences = Iterator[tuple[str, bool]]  # a text, and whether it reports an addition instead of a difference
 
 
-def _checkpoints(before: Path, after: Path) -> Found:
+def _checkpoints(before: Path, after: Path) -> Differences:
     last, other = newest(before), newest(after)
     if not (last and other and last.name == other.name):
         yield f"newest checkpoint: {last and last.name}, then {other and other.name}", False
@@ -122,7 +122,7 @@ def _checkpoints(before: Path, after: Path) -> Found:
 
 
 def array_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    """Say what is not the same of named arrays, one line each: names, their order, dtype, shape, bytes."""
+    """Yield one line per difference of named arrays: names and their order, dtype and shape, or bytes."""
     if list(old) != list(new):
         yield f"arrays {list(old)}, then {list(new)}"
     for name in [name for name in old if name in new]:
@@ -137,12 +137,12 @@ def array_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterato
 def _first_difference(first: Any, second: Any) -> str:
     words = [np.ascontiguousarray(array).reshape(-1) for array in (first, second)]
     parts = [flat.view(np.uint8).reshape(len(flat), -1) for flat in words]
-    places = np.flatnonzero((parts[0] != parts[1]).any(axis=1))  # by bytes: NaN is NaN, 0.0 is not -0.0
-    place, count = int(places[0]), len(places)
-    return f"{count} of {len(words[0])} differ, first [{place}]: {words[0][place]}, then {words[1][place]}"
+    indices = np.flatnonzero((parts[0] != parts[1]).any(axis=1))  # by bytes: NaN equals NaN, 0.0 differs from -0.0
+    index, count = int(indices[0]), len(indices)
+    return f"{count} of {len(words[0])} differ, first [{index}]: {words[0][index]}, then {words[1][index]}"
 
 
-def _metrics(before: Path, after: Path) -> Found:
+def _metrics(before: Path, after: Path) -> Differences:
     old, new = rows(before), rows(after)
     if len(old) != len(new):
         yield f"metrics.jsonl: {len(old)} rows, then {len(new)}", False
@@ -151,7 +151,7 @@ def _metrics(before: Path, after: Path) -> Found:
             yield text if is_new else f"{text} (row {number})", is_new
 
 
-def _results(before: Path, after: Path) -> Found:
+def _results(before: Path, after: Path) -> Differences:
     paths = [run / "result.json" for run in (before, after)]
     if not paths[0].exists():
         return
@@ -162,8 +162,8 @@ def _results(before: Path, after: Path) -> Found:
     yield from _entries("result.json:", old, new)
 
 
-def _entries(where: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Found:
-    """Compare two mappings, all values as JSON text: 1 is not 1.0, and floats are exact."""
+def _entries(where: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Differences:
+    """Compare two mappings by the JSON text of their values, so 1 differs from 1.0 and floats are exact."""
     for name in dict.fromkeys((*old, *new)):
         if CLOCK_AND_RANKS.fullmatch(name):
             continue

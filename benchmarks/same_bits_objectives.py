@@ -1,4 +1,4 @@
-"""Objectives for `same_bits`: one that takes several vectors, one that fails in a part of the space."""
+"""Objectives for `same_bits`: one that evaluates batches, one that fails in part of the space."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def batch(x: Any) -> Any:
 
 
 def partial(x: Any) -> float:
-    """Return the sum of squares of x, float64[dimension]; raise where the first coordinate is above 0.2."""
+    """Return the sum of squares of x, float64[dimension]; raise ValueError if the first coordinate is above 0.2."""
     if x[0] > 0.2:
         raise ValueError("a failure, on purpose")
     return float((x**2).sum())

@@ -1,6 +1,6 @@
 """Programs that use hpc_es as a library, for `same_bits`: `python same_bits_programs.py NAME OUTPUT`, under mpiexec.
 
-Each writes OUTPUT/record.json: every vector that was asked for or found, as hexadecimal floats.
+Each writes OUTPUT/record.json: all candidates and results as hexadecimal floats.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ RECORD = "record.json"
 
 
 def cost(x: Any) -> float:
-    """Rosenbrock's function of x, float64[SIZE]; NaN in a part of the space, as of an evaluation that fails."""
+    """Rosenbrock's function of x, float64[SIZE]; NaN in part of the space, like failed evaluations."""
     if x[0] > 1.2:
         return float("nan")
     return float((100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2).sum())
 
 
 def ask_and_tell() -> dict[str, Any]:
-    """Run six rounds of each strategy, saved and loaded again after three."""
+    """Run six generations of each strategy, which is saved and loaded after three."""
     record = {}
     for kind in STRATEGIES:
         strategy = hpc_es.Strategy(kind, x0=np.linspace(0.1, 0.5, SIZE), sigma0=0.3, seed=3, population_size=8)
-        asked = []
+        candidates = []
         for number in range(6):
             x = strategy.ask()
-            asked.append(_hexadecimal(x))
+            candidates.append(_hexadecimal(x))
             strategy.tell([cost(row) for row in x])
             if number == 2:
                 with tempfile.TemporaryDirectory() as directory:
@@ -43,13 +43,13 @@ def ask_and_tell() -> dict[str, Any]:
                     strategy = hpc_es.Strategy.load(Path(directory) / "state.h5")
         best = strategy.best
         assert best is not None
-        found = [_hexadecimal(best.x), best.f.hex(), strategy.generation, strategy.evaluations]
-        record[kind] = [asked, _hexadecimal(strategy.theta), found]
+        result = [_hexadecimal(best.x), best.f.hex(), strategy.generation, strategy.evaluations]
+        record[kind] = [candidates, _hexadecimal(strategy.theta), result]
     return record
 
 
 def minimize() -> dict[str, Any]:
-    """Minimise by each strategy, with bounds and without, one vector and several at a time."""
+    """Minimise with each strategy, with bounds or a region, and in batches."""
     record = {}
     for kind in STRATEGIES:
         for name, options in {
@@ -63,8 +63,8 @@ def minimize() -> dict[str, Any]:
 
 
 def _minimum(function: Any, kind: str, **options: Any) -> list[Any]:
-    found = hpc_es.minimize(function, sigma0=0.3, algorithm=kind, max_evaluations=96, population_size=8, **options)
-    return [_hexadecimal(found.x), found.f.hex(), found.evaluations, found.generations, found.reason]
+    result = hpc_es.minimize(function, sigma0=0.3, algorithm=kind, max_evaluations=96, population_size=8, **options)
+    return [_hexadecimal(result.x), result.f.hex(), result.evaluations, result.generations, result.reason]
 
 
 def _hexadecimal(values: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Runs of two versions of hpc_es for `same_bits`: each in a process of its own, those of the first one kept."""
+"""Run cases of `same_bits` with two versions of hpc_es in separate processes, and cache those of the older version."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ PACKAGES = (
     "keras",
     "numba",
     "jax",
-)  # what bits depend on, with the CPU
+)  # on which results depend, besides the processor
 FILES = [Path(__file__).with_name(f"same_bits_{name}.py") for name in ("faults", "objectives", "programs")]
 
 
 class JobError(Exception):
-    """A run that did not end well."""
+    """A run failed."""
 
 
 @dataclass(frozen=True)
 class Checkout:
-    """A directory that holds a version of hpc_es."""
+    """A checkout of a version of hpc_es."""
 
     path: Path
     ranks: int
@@ -64,19 +64,19 @@ class Checkout:
         return time.perf_counter() - since
 
     def environment(self) -> dict[str, str]:
-        """Return the environment in which Python imports this version, on one thread."""
+        """Return the environment variables with which Python imports this version, on one thread."""
         ours = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
         return {**ours, **dict.fromkeys(THREADS, "1"), "PYTHONPATH": str(self.path), "TF_CPP_MIN_LOG_LEVEL": "3"}
 
     def imported(self) -> Path:
-        """Return where `import hpc_es` is from; an installed version must not be in the way."""
-        asked = [sys.executable, "-c", "import hpc_es; print(hpc_es.__file__)"]
+        """Return the path from which `import hpc_es` imports, to detect an installed version."""
+        program = [sys.executable, "-c", "import hpc_es; print(hpc_es.__file__)"]
         with tempfile.TemporaryDirectory() as cwd:
-            done = subprocess.run(asked, cwd=cwd, env=self.environment(), check=True, capture_output=True, text=True)
+            done = subprocess.run(program, cwd=cwd, env=self.environment(), check=True, capture_output=True, text=True)
         return Path(done.stdout.strip())
 
     def label(self) -> str:
-        """Return its commit, with a digest of what was changed since; without git, its path."""
+        """Return the commit, with a digest of uncommitted changes; without git, the path."""
         try:
             commit = self._git("rev-parse", "HEAD").strip()[:12]
             changes = self._git("diff", "HEAD") + self._git("status", "--porcelain", "--untracked-files=normal")
@@ -85,51 +85,48 @@ class Checkout:
         return f"{commit}-{_short(changes)}" if changes else commit
 
     def _git(self, *words: str) -> str:
-        # The ceiling: a copy without .git that lies in another repository is not that repository's commit.
+        # The ceiling, so that a copy without .git inside another repository is not taken for a commit of it.
         environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(self.path.parent)}
         job = ["git", "-C", str(self.path), *words]
         return subprocess.run(job, env=environment, check=True, capture_output=True, text=True).stdout
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The runs of the version before, made once for each commit, case, machine and set of packages."""
+class Cache:
+    """Cached runs of the older version, one per commit, case, machine and set of packages."""
 
     checkout: Checkout
     directory: Path  # of this commit, machine and set of packages
     cases: Mapping[str, Case]
-    locks: Mapping[str, threading.Lock]  # one a case
+    locks: Mapping[str, threading.Lock]  # one per case
 
     @staticmethod
-    def under(cache: Path, checkout: Checkout, cases: Mapping[str, Case]) -> Kept:
-        """Return what is kept of this version in `cache`."""
-        directory = cache / f"{checkout.label()}-{_surroundings()}"
-        return Kept(checkout, directory, cases, {name: threading.Lock() for name in cases})
+    def under(cache: Path, checkout: Checkout, cases: Mapping[str, Case]) -> Cache:
+        """Return the cached runs of this version in `cache`."""
+        directory = cache / f"{checkout.label()}-{_environment_digest()}"
+        return Cache(checkout, directory, cases, {name: threading.Lock() for name in cases})
 
     def config(self, case: Case) -> Path:
-        """Return the config of a case, which the other version runs too."""
+        """Return the config of a case, with which both versions run."""
         return self.checkout.path / case.config
 
     def begins_from(self, case: Case) -> Path | None:
-        """Return the run directory whose theta a case begins from."""
+        """Return the run directory from whose theta a case starts."""
         return self.run(self.cases[case.begins_from]) / "whole" if case.begins_from else None
 
     def run(self, case: Case) -> Path:
-        """Return the directory with the run "whole" and, of a case that is resumed, its first "part"."""
-        place = self.directory / f"{case.name}-{self._key(case)}"
-        with self.locks[case.name]:
-            if not place.exists():
-                place.parent.mkdir(parents=True, exist_ok=True)
-                with tempfile.TemporaryDirectory(dir=place.parent, prefix=".") as directory:
-                    made = Path(directory) / "made"
-                    self._make(case, made)
-                    made.rename(place)
-        return place
-
-    def _make(self, case: Case, place: Path) -> None:
+        """Return the directory with the run "whole" and, for a case that is resumed, the run "part"."""
+        path = self.directory / f"{case.name}-{self._key(case)}"
         parts = {"whole": case.generations} | ({"part": case.resumed_at} if case.resumed_at else {})
-        for name, generations in parts.items():
-            self.checkout.run(case, self.config(case), place / name, generations, self.begins_from(case))
+        with self.locks[case.name]:
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as directory:
+                    new = Path(directory) / "new"
+                    for name, generations in parts.items():
+                        self.checkout.run(case, self.config(case), new / name, generations, self.begins_from(case))
+                    new.rename(path)
+        return path
 
     def _key(self, case: Case) -> str:
         start = self._key(self.cases[case.begins_from]) if case.begins_from else ""
@@ -140,11 +137,11 @@ class Kept:
         return _short(json.dumps([self.config(case).read_text(), words, case.resumed_at, start, files]))
 
 
-def again(kept: Kept, checkout: Checkout, case: Case, output: Path) -> float:
-    """Run a case with the version after, or carry on what the version before began; return the seconds taken."""
+def again(cache: Cache, checkout: Checkout, case: Case, output: Path) -> float:
+    """Run a case with the newer version, or resume the run of the older one; return the seconds taken."""
     if case.resumed_at:
-        shutil.copytree(kept.run(case) / "part", output)
-    return checkout.run(case, kept.config(case), output, case.generations, kept.begins_from(case))
+        shutil.copytree(cache.run(case) / "part", output)
+    return checkout.run(case, cache.config(case), output, case.generations, cache.begins_from(case))
 
 
 def _finish(job: list[str], environment: Mapping[str, str], cwd: str) -> None:
@@ -152,7 +149,7 @@ def _finish(job: list[str], environment: Mapping[str, str], cwd: str) -> None:
         job, env=environment, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     try:
-        shown, _ = process.communicate(timeout=LIMIT_SECONDS)
+        output, _ = process.communicate(timeout=LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
         raise JobError(f"did not end within {LIMIT_SECONDS} s") from None
     finally:
@@ -160,12 +157,12 @@ def _finish(job: list[str], environment: Mapping[str, str], cwd: str) -> None:
             process.terminate()  # mpiexec ends its ranks
             process.wait(10)
     if process.returncode:
-        last = " | ".join(shown.strip().splitlines()[-6:])
+        last = " | ".join(output.strip().splitlines()[-6:])
         raise JobError(f"status {process.returncode}: {last}")
 
 
-def _surroundings() -> str:
-    """Return a digest of the processor, Python and the packages that bits depend on."""
+def _environment_digest() -> str:
+    """Return a digest of the processor, the version of Python and those of PACKAGES."""
     versions = [sys.version]
     for name in PACKAGES:
         try:

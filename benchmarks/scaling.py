@@ -1,6 +1,6 @@
-"""Env-steps/s of two evaluating ranks over one, on two free cores; and of two jobs of one rank each, side by side.
+"""Speed-up of two ranks over one on two free cores, and of two concurrent jobs of one rank each.
 
-The second figure is what the machine gives: two jobs share nothing but its cores, caches and clock.
+Two jobs share only the machine (cores, caches, clock), so their speed-up is the upper bound.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHORT = (
 
 
 def run() -> list[dict[str, Any]]:
-    """Alternate one rank, two ranks, and two jobs of one rank."""
+    """Return one row; one rank, two ranks and two jobs of one rank alternate."""
     rates: dict[str, list[float]] = {"one": [], "two": [], "jobs": []}
     idle: list[float] = []
     with tempfile.TemporaryDirectory() as directory:
@@ -43,7 +43,7 @@ def run() -> list[dict[str, Any]]:
 
 
 def together(ranks: list[int], outputs: list[Path]) -> float:
-    """Env-steps/s of jobs with so many ranks each, run at the same time, all added up."""
+    """Run jobs with these numbers of ranks at the same time; return the sum of their steps per second."""
     jobs = [
         subprocess.Popen(
             command(count, CONFIG, output, *SHORT), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -57,13 +57,13 @@ def together(ranks: list[int], outputs: list[Path]) -> float:
 
 
 def share(row: dict[str, Any]) -> float:
-    """Of a generation, how much the mean rank waited for the other."""
+    """Return the share of a generation for which a rank waited, averaged over the ranks."""
     part: float = row["time_idle_mean"] / row["seconds_this_generation"]
     return part
 
 
 def rate(rows: list[dict[str, Any]]) -> float:
-    """Env-steps/s over these generations."""
+    """Return the steps per second over these generations."""
     steps = sum(row["timesteps_this_generation"] for row in rows)
     seconds: float = sum(row["seconds_this_generation"] for row in rows)
     return steps / seconds

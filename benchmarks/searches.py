@@ -1,14 +1,14 @@
-"""The searches for programs against each other: experiments x tasks x seeds, each run on one core.
+"""Compare searches for programs: experiments x tasks x seeds, each run on one core.
 
     python -m benchmarks.searches topk_tuned --tasks print echo reverse --seeds 3 --jobs 2
     python -m benchmarks.searches ga-20M rand-20M --seeds 3 --npe 5_000_000        all 26 tasks of the paper
     hpc-es program-table runs/searches/*/*/*                                       success rates
 
-An experiment is a config without `.yaml`. Runs lie below `--out` as EXPERIMENT/TASK/SEED, `--jobs` of them side by
-side. They carry on from their checkpoints, so the command may be interrupted and repeated, and those that found nothing
-carry on where `--npe` is larger than it was; `--table` runs nothing. The CSV has a line for each run that is finished,
-and is written anew after each; `shortest` is what a correct program needs of itself, `right` how many of so many
-`fresh` cases, drawn anew, it gets right.
+An experiment is a config without `.yaml`. Runs are written below `--out` as EXPERIMENT/TASK/SEED, `--jobs` at a time.
+The command can be interrupted and repeated, since runs resume from their checkpoints; runs without a correct program
+also resume if `--npe` has been increased. `--table` starts no runs. The CSV has one line per finished run and is
+rewritten after each. In it, `shortest` is a correct program without its unnecessary characters, and `right` the number
+of `fresh` test cases, sampled for this purpose, that it solves.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ INTERRUPTED = 75
 
 @dataclass(frozen=True)
 class Search:
-    """One run, in a directory of its own."""
+    """One run."""
 
     experiment: str
     task: str
@@ -46,35 +46,44 @@ class Search:
 
     @property
     def directory(self) -> Path:
-        """Where it lies."""
+        """The run directory."""
         return self.out / self.experiment / self.task / str(self.seed)
 
     @property
     def line(self) -> dict[str, Any] | None:
-        """Return its line of the CSV, if it is finished."""
+        """The run's line of the CSV, if it is finished."""
         file = self.directory / "result.json"
         if not file.exists():
             return None
-        found = json.loads(file.read_text())
-        solved, program = bool(found["success"]), found["code_solution"] or found["best_program"]
-        values = (self.task, self.experiment, self.seed, int(solved), found["npe"], f"{found['seconds']:.0f}", program)
-        found_out = judged(program, self.task) if solved else None
-        return dict(zip(COLUMNS, (*values, *(astuple(found_out) if found_out else ("", "", ""))), strict=True))
+        result = json.loads(file.read_text())
+        solved, program = bool(result["success"]), result["code_solution"] or result["best_program"]
+        values = (
+            self.task,
+            self.experiment,
+            self.seed,
+            int(solved),
+            result["npe"],
+            f"{result['seconds']:.0f}",
+            program,
+        )
+        judgement = judged(program, self.task) if solved else None
+        tested = astuple(judgement) if judgement else ("", "", "")
+        return dict(zip(COLUMNS, (*values, *tested), strict=True))
 
     def is_finished(self, npe: int) -> bool:
-        """Return whether it found a correct program, or executed `npe`; with fewer, it carries on."""
+        """Return whether the run has a correct program, or has executed `npe` programs."""
         line = self.line
         return line is not None and (bool(line["solved"]) or line["npe"] >= npe)
 
     def command(self, npe: int, overrides: Sequence[str]) -> list[str]:
-        """Return the command that begins it or carries it on."""
+        """Return the command that starts or resumes the run."""
         config = str(ROOT / f"configs/{self.experiment}.yaml")
         words = [f"task.name={self.task}", "repetitions=1", f"seed={self.seed}", f"stop.episodes={npe}", *overrides]
         return [sys.executable, "-m", "hpc_es.main", config, *words, "--output", str(self.directory)]
 
 
 class Pool:
-    """Runs searches side by side; a signal ends them all, each with a checkpoint."""
+    """Runs searches concurrently; a signal ends all of them, each with a checkpoint."""
 
     def __init__(self, csv_file: Path, searches: Sequence[Search]) -> None:
         self._csv, self._searches, self._lock = csv_file, searches, threading.Lock()
@@ -89,11 +98,11 @@ class Pool:
                 job.terminate()
 
     def run(self, search: Search, npe: int, overrides: Sequence[str]) -> None:
-        """Run one to its end, unless it is there."""
+        """Run a search to its end, unless it is finished already."""
         if not search.is_finished(npe) and not self.stopped:
             search.directory.mkdir(parents=True, exist_ok=True)
             with (search.directory / "out.txt").open("a") as log:
-                # a session of its own: Ctrl-C comes to this process alone, which ends them
+                # a new session, so that Ctrl-C reaches only this process, which then ends the runs
                 job = subprocess.Popen(
                     search.command(npe, overrides), cwd=ROOT, stdout=log, stderr=log, start_new_session=True
                 )
@@ -111,7 +120,7 @@ class Pool:
 
 
 def main() -> int:
-    """Run what is missing; the status is 1 if a run failed, 75 after a signal."""
+    """Run the searches that are missing; the exit status is 1 if a run failed, 75 after a signal."""
     options = _options()
     searches = [
         Search(experiment, task, seed, options.out)
@@ -132,7 +141,7 @@ def main() -> int:
 
 
 def write(path: Path, searches: Sequence[Search]) -> None:
-    """Write a line for each search that is finished."""
+    """Write one line per finished search."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -146,13 +155,13 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.searches", description=__doc__.splitlines()[0])
     parser.add_argument("experiments", nargs="+", help="configs, without .yaml, such as ga-20M")
     parser.add_argument("--tasks", nargs="+", choices=NAMES, default=PAPER, metavar="TASK", help="default: all 26")
-    parser.add_argument("--seeds", type=int, default=3, help="1 .. N")
-    parser.add_argument("--npe", type=int, default=5_000_000, help="programs that a run may execute")
-    parser.add_argument("--jobs", type=int, default=2, help="runs side by side")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds 1 to N")
+    parser.add_argument("--npe", type=int, default=5_000_000, help="maximum number of programs per run")
+    parser.add_argument("--jobs", type=int, default=2, help="number of concurrent runs")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", dest="overrides", help="for all runs")
     parser.add_argument("--out", type=Path, default=ROOT / "runs/searches")
     parser.add_argument("--csv", type=Path, help="default: searches.csv in --out")
-    parser.add_argument("--table", action="store_true", help="write the CSV of what is there, run nothing")
+    parser.add_argument("--table", action="store_true", help="write the CSV of the runs so far, start none")
     options = parser.parse_args()
     options.csv = options.csv or options.out / "searches.csv"
     for experiment in options.experiments:

@@ -1,4 +1,4 @@
-"""From the command line to the first generation, on 3 ranks."""
+"""Seconds from the start of a job on 3 ranks to its first generation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.jobs import ROOT, command
 
 
 def run() -> list[dict[str, Any]]:
-    """Median of three starts, of each of two configs."""
+    """Return one row per config: the median of three starts."""
     rows = []
     for config in ("es_cartpole", "es_halfcheetah"):
         seconds = median(started(ROOT / f"configs/{config}.yaml") for _ in range(3))
@@ -22,7 +22,7 @@ def run() -> list[dict[str, Any]]:
 
 
 def started(config: Path) -> float:
-    """Seconds until the run says that it is running, which is when generation 0 begins."""
+    """Return the seconds until the run reports that it is running, which it does before generation 0."""
     with tempfile.TemporaryDirectory() as directory:
         output = Path(directory) / "run"
         since = time.time()
@@ -34,7 +34,7 @@ def started(config: Path) -> float:
         )
         while not (output / "status.json").exists():
             if job.poll() is not None:
-                raise RuntimeError(f"the job ended with status {job.returncode} before it began")
+                raise RuntimeError(f"the job ended with status {job.returncode} before its first generation")
             time.sleep(0.01)
         seconds = (output / "status.json").stat().st_mtime - since
         job.wait(timeout=300)

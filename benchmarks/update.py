@@ -1,6 +1,6 @@
-"""The update (ranking, gradient by blocks, optimizer) at 83,496 parameters and 1,000 episodes, over a generation.
+"""Time of an update (ranking, gradient, optimizer) with 83,496 parameters and 1,000 episodes, relative to a generation.
 
-The generation is HalfCheetah's: 1,000 episodes of 1,000 steps at the bare simulator's speed.
+The generation consists of 1,000 episodes of 1,000 steps of HalfCheetah at the speed of the bare simulator.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EPISODES, STEPS = 1000, 1000
 
 
 class OnlySpaces:
-    """A task of which only the shape is needed: 28 observations, 8 actions of 5 bins, as the Ant of the notebook."""
+    """A stand-in for a task with 28 observations and 8 actions."""
 
     name = "only spaces"
     spaces = Spaces(flat_observations(28), Box(-np.ones(8, np.float32), np.ones(8, np.float32)))
@@ -32,7 +32,7 @@ class OnlySpaces:
 
 
 def run() -> list[dict[str, Any]]:
-    """One row for each kind of noise."""
+    """Return one row per kind of noise."""
     policy = mlp.MLP(mlp.Options(hidden_dims=(256, 256), action_bins=5), OnlySpaces.spaces)
     size = policy.layout.size
     assert size == 83_496
@@ -54,7 +54,7 @@ def run() -> list[dict[str, Any]]:
 
 
 def update_seconds(algorithm: EvolutionStrategy) -> float:
-    """Seconds of all blocks and the step, on one rank."""
+    """Return the seconds of all blocks and of `tell` on one rank."""
     returns = np.zeros(EPISODES, ROW)
     returns["return_"] = np.random.default_rng(0).standard_normal(EPISODES)
     state = algorithm.initial()
@@ -66,7 +66,7 @@ def update_seconds(algorithm: EvolutionStrategy) -> float:
 
 
 def seconds_per_step() -> float:
-    """Of the bare simulator."""
+    """Return the seconds per step of the bare simulator."""
     environment = gymnasium.make("HalfCheetah-v5", disable_env_checker=True)
     environment.reset(seed=0)
     action = environment.action_space.sample()

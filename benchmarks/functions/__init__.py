@@ -1,9 +1,9 @@
-"""The strategies on functions, beside other implementations of them: what they solve, what they cost, how they scale.
+"""Benchmarks of the strategies on functions: success rates, cost per generation and scaling, compared with pycma.
 
-    python -m benchmarks.functions bbob --jobs 2      BBOB functions, every strategy beside pycma: trials into a file
-    python -m benchmarks.functions tables             of these trials: Markdown tables, a CSV file, data profiles
-    python -m benchmarks.functions cost               seconds of a generation that are the strategy's own, beside pycma
-    python -m benchmarks.functions ranks              evaluations a second on two ranks over those of two bare loops
+    python -m benchmarks.functions bbob --jobs 2      run all strategies and pycma on BBOB functions
+    python -m benchmarks.functions tables             Markdown tables, a CSV file and data profiles of these trials
+    python -m benchmarks.functions cost               seconds per generation without the function
+    python -m benchmarks.functions ranks              evaluations per second on two ranks, relative to two bare loops
 
-pycma and the BBOB functions come with `pip install -e '.[oracles]'`; `make bench-functions` does all of it.
+`pip install -e '.[oracles]'` installs pycma and the BBOB functions; `make bench-functions` runs everything.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-# Before NumPy: all that is compared has one thread.
+# Set before NumPy is imported, so that everything runs on one thread.
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import benchmarks.functions
-from benchmarks.functions import contenders, cost, plot, ranks, tables, trials
+from benchmarks.functions import contenders, cost, profiles, ranks, tables, trials
 from benchmarks.jobs import ROOT
 from hpc_es.core.errors import UserError
 
@@ -27,7 +27,7 @@ COMMITTED = ROOT / "docs/bbob.csv"
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run what is asked for; the status is 1 if something failed or, with --strict, if a target is missed."""
+    """Run a command; the exit status is 1 if something failed or, with --strict, if a target is missed."""
     options = parser().parse_args(words)
     RESULTS.mkdir(exist_ok=True)
     try:
@@ -38,94 +38,93 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser."""
     parser = argparse.ArgumentParser(
         "python -m benchmarks.functions",
         description=benchmarks.functions.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(required=True)
-    bbob = commands.add_parser("bbob", help="run the trials that are not in the file yet")
+    bbob = commands.add_parser("bbob", help="run the trials that are missing from the file")
     bbob.set_defaults(run=run_bbob)
-    bbob.add_argument("--trials", type=Path, default=TRIALS, help="where they are appended, a JSON line each")
-    bbob.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
+    bbob.add_argument("--trials", type=Path, default=TRIALS, help="file of the trials, one JSON line per trial")
+    bbob.add_argument("--jobs", type=int, default=os.cpu_count(), help="number of processes")
     bbob.add_argument("--only", nargs="+", default=["*"], metavar="GLOB", help="strategies, such as 'cma_es*' pycma")
     bbob.add_argument("--functions", nargs="+", type=int, default=contenders.FUNCTIONS)
     bbob.add_argument("--dimensions", nargs="+", type=int, default=contenders.ALL_DIMENSIONS)
     bbob.add_argument("--instances", nargs="+", type=int, default=contenders.INSTANCES)
-    bbob.add_argument("--list", action="store_true", help="show what would be run")
-    shown = commands.add_parser("tables", help="tables and pictures of the trials")
-    shown.set_defaults(run=show_tables)
-    shown.add_argument("--trials", type=Path, default=TRIALS)
-    shown.add_argument("--csv", type=Path, help="write all trials, such as docs/bbob.csv")
-    shown.add_argument("--png", type=Path, help="draw the data profiles, such as docs/bbob.png")
-    costs = commands.add_parser("cost", help="cost of a generation")
+    bbob.add_argument("--list", action="store_true", help="list the missing trials, run nothing")
+    tabulate = commands.add_parser("tables", help="tables and pictures of the trials")
+    tabulate.set_defaults(run=show_tables)
+    tabulate.add_argument("--trials", type=Path, default=TRIALS)
+    tabulate.add_argument("--csv", type=Path, help="write all trials, such as to docs/bbob.csv")
+    tabulate.add_argument("--png", type=Path, help="draw the data profiles, such as to docs/bbob.png")
+    costs = commands.add_parser("cost", help="cost per generation")
     costs.set_defaults(run=run_cost)
     costs.add_argument("--only", nargs="+", default=["*"], metavar="GLOB", help="strategies")
-    costs.add_argument("--largest", type=int, default=1_000_000, help="parameters")
-    costs.add_argument("--rounds", type=int, default=7, help="of which medians are taken")
-    costs.add_argument("--no-ranks", action="store_true", help="without whole jobs on one and two ranks")
-    together = commands.add_parser("ranks", help="evaluations a second on two ranks")
+    costs.add_argument("--largest", type=int, default=1_000_000, help="largest number of parameters")
+    costs.add_argument("--rounds", type=int, default=7, help="number of rounds; medians are reported")
+    costs.add_argument("--no-ranks", action="store_true", help="leave out whole jobs on one and two ranks")
+    together = commands.add_parser("ranks", help="evaluations per second on two ranks")
     together.set_defaults(run=run_ranks)
-    together.add_argument("--seconds", nargs="+", type=float, default=[0.001, 1.0], help="of an evaluation")
-    together.add_argument("--busy", action="store_true", help="it computes; without this it sleeps")
+    together.add_argument("--seconds", nargs="+", type=float, default=[0.001, 1.0], help="durations of an evaluation")
+    together.add_argument("--busy", action="store_true", help="evaluations compute instead of sleeping")
     together.add_argument("--rounds", type=int, default=3)
-    for each in (costs, together):
-        each.add_argument("--strict", action="store_true", help="end with status 1 if a target is missed")
+    for command in (costs, together):
+        command.add_argument("--strict", action="store_true", help="end with status 1 if a target is missed")
     return parser
 
 
 def run_bbob(options: argparse.Namespace) -> int:
-    """Run what is missing."""
+    """Run the trials that are missing."""
     if not options.trials.exists() and COMMITTED.exists():
         known = tables.read_csv(COMMITTED.read_text())
         options.trials.write_text("".join(json.dumps(row) + "\n" for row in known))
-        print(f"{len(known)} trials are those of {COMMITTED.relative_to(ROOT)}; remove it to run them anew", flush=True)
-    chosen = [each for each in contenders.contenders() if any(fnmatch(each.name, glob) for glob in options.only)]
+        print(f"{len(known)} trials taken from {COMMITTED.relative_to(ROOT)}; remove it to repeat them", flush=True)
+    chosen = [item for item in contenders.contenders() if any(fnmatch(item.name, glob) for glob in options.only)]
     plan = trials.plan(chosen, options.functions, options.dimensions, options.instances)
     missing = trials.missing(plan, options.trials)
-    print(f"{len(plan)} trials, {len(missing)} of them are still to be run", flush=True)
+    print(f"{len(plan)} trials, {len(missing)} of them missing", flush=True)
     if options.list:
-        print("\n".join(str(each) for each in missing))
+        print("\n".join(map(str, missing)))
         return 0
     return trials.run(missing, options.trials, options.jobs)
 
 
 def show_tables(options: argparse.Namespace) -> int:
-    """Print the tables, write the files."""
+    """Print the tables, and write the files."""
     is_csv = options.trials.suffix == ".csv"
-    found = tables.read_csv(options.trials.read_text()) if is_csv else trials.read(options.trials)
-    print(tables.markdown(found))
+    rows = tables.read_csv(options.trials.read_text()) if is_csv else trials.read(options.trials)
+    print(tables.markdown(rows))
     if options.csv:
-        options.csv.write_text(tables.csv_text(found))
+        options.csv.write_text(tables.csv_text(rows))
     if options.png:
-        plot.draw(found, options.png)
+        profiles.draw(rows, options.png)
     return 0
 
 
 def run_cost(options: argparse.Namespace) -> int:
-    """Measure what a generation costs."""
+    """Measure the cost per generation."""
     globs = options.only
-    return _reported("functions_cost", cost.rows(globs, options.largest, options.rounds, not options.no_ranks), options)
+    return _report("functions_cost", cost.rows(globs, options.largest, options.rounds, not options.no_ranks), options)
 
 
 def run_ranks(options: argparse.Namespace) -> int:
-    """Measure evaluations a second on two ranks."""
+    """Measure evaluations per second on two ranks."""
     kind: ranks.Work = "busy" if options.busy else "sleep"
-    return _reported("functions_ranks", ranks.rows(options.seconds, kind, options.rounds), options)
+    return _report("functions_ranks", ranks.rows(options.seconds, kind, options.rounds), options)
 
 
-def _reported(name: str, rows: Any, options: argparse.Namespace) -> int:
-    """Print rows as they come and keep them as JSON; the status is 1 where a target is missed and that matters."""
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}: medians; other load spoils them")
-    started, kept = time.time(), []
+def _report(name: str, rows: Any, options: argparse.Namespace) -> int:
+    """Print rows as they arrive, and write them as JSON; the exit status is 1 if --strict and a target is missed."""
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}: medians; other load distorts them")
+    since, finished = time.time(), []
     for row in rows:
         cells = (f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
         print("  ".join(cells), flush=True)
-        kept.append(row)
-        seconds = time.time() - started
-        (RESULTS / f"{name}.json").write_text(json.dumps({"rows": kept, "seconds": seconds}, indent=2))
-    return int(options.strict and any(row.get("met") is False for row in kept))
+        finished.append(row)
+        seconds = time.time() - since
+        (RESULTS / f"{name}.json").write_text(json.dumps({"rows": finished, "seconds": seconds}, indent=2))
+    return int(options.strict and any(row.get("met") is False for row in finished))
 
 
 if __name__ == "__main__":

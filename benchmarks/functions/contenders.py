@@ -1,7 +1,7 @@
-"""Who is compared on the BBOB functions: our strategies by folder, each with its defaults, and pycma.
+"""The strategies that are compared on the BBOB functions: all of hpc_es with their defaults, and pycma.
 
-All begin at 0, those of the CMA-ES and NES families with the standard deviation 2, as is usual on these functions. A
-search with restarts begins each time anywhere between -4 and 4, where all optima lie.
+All start at 0; those of the CMA-ES and NES families with the standard deviation 2, as is usual on these functions. A
+search with restarts starts at random points between -4 and 4, where all optima lie.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ FUNCTIONS = (1, 2, 8, 9, 10, 15, 21)
 DIMENSIONS, LARGE = (2, 5, 10, 20), 40
 ALL_DIMENSIONS = (*DIMENSIONS, LARGE)
 INSTANCES = (1, 2, 3, 4, 5)
-MULTIMODAL = (15, 21)  # where restarts are needed
+MULTIMODAL = (15, 21)  # functions that need restarts
 SIGMA, REGION, RESTARTS = 2.0, 4.0, 9
-BUDGET = 10_000  # evaluations, times the dimension
+BUDGET = 10_000  # evaluations per dimension
 
-SLOW = {"es": 1000, "pgpe": 1000, "ars": 1000, "deep_ga": 1000}  # not made for exact optima: another budget
-LEFT_OUT = ("novelty",)  # needs episodes with a behaviour
+SLOW = {"es": 1000, "pgpe": 1000, "ars": 1000, "deep_ga": 1000}  # budgets of strategies that do not aim at exact optima
+EXCLUDED = ("novelty",)  # needs episodes with behaviours
 ALSO_LARGE = ("cma_es", "sep_cma_es", "cr_fm_nes", "pycma")
 
 Restarts = Literal["none", "ipop", "bipop"]
@@ -41,46 +41,46 @@ class Contender:
 
     @property
     def name(self) -> str:
-        """Its name in files and tables."""
+        """The name in files and tables."""
         return self.kind if self.restarts == "none" else f"{self.kind}-{self.restarts}"
 
     @property
     def budget(self) -> int:
-        """Evaluations, times the dimension."""
+        """Evaluations per dimension."""
         return SLOW.get(self.kind, BUDGET)
 
     def takes(self, function: int, dimension: int) -> bool:
-        """Return whether it is run there."""
+        """Return whether the contender is run on this function."""
         if self.restarts != "none" and function not in MULTIMODAL:
             return False
         return dimension != LARGE or self.kind in ALSO_LARGE
 
     def search(self, function: Function, dimension: int, seed: int) -> str:
-        """Search until it ends by itself, and return why; `function` raises where it has seen enough."""
+        """Run the search to its own end, and return the reason; `function` raises to end it earlier."""
         if self.kind == "pycma":
             return _pycma(self.restarts, function, dimension, seed)
         return _ours(self, function, dimension, seed)
 
 
 def contenders() -> list[Contender]:
-    """Return all of them, references first."""
+    """Return all contenders, references first."""
     ours = [
         kind
         for kind in registry.kinds("algorithms")
-        if registry.module("algorithms", kind).NEEDS.searches == "vectors" and kind not in LEFT_OUT
+        if registry.module("algorithms", kind).NEEDS.searches == "vectors" and kind not in EXCLUDED
     ]
     variants: list[tuple[str, Restarts]] = [("pycma", "bipop"), ("cma_es", "bipop"), ("cma_es", "ipop")]
-    return [*map(Contender, ("pycma", *ours)), *(Contender(*each) for each in variants)]
+    return [*map(Contender, ("pycma", *ours)), *(Contender(*variant) for variant in variants)]
 
 
-def _ours(given: Contender, function: Function, dimension: int, seed: int) -> str:
-    options: dict[str, Any] = {} if given.kind in SLOW else {"sigma0": SIGMA}
-    if given.restarts == "none":
+def _ours(contender: Contender, function: Function, dimension: int, seed: int) -> str:
+    options: dict[str, Any] = {} if contender.kind in SLOW else {"sigma0": SIGMA}
+    if contender.restarts == "none":
         options["x0"] = np.zeros(dimension)
     else:
-        options |= {"region": (np.full(dimension, -REGION), REGION), "restarts": given.restarts}
+        options |= {"region": (np.full(dimension, -REGION), REGION), "restarts": contender.restarts}
         options["max_restarts"] = RESTARTS
-    es = hpc_es.Strategy(given.kind, seed=seed, **options)
+    es = hpc_es.Strategy(contender.kind, seed=seed, **options)
     while (reason := es.stop()) is None:
         es.tell([function(x) for x in es.ask()])
     return reason

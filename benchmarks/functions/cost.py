@@ -1,9 +1,9 @@
-"""Seconds of a generation that are the strategy's own, beside pycma: ask and tell, without the function.
+"""Seconds per generation of ask and tell, without the function, compared with pycma.
 
-They are of the processor, one thread, so that other load matters less. Values are random numbers, so that neither side
-comes to an end. All alternate; a figure is the median over rounds of the mean over some generations, in which each
-decomposes its covariance several times. Whole jobs, on one rank and on two, have the messages and the loop in them, and
-their seconds are those of the clock.
+These are CPU seconds of one thread, which other load affects less. Values are random numbers, so that no search ends.
+The contenders alternate; a figure is the median over rounds of the mean over some generations, in which each contender
+decomposes its covariance several times. Whole jobs on one rank and on two include messages and the training loop, and
+are measured in wall time.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from hpc_es.config import registry
 from hpc_es.core.extras import require
 
 FULL, SEPARABLE = ("cma_es", "xnes"), ("sep_cma_es", "snes", "cr_fm_nes")
-GENERATIONS = {  # of a round, by parameters
+GENERATIONS = {  # per round, by number of parameters
     FULL: {10: 200, 100: 50, 1000: 21},
     SEPARABLE: {1000: 50, 10_000: 20, 100_000: 5, 1_000_000: 2},
 }
 JOB_ROUNDS = 3
-JOB_GENERATIONS = 200  # of a job, at least: in the first ones rank 0 tries what is faster
-SMALL = 10_000  # parameters, up to which that matters
+JOB_GENERATIONS = 200  # at least, since rank 0 tries in the first ones what is faster
+SMALL = 10_000  # parameters, up to which this matters
 
 
 class Ours:
@@ -48,7 +48,7 @@ class Ours:
 
 
 class Pycma:
-    """That of the package cma, with a full covariance or a diagonal one."""
+    """CMA-ES of the package cma, with a full covariance or a diagonal one."""
 
     def __init__(self, size: int, is_diagonal: bool) -> None:
         import cma
@@ -66,7 +66,7 @@ class Pycma:
 
 
 def rows(globs: Sequence[str], largest: int, rounds: int, with_jobs: bool) -> Iterator[dict[str, Any]]:
-    """Yield a row for each strategy and size."""
+    """Yield one row per strategy and size."""
     require("cost", "cma")
     there = registry.kinds("algorithms")
     for names, sizes in GENERATIONS.items():
@@ -79,9 +79,9 @@ def rows(globs: Sequence[str], largest: int, rounds: int, with_jobs: bool) -> It
 def compared(
     names: Sequence[str], size: int, is_diagonal: bool, generations: int, rounds: int, with_jobs: bool
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row for each of these strategies at one size."""
+    """Yield one row per strategy, for one size."""
     ours = {name: Ours(name, size) for name in names}
-    population = {name: each.population for name, each in ours.items()}
+    population = {name: strategy.population for name, strategy in ours.items()}
     seconds = alternated({"pycma": Pycma(size, is_diagonal), **ours}, generations, rounds)
     ours.clear()
     for name in names:
@@ -91,23 +91,23 @@ def compared(
         yield row | (of_jobs(name, size, population[name], generations) if with_jobs else {})
 
 
-def alternated(asked: dict[str, Any], generations: int, rounds: int) -> dict[str, list[float]]:
-    """Return the mean seconds of a generation in each round."""
+def alternated(contenders: dict[str, Any], generations: int, rounds: int) -> dict[str, list[float]]:
+    """Return the mean seconds per generation in each round, by contender."""
     rng = np.random.default_rng(1)
-    for each in asked.values():
-        each.generation(rng)
-    found: dict[str, list[float]] = {name: [] for name in asked}
+    for contender in contenders.values():
+        contender.generation(rng)
+    means: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
-        for name, each in asked.items():
-            found[name].append(sum(each.generation(rng) for _ in range(generations)) / generations)
-    return found
+        for name, contender in contenders.items():
+            means[name].append(sum(contender.generation(rng) for _ in range(generations)) / generations)
+    return means
 
 
 def of_jobs(name: str, size: int, population: int, generations: int) -> dict[str, float]:
-    """Return the milliseconds of a generation of whole jobs, on one rank and on two."""
+    """Return the milliseconds per generation of whole jobs on one rank and on two."""
     spec = Spec(name, size, population, 1 + (max(generations, JOB_GENERATIONS) if size <= SMALL else generations))
-    found: dict[int, list[float]] = {1: [], 2: []}
+    times: dict[int, list[float]] = {1: [], 2: []}
     for _ in range(JOB_ROUNDS):
-        for ranks, means in found.items():
+        for ranks, means in times.items():
             means.append(float(np.mean(spec.run(ranks))))
-    return {"job_1_rank_ms": 1e3 * median(found[1]), "job_2_ranks_ms": 1e3 * median(found[2])}
+    return {"job_1_rank_ms": 1e3 * median(times[1]), "job_2_ranks_ms": 1e3 * median(times[2])}

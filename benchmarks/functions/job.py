@@ -1,7 +1,7 @@
 """A job whose generations are timed: `mpiexec -n RANKS python -m benchmarks.functions.job SPEC`; rank 0 prints JSON.
 
-With a kind, SPEC is a search by `hpc_es.minimize`: seconds of each generation but the first, from one to the next. With
-none it is a bare loop on every rank, all at the same time: evaluations a second, added up.
+If SPEC has a kind, the job is a search by `hpc_es.minimize`, and the result is the seconds of each generation but the
+first. Otherwise every rank runs a bare loop, and the result is the sum of their evaluations per second.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ LIMIT_SECONDS = 1800
 
 @dataclass(frozen=True)
 class Spec:
-    """What a job does."""
+    """The work of a job."""
 
-    kind: str = ""  # none: a bare loop
+    kind: str = ""  # empty: a bare loop
     size: int = 10  # parameters
     population: int = 10
-    generations: int = 10  # or evaluations of each rank
+    generations: int = 10  # of a search; or evaluations per rank
     work: Work = "none"
-    seconds: float = 0.0  # that an evaluation takes
+    seconds: float = 0.0  # per evaluation
 
     def run(self, ranks: int) -> Any:
-        """Run it on so many ranks, and return what it printed."""
+        """Run the job and return its result."""
         job = [str(MPIEXEC), "-n", str(ranks), sys.executable, "-m", "benchmarks.functions.job"]
-        asked = [*job, json.dumps(asdict(self))]
-        done = subprocess.run(asked, cwd=ROOT, check=True, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+        command = [*job, json.dumps(asdict(self))]
+        done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=LIMIT_SECONDS)
         return json.loads(done.stdout.splitlines()[-1])
 
     def function(self) -> Callable[[Float64], float]:
-        """Return what is minimised: nearly noise, so that no search comes to an end."""
+        """Return the objective, which is nearly noise, so that no search ends."""
 
         def value(x: Float64) -> float:
             if self.work == "sleep":
@@ -76,7 +76,7 @@ def search(spec: Spec) -> list[float] | None:
 
 
 def loops(spec: Spec) -> float | None:
-    """Return how many evaluations a second the ranks make together, on rank 0."""
+    """Return the evaluations per second of all ranks together, on rank 0."""
     from mpi4py import MPI
 
     function, x = spec.function(), np.zeros(spec.size)
@@ -89,7 +89,7 @@ def loops(spec: Spec) -> float | None:
 
 
 if __name__ == "__main__":
-    given = Spec(**json.loads(sys.argv[1]))
-    found = search(given) if given.kind else loops(given)
-    if found is not None:
-        print(json.dumps(found))
+    spec = Spec(**json.loads(sys.argv[1]))
+    result = search(spec) if spec.kind else loops(spec)
+    if result is not None:
+        print(json.dumps(result))

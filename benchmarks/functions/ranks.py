@@ -1,6 +1,6 @@
-"""Evaluations a second of a search on two ranks over those of two bare loops side by side.
+"""Evaluations per second of a search on two ranks, relative to two concurrent bare loops.
 
-A generation has 64 evaluations of a function that sleeps, or computes, for a given time. Loops and searches alternate.
+A generation has 64 evaluations of a function that sleeps or computes for a fixed time. Loops and searches alternate.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from benchmarks.functions.job import Spec
 
 Work = Literal["sleep", "busy"]
 RANKS, POPULATION, KIND = 2, 64, "cma_es"
-TARGETS = {0.001: 0.9, 1.0: 0.99}  # by seconds of an evaluation
-COUNTED_SECONDS = 1.5  # of evaluations on each rank, at least two generations
+TARGETS = {0.001: 0.9, 1.0: 0.99}  # by seconds per evaluation
+COUNTED_SECONDS = 1.5  # of evaluations per rank, but at least two generations
 
 
 def rows(seconds: Sequence[float], work: Work, rounds: int) -> Iterator[dict[str, Any]]:
-    """Yield a row for each duration of an evaluation."""
-    for each in seconds:
-        yield measure(each, work, rounds)
+    """Yield one row per duration of an evaluation."""
+    for duration in seconds:
+        yield measure(duration, work, rounds)
 
 
 def measure(seconds: float, work: Work, rounds: int) -> dict[str, Any]:
-    """Alternate loops and searches."""
+    """Return one row; loops and searches alternate."""
     calls = max(8, int(COUNTED_SECONDS / seconds))
     generations = max(2, calls * RANKS // POPULATION)
     search = Spec(KIND, population=POPULATION, generations=generations + 1, work=work, seconds=seconds)
@@ -37,5 +37,5 @@ def measure(seconds: float, work: Work, rounds: int) -> dict[str, Any]:
 
 
 def rate(generations: Sequence[float]) -> float:
-    """Return the evaluations a second over generations of these seconds."""
+    """Return the evaluations per second over generations with these durations."""
     return POPULATION * len(generations) / sum(generations)

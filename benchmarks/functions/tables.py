@@ -22,7 +22,7 @@ COLUMNS = ("strategy", "function", "dimension", "instance", "solved", "evaluatio
 
 
 def markdown(rows: Rows) -> str:
-    """Return the tables of both groups: medians beside the reference's, and the share solved."""
+    """Return the tables of both groups: median evaluations relative to the reference, and the share solved."""
     parts = []
     for group, reference in REFERENCES.items():
         if some := of_group(rows, group):
@@ -33,23 +33,23 @@ def markdown(rows: Rows) -> str:
 
 
 def medians(rows: Rows, reference: str) -> str:
-    """Return one row a function and dimension, one column a strategy."""
+    """Return one row per function and dimension, one column per strategy."""
     names = strategies(rows)
     lines = [_line(["function", "n", *names]), _line(["---"] * (len(names) + 2))]
     for function in values(rows, "function"):
         for dimension in values(rows, "dimension"):
-            found = where(rows, function=function, dimension=dimension)
-            base = where(found, strategy=reference)
-            cells = [cell(where(found, strategy=name), [] if name == reference else base) for name in names]
-            if found:
+            trials = where(rows, function=function, dimension=dimension)
+            base = where(trials, strategy=reference)
+            cells = [cell(where(trials, strategy=name), [] if name == reference else base) for name in names]
+            if trials:
                 lines.append(_line([f"f{function}", str(dimension), *cells]))
     return "".join(lines)
 
 
 def cell(rows: Rows, base: Rows) -> str:
-    """Return "MEDIAN (RATIO TO BASE)", and of how many trials how many are solved where it is not all.
+    """Return "MEDIAN (RATIO TO BASE)", with the number of solved trials unless all are solved.
 
-    Where the median is infinite, as half of them are not solved, it is ERT, marked as that.
+    If the median is infinite, since half of the trials are unsolved, the expected running time (ERT) replaces it.
     """
     if not rows:
         return ""
@@ -66,17 +66,20 @@ def cell(rows: Rows, base: Rows) -> str:
 
 
 def shares(rows: Rows) -> str:
-    """Return one row a strategy, one column a dimension."""
+    """Return one row per strategy, one column per dimension."""
     dimensions = values(rows, "dimension")
-    lines = [_line(["strategy", *(f"n = {each}" for each in dimensions)]), _line(["---"] * (len(dimensions) + 1))]
+    lines = [
+        _line(["strategy", *(f"n = {dimension}" for dimension in dimensions)]),
+        _line(["---"] * (len(dimensions) + 1)),
+    ]
     for name in strategies(rows):
-        found = [where(rows, strategy=name, dimension=each) for each in dimensions]
-        lines.append(_line([name, *(f"{share_solved(some):.2f}" if some else "" for some in found)]))
+        cells = [where(rows, strategy=name, dimension=dimension) for dimension in dimensions]
+        lines.append(_line([name, *(f"{share_solved(trials):.2f}" if trials else "" for trials in cells)]))
     return "".join(lines)
 
 
 def csv_text(rows: Rows) -> str:
-    """Return all trials, sorted."""
+    """Return all trials as CSV, sorted."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -85,7 +88,7 @@ def csv_text(rows: Rows) -> str:
 
 
 def read_csv(text: str) -> Rows:
-    """Return the trials that `csv_text` wrote."""
+    """Return the trials in a text of `csv_text`."""
     rows: Rows = []
     for row in csv.DictReader(io.StringIO(text)):
         numbers = {name: int(row[name]) for name in ("function", "dimension", "instance", "evaluations")}

@@ -1,6 +1,6 @@
-"""Trials on BBOB functions, in processes side by side; each that has ended is a JSON line of a file.
+"""Trials on BBOB functions, run in parallel processes; each finished trial is a JSON line of a file.
 
-What is in the file is not run again, so the command may be killed and repeated: a line that was cut off is dropped.
+Trials in the file are not run again, so the command can be killed and repeated; an incomplete last line is dropped.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Trial:
     contender: Contender
     function: int
     dimension: int
-    instance: int  # of the function, and the seed of the search
+    instance: int  # instance of the function, and seed of the search
 
     @property
     def key(self) -> Key:
-        """What tells it from the others."""
+        """The identity of the trial."""
         return self.contender.name, self.function, self.dimension, self.instance
 
     def __str__(self) -> str:
@@ -45,11 +45,11 @@ class Trial:
 
 
 class SeenEnoughError(Exception):
-    """The target is hit, or the budget is used: ends a search from within."""
+    """The target is reached or the budget is used up; raised by the function to end the search."""
 
 
 class Counted:
-    """A problem of cocoex that counts its evaluations, and ends the search where it has seen enough."""
+    """A cocoex problem that counts evaluations, and raises SeenEnoughError at the target or the end of the budget."""
 
     def __init__(self, problem: Any, budget: int) -> None:
         self._problem, self._budget = problem, budget
@@ -72,7 +72,7 @@ class Counted:
 def plan(
     contenders: Sequence[Contender], functions: Sequence[int], dimensions: Sequence[int], instances: Sequence[int]
 ) -> list[Trial]:
-    """Return all trials, the cheap ones first."""
+    """Return all trials, low dimensions first."""
     return [
         Trial(contender, function, dimension, instance)
         for dimension in sorted(dimensions)
@@ -84,19 +84,19 @@ def plan(
 
 
 def read(path: Path) -> list[Row]:
-    """Return the whole lines of the file, as rows; none where there is no file."""
+    """Return the complete lines of the file as rows; none if there is no file."""
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def missing(wanted: Sequence[Trial], path: Path) -> list[Trial]:
     """Return the trials that are not in the file."""
-    there = {(row["strategy"], row["function"], row["dimension"], row["instance"]) for row in read(path)}
-    return [trial for trial in wanted if trial.key not in there]
+    finished = {(row["strategy"], row["function"], row["dimension"], row["instance"]) for row in read(path)}
+    return [trial for trial in wanted if trial.key not in finished]
 
 
 def run(wanted: Sequence[Trial], path: Path, jobs: int) -> int:
-    """Run the trials and append their rows; the status is 1 if one failed, which is then not in the file."""
+    """Run the trials and append their rows; the exit status is 1 if one failed; failed trials are not in the file."""
     require("bbob", "cma", "cocoex")
     failed = 0
     drop_cut_line(path)
@@ -125,25 +125,25 @@ def _rows(wanted: Sequence[Trial], jobs: int) -> Iterator[tuple[Trial, Row | str
 
 
 def _attempt(trial: Trial) -> Row | str:
-    """Return the row of a trial, or why it failed: as text, since not every exception can be sent."""
+    """Return the row of a trial, or its error as text, since not every exception can be pickled."""
     try:
         return row_of(trial)
-    except Exception as error:  # one strategy that fails must not end the others' trials
+    except Exception as error:  # an error in one strategy must not end the other trials
         return f"{type(error).__name__}: {error}"
 
 
 def row_of(trial: Trial) -> Row:
-    """Run a trial."""
+    """Run a trial and return its row."""
     import cocoex
 
     which = f"function_indices:{trial.function} dimensions:{trial.dimension} instance_indices:{trial.instance}"
     suite = cocoex.Suite("bbob", "", which)
     counted = Counted(suite.next_problem(), trial.contender.budget * trial.dimension)
-    return searched(trial, counted)
+    return search(trial, counted)
 
 
-def searched(trial: Trial, counted: Counted) -> Row:
-    """Return what came of a search."""
+def search(trial: Trial, counted: Counted) -> Row:
+    """Run the search of a trial on a problem and return its row."""
     since = time.perf_counter()
     try:
         reason = trial.contender.search(counted, trial.dimension, trial.instance)
@@ -158,14 +158,14 @@ def searched(trial: Trial, counted: Counted) -> Row:
 
 
 def drop_cut_line(path: Path) -> None:
-    """Cut off a last line without an end, which a killed process has left."""
+    """Remove an incomplete last line, which a killed process has left."""
     if path.exists():
         whole = path.read_bytes().rfind(b"\n") + 1
         os.truncate(path, whole)
 
 
 def _end_with_parent() -> None:
-    """End this process when the one that has started it ends, however that is."""
+    """End this process when its parent ends for any reason."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -1,6 +1,6 @@
-"""The peers beside hpc_es in one run: env-steps/s that count, start-up and memory on the same work.
+"""Compare hpc_es with similar packages: steps per second, start-up time and memory on the same tasks.
 
-Each peer has a virtual environment of its own, made here, and a program of its own as its documentation has it. All
-have two processes (or threads), the same environment, network and population, and take turns. Steps after an episode's
-first end are not counted, as nothing is learned from them.
+Each package has its own virtual environment, which is created here, and a program that follows its documentation. All
+use two processes or threads and the same environment, network and population; their runs alternate. Steps after the
+first end of an episode do not count, because nothing is learned from them.
 """

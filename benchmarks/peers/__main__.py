@@ -1,4 +1,4 @@
-"""The command line of the comparison with peers."""
+"""The command line of the comparison with similar packages."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ RESULTS = ROOT / "benchmarks/results"
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run all rounds, print the table; the status is 1 where a program failed."""
+    """Run all rounds and print the table; the exit status is 1 if a program failed."""
     options = parser().parse_args(words)
     if options.table:
         show(tables.rows_of(options.table.read_text()), options)
         return 0
     RESULTS.mkdir(exist_ok=True)
-    contenders = [each for each in CONTENDERS if any(fnmatch(each.name, glob) for glob in options.only)]
-    works = [each for each in WORKS if any(fnmatch(each.name, glob) for glob in options.works)]
+    contenders = [item for item in CONTENDERS if any(fnmatch(item.name, glob) for glob in options.only)]
+    works = [item for item in WORKS if any(fnmatch(item.name, glob) for glob in options.works)]
     for contender in contenders:
         contender.python(options.venvs)
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}: other load spoils the figures", flush=True)
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}: other load distorts the figures", flush=True)
     rows, failed = [], set()
     for work in works:
         for number in range(1, options.rounds + 1):
@@ -53,7 +53,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def show(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    """Print the table; write the lines and the picture that are asked for."""
+    """Print the table, and write the CSV file and the picture if requested."""
     print(tables.markdown(rows))
     if rows and options.csv:
         options.csv.write_text(tables.csv_text(rows))
@@ -62,20 +62,19 @@ def show(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser."""
     parser = argparse.ArgumentParser(
         "python -m benchmarks.peers",
         description=benchmarks.peers.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", nargs="+", default=["*"], metavar="GLOB", help="contenders, such as hpc_es 'evo*'")
-    parser.add_argument("--works", nargs="+", default=["*"], metavar="GLOB", help="works, such as 'CartPole*'")
+    parser.add_argument("--only", nargs="+", default=["*"], metavar="GLOB", help="packages, such as hpc_es 'evo*'")
+    parser.add_argument("--works", nargs="+", default=["*"], metavar="GLOB", help="tasks, such as 'CartPole*'")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=15.0, help="of a run after its first generation")
-    parser.add_argument("--venvs", type=Path, default=RESULTS / "peers", help="where virtual environments are made")
-    parser.add_argument("--table", type=Path, metavar="CSV", help="run nothing: show what an earlier --csv has")
-    parser.add_argument("--csv", type=Path, help="write a line a run, such as docs/peers.csv")
-    parser.add_argument("--png", type=Path, help="draw the rates, such as docs/peers.png")
+    parser.add_argument("--seconds", type=float, default=15.0, help="length of a run after its first generations")
+    parser.add_argument("--venvs", type=Path, default=RESULTS / "peers", help="directory of the virtual environments")
+    parser.add_argument("--table", type=Path, metavar="CSV", help="run nothing: print the results of an earlier --csv")
+    parser.add_argument("--csv", type=Path, help="write one line per run, such as to docs/peers.csv")
+    parser.add_argument("--png", type=Path, help="draw the rates, such as to docs/peers.png")
     return parser
 
 

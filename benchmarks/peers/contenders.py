@@ -1,4 +1,4 @@
-"""Who is compared: what each needs, which works it takes, how it is started."""
+"""The packages that are compared: their dependencies, their tasks and their commands."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 
 @dataclass(frozen=True)
 class Contender:
-    """A program, and the packages of its virtual environment."""
+    """A package, with its program and the content of its virtual environment."""
 
     name: str
     program: str  # a module of benchmarks.peers.programs
-    libraries: tuple[str, ...]  # whose environments it takes
-    packages: tuple[str, ...]  # for pip; the first one's version is told
+    libraries: tuple[str, ...]  # of environments that it supports
+    packages: tuple[str, ...]  # for pip; the version of the first one is reported
     mpi: bool = False
     variables: dict[str, str] = field(default_factory=lambda: dict(ONE_THREAD))
 
     def takes(self, work: Work) -> bool:
-        """Whether it can do this work."""
+        """Return whether the package supports the environment."""
         return work.library in self.libraries
 
     def python(self, venvs: Path) -> Path:
-        """Return the Python of its virtual environment, which is made where it lacks or is not as wanted."""
+        """Return the Python of the virtual environment, which is created or updated if necessary."""
         directory = venvs / self.name
         python, stamp = directory / "bin/python", directory / "installed.json"
         if not stamp.exists() or json.loads(stamp.read_text()) != list(self.packages):
@@ -45,18 +45,17 @@ class Contender:
     def version(self, venvs: Path) -> str:
         """Return the version of the first package."""
         package = "hpc_es" if self.name.startswith("hpc_es") else self.packages[0].partition("==")[0].partition("[")[0]
-        asked = f"from importlib.metadata import version; print(version({package!r}))"
-        done = subprocess.run([self.python(venvs), "-c", asked], check=True, capture_output=True, text=True)
+        program = f"from importlib.metadata import version; print(version({package!r}))"
+        done = subprocess.run([self.python(venvs), "-c", program], check=True, capture_output=True, text=True)
         return done.stdout.strip()
 
     def command(self, venvs: Path, work: Work, seconds: float) -> list[str]:
         """Return the command line of a run."""
         python = self.python(venvs)
-        program = [str(python), "-m", f"benchmarks.peers.programs.{self.program}", json.dumps(work.told(seconds))]
+        program = [str(python), "-m", f"benchmarks.peers.programs.{self.program}", json.dumps(work.arguments(seconds))]
         return [str(python.parent / "mpiexec"), "-n", str(CORES), *program] if self.mpi else program
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables of a run."""
         return {**os.environ, **self.variables}
 
 

@@ -1,4 +1,4 @@
-"""What is done: an environment, a network, a population."""
+"""The tasks of the comparison: an environment, a network and a population."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ class Work:
     """An environment and the size of the search on it."""
 
     name: str
-    environment: str  # of Gymnasium, or gymnax:NAME, or brax:NAME
+    environment: str  # an id of Gymnasium, gymnax:NAME or brax:NAME
     population: int = 64
     hidden: tuple[int, ...] = (64, 64)
-    limit: int = 0  # steps of an episode; 0: those of the environment
+    limit: int = 0  # steps per episode; 0: the limit of the environment
 
     @property
     def library(self) -> str:
-        """Where the environment is from."""
+        """The library of the environment."""
         return self.environment.partition(":")[0] if ":" in self.environment else "gymnasium"
 
-    def told(self, seconds: float) -> dict[str, Any]:
-        """Return what a program is told, as JSON has it."""
+    def arguments(self, seconds: float) -> dict[str, Any]:
+        """Return the argument of a program as plain data."""
         return {**asdict(self), "cores": CORES, "seconds": seconds}
 
 

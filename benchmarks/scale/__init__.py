@@ -1,5 +1,5 @@
-"""How hpc_es scales: measured here on up to 128 ranks, and simulated beyond, side by side.
+"""Scaling of hpc_es: measured on up to 128 ranks of this machine, and simulated for clusters.
 
-The environment is a timer: an episode sleeps as long as it would last, so that ranks do not compete for this machine's
-cores. Its episodes have the lengths of Humanoid's. The simulation is that of `hpc-es plan`, fed with what a rank took.
+The environment is a timer whose steps sleep, so that ranks do not compete for the cores of this machine; its episodes
+have the lengths of Humanoid episodes. The simulation is that of `hpc-es plan`, with the costs measured on one rank.
 """

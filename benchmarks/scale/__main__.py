@@ -21,9 +21,9 @@ from hpc_es.cluster.measure import Cluster, measure
 from hpc_es.config.loading import load
 
 Row = Mapping[str, Any]
-Found = dict[str, list[Row]]
+Tables = dict[str, list[Row]]
 RANKS = (2, 4, 8, 16, 32, 64, 128)
-HERE = Cluster(latency=2e-4, bandwidth=2e9, cores_a_node=128, dispatch=1e-4)  # ranks that wait politely on few cores
+HERE = Cluster(latency=2e-4, bandwidth=2e9, cores_a_node=128, dispatch=1e-4)  # many ranks that share few cores
 HUMANOID = ROOT / "configs/es_humanoid.yaml"
 SHORT = (
     "noise={kind: table, table_size: 25_000_000}",
@@ -33,65 +33,69 @@ SHORT = (
 
 
 def main() -> int:
-    """Measure, simulate, print the tables; they are kept in benchmarks/results/scale.json."""
+    """Measure and simulate, print the tables, and write them to benchmarks/results/scale.json."""
     options = parser().parse_args()
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}: other load spoils the figures", flush=True)
-    kept = ROOT / "benchmarks/results/scale.json"
-    found: Found = json.loads(kept.read_text()) if kept.exists() else {}
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}: other load distorts the figures", flush=True)
+    path = ROOT / "benchmarks/results/scale.json"
+    results: Tables = json.loads(path.read_text()) if path.exists() else {}
     for table in options.tables:
-        found[table] = []
+        results[table] = []
         for row in TABLES[table](options):
-            found[table].append(row)
+            results[table].append(row)
             words = (
                 f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in row.items()
             )
             print(table, "  ".join(words), flush=True)
-        kept.parent.mkdir(exist_ok=True)
-        kept.write_text(json.dumps(found, indent=2))
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(results, indent=2))
     if options.csv:
-        write(options.csv, found["generations"])
+        write(options.csv, results["generations"])
     if options.png:
-        pictures.draw(found, options.png)
+        pictures.draw(results, options.png)
     return 0
 
 
 def generations(options: argparse.Namespace) -> Iterator[Row]:
-    """Yield the generations of the timer, measured and simulated from what one rank takes."""
+    """Yield generations of the timer, measured and simulated from the costs on one rank."""
     with tempfile.TemporaryDirectory() as directory:
         one = measure(load(jobs.config(Path(directory))), options.seconds)
     for ranks in options.ranks:
-        seen, predicted = jobs.generations(ranks), modelled.simulated(one, jobs.POPULATION, ranks, HERE)
-        yield {**asdict(seen), "predicted": predicted.seconds, "over_measured": predicted.seconds / seen.seconds}
+        measured, predicted = jobs.generations(ranks), modelled.simulated(one, jobs.POPULATION, ranks, HERE)
+        yield {
+            **asdict(measured),
+            "predicted": predicted.seconds,
+            "over_measured": predicted.seconds / measured.seconds,
+        }
 
 
 def groups(options: argparse.Namespace) -> Iterator[Row]:
-    """Yield the generations of two repetitions in two groups, beside those of one on as many ranks as a group has."""
-    for ranks in (each for each in options.ranks if 4 <= each <= 32):
-        alone, beside = jobs.generations(ranks // 2), jobs.generations(ranks, groups=2)
-        yield {"ranks": ranks, "in_groups": beside.seconds, "alone": alone.seconds}
+    """Yield generations of two repetitions in two groups, and of a single run on as many ranks as a group has."""
+    for ranks in (count for count in options.ranks if 4 <= count <= 32):
+        alone, grouped = jobs.generations(ranks // 2), jobs.generations(ranks, groups=2)
+        yield {"ranks": ranks, "in_groups": grouped.seconds, "alone": alone.seconds}
 
 
 def messages(options: argparse.Namespace) -> Iterator[Row]:
-    """Yield seconds of each message."""
-    yield from (jobs.told(ranks, "messages") for ranks in options.ranks)
+    """Yield the seconds of each type of message."""
+    yield from (jobs.run_module(ranks, "messages") for ranks in options.ranks)
 
 
 def dispatch(options: argparse.Namespace) -> Iterator[Row]:
-    """Yield chunks that rank 0 hands out a second."""
-    yield from (jobs.told(ranks, "dispatch") for ranks in options.ranks if 2 < ranks <= 64)
+    """Yield the number of chunks that rank 0 can assign per second."""
+    yield from (jobs.run_module(ranks, "dispatch") for ranks in options.ranks if 2 < ranks <= 64)
 
 
 def vectors(options: argparse.Namespace) -> Iterator[Row]:
-    """Yield what large vectors take on two ranks."""
+    """Yield memory and times of large vectors on two ranks."""
     for parameters in options.parameters:
         for update in ("gathered", "replicated"):
-            yield jobs.told(2, "vectors", str(parameters), update)
+            yield jobs.run_module(2, "vectors", str(parameters), update)
 
 
 def far(options: argparse.Namespace) -> Iterator[Row]:
-    """Yield Humanoid on clusters, from what one rank takes here."""
+    """Yield simulations of Humanoid on clusters, from the costs on one rank of this machine."""
     one = measure(load(HUMANOID, SHORT), options.seconds)
-    yield from (each.row() for each in modelled.far(one, Cluster()))
+    yield from (generation.row() for generation in modelled.far(one, Cluster()))
 
 
 TABLES: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
@@ -105,7 +109,7 @@ TABLES: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
 
 
 def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write a line a number of ranks."""
+    """Write one line per number of ranks."""
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
@@ -115,14 +119,13 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser."""
     p = argparse.ArgumentParser("python -m benchmarks.scale", description=benchmarks.scale.__doc__)
     p.add_argument("--ranks", type=int, nargs="+", default=RANKS)
     p.add_argument("--tables", nargs="+", default=list(TABLES), choices=list(TABLES), help="default: all")
     p.add_argument("--parameters", type=int, nargs="+", default=(1_000_000, 10_000_000, 100_000_000))
-    p.add_argument("--seconds", type=float, default=30.0, help="to measure what one rank takes")
-    p.add_argument("--csv", type=Path, help="write generations, measured and predicted, such as docs/scale.csv")
-    p.add_argument("--png", type=Path, help="draw them, such as docs/scale.png")
+    p.add_argument("--seconds", type=float, default=30.0, help="time for measuring the costs on one rank")
+    p.add_argument("--csv", type=Path, help="write generations, measured and predicted, such as to docs/scale.csv")
+    p.add_argument("--png", type=Path, help="draw them, such as to docs/scale.png")
     return p
 
 

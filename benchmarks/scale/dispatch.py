@@ -1,9 +1,9 @@
-"""How many chunks rank 0 can hand out a second, in a job of its own, whose rank 0 prints JSON.
+"""Number of chunks that rank 0 can assign per second; a separate job, whose rank 0 prints JSON.
 
 mpiexec -n 4 python -m benchmarks.scale.dispatch
 
-The workers ask for a chunk ahead, as fast as they can, and take their answers in the end: so there is always somebody
-asking, and `capacity` is by the processor time that rank 0 takes to receive and to answer.
+The workers request chunks as fast as they can and receive the answers at the end. So requests are always pending, and
+`capacity` is the number of answers per CPU second of rank 0.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections import deque
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.scheduler import AHEAD, ANSWER, Work
 
-REQUESTS = 10_000  # of each worker
-PAUSE_SECONDS = 0.5  # until requests have gathered
+REQUESTS = 10_000  # per worker
+PAUSE_SECONDS = 0.5  # until requests have accumulated
 
 
 def main() -> None:
-    """Hand out chunks that nobody evaluates."""
+    """Assign chunks that no rank evaluates."""
     world = connect()
     work = Work(world, "on_demand", False)
     world.poll = None
@@ -37,8 +37,8 @@ def main() -> None:
         since = time.process_time()
         while len(work._left) > world.size:
             work._look()
-        told = {"ranks": world.size, "capacity": chunks / (time.process_time() - since)}
-        print(json.dumps(told))
+        result = {"ranks": world.size, "capacity": chunks / (time.process_time() - since)}
+        print(json.dumps(result))
     world.finalize()
 
 

@@ -1,4 +1,4 @@
-"""Jobs on this machine: generations of the timer, start-up, messages, what modules of this package measure."""
+"""Jobs on this machine: generations of the timer, and measurements by modules of this package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.jobs import MPIEXEC, ROOT, command, metrics
 
 POPULATION = 128
-GENERATIONS = 4  # of which the first is not counted
+GENERATIONS = 4  # the first is not counted
 CONFIG = f"""
 seed: 1
 task: {{kind: episodes, env_id: "benchmarks.scale.timer:Timer-v0"}}
@@ -31,26 +31,26 @@ TIMES = ("environment", "policy", "update", "messages", "idle")
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The generations of a job."""
+class JobTimes:
+    """The times of a job's generations."""
 
     ranks: int
     startup: float  # seconds from the command to the end of the first generation, less that generation
-    seconds: float  # of a generation, the median
+    seconds: float  # per generation, median
     tail: float
-    idle: float  # the share of rank time
+    idle: float  # share of the time of the ranks
     update: float
 
 
 def config(directory: Path) -> Path:
-    """Return the file of the timer's config."""
+    """Write the config of the timer, and return its path."""
     path = directory / "timer.yaml"
     path.write_text(CONFIG)
     return path
 
 
-def generations(ranks: int, groups: int = 1) -> Measured:
-    """Run the timer on so many ranks; in groups each has a repetition, of which the first one is told."""
+def generations(ranks: int, groups: int = 1) -> JobTimes:
+    """Run the timer; with several groups, each runs one repetition, and the first one is measured."""
     first = "repetition_0000" if groups > 1 else ""
     with tempfile.TemporaryDirectory() as directory:
         output = Path(directory) / "run"
@@ -62,7 +62,7 @@ def generations(ranks: int, groups: int = 1) -> Measured:
         rows = metrics(output / first)
     counted = rows[1:]
     spent = [sum(row[f"time_{name}_mean"] for name in TIMES) for row in counted]
-    return Measured(
+    return JobTimes(
         ranks,
         startup=elapsed - sum(row["seconds_this_generation"] for row in rows),
         seconds=median(row["seconds_this_generation"] for row in counted),
@@ -72,9 +72,9 @@ def generations(ranks: int, groups: int = 1) -> Measured:
     )
 
 
-def told(ranks: int, module: str, *arguments: str) -> dict[str, Any]:
-    """Return what rank 0 of a job of one of this package's modules tells."""
+def run_module(ranks: int, module: str, *arguments: str) -> dict[str, Any]:
+    """Run a module of this package as a job, and return the JSON that rank 0 prints."""
     job = [str(MPIEXEC), "-n", str(ranks), sys.executable, "-m", f"benchmarks.scale.{module}", *arguments]
     done = subprocess.run(job, cwd=ROOT, check=True, capture_output=True, text=True, timeout=1800)
-    found: dict[str, Any] = json.loads(next(line for line in reversed(done.stdout.splitlines()) if line[:1] == "{"))
-    return found
+    result: dict[str, Any] = json.loads(next(line for line in reversed(done.stdout.splitlines()) if line[:1] == "{"))
+    return result

@@ -1,4 +1,4 @@
-"""Seconds of each message of a generation, by its size; a job of its own, whose rank 0 prints JSON.
+"""Seconds of each type of message, by size; a separate job, whose rank 0 prints JSON.
 
 mpiexec -n 8 python -m benchmarks.scale.messages
 """
@@ -20,9 +20,9 @@ REPEATS = 9
 
 
 def main() -> None:
-    """Time them one after the other."""
+    """Time broadcast, allgather and gather."""
     world = connect()
-    told: dict[str, Any] = {"ranks": world.size}
+    result: dict[str, Any] = {"ranks": world.size}
     for size in SIZES:
         array = np.zeros(size // 4, np.float32)
         share = np.zeros(max(size // world.size, 1), np.uint8)
@@ -37,22 +37,22 @@ def main() -> None:
             return world.gather(share)
 
         for name, function in (("broadcast", broadcast), ("allgather", allgather), ("gather", gather)):
-            told[f"{name} {size}"] = timed(world, function)
+            result[f"{name} {size}"] = timed(world, function)
     if world.rank == 0:
-        print(json.dumps(told))
+        print(json.dumps(result))
     world.finalize()
 
 
 def timed(world: Any, function: Callable[[], Any]) -> float:
-    """Return the median of rank 0's seconds, from when all are there until it is done."""
-    found = []
+    """Return the median seconds on rank 0, from when all ranks are ready until all are done."""
+    seconds = []
     for _ in range(REPEATS):
         world.allgather(np.zeros(1, np.uint8))
         since = time.perf_counter()
         function()
         world.allgather(np.zeros(1, np.uint8))
-        found.append(time.perf_counter() - since)
-    return median(found)
+        seconds.append(time.perf_counter() - since)
+    return median(seconds)
 
 
 main()

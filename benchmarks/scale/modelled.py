@@ -1,4 +1,4 @@
-"""The same generations simulated, and those of clusters that are not here."""
+"""Simulated generations: of the same jobs, and of Humanoid on clusters."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from benchmarks.scale.timer import LENGTHS
 from hpc_es.cluster.measure import Cluster, Costs, MeasuredGeneration
 from hpc_es.cluster.predict import SimulatedGeneration, automatic, mean_of, simulate_generation
 
-GENERATIONS = 20  # simulated, of which the mean is taken
+GENERATIONS = 20  # simulated and averaged
 RANKS = (18, 180, 720, 1_440, 2_880, 10_000)
-JOBS_A_RANK = (1, 4, 20)  # population: so many times the ranks, but at least 1,440
+JOBS_PER_RANK = (1, 4, 20)  # the population is this times the ranks, but at least 1,440
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """A generation on so many ranks."""
+    """A simulated generation."""
 
     lengths: str
     ranks: int
@@ -31,12 +31,12 @@ class Simulated:
     limit: str
 
     def row(self) -> dict[str, Any]:
-        """Return it as a row of a table."""
+        """Return the generation as a row of a table."""
         return asdict(self)
 
 
 def simulated(measured: MeasuredGeneration, population: int, ranks: int, cluster: Cluster) -> SimulatedGeneration:
-    """Return the mean of some generations."""
+    """Return the mean of GENERATIONS simulated generations."""
     rng = np.random.default_rng(0)
     cut = automatic(measured, population, ranks)
     return mean_of(
@@ -45,19 +45,19 @@ def simulated(measured: MeasuredGeneration, population: int, ranks: int, cluster
 
 
 def lengths() -> Mapping[str, Sequence[int]]:
-    """Return the lengths of Humanoid's episodes, early and later in training."""
-    found: Mapping[str, Sequence[int]] = json.loads(LENGTHS.read_text())
-    return found
+    """Return the lengths of Humanoid episodes by stage of the training."""
+    result: Mapping[str, Sequence[int]] = json.loads(LENGTHS.read_text())
+    return result
 
 
 def far(measured: MeasuredGeneration, cluster: Cluster) -> list[Simulated]:
-    """Return Humanoid on clusters, with the costs that were measured here."""
+    """Return simulations of Humanoid on clusters, with the costs measured on this machine."""
     rows = []
     for which, listed in lengths().items():
         costs: Costs = replace(measured.costs, lengths=tuple(listed))
         for ranks in RANKS:
-            for population in dict.fromkeys(max(1_440, times * ranks) for times in JOBS_A_RANK):
-                found = simulated(replace(measured, costs=costs), population, ranks, cluster)
-                shares = found.seconds, found.efficiency, found.without_tail
-                rows.append(Simulated(which, ranks, population, *shares, found.limit()))
+            for population in dict.fromkeys(max(1_440, times * ranks) for times in JOBS_PER_RANK):
+                mean = simulated(replace(measured, costs=costs), population, ranks, cluster)
+                shares = mean.seconds, mean.efficiency, mean.without_tail
+                rows.append(Simulated(which, ranks, population, *shares, mean.limit()))
     return rows

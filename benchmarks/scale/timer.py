@@ -1,4 +1,4 @@
-"""An environment whose steps sleep, with episodes of given lengths."""
+"""An environment whose steps sleep, with episode lengths from a list."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEP_SECONDS = 0.01
 
 
 class Timer(gymnasium.Env[Any, Any]):
-    """Episodes of lengths that are drawn from a list, by the seed alone."""
+    """Samples the length of each episode from a list, by the seed alone."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -26,14 +26,13 @@ class Timer(gymnasium.Env[Any, Any]):
         self._left = 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Draw a length."""
+        """Sample the length of the episode."""
         super().reset(seed=seed)
         length = self._lengths[int(self.np_random.integers(len(self._lengths)))]
         self._left = max(1, round(length * self._scale))
         return np.zeros(1, np.float32), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Sleep."""
         time.sleep(self._seconds)
         self._left -= 1
         return np.zeros(1, np.float32), 1.0, self._left == 0, False, {}

@@ -1,9 +1,9 @@
-"""Large vectors: memory of each rank, and seconds of the update, its messages and checkpoints; rank 0 prints JSON.
+"""Large vectors: memory per rank, and seconds of the update, its messages and checkpoints; rank 0 prints JSON.
 
 mpiexec -n 2 python -m benchmarks.scale.vectors 1_000_000 gathered
 
-A policy of so many parameters acts for one step; 2 mirrored pairs, chunks of one job, counter noise, Adam. Memory is
-the most that a rank had (`ru_maxrss`) less what it had before the run, in vectors of 4 bytes a parameter.
+A policy with this number of parameters acts for one step; 2 antithetic pairs, chunks of one job, counter noise, Adam.
+Memory is the peak of a rank (`ru_maxrss`) minus its value before the run, in vectors of 4 bytes per parameter.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import hpc_es
 from hpc_es.mpi.connect import connect
 from hpc_es.storage.checkpoint_directory import Store
 
-GENERATIONS = 4  # of which the first is not counted
+GENERATIONS = 4  # the first is not counted
 SHORT = {"step_seconds": 0.0, "scale": 1e-6}  # episodes of one step
 
 
 def main() -> None:
-    """Train, and tell what it took."""
+    """Train, and print memory and times on rank 0."""
     parameters, update = int(sys.argv[1]), sys.argv[2]
     world, before = connect(), peak()
     with tempfile.TemporaryDirectory() as directory:
@@ -36,20 +36,20 @@ def main() -> None:
         run = hpc_es.train(config(parameters, update), output)
         rows = list(run)
         vector = run.theta.nbytes
-        told = world.allgather(np.array([(peak() - before) / vector]).view(np.uint8))
+        parts = world.allgather(np.array([(peak() - before) / vector]).view(np.uint8))
         if world.rank == 0:
-            memory = [float(each.view(np.float64)[0]) for each in told]
-            print(json.dumps({"parameters": run.theta.size, "update": update, **found(rows, memory, output)}))
+            memory = [float(part.view(np.float64)[0]) for part in parts]
+            print(json.dumps({"parameters": run.theta.size, "update": update, **figures(rows, memory, output)}))
     world.finalize()
 
 
 def peak() -> int:
-    """Return the most bytes that this process had."""
+    """Return the peak memory of this process in bytes."""
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def config(parameters: int, update: str) -> dict[str, Any]:
-    """Return the experiment: two hidden layers of equal width."""
+    """Return the config, with two hidden layers of equal width."""
     width = math.isqrt(parameters)
     return {
         "seed": 1,
@@ -65,8 +65,8 @@ def config(parameters: int, update: str) -> dict[str, Any]:
     }
 
 
-def found(rows: list[Any], memory: list[float], output: Path) -> dict[str, Any]:
-    """Return what rank 0 tells."""
+def figures(rows: list[Any], memory: list[float], output: Path) -> dict[str, Any]:
+    """Return the figures that rank 0 prints."""
     counted = rows[1:]
     paths = Store(output / "checkpoints").paths()
     seconds = {name: median(row[f"time_{name}_mean"] for row in counted) for name in ("update", "messages", "idle")}

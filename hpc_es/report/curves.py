@@ -281,6 +281,6 @@ def diagnostic(group: RunGroup, column: str, x: X) -> Curve | None:
 
 
 def restarts(group: RunGroup, x: X) -> Float64:
-    """Return where the searches of a group restarted, float64[restarts]."""
+    """Return the x of all restarts in a group, float64[restarts]."""
     series = [run.series(COLUMNS[x], "restarts") for run in group.runs]
     return np.concatenate([run_x[1:][np.diff(count) > 0] for run_x, count in series])

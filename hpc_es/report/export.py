@@ -136,7 +136,7 @@ def _affine(method: Callable[[Array], Array], shape: tuple[int, ...]) -> Affine:
 
 
 def describe_best(master: Arrays, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return {"best_vector": ...} from the arrays of a state that stay on rank 0; {} if the run is no objective.
+    """Return {"best_vector": ...} from the arrays of a state that stay on rank 0; {} unless the run has an objective.
 
     `config` is the config as plain data; its `task.parameters` names the elements of the vector.
     """
@@ -151,7 +151,7 @@ def describe_best(master: Arrays, config: Mapping[str, Any]) -> dict[str, Any]:
 def export_best(path: Path, output: Path) -> None:
     """Write the best vector of a run or checkpoint, float64[size] as .npy or plain data as .json.
 
-    Raises UserError if the run is no objective.
+    Raises UserError if the run has no objective.
     """
     import yaml
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.functions import __main__ as command
-from benchmarks.functions import cost, job, plot, profiles, ranks, tables, trials
+from benchmarks.functions import cost, job, profiles, ranks, tables, trials
 from benchmarks.functions.contenders import Contender, contenders
 from benchmarks.functions.trials import Counted, Trial
 from hpc_es.core.errors import UserError
@@ -88,7 +88,7 @@ def test_all_trials_are_in_the_csv_file_and_in_the_picture(tmp_path: Path) -> No
     first, *others = tables.csv_text(rows).splitlines()
     assert first.startswith("strategy,function,dimension,instance,solved,evaluations")
     assert [line.split(",")[5] for line in others] == ["20", "60"]
-    plot.draw(rows, tmp_path / "x.png")
+    profiles.draw(rows, tmp_path / "x.png")
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -104,7 +104,7 @@ def test_a_new_machine_carries_on_from_the_table_of_the_repository(
     assert command.main(asked) == 0
     assert trials.read(file) == rows
     said = capsys.readouterr().out
-    assert "1 trials are those of bbob.csv" in said and "5 trials, 4 of them are still to be run" in said
+    assert "1 trials taken from bbob.csv" in said and "5 trials, 4 of them missing" in said
 
 
 def test_restarts_are_run_where_they_are_needed_and_large_dimensions_by_few() -> None:
@@ -135,7 +135,7 @@ def test_what_is_in_the_file_is_not_run_again_and_a_cut_line_is(tmp_path: Path) 
 )
 def test_the_target_or_the_budget_ends_a_trial(budget: int, evaluations: int, solved: bool, reason: str) -> None:
     counted = Counted(Bowl(), budget)
-    found = trials.searched(trial(), counted)
+    found = trials.search(trial(), counted)
     assert (found["evaluations"], found["solved"], found["reason"]) == (evaluations, solved, reason)
     assert found["best"] == 6 - evaluations
 
@@ -145,7 +145,7 @@ def test_a_strategy_that_ends_by_itself_says_why() -> None:
         def __call__(self, x: Any) -> float:
             return 1.0
 
-    found = trials.searched(trial(), Counted(Plateau(), 10_000))
+    found = trials.search(trial(), Counted(Plateau(), 10_000))
     assert not found["solved"] and found["reason"] == "tolflatfitness" and found["evaluations"] < 100
 
 

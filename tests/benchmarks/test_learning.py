@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.learning import Result, Run, comparison, final_returns, merged, read, table, write
+from benchmarks.learning import Result, Run, Trial, compared, comparison, final_returns, merged, read, table, write
 from benchmarks.learning_plot import draw, draw_returns, means, median
-from benchmarks.learning_tasks import Trial, compared
 from tests.helpers.trained import run
 
 pytest.importorskip("matplotlib")

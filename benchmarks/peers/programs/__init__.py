@@ -1,1 +1,1 @@
-"""A program a peer, each run by the Python of its own virtual environment."""
+"""One program per package, run by the Python of its virtual environment."""

@@ -1,4 +1,4 @@
-"""evosax: OpenAI-ES on its problems of gymnax and Brax, a generation in one compiled call."""
+"""evosax: OpenAI-ES on its problems for gymnax and Brax, with one compiled call per generation."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from evosax.algorithms import Open_ES
 from evosax.problems import BraxProblem, GymnaxProblem
 from evosax.problems.networks import MLP, categorical_output_fn, tanh_output_fn
 
-from benchmarks.peers.telling import Telling, told
+from benchmarks.peers.reporter import Reporter, read_arguments
 
 
 def problem_of(work: dict[str, Any]) -> Any:
-    """Return the problem: observations are not normalised."""
+    """Return the problem, without normalisation of observations."""
     library, _, name = work["environment"].partition(":")
     if library == "brax":
         import brax.envs
 
-        made = brax.envs.get_environment(name, backend="spring")
-        network = MLP((*work["hidden"], made.action_size), output_fn=tanh_output_fn)
+        environment = brax.envs.get_environment(name, backend="spring")
+        network = MLP((*work["hidden"], environment.action_size), output_fn=tanh_output_fn)
         settings = {"episode_length": work["limit"], "env_kwargs": {"backend": "spring"}, "use_normalize_obs": False}
         return BraxProblem(name, network, **settings)
     import gymnax
@@ -34,18 +34,18 @@ def problem_of(work: dict[str, Any]) -> Any:
 
 
 def steps_of(problem: Any, fitness: Any, states: Any) -> Any:
-    """Return the steps of first episodes."""
+    """Return the number of steps of first episodes."""
     if isinstance(problem, BraxProblem):
         done = states.done  # [members, rollouts, steps]
         return ((jnp.cumsum(done, -1) - done) == 0).sum()
     if problem.env_name == "CartPole-v1":
-        return fitness.sum()  # 1 a step
+        return fitness.sum()  # the reward is 1 per step
     return fitness.size * problem.episode_length  # of equal length
 
 
 def main() -> None:
-    """Search until it is enough."""
-    work = told()
+    """Run generations until the reporter stops them."""
+    work = read_arguments()
     problem = problem_of(work)
     key = jax.random.key(1)
     solution = problem.sample(key)
@@ -58,16 +58,16 @@ def main() -> None:
     def generation(key: Any, state: Any, problem_state: Any) -> Any:
         key, asking, evaluating, telling = jax.random.split(key, 4)
         population, state = search.ask(asking, state, params)
-        fitness, problem_state, found = problem.eval(evaluating, population, problem_state)
+        fitness, problem_state, info = problem.eval(evaluating, population, problem_state)
         state, _ = search.tell(telling, population, -fitness, state, params)
-        return key, state, problem_state, steps_of(problem, fitness, found["env_states"])
+        return key, state, problem_state, steps_of(problem, fitness, info["env_states"])
 
     state, problem_state = search.init(key, solution, params), problem.init(key)
-    telling, total, goes_on = Telling(work["seconds"]), 0, True
+    reporter, total, goes_on = Reporter(work["seconds"]), 0, True
     while goes_on:
         key, state, problem_state, steps = generation(key, state, problem_state)
         total += int(steps)
-        goes_on = telling.goes_on(total)
+        goes_on = reporter.report(total)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""EvoTorch: PGPE on a GymNE problem, with an actor of Ray's for each core."""
+"""EvoTorch: PGPE on a GymNE problem, with one Ray actor per core."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import itertools
 from evotorch.algorithms import PGPE
 from evotorch.neuroevolution import GymNE
 
-from benchmarks.peers.telling import Telling, told
+from benchmarks.peers.reporter import Reporter, read_arguments
 
 
 def network(hidden: list[int]) -> str:
-    """Return the network in EvoTorch's own notation."""
+    """Return the network in the notation of EvoTorch."""
     sizes = ["obs_length", *map(str, hidden), "act_length"]
-    linear = [f"Linear({given}, {wanted})" for given, wanted in itertools.pairwise(sizes)]
+    linear = [f"Linear({inputs}, {outputs})" for inputs, outputs in itertools.pairwise(sizes)]
     return " >> Tanh() >> ".join(linear)
 
 
 def main() -> None:
-    """Search until it is enough."""
-    work = told()
+    """Run generations until the reporter stops them."""
+    work = read_arguments()
     problem = GymNE(
         work["environment"], network(work["hidden"]), num_actors=work["cores"], observation_normalization=False
     )
@@ -31,10 +31,10 @@ def main() -> None:
         stdev_init=0.1,
         optimizer="adam",
     )
-    telling, goes_on = Telling(work["seconds"]), True
+    reporter, goes_on = Reporter(work["seconds"]), True
     while goes_on:
         searcher.step()
-        goes_on = telling.goes_on(int(searcher.status["total_interaction_count"]))
+        goes_on = reporter.report(int(searcher.status["total_interaction_count"]))
 
 
 if __name__ == "__main__":

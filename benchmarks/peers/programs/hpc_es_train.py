@@ -1,13 +1,13 @@
-"""hpc_es: what a config with these settings does, chunks and all else left at their defaults."""
+"""hpc_es: a run of `es` with these settings; chunks and everything else have their defaults."""
 
 from __future__ import annotations
 
 import tempfile
 
 import hpc_es
-from benchmarks.peers.telling import Telling, told
+from benchmarks.peers.reporter import Reporter, read_arguments
 
-work = told()
+work = read_arguments()
 library, _, _ = work["environment"].rpartition(":")
 task = {"env_id": work["environment"], "max_episode_steps": work["limit"] or None}
 if library:
@@ -23,8 +23,8 @@ config = {
     "report": {"plot_interval_seconds": 0},
     "stop": {"generations": 1_000_000},
 }
-telling = Telling(work["seconds"])
+reporter = Reporter(work["seconds"])
 with tempfile.TemporaryDirectory() as directory, hpc_es.train(config, directory) as run:
     for row in run:
-        if not telling.goes_on(row["timesteps_total"]):
+        if not reporter.report(row["timesteps_total"]):
             run.stop()

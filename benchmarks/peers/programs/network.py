@@ -1,4 +1,4 @@
-"""An MLP in NumPy as one would write it by hand, for peers that have none."""
+"""A hand-written MLP in NumPy, for packages without networks."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 
 def size(sizes: Sequence[int]) -> int:
     """Return the number of weights and biases."""
-    return sum((given + 1) * wanted for given, wanted in itertools.pairwise(sizes))
+    return sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(sizes))
 
 
 def layers(theta: Any, sizes: Sequence[int]) -> list[tuple[Any, Any]]:
-    """Return weights and biases of each layer; theta [params] or [members, params]."""
-    found, start = [], 0
-    for given, wanted in itertools.pairwise(sizes):
-        end = start + given * wanted
-        weights = theta[..., start:end].reshape(*theta.shape[:-1], given, wanted)
-        found.append((weights, theta[..., end : end + wanted]))
-        start = end + wanted
-    return found
+    """Return weights and biases of each layer from theta [params] or [members, params]."""
+    result, start = [], 0
+    for inputs, outputs in itertools.pairwise(sizes):
+        end = start + inputs * outputs
+        weights = theta[..., start:end].reshape(*theta.shape[:-1], inputs, outputs)
+        result.append((weights, theta[..., end : end + outputs]))
+        start = end + outputs
+    return result
 
 
 def outputs(network: list[tuple[Any, Any]], observations: Any) -> Any:
@@ -35,6 +35,6 @@ def outputs(network: list[tuple[Any, Any]], observations: Any) -> Any:
     return x
 
 
-def actions(found: Any, space: Any) -> Any:
-    """Return actions of a space of Gymnasium's: the largest output, or outputs within the bounds."""
-    return found.argmax(-1) if hasattr(space, "n") else np.clip(found, space.low, space.high).astype(space.dtype)
+def actions(values: Any, space: Any) -> Any:
+    """Return actions in a Gymnasium space: the index of the largest output, or outputs clipped to the bounds."""
+    return values.argmax(-1) if hasattr(space, "n") else np.clip(values, space.low, space.high).astype(space.dtype)

@@ -26,7 +26,7 @@ GROUPS = ("evaluation", "return", "length", "info", "time", "predict", "episodes
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """A run, as its loggers get it."""
+    """The argument of `Logger.start`."""
 
     directory: Path
     name: str
