@@ -49,8 +49,7 @@ from hpc_es.algorithms.common.ranking import (
 )
 from hpc_es.algorithms.common.stopping import View
 from hpc_es.algorithms.common.strategy import PairedStrategy, Strategy, Weights, first_deviations, round_of_jobs
-from hpc_es.config.options import Count, Fraction, Natural, NonNegative, Positive, Probability, option, options
-from hpc_es.config.warnings import unused
+from hpc_es.config.options import Count, Fraction, Natural, NonNegative, Positive, Probability, option, options, unused
 from hpc_es.core.data import (
     CORRECT,
     EPISODE_LENGTH,

@@ -34,8 +34,7 @@ from annotated_types import Ge, Interval
 
 from hpc_es.algorithms.common.ranking import nothing_to_learn, ranking
 from hpc_es.algorithms.common.strategy import Strategy, first_deviations
-from hpc_es.config.options import Count, Natural, Positive, option, options
-from hpc_es.config.warnings import unused
+from hpc_es.config.options import Count, Natural, Positive, option, options, unused
 from hpc_es.core.data import Array, Arrays, Chunk, Float64, Jobs, Results, Rows, State, cut
 from hpc_es.core.interfaces import Needs, VectorProblem
 from hpc_es.core.keys import Keys, Purpose

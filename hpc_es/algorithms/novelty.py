@@ -32,8 +32,7 @@ from hpc_es.algorithms.common import optimizers
 from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import centered_ranks
 from hpc_es.algorithms.common.strategy import PairedStrategy, Weights
-from hpc_es.config.options import Count, NonNegative, Positive, Probability, option, options
-from hpc_es.config.warnings import unused
+from hpc_es.config.options import Count, NonNegative, Positive, Probability, option, options, unused
 from hpc_es.core.data import (
     BEHAVIOUR,
     Array,

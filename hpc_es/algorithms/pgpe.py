@@ -25,8 +25,7 @@ from hpc_es.algorithms.common import optimizers
 from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import default_population, nothing_to_learn, shaped
 from hpc_es.algorithms.common.strategy import PairedStrategy, Weights, first_deviations, round_of_jobs
-from hpc_es.config.options import Count, Fraction, Natural, NonNegative, Positive, option, options
-from hpc_es.config.warnings import unused
+from hpc_es.config.options import Count, Fraction, Natural, NonNegative, Positive, option, options, unused
 from hpc_es.core.data import Array, Chunk, Float64, Results, Rows, State
 from hpc_es.core.interfaces import Needs
 from hpc_es.core.population import Population

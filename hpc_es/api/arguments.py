@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.config import user_kinds
+from hpc_es.config import registry
 from hpc_es.config.registry import kinds, module
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.messages import nearest
@@ -61,7 +61,7 @@ def _argument(key: re.Match[str]) -> str:
 
 def require_algorithm(kind: str) -> None:
     """Raise ConfigError unless there is a built-in kind of this name that searches vectors, or it is a custom kind."""
-    if user_kinds.is_foreign(kind):
+    if registry.is_user_kind(kind):
         return
     valid = [name for name in kinds("algorithms") if module("algorithms", name).NEEDS.searches == "vectors"]
     if kind not in valid:

@@ -25,7 +25,7 @@ import numpy as np
 from hpc_es.config.loading import read
 from hpc_es.config.resolved import completed, dump, identity, plain_data, resolved
 from hpc_es.config.schema import Config
-from hpc_es.config.sources import foreign_kinds
+from hpc_es.config.sources import named_user_kinds
 from hpc_es.core.arguments import Parser, whole_number
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.slurm import this_run
@@ -150,7 +150,7 @@ class Repetitions:
             raise UserError(text)
 
     def _completed(self, old: Mapping[str, Any]) -> Mapping[str, Any]:
-        return completed(old, foreign_kinds(resolved(self.config)))
+        return completed(old, named_user_kinds(resolved(self.config)))
 
     def _same(self, key: str, before: Any, now: Any) -> None:
         if before != now:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hpc_es.config import user_kinds
+from hpc_es.config import registry
 from hpc_es.config.loading import read
 from hpc_es.config.schema import Config
 from hpc_es.core.data import Array, Arrays, State
@@ -115,7 +115,7 @@ def _config(source: ConfigSource, output: str | Path | None) -> Config:
     if isinstance(source, str | Path):
         source = read(source)
     else:
-        user_kinds.use()
+        registry.make_importable()
     config = source if isinstance(source, Config) else valid_config(source, Path(output) if output else None)
     if config.repetitions > 1:
         raise ConfigError([("repetitions", f"is {config.repetitions}, but train() is for one run: start it so often")])

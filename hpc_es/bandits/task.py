@@ -17,9 +17,8 @@ import numpy as np
 
 from hpc_es.bandits.optimal import optimal_regret, optimal_reward
 from hpc_es.bandits.setting import INFO_KEYS, Lockstep, RewardInput, Setting, TimeInput, setting
-from hpc_es.config.options import Count, Natural, Positive, option, options
+from hpc_es.config.options import Count, Natural, Positive, option, options, unused
 from hpc_es.config.schema import NO_NUMBERS, Reduction
-from hpc_es.config.warnings import unused
 from hpc_es.core.data import (
     INFO,
     SIGN_RETURN,

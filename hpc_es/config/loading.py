@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpc_es.config import config_strings, registry, user_kinds, validation
+from hpc_es.config import config_strings, registry, validation
+from hpc_es.config.options import field_hints, kinds_mark, options_class
 from hpc_es.config.reference import Row, markdown, rows
 from hpc_es.config.schema import Config
-from hpc_es.config.type_hints import field_hints, kinds_mark, options_class
 from hpc_es.config.yaml_text import override, read_yaml
 from hpc_es.core.errors import ConfigError, Problems, UserError
 
@@ -42,7 +42,7 @@ def _needs(data: Mapping[str, Any]) -> Any:
     """Return the NEEDS of the algorithm; None of a wrong one."""
     section = data.get("algorithm")
     kind = section.get("kind", "es") if isinstance(section, Mapping) else "es"
-    if not isinstance(kind, str) or not (user_kinds.is_foreign(kind) or registry.find("algorithms", kind)):
+    if not isinstance(kind, str) or not (registry.is_user_kind(kind) or registry.find("algorithms", kind)):
         return None
     try:
         return registry.module("algorithms", kind).NEEDS
@@ -62,7 +62,7 @@ def _options(cls: type[Any], section: str, data: Mapping[str, Any], only: str | 
     given = data.get(section, {})
     if given is None or not isinstance(given, Mapping):
         return None
-    kind = given.get("kind", mark.chosen(data))
+    kind = given.get("kind", mark.default_kind(data))
     if only is not None and kind != only:
         return None
     try:
@@ -106,7 +106,7 @@ def validate(data: Mapping[str, Any]) -> Config:
 def draft(data: Mapping[str, Any]) -> tuple[Config, Problems]:
     """Return what is right of the config that `data` describes, and all mistakes; see `config.validation`."""
     if isinstance(directory := data.get("directory"), str):
-        user_kinds.use(*user_kinds.used(), directory)
+        registry.make_importable(*registry.import_directories(), directory)
     return validation.draft(Config, with_presets(Config, data))
 
 
@@ -143,9 +143,9 @@ def _is_tuning(data: Mapping[str, Any]) -> bool:
 def _read(source: Path | str, overrides: Iterable[str]) -> tuple[dict[str, Any], str]:
     """Return the data of a file or config string, whose task an override may give, and the name of the file."""
     if isinstance(source, str) and config_strings.is_config_string(source):
-        user_kinds.use()
+        registry.make_importable()
         return config_strings.parse_config_string(source, override({}, overrides).get("task")), ""
-    user_kinds.use(Path(source).parent)
+    registry.make_importable(Path(source).parent)
     return read_yaml(Path(source)), Path(source).stem
 
 

@@ -1,15 +1,24 @@
-"""Options are frozen dataclasses whose fields carry their type, range, default and help in one place.
+"""Options: frozen dataclasses whose fields carry type, range, default and help text of a config key.
 
-`config.py` validates them with pydantic on rank 0 alone; here nothing is imported that a worker would pay for.
+`validation.py` validates them with pydantic on rank 0. This module imports nothing that would slow down the start of a
+worker. `describe` puts type hints into words; a class of options may have `problems()` and `warnings()`, which yield
+(key, text) for mistakes and for options without effect.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, TypeVar
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Interval
 from typing_extensions import dataclass_transform
+
+from hpc_es.config import registry
+from hpc_es.config.yaml_text import ConfigProblem
+from hpc_es.core.errors import ConfigError
+from hpc_es.core.messages import as_yaml, join
 
 T = TypeVar("T")
 
@@ -28,10 +37,10 @@ def option(
     default_factory: Any = dataclasses.MISSING,
     may_change: bool | tuple[Any, ...] = False,
 ) -> Any:
-    """Return a field with its help text; without default the option is required.
+    """Return a field with its help text; an option without default is required.
 
-    `may_change`: a resumed run may have another value, since no result depends on it; `config.identity` leaves it out.
-    Values, where it may change among these only.
+    `may_change`: no result depends on the option, so a resumed run may change it, and `resolved.identity` leaves it
+    out; a tuple allows changes among these values only.
     """
     metadata = {"help": help, "may_change": may_change}
     return dataclasses.field(default=default, default_factory=default_factory, metadata=metadata)
@@ -39,6 +48,162 @@ def option(
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option,))
 def options(cls: type[T]) -> type[T]:
-    """Make `cls` a frozen keyword-only dataclass of options: unknown keys and lax types are refused."""
+    """Make `cls` a frozen keyword-only dataclass of options."""
     cls.__pydantic_config__ = {"extra": "forbid", "strict": True, "allow_inf_nan": False}  # type: ignore[attr-defined]
     return dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+
+
+LISTS = {tuple, list, get_origin(Sequence[Any])}
+MAPPINGS = {dict, get_origin(Mapping[str, Any])}
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    type(None): "null",
+    Any: "anything",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Kinds:
+    """Annotation of a section whose key `kind` names a module of `package`, which has the section's `Options`."""
+
+    package: registry.Package
+    default: str
+    optional: bool = False  # the section is null if the task has no policy; its default kind depends on the algorithm
+
+    def default_kind(self, data: Mapping[str, Any]) -> str | None:
+        """Return the kind of a section that names none, given the whole config; None if the section is null."""
+        if not self.optional:
+            return self.default
+        task, algorithm = _named(data, "task", "tasks"), _named(data, "algorithm", "algorithms")
+        try:
+            if task is not None and not registry.module("tasks", task).OFFERS.policy:
+                return None
+            return str(registry.module("algorithms", algorithm).NEEDS.policy) if algorithm else self.default
+        except ConfigError:  # a broken custom kind, which is reported for its own section
+            return self.default
+
+
+def _named(data: Mapping[str, Any], section: str, package: registry.Package) -> str | None:
+    """Return the kind that a section names; None if there is no such kind."""
+    other = data.get(section)
+    name = other.get("kind") if isinstance(other, Mapping) else None
+    return name if registry.is_user_kind(name) or registry.find(package, name) else None
+
+
+def field_hints(cls: type[Any]) -> dict[str, Any]:
+    """Return the type hints of the fields by name, with annotations."""
+    return get_type_hints(cls, include_extras=True)
+
+
+def kinds_mark(hint: Any) -> Kinds | None:
+    """Return the `Kinds` annotation of a section, or None."""
+    return next((mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Kinds)), None)
+
+
+def union_members(hint: Any) -> tuple[Any, ...]:
+    """Return the members of a union without None; for other hints, a tuple of the hint without its annotations."""
+    if get_origin(hint) is Annotated:
+        return union_members(get_args(hint)[0])
+    if get_origin(hint) in {Union, types.UnionType}:
+        return tuple(member for arg in get_args(hint) if arg is not type(None) for member in union_members(arg))
+    return (hint,)
+
+
+def options_class(hint: Any) -> type[Any] | None:
+    """Return the dataclass of a hint such as `Sub` or `Sub | None`; None for other hints."""
+    members = union_members(hint)
+    member = members[0] if len(members) == 1 else None
+    return member if isinstance(member, type) and dataclasses.is_dataclass(member) else None
+
+
+def item_hint(hint: Any, part: int | str = 0) -> Any:
+    """Return the hint of the items of a list or mapping, or of item `part` of a list of fixed length; else None."""
+    members = union_members(hint)
+    origin, args = get_origin(members[0]), get_args(members[0])
+    if len(members) != 1 or origin not in LISTS | MAPPINGS:
+        return None
+    if origin is tuple and args[-1] is not Ellipsis:
+        return args[part] if isinstance(part, int) and part < len(args) else None
+    return args[1] if origin in MAPPINGS else args[0]
+
+
+def describe(hint: Any) -> str:
+    """Return a type hint in words, such as "a number greater than 0"."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _limited(describe(args[0]), args[1:])
+    if origin in {Union, types.UnionType}:
+        return ", or ".join(map(describe, args))
+    if origin is Literal:
+        return ("one of " if len(args) > 1 else "") + ", ".join(map(as_yaml, args))
+    if origin in LISTS | MAPPINGS:
+        return _describe_items(origin, args)
+    if dataclasses.is_dataclass(hint):
+        return f"a mapping with the keys {', '.join(repr(field.name) for field in dataclasses.fields(hint))}"
+    return _WORDS.get(hint, str(hint))
+
+
+def _describe_items(origin: Any, args: tuple[Any, ...]) -> str:
+    if origin is tuple and args[-1] is not Ellipsis:
+        return f"a list of {len(args)} ({'; '.join(map(describe, args))})"
+    word, item = ("mapping", args[1]) if origin in MAPPINGS else ("list", args[0])
+    return f"a {word}" if item is Any else f"a {word} (each item: {describe(item)})"
+
+
+def _limited(words: str, marks: Iterable[Any]) -> str:
+    """Return `words` with the limits set by annotations of annotated_types."""
+    limits: dict[str, Any] = {}
+    for mark in marks:
+        named = {name: getattr(mark, name, None) for name in ("ge", "gt", "le", "lt", "min_length")}
+        limits |= {name: limit for name, limit in named.items() if limit is not None}
+    if limits.get("min_length"):
+        words += ", not empty" if limits["min_length"] == 1 else f" of length {limits['min_length']} or more"
+    upper = {"le": "to", "lt": "to below"} if "ge" in limits else {"le": "of at most", "lt": "less than"}
+    lower = {"ge": "from" if limits.keys() & {"le", "lt"} else "of at least", "gt": "greater than"}
+    for name, limit in limits.items():  # 2**63 instead of its digits
+        power = limit.bit_length() - 1 if isinstance(limit, int) else 0
+        limits[name] = f"2**{power}" if power > 20 and limit == 2**power else str(limit)
+    parts = [f"{word} {limits[name]}" for name, word in (lower | upper).items() if name in limits]
+    return " ".join([words, (" " if "ge" in limits else " and ").join(parts)]).rstrip()
+
+
+def required(field: dataclasses.Field[Any]) -> bool:
+    """Return whether a field has no default."""
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def warnings_of(options: Any, key: str = "") -> list[str]:
+    """Return the warnings of a config, or of its section `key`, one line each."""
+    return [f"{name}: {text}" for name, text in _warnings(options, key)]
+
+
+def _warnings(options: Any, key: str) -> Iterator[ConfigProblem]:
+    if hasattr(options, "warnings"):
+        yield from ((join(key, name), text) for name, text in options.warnings())
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _warnings(value, join(key, field.name))
+
+
+def unused(options: Any, names: Iterable[str], why: str) -> Iterator[ConfigProblem]:
+    """Yield a warning for each named option that is not at its default; `why` is the reason why it has no effect."""
+    fields = {field.name: field for field in dataclasses.fields(options)}
+    for name in names:
+        value = getattr(options, name)
+        if value != fields[name].default:
+            yield name, f"is {as_yaml(list(value) if isinstance(value, tuple) else value)}, but does nothing: {why}"
+
+
+def unused_of_kinds(options: Any, names: Mapping[str, Iterable[str]]) -> Iterator[ConfigProblem]:
+    """Yield the same for options that only some kinds have, `names` by kind."""
+    owners: dict[str, list[str]] = {}
+    for kind, own in names.items():
+        for name in own:
+            owners.setdefault(name, []).append(kind)
+    for name, kinds in owners.items():
+        if options.kind not in kinds:
+            yield from unused(options, (name,), f"it is for kind {' or '.join(kinds)}, and this is {options.kind}")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from hpc_es.config import registry
-from hpc_es.config.type_hints import Kinds, describe, field_hints, kinds_mark, options_class, required
+from hpc_es.config.options import Kinds, describe, field_hints, kinds_mark, options_class, required
 from hpc_es.core.errors import ConfigError
 
 
@@ -58,7 +58,7 @@ def rows(cls: type[Any], prefix: str = "", data: Mapping[str, Any] | None = None
 def _chosen_rows(kind: Kinds, section: str, data: Mapping[str, Any], help: str) -> Iterator[Row]:
     """Yield the rows of a section for the kind that a config names, or has where it names none; ConfigError."""
     given = data.get(section)
-    name = given.get("kind", kind.chosen(data)) if isinstance(given, Mapping) else kind.chosen(data)
+    name = given.get("kind", kind.default_kind(data)) if isinstance(given, Mapping) else kind.default_kind(data)
     yield Row(f"{section}.kind", describe(Literal[name]), f"`{kind.default}`", help)
     if name is None:
         return

@@ -1,17 +1,30 @@
-"""The kinds of algorithms, tasks, policies and noise, and the module of each.
+"""Kinds of algorithms, tasks, policies and noise: the built-in ones, and custom kinds of the user.
 
-A kind's module has `Options`, with a field `kind` that defaults to the kind's name, `build`, and `NEEDS` (algorithms)
-or `OFFERS` (tasks). A name with a dot or colon is a custom kind of the user: see `user_kinds.py`.
+A built-in kind is a module with `Options`, whose field `kind` defaults to the name of the kind, `build`, and `NEEDS`
+(algorithms) or `OFFERS` (tasks).
+
+A custom kind is a module, `kind: my_package.my_module`, or an object in a module, `kind: my_file:Name`, with the same
+names (see `core/interfaces.py`); its `Options` are made with `hpc_es.extend.options`. Its module is imported from the
+current directory or the directory of the config. Both are appended to sys.path, so that no file there replaces a
+library, but never a run directory, which may come from somebody else. Rank 0 sends the directories to the other ranks,
+and checkpoints record them for `hpc-es eval`.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import importlib
+import re
+import sys
+import sysconfig
+import traceback
 from collections.abc import Mapping
+from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from hpc_es.config import user_kinds
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.messages import nearest
 
@@ -47,6 +60,14 @@ MODULES: Mapping[Package, Mapping[str, str]] = {
 }
 
 
+RUN_MARKS = ("checkpoints/*.h5", "checkpoint_*.h5", "trials.json", "repetition_*/config.yaml")
+REQUIRED = {"algorithms": ("Options", "build", "NEEDS"), "tasks": ("Options", "build", "OFFERS")}
+REQUIRED_ALWAYS = ("Options", "build")
+INSTALLED = {"site-packages", "dist-packages"}  # directories of installed packages
+_USER_KIND = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*)?", re.ASCII)
+_import_directories: list[str] = []
+
+
 def kinds(package: Package) -> tuple[str, ...]:
     """Return the sorted names of all built-in kinds."""
     return tuple(sorted(MODULES[package]))
@@ -57,16 +78,136 @@ def module(package: Package, kind: str) -> Any:
 
     Raises ConfigError if there is no such kind.
     """
-    if user_kinds.is_foreign(kind):
-        return user_kinds.load(package, kind)
-    found = find(package, kind)
-    if found is None:
-        known = ", ".join(map(repr, kinds(package)))
-        raise ConfigError([("kind", f"expected one of {known}, found {kind!r}{nearest(kind, kinds(package))}")])
-    return found
+    if is_user_kind(kind):
+        return _load_user_kind(package, kind)
+    built_in = find(package, kind)
+    if built_in is None:
+        names = ", ".join(map(repr, kinds(package)))
+        raise ConfigError([("kind", f"expected one of {names}, found {kind!r}{nearest(kind, kinds(package))}")])
+    return built_in
 
 
 def find(package: Package, kind: Any) -> ModuleType | None:
     """Import and return the module of a built-in kind; None if it is not one."""
     name = MODULES[package].get(kind) if isinstance(kind, str) else None
     return None if name is None else importlib.import_module(name)
+
+
+def is_user_kind(kind: Any) -> bool:
+    """Return whether this is the name of a custom kind, that is, has a dot or a colon; the kind need not exist."""
+    if not isinstance(kind, str) or not _USER_KIND.fullmatch(kind) or not {".", ":"} & set(kind):
+        return False
+    return re.split("[.:]", kind)[0] != "hpc_es"
+
+
+def class_hint(kind: Any) -> str:
+    """Return the end of a message that shows how to name a class, if `kind` is a module of the user, else ""."""
+    if not isinstance(kind, str) or not kind.isidentifier() or is_installed(kind):
+        return ""
+    paths = [path for path in source_files(kind).values() if path.name == f"{kind}.py"]
+    return f"; a class in {paths[0]} is named {f'{kind}:Name'!r}" if paths else ""
+
+
+def _load_user_kind(package: str, kind: str) -> Any:
+    """Import and return a custom kind; raise ConfigError if it cannot be imported or lacks a name."""
+    module_name, _, name = kind.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # the module may raise anything
+        last_line = traceback.format_exception_only(error)[-1].strip()
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = "" if "importlib" in frame.filename else f" ({frame.filename}, line {frame.lineno})"
+        text = f"expected a module to import, found {module_name!r}: {last_line}{where}"
+        raise ConfigError([("kind", f"{text}; looked in {search_path_text()}")]) from error
+    if name and not hasattr(module, name):
+        text = f"expected {name} in the module {module_name!r} ({getattr(module, '__file__', '')}), found no such name"
+        raise ConfigError([("kind", text)])
+    user_kind = getattr(module, name) if name else module
+    required = REQUIRED.get(package, REQUIRED_ALWAYS)
+    missing = [attribute for attribute in required if not hasattr(user_kind, attribute)]
+    if missing:
+        text = f"expected {', '.join(required)} in {kind!r}, found no {' and no '.join(missing)}"
+        raise ConfigError([("kind", text)])
+    options = user_kind.Options
+    fields = dataclasses.fields(options) if dataclasses.is_dataclass(options) else ()
+    if "kind" not in {field.name for field in fields}:
+        text = "made with @options of hpc_es.extend, with a field kind"
+        raise ConfigError([("kind", f"expected Options of {kind!r} to be {text}, found {options!r}")])
+    return user_kind
+
+
+# Directories of the user's modules.
+
+
+def make_importable(*directories: Path | str) -> None:
+    """Make modules in the current directory and in these directories importable, in addition to earlier ones."""
+    candidates = [Path.cwd(), *(Path(directory).absolute() for directory in directories)]
+    allowed = [directory for directory in candidates if directory.is_dir() and not _is_run_output(directory)]
+    _import_directories[:] = dict.fromkeys(map(str, allowed))
+    on_path = {str(Path(entry).absolute()) for entry in sys.path}  # "" is the current directory
+    sys.path += [directory for directory in _import_directories if directory not in on_path]
+
+
+def import_directories() -> tuple[str, ...]:
+    """Return the directories of the last call of `make_importable`."""
+    return tuple(_import_directories)
+
+
+def _is_run_output(directory: Path) -> bool:
+    """Return whether a directory is the output of a run or tuning, or directly within one."""
+    return any(any(path.glob(mark)) for path in (directory, directory.parent) for mark in RUN_MARKS)
+
+
+def search_path_text() -> str:
+    """Return the directories that custom kinds are imported from, for an error message."""
+    directories = ", ".join(import_directories())
+    return f"{directories} and the Python path" if directories else "the Python path"
+
+
+# Sources of the user's modules, which are found without importing them.
+
+
+def source_files(kind: str) -> dict[str, Path]:
+    """Return the source files of a custom kind by name: its module, or all .py files of its package; {} if missing."""
+    spec = _module_spec(kind)
+    if spec is None or spec.origin is None:
+        return {}
+    origin = Path(spec.origin)
+    if spec.submodule_search_locations is None:
+        return {origin.name: origin}
+    return {path.relative_to(origin.parent).as_posix(): path for path in origin.parent.rglob("*.py")}
+
+
+def is_installed(kind: str) -> bool:
+    """Return whether a module belongs to Python or to an installed distribution."""
+    spec = _module_spec(kind)
+    if spec is None or spec.origin is None:
+        return kind.partition(":")[0] in sys.builtin_module_names
+    origin = Path(spec.origin)
+    return bool(INSTALLED & set(origin.parts)) or origin.is_relative_to(sysconfig.get_path("stdlib"))
+
+
+def _module_spec(kind: str) -> ModuleSpec | None:
+    """Return the spec of the first part of a module's name that is a file, or a package with one; None if missing."""
+    locations = None
+    parts = kind.partition(":")[0].split(".")
+    for count in range(1, len(parts) + 1):
+        specs = (finder.find_spec(".".join(parts[:count]), locations) for finder in sys.meta_path)
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is None or (spec.origin is not None and spec.has_location):
+            return spec
+        locations = list(spec.submodule_search_locations or [])  # a directory without __init__.py
+    return None
+
+
+def source_hash(kind: str) -> str:
+    """Return the SHA-256 of the source of a custom kind in hexadecimal, "" if there is no source.
+
+    For a module it is the hash of the file; for a package that of the lines "<sha256>  <path>" of its files, sorted by
+    path.
+    """
+    hashes = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in source_files(kind).items()}
+    if len(hashes) <= 1:
+        return "".join(hashes.values())
+    lines = "".join(f"{hashes[name]}  {name}\n" for name in sorted(hashes))
+    return hashlib.sha256(lines.encode()).hexdigest()

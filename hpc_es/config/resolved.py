@@ -14,9 +14,9 @@ from typing import Any, get_origin
 import yaml
 
 from hpc_es.config import registry
+from hpc_es.config.options import LISTS, MAPPINGS, field_hints, item_hint, kinds_mark, options_class, union_members
 from hpc_es.config.schema import USUAL_CHUNK, Config
-from hpc_es.config.sources import foreign_kinds
-from hpc_es.config.type_hints import LISTS, MAPPINGS, field_hints, item_hint, kinds_mark, options_class, union_members
+from hpc_es.config.sources import named_user_kinds
 from hpc_es.config.yaml_text import Dumper, parse
 from hpc_es.core.errors import ConfigError
 
@@ -130,7 +130,7 @@ def completed(old: Mapping[str, Any], may_import: Collection[str] = ()) -> dict[
     plain = {name: value for name, value in old.items() if name in fields}
     rest = {name: value for name, value in old.items() if name not in fields}
     try:
-        if foreign_kinds(plain) <= set(may_import):
+        if named_user_kinds(plain) <= set(may_import):
             return {**identity(rebuilt(plain)), **rest}
     except (TypeError, ValueError, AttributeError, KeyError, ConfigError):
         pass

@@ -12,11 +12,8 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Interval, MinLen
 
-from hpc_es.config.options import Count, Natural, NonNegative, Positive, option, options
-from hpc_es.config.registry import module
-from hpc_es.config.type_hints import Kinds
-from hpc_es.config.user_kinds import is_foreign
-from hpc_es.config.warnings import unused
+from hpc_es.config.options import Count, Kinds, Natural, NonNegative, Positive, option, options, unused
+from hpc_es.config.registry import is_user_kind, module
 from hpc_es.config.yaml_text import ConfigProblem
 
 Text = Annotated[str, MinLen(1)]
@@ -218,7 +215,7 @@ class Config:
             return False
         if not offers.any_chunks or getattr(self.task, "stepping", "") == "vector":
             return True
-        if self.policy is not None and (is_foreign(self.policy.kind) or self.policy.backend == "tensorflow"):
+        if self.policy is not None and (is_user_kind(self.policy.kind) or self.policy.backend == "tensorflow"):
             return True
         return bool(module("algorithms", self.algorithm.kind).NEEDS.gradients)
 

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpc_es.config.registry import find
+from hpc_es.config.options import field_hints, kinds_mark
+from hpc_es.config.registry import find, is_user_kind, search_path_text, source_files, source_hash
 from hpc_es.config.schema import Config
-from hpc_es.config.type_hints import field_hints, kinds_mark
-from hpc_es.config.user_kinds import described, files, is_foreign, source_hash
 from hpc_es.core.errors import UserError
 
 Hashes = dict[str, str]
@@ -28,16 +27,16 @@ def sources(data: Mapping[str, Any]) -> Hashes:
     found: Hashes = {}
     for package, section in _sections(data):
         kind = str(section.get("kind"))
-        if is_foreign(kind):
+        if is_user_kind(kind):
             found[kind] = source_hash(kind)
         elif (ours := find(package, kind)) is not None and hasattr(ours, "sources"):
             found |= ours.sources(section, Path(data.get("directory") or "."))
     return found
 
 
-def foreign_kinds(data: Mapping[str, Any]) -> set[str]:
+def named_user_kinds(data: Mapping[str, Any]) -> set[str]:
     """Return the foreign kinds that a resolved config or an identity names."""
-    return {section["kind"] for _, section in _sections(data) if is_foreign(section.get("kind"))}
+    return {section["kind"] for _, section in _sections(data) if is_user_kind(section.get("kind"))}
 
 
 def _sections(data: Mapping[str, Any]) -> Iterator[tuple[Any, Mapping[str, Any]]]:
@@ -58,12 +57,12 @@ def check_trust(data: Mapping[str, Any], recorded: Mapping[str, str], trusted: b
     for name, now in found.items():
         before = recorded.get(name, "")
         if not now:
-            text = f"expected the source of {name!r}, which {where} needs, found none in {described()}"
+            text = f"expected the source of {name!r}, which {where} needs, found none in {search_path_text()}"
             raise UserError(f"{text}: start this command in its directory")
         if now != before and not trusted:
             place = (
-                "".join(f" {path}" for path in sorted(files(name).values())[:1])
-                if ":" in name or is_foreign(name)
+                "".join(f" {path}" for path in sorted(source_files(name).values())[:1])
+                if ":" in name or is_user_kind(name)
                 else ""
             )
             was = f"it was trained with {before[:12]}" if before else "it names none"

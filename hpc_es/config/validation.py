@@ -15,9 +15,8 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
-from hpc_es.config import registry, user_kinds
-from hpc_es.config.reference import Row, rows
-from hpc_es.config.type_hints import (
+from hpc_es.config import registry
+from hpc_es.config.options import (
     LISTS,
     MAPPINGS,
     Kinds,
@@ -29,6 +28,7 @@ from hpc_es.config.type_hints import (
     required,
     union_members,
 )
+from hpc_es.config.reference import Row, rows
 from hpc_es.config.yaml_text import parse
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.messages import found_text, has_synonym, join, nearest, nearest_name
@@ -136,7 +136,7 @@ def _field(
 ) -> Any:
     kind = kinds_mark(hint)
     if kind:
-        return _kind_section(kind, data.get(field.name, {}), key, problems, kind.chosen(data))
+        return _kind_section(kind, data.get(field.name, {}), key, problems, kind.default_kind(data))
     if field.name in data:
         return _value(hint, data[field.name], key, problems)
     if required(field):
@@ -152,10 +152,10 @@ def _kind_section(kind: Kinds, data: Any, key: str, problems: SchemaProblems, de
     if isinstance(data, str) and registry.find(kind.package, data):
         problems.append((key, f"expected a mapping with keys such as 'kind', found {data!r}; write {key}.kind: {data}"))
         return _WRONG
-    if name is not None and user_kinds.is_foreign(name):
+    if name is not None and registry.is_user_kind(name):
         return _foreign_section(kind, name, data, key, problems)
     if name is None or not registry.find(kind.package, name):
-        text = _expected(Literal[registry.kinds(kind.package)], name) + user_kinds.hint(name)
+        text = _expected(Literal[registry.kinds(kind.package)], name) + registry.class_hint(name)
         problems.append((join(key, "kind"), text))
         return _WRONG
     return _section(registry.module(kind.package, name).Options, data, key, problems)

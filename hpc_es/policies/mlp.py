@@ -17,8 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.config.options import Count, Positive, option, options
-from hpc_es.config.warnings import unused
+from hpc_es.config.options import Count, Positive, option, options, unused
 from hpc_es.core.data import Array, Float32, Normaliser, Spaces
 from hpc_es.core.policy import Actor, Pure
 from hpc_es.core.population import Population

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc_es.algorithms.actor_critic.episodes import Sampled
-from hpc_es.config import user_kinds
+from hpc_es.config import registry
 from hpc_es.config.registry import module
 from hpc_es.config.resolved import completed, parse_resolved, plain_data
 from hpc_es.config.schema import Config
-from hpc_es.config.sources import check_trust, foreign_kinds
+from hpc_es.config.sources import check_trust, named_user_kinds
 from hpc_es.core.data import Array, Arrays, Discrete, Float32, Spaces
 from hpc_es.core.errors import CheckpointError, ConfigError, UserError
 from hpc_es.core.policy import Actor, Policy
@@ -116,7 +116,7 @@ def read_policy(path: Path, which: Which | None = None, trust: bool = False) -> 
 
 def check_snapshot(path: Path, snapshot: Snapshot, trust: bool) -> None:
     """Restore the import paths of the training run; UserError if user code has changed since, unless `trust`."""
-    user_kinds.use(*snapshot.provenance.get("import_paths", ()))
+    registry.make_importable(*snapshot.provenance.get("import_paths", ()))
     check_trust(plain_data(snapshot.config_text), snapshot.provenance.get("sources", {}), trust, str(path))
 
 
@@ -130,7 +130,7 @@ def _better(path: Path, snapshot: Snapshot) -> tuple[Path, Snapshot]:
     known = snapshot.best.return_ if snapshot.best else -np.inf
     if other.best is None or not other.best.return_ > known:
         return path, snapshot
-    kinds = foreign_kinds(snapshot.identity)  # trusted by now
+    kinds = named_user_kinds(snapshot.identity)  # trusted by now
     same = completed(other.identity, kinds) == completed(snapshot.identity, kinds)
     return (beside, other) if same else (path, snapshot)
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hpc_es.config.options import Natural, option, options
-from hpc_es.config.user_kinds import source_hash
+from hpc_es.config.registry import source_hash
 from hpc_es.core.data import Float64
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.interfaces import Offers, Searched

@@ -9,8 +9,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from hpc_es.config.options import Count, Positive, Probability, option, options
-from hpc_es.config.warnings import unused
+from hpc_es.config.options import Count, Positive, Probability, option, options, unused
 from hpc_es.core.data import SIGN_RETURN, Arrays, Column, Float32, Jobs, Normaliser, Outcome, Poll, ProblemState, Spaces
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Cutting

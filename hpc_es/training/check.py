@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.config.registry import module
+from hpc_es.config.options import warnings_of
+from hpc_es.config.registry import is_user_kind, module
 from hpc_es.config.schema import Config
-from hpc_es.config.user_kinds import is_foreign
-from hpc_es.config.warnings import warnings_of
 from hpc_es.core.data import Actions, Array, Box, Discrete, Jobs, MultiDiscrete, ObservationSpec, State
 from hpc_es.core.errors import ConfigError, Problems, RunError
 from hpc_es.core.failures import failure_from_error
@@ -55,7 +54,7 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
             differing += mismatches(config.policy, source, problem.carried())
             if state is not None and config.policy.init_optimizer:
                 apply_optimizer(state, source)
-    if policy is not None and is_foreign(config.policy.kind) and not offers(config).compiled:
+    if policy is not None and is_user_kind(config.policy.kind) and not offers(config).compiled:
         with problems.collect():
             _check_act(config, task, policy)
     if call and config.task.kind == "function":
@@ -102,7 +101,7 @@ def _check_space(config: Config, state: State, directory: Path) -> None:
 
 def _initial(config: Config, problem: Any) -> State | None:
     """Return the first state, without a noise table; None of algorithms that need TensorFlow, or are the user's own."""
-    if needs(config).tensorflow or is_foreign(config.algorithm.kind):
+    if needs(config).tensorflow or is_user_kind(config.algorithm.kind):
         return None
     unit = problem.chunk_size or unit_of(config)
     algorithm: AnyAlgorithm = module("algorithms", config.algorithm.kind).build(

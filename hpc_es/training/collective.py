@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hpc_es.config import user_kinds
+from hpc_es.config import registry
 from hpc_es.config.resolved import dump_json, parse_resolved
 from hpc_es.config.schema import Config
 from hpc_es.config.sources import sources
@@ -71,7 +71,7 @@ def on_rank_0(
 
 def config_message(config: Config) -> dict[str, Any]:
     """Return, on rank 0, what `config_from_message` needs on every rank."""
-    return {"config": dump_json(config), "import_paths": list(user_kinds.used())}
+    return {"config": dump_json(config), "import_paths": list(registry.import_directories())}
 
 
 def config_from_message(world: World, message: Mapping[str, Any]) -> Config:
@@ -80,7 +80,7 @@ def config_from_message(world: World, message: Mapping[str, Any]) -> Config:
     Every rank calls this.
     """
     if world.rank:
-        user_kinds.use(*message["import_paths"])
+        registry.make_importable(*message["import_paths"])
     own = json.dumps(sources(json.loads(message["config"]))).encode()
     hashes = [json.loads(item.tobytes()) for item in world.allgather(np.frombuffer(own, np.uint8))]
     problems = [

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from hpc_es.config.resolved import completed, identity, resolved
 from hpc_es.config.schema import Config
-from hpc_es.config.sources import changes, foreign_kinds, sources
+from hpc_es.config.sources import changes, named_user_kinds, sources
 from hpc_es.core import extras
 from hpc_es.core.errors import CheckpointError, InUseError, RunError, UserError
 from hpc_es.storage import provenance
@@ -68,7 +68,7 @@ def open_run(directory: Path, config: Config, resume: Resume, repetition: int = 
             raise UserError(f"--resume require: there is no checkpoint in {directory}")
         snapshot = newest[1] if newest else None
         if snapshot is not None:
-            different = differences(completed(snapshot.identity, foreign_kinds(resolved(config))), identity)
+            different = differences(completed(snapshot.identity, named_user_kinds(resolved(config))), identity)
             if different:
                 lines = "\n  ".join(different)
                 raise CheckpointError(

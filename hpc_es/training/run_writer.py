@@ -13,11 +13,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from hpc_es.config import user_kinds
+from hpc_es.config import registry
+from hpc_es.config.options import warnings_of
 from hpc_es.config.resolved import config_hash, dump, resolved
 from hpc_es.config.schema import Config, Report
 from hpc_es.config.sources import sources, with_history
-from hpc_es.config.warnings import warnings_of
 from hpc_es.core.data import Arrays, Results, Rows, State
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.core.interfaces import Problem
@@ -133,7 +133,7 @@ class RunWriter(Recorder):
         current = {
             **provenance.environment_info(world.library, world.size),
             **problem.environment_info(),
-            "import_paths": list(user_kinds.used()),
+            "import_paths": list(registry.import_directories()),
             "sources": sources(resolved(config)),
         }
         self._provenance = with_history(current, old.provenance if old else {})

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import MinLen
 
-from hpc_es.config import config_strings, user_kinds, validation
+from hpc_es.config import config_strings, registry, validation
 from hpc_es.config.loading import validate
 from hpc_es.config.options import Count, option, options
 from hpc_es.config.resolved import resolved
@@ -202,7 +202,7 @@ def load(path: Path, fixed: Iterable[str] = ()) -> TuningPlan:
 
     Where something is wrong, the right part of the space is tried on the base config too, to tell all in one go.
     """
-    user_kinds.use(path.parent)
+    registry.make_importable(path.parent)
     data, problems = _with_fixed(read_yaml(path), fixed)
     tuning = None
     try:
@@ -245,7 +245,7 @@ def _base(path: Path, name: Any) -> tuple[dict[str, Any], str | None, list[Confi
         return {}, None, []
     is_string = config_strings.is_config_string(name)
     directory = (path if is_string else path.parent / name).resolve().parent
-    user_kinds.use(path.parent, directory)
+    registry.make_importable(path.parent, directory)
     try:
         return (
             (config_strings.parse_config_string(name) if is_string else read_yaml(path.parent / name)),

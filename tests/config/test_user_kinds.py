@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_es.config import registry, user_kinds
+from hpc_es.config import registry
 from hpc_es.config.loading import load, table, validate
 from hpc_es.config.resolved import dump, dump_json, identity, parse_resolved
 from hpc_es.core.errors import ConfigError
@@ -53,8 +53,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Write a module into the current directory under a name that no other test has; returns the name."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(user_kinds, "_used", [])
-    user_kinds.use()
+    monkeypatch.setattr(registry, "_import_directories", [])
+    registry.make_importable()
 
     def write(source: str = SOURCE) -> str:
         name = f"own_{next(_numbers)}"
@@ -72,14 +72,14 @@ def problems(kind: str, **options: object) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("text", ["a.b", "a:B", "a.b:C", "_x.y1"])
 def test_a_dot_or_colon_makes_a_name_foreign(text: str) -> None:
-    assert user_kinds.is_foreign(text)
+    assert registry.is_user_kind(text)
 
 
 @pytest.mark.parametrize(
     "text", ["mlp", "", "../es", "a:b:c", "a..b", ".a", "a.", "1a.b", "a b:c", "hpc_es.tasks.episodes", 3, None]
 )
 def test_nothing_else_does(text: object) -> None:
-    assert not user_kinds.is_foreign(text)
+    assert not registry.is_user_kind(text)
 
 
 def test_an_object_of_a_module_and_a_module_of_a_package_are_kinds(own: Callable[..., str], tmp_path: Path) -> None:
@@ -181,9 +181,9 @@ def test_the_directories_are_appended_once_and_never_put_first(
     before = [*sys.path]
     (tmp_path / "beside").mkdir()
     for _ in range(2):
-        user_kinds.use(tmp_path / "beside", tmp_path / "not there")
+        registry.make_importable(tmp_path / "beside", tmp_path / "not there")
     assert sys.path == [*before, str(tmp_path / "beside")]
-    assert user_kinds.used() == (str(tmp_path), str(tmp_path / "beside"))
+    assert registry.import_directories() == (str(tmp_path), str(tmp_path / "beside"))
 
 
 def test_a_config_finds_what_lies_beside_it(own: Callable[..., str], tmp_path: Path) -> None:
@@ -200,8 +200,8 @@ def test_a_run_directory_is_never_searched(own: Callable[..., str], tmp_path: Pa
     run = tmp_path / "runs" / "a"
     (run / "checkpoints").mkdir(parents=True)
     (run / mark).touch()
-    user_kinds.use(run, run / "checkpoints", tmp_path / "runs")
-    assert user_kinds.used() == (str(tmp_path), str(tmp_path / "runs"))
+    registry.make_importable(run, run / "checkpoints", tmp_path / "runs")
+    assert registry.import_directories() == (str(tmp_path), str(tmp_path / "runs"))
 
 
 # Sources.
@@ -210,10 +210,10 @@ def test_a_run_directory_is_never_searched(own: Callable[..., str], tmp_path: Pa
 def test_the_hash_of_a_module_is_that_of_its_file_and_nothing_is_imported(own: Callable[..., str]) -> None:
     source = "import pathlib\npathlib.Path('ran').touch()\n"
     name = own(source)
-    assert user_kinds.source_hash(f"{name}:Net") == hashlib.sha256(source.encode()).hexdigest()
+    assert registry.source_hash(f"{name}:Net") == hashlib.sha256(source.encode()).hexdigest()
     assert name not in sys.modules
     assert not Path("ran").exists()
-    assert user_kinds.source_hash("not_there:Net") == ""
+    assert registry.source_hash("not_there:Net") == ""
 
 
 def test_the_hash_of_a_package_is_of_all_its_files(own: Callable[..., str], tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_the_hash_of_a_package_is_of_all_its_files(own: Callable[..., str], tmp_
     (package / "notes.txt").write_text("nothing")
     lines = [f"{hashlib.sha256(text.encode()).hexdigest()}  {name}\n" for name, text in sorted(contents.items())]
     expected = hashlib.sha256("".join(lines).encode()).hexdigest()
-    assert user_kinds.source_hash("my_package_of_nets.net") == expected
+    assert registry.source_hash("my_package_of_nets.net") == expected
     assert not Path("ran").exists()
     (package / "inner" / "a.py").write_text("x = 2")
-    assert user_kinds.source_hash("my_package_of_nets.net") != expected
+    assert registry.source_hash("my_package_of_nets.net") != expected

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpc_es.config.loading import load, validate
-from hpc_es.config.warnings import warnings_of
+from hpc_es.config.options import warnings_of
 from tests.helpers import runs
 from tests.helpers.harness import ROOT
 

@@ -15,7 +15,7 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 
 import hpc_es
-from hpc_es.config import user_kinds
+from hpc_es.config import registry
 from hpc_es.config.sources import sources
 from hpc_es.core.errors import UserError
 from hpc_es.storage import checkpoint
@@ -123,7 +123,7 @@ def sha256(path: Path) -> str:
 def test_what_lies_in_the_current_directory_is_found_by_all_commands(here: Path, cli: Cli) -> None:
     config = here.parent / "configs" / "car.yaml"
     cli("check", config)
-    assert "`policy.width`" in cli("options", "--config", config).stdout
+    assert "policy.width" in cli("options", "--config", config).stdout
     assert "#SBATCH" in cli("sbatch", config, "--dry-run").stdout
     train(here)
     cli("eval", "run", "--episodes", "2", "--video", "film.gif")
@@ -230,15 +230,15 @@ def test_the_source_of_an_environment_and_of_wrappers_is_known_unless_they_are_i
     """An entry point in another module is known once the environment is registered."""
     monkeypatch.chdir(here)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    user_kinds.use()
+    registry.make_importable()
     (here / "mywrap.py").write_text(WRAPPED)
     wrappers = ["gymnasium.wrappers:TimeAwareObservation", {"mywrap:Same": {}}, "hpc_es.tasks.last_step:LastStep"]
     task = {"kind": "episodes", "env_id": "mycar:Line-v0", "wrappers": wrappers}
     known = {"mycar:Line-v0": sha256(here / "mycar.py"), "mywrap:Same": sha256(here / "mywrap.py")}
     assert sources({"task": task}) == known
-    registry = {**gymnasium.registry}
-    monkeypatch.setattr(gymnasium, "registry", registry)
-    registry["Line-v0"] = EnvSpec(id="Line-v0", entry_point="mynet:Net")
+    environments = {**gymnasium.registry}
+    monkeypatch.setattr(gymnasium, "registry", environments)
+    environments["Line-v0"] = EnvSpec(id="Line-v0", entry_point="mynet:Net")
     assert sources({"task": task}) == {**known, "mynet:Net": sha256(here / "mynet.py")}
     assert sources({"task": {**task, "env_id": "Line-v0", "wrappers": []}}) == {"mynet:Net": sha256(here / "mynet.py")}
     for plain in ("CartPole-v1", "HalfCheetah-v5", "hpc_es/Bandit-v0", "gymnasium.envs.classic_control:Acrobot-v1"):
@@ -345,7 +345,7 @@ def test_a_tuning_is_reported_without_imports(here: Path, cli: Cli) -> None:
 
 def test_functions_and_commands_are_known_by_their_hash_too(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(here)
-    user_kinds.use()
+    registry.make_importable()
     (here / "simulate.py").write_text("print(1)")
     function = {"task": {"kind": "function", "function": "mycar:cost"}}
     command = {

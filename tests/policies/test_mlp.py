@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hpc_es.config.loading import validate
-from hpc_es.config.warnings import warnings_of
+from hpc_es.config.options import warnings_of
 from hpc_es.core.data import Box, Discrete, Float32, Spaces, flat_observations
 from hpc_es.core.population import Perturbed
 from hpc_es.policies.mlp import MLP, Options

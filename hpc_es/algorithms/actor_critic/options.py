@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from hpc_es.algorithms.common import optimizers
-from hpc_es.config.options import Count, NonNegative, Positive, Probability, option, options
-from hpc_es.config.warnings import unused
+from hpc_es.config.options import Count, NonNegative, Positive, Probability, option, options, unused
 from hpc_es.core.data import Box, Discrete
 from hpc_es.core.interfaces import TrajectoryProblem
 from hpc_es.core.policy import Policy

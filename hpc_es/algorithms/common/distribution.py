@@ -20,8 +20,7 @@ from annotated_types import Ge, Gt
 from hpc_es.algorithms.common import stopping
 from hpc_es.algorithms.common.ranking import default_population, nothing_to_learn
 from hpc_es.algorithms.common.strategy import Strategy, first_deviations
-from hpc_es.config.options import Natural, Positive, option, options
-from hpc_es.config.warnings import unused
+from hpc_es.config.options import Natural, Positive, option, options, unused
 from hpc_es.core.data import Array, Arrays, Float64, Results, Rows, State
 from hpc_es.core.interfaces import VectorProblem
 from hpc_es.core.keys import Keys, Purpose

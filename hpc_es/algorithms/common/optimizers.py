@@ -13,8 +13,7 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.config.options import Count, Fraction, Positive, option, options
-from hpc_es.config.warnings import unused_of_kinds
+from hpc_es.config.options import Count, Fraction, Positive, option, options, unused_of_kinds
 from hpc_es.core.data import Array, Arrays, Float32
 from hpc_es.core.errors import RunError
 

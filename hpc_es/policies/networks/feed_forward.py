@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge
 
-from hpc_es.config.options import Count, NonNegative, option, options
-from hpc_es.config.warnings import unused
+from hpc_es.config.options import Count, NonNegative, option, options, unused
 from hpc_es.core.data import Array, Float32, Normaliser
 from hpc_es.core.population import Layout, Population
 from hpc_es.policies.networks.heads import ActionHead, normalise

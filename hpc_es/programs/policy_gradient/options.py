@@ -8,8 +8,17 @@ from typing import Annotated, Any, Literal
 from annotated_types import MinLen
 
 from hpc_es.algorithms.common import optimizers
-from hpc_es.config.options import Count, Fraction, Natural, NonNegative, Positive, option, options
-from hpc_es.config.warnings import unused, unused_of_kinds
+from hpc_es.config.options import (
+    Count,
+    Fraction,
+    Natural,
+    NonNegative,
+    Positive,
+    option,
+    options,
+    unused,
+    unused_of_kinds,
+)
 
 TOKENS = 9  # eight characters, and the end
 Sizes = Annotated[tuple[Count, ...], MinLen(1)]

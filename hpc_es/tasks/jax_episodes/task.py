@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from hpc_es.config.options import Count, Natural, option, options
-from hpc_es.config.user_kinds import source_hash
+from hpc_es.config.registry import source_hash
 from hpc_es.core.data import Box, Column, Normaliser, Outcome, Poll, behaviour
 from hpc_es.core.errors import ConfigError, RunError, UserError
 from hpc_es.core.interfaces import Offers, RunContext, Searched

@@ -10,7 +10,7 @@ import pytest
 
 from hpc_es.algorithms.common.distribution import RestartPolicy, Search
 from hpc_es.config.loading import validate
-from hpc_es.config.warnings import warnings_of
+from hpc_es.config.options import warnings_of
 from hpc_es.core.data import Array, State
 from hpc_es.core.keys import Keys, Purpose
 from tests.helpers.stepping import after, following, generation, sphere, strategy

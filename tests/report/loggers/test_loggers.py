@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from hpc_es.config.options import warnings_of
 from hpc_es.config.schema import Mlflow, Report
-from hpc_es.config.warnings import warnings_of
 from hpc_es.report.loggers.loggers import LoggedRun, Loggers, Started, flat, metrics, tag
 from hpc_es.storage import metrics_log
 from hpc_es.storage.metrics_log import Row
