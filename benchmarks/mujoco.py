@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.rollouts import recorded, replay, settings
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
-from hpc_es.tasks.episodes.mujoco import compatibility
+from hpc_es.tasks.episodes import mujoco as mujoco_kind
 from hpc_es.training.run import RunRequest, start_run
 
 # environment: (target relative to Gymnasium's loop, generations, time limit)
@@ -53,7 +53,7 @@ def measure(env_id: str, target: float | None, generations: int, limit: int | No
             for stepping in ("native", "gymnasium")
         )
         environment = native.training.parts.task.environment()  # type: ignore[attr-defined]
-        simulator = compatibility.simulator(environment)
+        simulator = mujoco_kind.simulator(environment)
         rows, their_rows = native.training.run(), theirs.training.run()
         for _ in range(generations):
             episodes = recorded(native.training.parts, native.state)

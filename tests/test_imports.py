@@ -158,7 +158,7 @@ def test_imports_go_down_the_floors_only() -> None:
 
 def test_a_cycle_is_seen() -> None:
     edges = graph()
-    below, above = "hpc_es.tasks.timeouts", "hpc_es.tasks.episodes.rollout"
+    below, above = "hpc_es.tasks.timeouts", "hpc_es.tasks.episodes.gymnasium_backend"
     assert below in edges[above]
     assert cycles({**edges, below: {above}}) == [[above, below]]
 

@@ -20,10 +20,9 @@ from hpc_es.core.errors import RunFailedError
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
 from hpc_es.mpi.world import World
-from hpc_es.tasks.function import VectorTask, first_vector
+from hpc_es.tasks.function import ObjectiveTask, initial_vector
 from hpc_es.tasks.functions.problem import BestVector
-from hpc_es.tasks.functions.python_evaluator import Calls
-from hpc_es.tasks.functions.resolve import objective
+from hpc_es.tasks.functions.python_evaluator import PythonEvaluator, objective
 from hpc_es.training.build import Parts
 from hpc_es.training.collective import CollectiveExit, on_rank_0
 from hpc_es.training.loop import Training
@@ -119,8 +118,10 @@ def minimize(
 
 def _parts(config: Config, f: Callable[..., Any]) -> Parts:
     """Return the parts of a run on this rank, with the function itself in place of a name."""
-    calls = Calls(objective(f, config.task.arguments), config.task.batch > 0, config.task.timeout_seconds)
-    task = VectorTask(getattr(f, "__name__", "f"), config.task, first_vector(config.task), calls, config.task.batch)
+    calls = PythonEvaluator(objective(f, config.task.arguments), config.task.batch > 0, config.task.timeout_seconds)
+    task = ObjectiveTask(
+        getattr(f, "__name__", "f"), config.task, initial_vector(config.task), calls, config.task.batch
+    )
     return parts_of(config, task, config.task.batch or 1)
 
 
@@ -137,7 +138,7 @@ def _found(
 
     def found() -> dict[str, Any]:
         assert recorder is not None
-        best = BestVector.of(made.problem.carried().extract_from(training.state).master)
+        best = BestVector.from_arrays(made.problem.carried().extract_from(training.state).master)
         if math.isnan(best.value):
             raise RunFailedError(f"no evaluation succeeded: ended by {recorder.reason}")
         count = {"evaluations": int(recorder.counters["episodes"]), "generations": training.state.generation}

@@ -22,9 +22,9 @@ from hpc_es.core.interfaces import RunContext
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Population, unperturbed
 from hpc_es.core.version import __version__
-from hpc_es.tasks.function import VectorTask, first_vector
+from hpc_es.tasks.function import ObjectiveTask, initial_vector
 from hpc_es.tasks.functions.problem import BestVector
-from hpc_es.tasks.functions.python_evaluator import Measured, measured
+from hpc_es.tasks.functions.python_evaluator import EvaluationResult, result_of
 from hpc_es.training.build import Parts, algorithm_mismatches, needs
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, update_state
@@ -167,7 +167,7 @@ class Strategy:
 
     def _start(self, config: Config) -> None:
         self.config, self._values = config, Given()
-        self._parts = parts_of(config, VectorTask("", config.task, first_vector(config.task), self._values), ALL)
+        self._parts = parts_of(config, ObjectiveTask("", config.task, initial_vector(config.task), self._values), ALL)
         self._problem: Any = self._parts.problem
         self._algorithm: Any = self._parts.algorithm
         self._names: ProblemState = self._problem.carried()  # of what the problem itself learns
@@ -203,12 +203,12 @@ class Strategy:
     @property
     def best(self) -> Best | None:
         """Best vector evaluated so far; None before the first value."""
-        found = BestVector.of(self._carried().master)
+        found = BestVector.from_arrays(self._carried().master)
         return None if np.isnan(found.value) else Best(found.x.copy(), found.value)
 
     def ask(self) -> Float64:
         """Return the vectors to evaluate next, float64[k, size]; the same ones until `tell` is called."""
-        seen = [self._problem.seen(self._candidates(chunk)) for chunk in self._chunks]
+        seen = [self._problem.to_objective(self._candidates(chunk)) for chunk in self._chunks]
         return np.concatenate(seen)
 
     def tell(self, values: Sequence[float] | npt.ArrayLike) -> None:
@@ -316,10 +316,10 @@ class Given:
     def open(self, run: RunContext) -> None:
         """There is no run."""
 
-    def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Any) -> list[Measured]:
+    def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Any) -> list[EvaluationResult]:
         """Return what was given."""
         assert len(self.next) == len(vectors)
-        return [measured(value, 0.0) for value in self.next]
+        return [result_of(value, 0.0) for value in self.next]
 
     def close(self) -> None:
         """Nothing is held."""

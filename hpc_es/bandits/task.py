@@ -36,7 +36,7 @@ from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.core.messages import nearest
 from hpc_es.core.policy import Actor, Batch, Policy
-from hpc_es.tasks.observation_statistics import Sums
+from hpc_es.tasks.observation_statistics import ObservationSums
 from hpc_es.tasks.policy_problems import (
     ObservationNormalization,
     PolicyProblem,
@@ -162,7 +162,7 @@ class Rollout:
         self._jobs = list(range(len(batch.seeds)))
         self._is_regret = batch.training and task.options.training_return == "negative_regret"
         self._is_observed = bool(batch.observe.any())
-        self.sums = Sums(batch, task.spaces.observations)
+        self.sums = ObservationSums(batch, task.spaces.observations)
         self.seconds = {"environment": 0.0, "policy": 0.0, "policy_calls": 0.0}
 
     def play(self, actor: Actor, seeds: np.ndarray[Any, Any]) -> Float64:

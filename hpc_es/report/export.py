@@ -31,7 +31,7 @@ from hpc_es.storage.files import write_json, written
 
 if TYPE_CHECKING:
     from hpc_es.report.saved_policy import Env, Which
-    from hpc_es.tasks.episodes.wrappers import AppliedWrappers, Layer
+    from hpc_es.tasks.episodes.wrappers import AppliedWrappers, WrapperLayer
 
 SUFFIX = ".keras"  # of policies
 VECTOR_SUFFIXES = (".npy", ".json")  # of best vectors
@@ -110,7 +110,7 @@ def _environment_transformations(wrappers: AppliedWrappers, spaces: Spaces) -> E
     return EnvironmentTransformations(shape, steps["observations"], steps["actions"][::-1])
 
 
-def _transformations(layer: Layer) -> list[Transformation] | None:
+def _transformations(layer: WrapperLayer) -> list[Transformation] | None:
     """Return the transformations by a wrapper; None if it cannot be expressed."""
     from gymnasium import spaces, wrappers
 
@@ -167,4 +167,4 @@ def export_best(path: Path, output: Path) -> None:
         write_json(output, describe_best(snapshot.outcome, config)["best_vector"])
         return
     with written(output) as temporary:
-        np.save(temporary, BestVector.of(snapshot.outcome).x)
+        np.save(temporary, BestVector.from_arrays(snapshot.outcome).x)

@@ -1,4 +1,4 @@
-"""The interpreter of programs, under its public name; it lives in `hpc_es/tasks/programs`."""
+"""The public path of the program interpreter in `hpc_es/programs/brainfuck.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["CHARACTERS", "MAX_STEPS", "Result", "Status", "evaluate", "execute"]
 
 
 def execute(*arguments: Any, **keywords: Any) -> list[list[Result]]:
-    """Run many programs on many inputs, as `compiled_brainfuck.execute`; Numba is imported only now."""
+    """Run many programs on many inputs: see `hpc_es.programs.compiled.execute`. Numba is imported on the first call."""
     from hpc_es.programs.compiled import execute
 
     return execute(*arguments, **keywords)

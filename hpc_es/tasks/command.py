@@ -1,13 +1,15 @@
-"""`task: {kind: command}`: an external program of any language, which reads parameters and writes a result.
+"""`task: {kind: command}`: an external program, which reads parameters from a file and writes a result to another.
 
     task: {kind: command, command: ["./simulate", "{parameters}", "{result}"], dimension: 12}
 
-No shell is between. `{parameters}` and `{result}` are replaced by absolute paths, `{seed}` by a number that is the same
-for both halves of a mirrored pair, `{config}` by the config's directory, other words are left alone. The parameters are
-a JSON list, or an object where they have names (`format: text`: a number a line); the result is a number, or a JSON
-object with a `value`, of at most 1 MB. The program is looked for relative to the config, or in PATH where its name has
-no slash; it runs in a scratch directory, RUN/scratch/..., which is kept of failures (10 at most). It may start MPI
-itself: environment.py says what it gets, supervisor.py how it ends with its rank.
+The program is started without a shell. `{parameters}` and `{result}` are replaced by absolute paths, `{seed}` by a
+number that is the same for both candidates of an antithetic pair, and `{config}` by the config's directory. The
+parameters are a JSON list, or a JSON object if they have names (`format: text`: one number per line). The result is a
+number, or a JSON object with a `value`, of at most 1 MB.
+
+The path of the program is relative to the config; a name without a slash is searched in PATH. It runs in a scratch
+directory, RUN/scratch/..., which is kept after a failure (at most 10). It may start MPI itself.
+`functions/subprocess_evaluator.py` describes its environment, `functions/supervisor.py` how it ends with its rank.
 """
 
 from __future__ import annotations
@@ -27,52 +29,57 @@ from hpc_es.config.options import option, options
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.interfaces import Offers
 from hpc_es.core.paths import config_directory
-from hpc_es.tasks.function import VectorTask, first_vector
-from hpc_es.tasks.functions.options import ConfigProblem, Search
-from hpc_es.tasks.functions.subprocess_evaluator import CONFIG, PARAMETERS, RESULT, Command, External, Format
+from hpc_es.tasks.function import ObjectiveTask, initial_vector
+from hpc_es.tasks.functions.options import ConfigProblem, SearchOptions
+from hpc_es.tasks.functions.subprocess_evaluator import CONFIG, PARAMETERS, RESULT, Command, Format, SubprocessEvaluator
 
 OFFERS = Offers(problems=("vectors",), values=True, any_chunks=True)
-BESIDE = f"{CONFIG}/"
 
 
 @options
-class Options(Search):
+class Options(SearchOptions):
     """`task:` with `kind: command`."""
 
     kind: Literal["command"] = option("name of the task", "command")
     command: Annotated[tuple[str, ...], MinLen(1)] = option(
-        "the program and its arguments, such as ['./simulate', '{parameters}', '{result}']"
+        "program and arguments, such as ['./simulate', '{parameters}', '{result}']"
     )
     format: Format = option(
-        "of the parameters: json (a list, or an object with names), or text (a number a line)", "json"
+        "format of the parameters: json (a list, or an object with names) or text (one number per line)", "json"
     )
     environment: Mapping[str, str] = option(
-        "variables for the program, such as {OMP_NUM_THREADS: '4'}", default_factory=dict
+        "environment variables of the program, such as {OMP_NUM_THREADS: '4'}", default_factory=dict
     )
 
     def problems(self) -> Iterator[ConfigProblem]:
-        """Mistakes that no single field shows: (key, text)."""
+        """Yield (key, text) for each mistake that involves several options."""
         yield from super().problems()
         for mark in (PARAMETERS, RESULT):
             if not any(mark in word for word in self.command[1:]):
-                yield "command", f"has no {mark} in its arguments: the program could not know the file"
+                yield "command", f"has no {mark} in its arguments: expected the path of this file among them"
 
 
 def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
-    """Return the SHA-256 of the program, and of the files beside the config that its arguments name; nothing is run."""
+    """Return the SHA-256 of the program and of its arguments that are files in the config's directory ({config}/...).
+
+    Nothing is executed.
+    """
     first, *rest = section["command"]
-    files = {first: _place(first, directory)}
-    files |= {word: directory / word.removeprefix(BESIDE) for word in rest if word.startswith(BESIDE)}
-    return {name: _hash(path) if path is not None and path.is_file() else "" for name, path in files.items()}
+    files = {first: _program_path(first, directory)}
+    files |= {word: directory / word.removeprefix(f"{CONFIG}/") for word in rest if word.startswith(f"{CONFIG}/")}
+    return {
+        name: hashlib.sha256(path.read_bytes()).hexdigest() if path is not None and path.is_file() else ""
+        for name, path in files.items()
+    }
 
 
-def build(options: Options, repetition: int = 0) -> VectorTask:
-    """Return the task of `task: {kind: command}`; ConfigError where there is no such program."""
+def build(options: Options, repetition: int = 0) -> ObjectiveTask:
+    """Return the task; ConfigError if the program does not exist or is not executable."""
     problems, directory = Problems(), config_directory()
     with problems.collect():
-        program = _program(options.command[0], directory)
+        program = _find_program(options.command[0], directory)
     with problems.collect():
-        first = first_vector(options)
+        initial = initial_vector(options)
     problems.raise_any()
     command = Command(
         (str(program), *options.command[1:]),
@@ -84,25 +91,21 @@ def build(options: Options, repetition: int = 0) -> VectorTask:
     )
     hashes = sources({"command": options.command}, directory)
     identity = json.dumps([hashes, options.command[1:], options.format, dict(options.environment)])
-    return VectorTask(Path(options.command[0]).name, options, first, External(command, identity))
+    return ObjectiveTask(Path(options.command[0]).name, options, initial, SubprocessEvaluator(command, identity))
 
 
-def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _place(word: str, directory: Path) -> Path | None:
-    """Return where a program is, or should be; None where PATH has none of this name."""
+def _program_path(word: str, directory: Path) -> Path | None:
+    """Return the absolute path of a program, which need not exist; None if it is not in PATH."""
     if "/" in word:
         return Path(os.path.normpath(directory.absolute() / word))
-    found = shutil.which(word)
-    return Path(found).absolute() if found else None
+    path = shutil.which(word)
+    return Path(path).absolute() if path else None
 
 
-def _program(word: str, directory: Path) -> Path:
-    path = _place(word, directory)
+def _find_program(word: str, directory: Path) -> Path:
+    path = _program_path(word, directory)
     if path is None:
-        text = f"there is no program {word!r} in PATH (beside the config it would be './{word}')"
+        text = f"there is no program {word!r} in PATH (write './{word}' for one in the config's directory)"
         raise ConfigError([("task.command", text)])
     if not path.is_file():
         raise ConfigError([("task.command", f"there is no program {path} ({word!r} is relative to the config)")])

@@ -1,7 +1,7 @@
-"""Why native stepping of an environment is not Gymnasium's, to the last bit: by environment and keywords, "" if it is.
+"""Results of comparing native stepping with Gymnasium's: the first difference by environment and keywords, "" if none.
 
-Rank 0 compares the two (`episodes/native_backend.py`) and broadcasts this before the others make their environments, so
-that all ranks step in the same way. It is here and not in `episodes/` so that it is known without importing Gymnasium.
+Rank 0 compares both (`episodes/native_backend.py`) and broadcasts this before the other ranks create environments, so
+that all ranks use the same. It is outside of `episodes/` since it is needed before Gymnasium is imported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The problems that a policy and the episodes of a task make: its parameters as a vector, or its trajectories."""
+"""The problems of a policy that acts in episodes: search for its parameters as a vector, or learn from trajectories."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from hpc_es.core.population import Population
 from hpc_es.tasks.observation_statistics import Deviations, Moments
 from hpc_es.tasks.problem_defaults import ProblemDefaults
 
-SPREAD = 0.1  # of parameters, of which a layer's columns have the length 1
-UNIT = 16  # jobs whose observations are summed as one, as in version 0.1 with its default chunks
-PROBE_BLOCK = 3  # of evaluation's keys: training's evaluations have 0, `hpc-es eval` 1, `hpc-es bandit-report` 2
+SPREAD = 0.1  # initial standard deviation of parameters; the columns of a layer's weights have length 1
+UNIT = 16  # jobs whose observations are summed together, the default chunk size of version 0.1
+PROBE_BLOCK = 3  # of keys: evaluations in training have 0, `hpc-es eval` 1, `hpc-es bandit-report` 2
 
 
 @options
 class ObservationNormalization:
-    """`task.observation_normalization:`, running mean and standard deviation of the observations."""
+    """`task.observation_normalization:`, by the running mean and standard deviation of the observations."""
 
-    enabled: bool = option("normalise what the policy sees", False)
-    probability: Probability = option("share of pairs whose observations are added to the statistics", 0.01)
-    clip: Positive | None = option("normalised observations are clipped to [-clip, clip]; null: not", 5.0)
+    enabled: bool = option("whether observations are normalised", False)
+    probability: Probability = option("fraction of pairs whose observations are added to the statistics", 0.01)
+    clip: Positive | None = option("maximum absolute value of normalised observations; null: no clipping", 5.0)
     deviation: Literal["floored", "sample"] = option(
-        "what they are divided by: a deviation of at least 0.1 (OpenAI-ES), or the sample's, where an input that has "
-        "never varied becomes 0 (ARS)",
+        "divisor: the standard deviation but at least 0.1 (floored, as in OpenAI-ES), or the sample deviation, with "
+        "which an input that has never varied becomes 0 (sample, as in ARS)",
         "floored",
     )
-    unit: Count = option("jobs of a round whose observations are summed first; part of the result", UNIT)
+    unit: Count = option("number of jobs whose observations are summed together; results depend on it", UNIT)
 
     @property
     def limit(self) -> float:
-        """The largest normalised observation; infinity where none is clipped."""
+        """Maximum absolute value of normalised observations; infinity if they are not clipped."""
         return math.inf if self.clip is None else self.clip
 
     def warnings(self) -> Iterator[tuple[str, str]]:
-        """Yield what has no effect: (key, text)."""
+        """Yield (key, text) for each option that has no effect."""
         if not self.enabled:
             yield from unused(self, ("probability", "clip", "deviation", "unit"), "enabled is false")
         elif not self.probability:
-            yield "probability", "is 0: nothing is ever observed, so mean and deviation stay 0 and 1 (try 0.01)"
+            yield "probability", "is 0: no observations are added, so mean and deviation stay 0 and 1 (try 0.01)"
 
 
 class Episodic(Protocol):
@@ -59,23 +59,21 @@ class Episodic(Protocol):
     episodes_per_job: int
 
     def evaluate(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
-        """Run every job's episodes."""
+        """Play the episodes of all jobs."""
         ...
 
 
 def refuse_normalization(normalization: ObservationNormalization) -> None:
-    """Raise ConfigError where observations are to be normalised by an algorithm that learns from trajectories."""
+    """Raise ConfigError if normalisation is enabled, for an algorithm that learns from trajectories."""
     if normalization.enabled:
-        text = "is true, but an algorithm that differentiates trajectories sees observations as they are"
-        raise ConfigError(
-            [("task.observation_normalization.enabled", f"{text}: expected false, or algorithm.kind: es")]
-        )
+        text = "is true, but algorithms that differentiate trajectories do not support it: expected false"
+        raise ConfigError([("task.observation_normalization.enabled", f"{text}, or algorithm.kind: es")])
 
 
 class PolicyProblem(ProblemDefaults):
-    """A policy's parameters, evaluated by episodes; what it learns is the observations' mean and deviation.
+    """Search for a policy's parameters, which are evaluated in episodes; it learns the statistics of observations.
 
-    Its statistics have a number for each element of a flat observation, or for each channel of an image.
+    The statistics have a number for each element of a flat observation, or for each channel of an image.
 
     State, shared:
         observation_mean: float32[observations], if observation_normalization.enabled; mean
@@ -110,11 +108,9 @@ class PolicyProblem(ProblemDefaults):
         self.spread = np.broadcast_to(np.float32(SPREAD), (self.size,))
 
     def initial(self, rng: np.random.Generator) -> Float32:
-        """Return the policy's initial parameters, float32[size]."""
         return self._policy.initial(rng)
 
     def evaluate(self, population: Population, jobs: Jobs, carried: ProblemState, poll: Poll) -> Outcome:
-        """Play every job's episodes with its own parameters."""
         actor = self._policy.bind(population, self._normaliser(carried))
         return self._task.evaluate(actor, self._batch(jobs), poll)
 
@@ -124,13 +120,13 @@ class PolicyProblem(ProblemDefaults):
         return carried.shared["observation_mean"], carried.shared["observation_std"], self._normalization.limit
 
     def _batch(self, jobs: Jobs) -> Batch:
-        """Seeds by group, so that both halves of a pair meet the same episodes; evaluation has seeds of its own."""
+        # The seeds of a job are those of its group, so that both candidates of a pair play the same episodes.
         training = jobs.purpose == "train"
         seeds = {group: self._seeds(jobs, group) for group in dict.fromkeys(jobs.groups)}
         return Batch(
             seeds=np.stack([seeds[group] for group in jobs.groups]),
             training=training,
-            observe=np.array([training and self._observed(jobs.generation, group) for group in jobs.groups]),
+            observe=np.array([training and self._is_observed(jobs.generation, group) for group in jobs.groups]),
             action_noise_std=self._policy.action_noise_std,
             action_noise=partial(self._action_noise, jobs.generation, jobs.numbers.start),
             unit=self.chunk_size,
@@ -145,50 +141,48 @@ class PolicyProblem(ProblemDefaults):
             return np.array([self._keys.seed31(purpose, jobs.generation, group, block)])
         return self._keys.borrowed(purpose, jobs.generation, group, block).integers(2**31, size=self.episodes_per_job)
 
-    def _observed(self, generation: int, group: int) -> bool:
+    def _is_observed(self, generation: int, group: int) -> bool:
         if not self._normalization.enabled:
             return False
-        drawn = self._keys.borrowed(Purpose.OBSERVATION_SAMPLING, generation, group).random()
-        return bool(drawn < self._normalization.probability)
+        uniform = self._keys.borrowed(Purpose.OBSERVATION_SAMPLING, generation, group).random()
+        return bool(uniform < self._normalization.probability)
 
-    def _action_noise(self, generation: int, first_job: int, place: int) -> np.random.Generator:
-        return self._keys.generator(Purpose.ACTION_NOISE, generation, first_job + place)
+    def _action_noise(self, generation: int, first_job: int, job: int) -> np.random.Generator:
+        return self._keys.generator(Purpose.ACTION_NOISE, generation, first_job + job)
 
     def carried(self) -> ProblemState:
-        """Return mean 0 and standard deviation 1, where observations are normalised."""
-        return carried_statistics(self._nothing_seen()) if self._normalization.enabled else ProblemState()
+        return statistics_state(self._initial_statistics()) if self._normalization.enabled else ProblemState()
 
-    def _nothing_seen(self) -> Any:
+    def _initial_statistics(self) -> Any:
         return self._statistics.initial(self._task.spaces.observations.statistics)
 
     def unit(self, parts: Sequence[Arrays]) -> Arrays:
-        """Return the statistics of a unit of jobs: those of its parts, added in their order."""
-        statistics = [self._statistics.of(arrays) for arrays in parts if arrays]
-        return reduce(lambda so_far, more: so_far.plus(more), statistics).arrays() if statistics else {}
+        statistics = [self._statistics.from_arrays(arrays) for arrays in parts if arrays]
+        return reduce(lambda total, item: total.plus(item), statistics).arrays() if statistics else {}
 
     def merge(self, carried: ProblemState, units: Sequence[Arrays]) -> ProblemState:
-        """Return the statistics with those of more observations, added in the order of the units."""
         if not self._normalization.enabled:
             return carried
-        statistics = self._statistics.of(carried.master)
+        statistics = self._statistics.from_arrays(carried.master)
         for arrays in units:
-            statistics = statistics.plus(self._statistics.of(arrays)) if arrays else statistics
-        return carried_statistics(statistics)
+            statistics = statistics.plus(self._statistics.from_arrays(arrays)) if arrays else statistics
+        return statistics_state(statistics)
 
     def metrics(self, carried: ProblemState) -> Mapping[str, float]:
-        """Return how many observations the statistics are of."""
-        seen = self._statistics.of(carried.master) if self._normalization.enabled else self._nothing_seen()
-        return {"observation_count": seen.count}
+        """Return `observation_count`, the number of observations in the statistics."""
+        if not self._normalization.enabled:
+            return {"observation_count": self._initial_statistics().count}
+        return {"observation_count": self._statistics.from_arrays(carried.master).count}
 
 
-def carried_statistics(statistics: Any) -> ProblemState:
-    """Return statistics of observations as a part of the state."""
+def statistics_state(statistics: Any) -> ProblemState:
+    """Return statistics (`Moments` or `Deviations`) as a part of the state."""
     shared = {"observation_mean": statistics.mean(), "observation_std": statistics.deviation()}
     return ProblemState(shared, dict(statistics.arrays()))
 
 
 class PolicyTrajectories(ProblemDefaults):
-    """The episodes of a policy, for algorithms that see every step."""
+    """The episodes of a policy, for algorithms that use every step."""
 
     def __init__(
         self,
@@ -203,9 +197,9 @@ class PolicyTrajectories(ProblemDefaults):
         self._task, self.policy = task, policy
         self.name, self.spaces, self.episodes_per_job = task.name, task.spaces, task.episodes_per_job
         self.time_limit = time_limit  # in steps
-        self.compiled = compiled  # what a graph needs to play whole episodes itself; None: nothing can
-        self.segments = segments  # what makes episodes that go on from batch to batch; None: nothing does
+        self.compiled = compiled  # functions with which a graph plays whole episodes; None: not supported
+        self.segments = segments  # creates episodes that continue from batch to batch; None: not supported
 
     def play(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
-        """Run every job's episodes."""
+        """Play the episodes of all jobs."""
         return self._task.evaluate(actor, batch, poll)

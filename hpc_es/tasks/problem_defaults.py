@@ -1,4 +1,4 @@
-"""Base classes of problems: defaults of what most problems do not need, since they learn nothing themselves."""
+"""Base classes of problems, with defaults for the methods that most problems do not need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPREAD = 0.3  # initial standard deviation of a coordinate, where a problem has 
 
 
 class ProblemDefaults:
-    """A problem that learns nothing, with the chunks and evaluations of the config."""
+    """A problem without a state, with the chunks and evaluations of the config. See `core.interfaces.Problem`."""
 
     columns: tuple[Column, ...] = ()
     is_objective = False
@@ -30,61 +30,61 @@ class ProblemDefaults:
     coordinate_names: tuple[str, ...] = ()
 
     def carried(self) -> ProblemState:
-        """Return nothing."""
+        """Return an empty state."""
         return ProblemState()
 
     def merge(self, carried: ProblemState, units: Sequence[Arrays]) -> ProblemState:
-        """Return nothing."""
+        """Return the unchanged state."""
         return carried
 
     def unit(self, parts: Sequence[Arrays]) -> Arrays:
-        """Return the only part: chunks are whole units."""
-        (whole,) = parts
-        return whole
+        """Return the only part: every chunk is a complete unit."""
+        (part,) = parts
+        return part
 
     def fitness(self, rows: Rows, carried: ProblemState) -> Float64:
-        """Return the returns."""
+        """Return the returns of the rows, float64[jobs]."""
         returns: Float64 = rows["return_"]
         return returns
 
     def metrics(self, carried: ProblemState) -> Mapping[str, float]:
-        """Return nothing."""
+        """Return no metrics."""
         return {}
 
     def evaluation_units(self, state: State, evaluation: Rows) -> Sequence[Arrays]:
-        """Return nothing: an evaluation of the centre teaches nothing."""
+        """Return no units."""
         return ()
 
     def is_reached(self, carried: ProblemState, target: float) -> bool:
-        """Return False: there are no values."""
+        """Return False: the jobs have no values."""
         return False
 
     def summary(self, carried: ProblemState) -> Mapping[str, Any]:
-        """Return nothing."""
+        """Return an empty summary."""
         return {}
 
     def open(self, run: RunContext) -> None:
-        """Do nothing: most problems keep no files in the run directory."""
+        """Do nothing."""
 
     def check(self) -> None:
-        """Nothing is left to be seen."""
+        """Do nothing."""
 
     def environment_info(self) -> Mapping[str, Any]:
-        """Return nothing: the bits depend on the config and the versions alone."""
+        """Return nothing: results depend on the config and the versions only."""
         return {}
 
     def on_checkpoint(self, generation: int) -> None:
-        """Most problems keep nothing until a checkpoint."""
+        """Do nothing."""
 
     def evaluations(self, state: State, results: Results[object], evaluation: Rows) -> Iterator[Evaluation]:
-        """Return nothing: there is no evaluations.csv."""
+        """Yield nothing."""
         return iter(())
 
 
 class VectorProblemDefaults(ProblemDefaults):
-    """A problem on vectors with the defaults of `ProblemDefaults`: it writes `layout`, `initial` and `evaluate`.
+    """Base class of vector problems: a subclass defines `layout`, `initial` and `evaluate`.
 
-    Vectors are float64, and strategies without a sigma in the config begin with standard deviations of 0.3.
+    Vectors are float64; the initial standard deviation is 0.3 for strategies whose config has no sigma.
     """
 
     layout: Layout
@@ -97,26 +97,26 @@ class VectorProblemDefaults(ProblemDefaults):
 
     @cached_property
     def spread(self) -> Array:
-        """Initial standard deviations, dtype[size], of strategies to which the config gives none."""
+        """Initial standard deviations, dtype[size], for strategies whose config has no sigma."""
         return np.full(self.size, SPREAD, self.dtype)
 
 
 @dataclass(frozen=True)
 class VectorTask:
-    """A task in which no policy acts, and whose problem is made of the keys alone."""
+    """A task without a policy, whose problem is created from the keys of a repetition."""
 
-    name: str  # for people
-    make: Callable[[Keys], Any]  # from the keys of a repetition to the problem
+    name: str  # in messages and plots
+    make: Callable[[Keys], Any]  # returns the problem
     spaces: None = None
 
     def problem(self, searched: str, policy: None, keys: Keys, unit: int) -> Any:
-        """Return the problem."""
+        """Return the result of `make`."""
         return self.make(keys)
 
     def close(self) -> None:
-        """Do nothing: it holds nothing."""
+        """Do nothing."""
 
 
 def ranks_returns(problem: object) -> bool:
-    """Return whether the fitness of a problem is the return, as above."""
+    """Return whether the fitness of a problem is the default, its return."""
     return getattr(type(problem), "fitness", None) is ProblemDefaults.fitness

@@ -1,4 +1,4 @@
-"""A time limit that also ends a call which never returns, and a look at the other ranks during a long one."""
+"""A time limit for calls of user code, which also interrupts calls that hang, and polling during long calls."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ POLL_PERIOD_SECONDS = 0.01
 
 
 class EpisodeTimeout(BaseException):
-    """A call took longer than its limit; not an Exception, so that no environment or function swallows it."""
+    """A call took longer than its limit. It is not an Exception, so that user code does not catch it."""
 
 
 class Watch:
-    """Wraps calls into code of others and counts their seconds for each job.
+    """Wraps calls of user code and adds up their seconds for each job.
 
-    A timer signal interrupts a call that hangs in Python code; a hang inside compiled code that never gives control
-    back to Python cannot be interrupted. `poll` is called from the same signal while a call runs, so that rank 0
-    answers the others during it.
+    A timer signal interrupts a call that hangs in Python code; compiled code that never returns to Python cannot be
+    interrupted. The signal handler also calls `poll` while a call runs, so that rank 0 can answer the other ranks.
+    `what` begins the message of EpisodeTimeout, which ends with the limit.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class Watch:
         self._previous: Any = None
 
     def __enter__(self) -> Watch:
-        self._previous = signal.signal(signal.SIGALRM, self._look)
-        signal.siginterrupt(signal.SIGALRM, False)  # system calls of compiled code go on
+        self._previous = signal.signal(signal.SIGALRM, self._handle_timer)
+        signal.siginterrupt(signal.SIGALRM, False)  # restart interrupted system calls of compiled code
         period = min(max(self._limit / 10, 0.01), 1.0)
         if self._poll is not None:
             period = min(period, POLL_PERIOD_SECONDS)
@@ -52,7 +52,7 @@ class Watch:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, self._previous)
 
-    def _look(self, signum: int, frame: FrameType | None) -> None:
+    def _handle_timer(self, signum: int, frame: FrameType | None) -> None:
         if self._current is None or self._polling:
             return
         self._check(self._spent.get(self._current, 0.0) + time.perf_counter() - self._since)
@@ -69,7 +69,7 @@ class Watch:
             raise EpisodeTimeout(f"{self._what}: {self._limit:g}")
 
     def restart(self, job: int, spent: float = 0.0) -> None:
-        """A new episode of this job begins, or one goes on that has taken so many seconds already."""
+        """Set the seconds of the job's episode, 0 for a new one."""
         self._spent[job] = spent
 
     def spent(self, job: int) -> float:
@@ -77,7 +77,7 @@ class Watch:
         return self._spent.get(job, 0.0)
 
     def timed(self, job: int, call: Callable[..., Any]) -> Callable[..., Any]:
-        """`call`, its time counted for `job`; raises EpisodeTimeout once the episode's limit is passed."""
+        """Return `call` with its time added to the job's; it raises EpisodeTimeout once the limit is exceeded."""
 
         def timed_call(*arguments: Any, **keywords: Any) -> Any:
             self._since, self._current = time.perf_counter(), job

@@ -21,7 +21,7 @@ from hpc_es.core.interfaces import AnyAlgorithm, Problem, Task, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Policy
 from hpc_es.core.population import unperturbed
-from hpc_es.tasks.episodes.environments import differences
+from hpc_es.tasks.episodes.environments import hidden_state_difference
 from hpc_es.tasks.episodes.task import Episodes
 from hpc_es.training.build import cutting_of, needs, offers, preflight, unit_of
 from hpc_es.training.chunking import idle_warning
@@ -189,7 +189,7 @@ def warnings(task: Task) -> list[str]:
     if not isinstance(task, Episodes) or task.options.fresh_environment:
         return []
     try:
-        found = differences(task.environment, PROBE_STEPS)
+        found = hidden_state_difference(task.environment, PROBE_STEPS)
     except Exception as error:  # around episodes of a foreign environment
         return [f"{task.options.env_id} fails under random actions: {type(error).__name__}: {error}"]
     if not found:

@@ -19,7 +19,7 @@ from hpc_es.core.errors import CheckpointError, ConfigError
 from hpc_es.core.policy import Policy
 from hpc_es.report.export import is_exportable
 from hpc_es.tasks.observation_statistics import Deviations, Moments
-from hpc_es.tasks.policy_problems import carried_statistics
+from hpc_es.tasks.policy_problems import statistics_state
 
 if TYPE_CHECKING:
     from hpc_es.policies.networks.feed_forward import Options
@@ -105,7 +105,7 @@ def _statistics_of(path: str) -> State:
     if path.endswith(".npz"):
         total, squares, count = _arrays_of("policy.init_observations", path, "_sum", "sumsq", "count")
         moments = Moments(total.astype(np.float64), squares.astype(np.float64), float(count))
-        carried = carried_statistics(moments)
+        carried = statistics_state(moments)
         return State(0, carried.shared, carried.master)
     state = _read("policy.init_observations", path, None)
     if "observation_mean" not in state.shared:
@@ -170,7 +170,7 @@ def _as_carried(source: State, carried: ProblemState) -> ProblemState | None:
     kind = Deviations if "observation_scatter" in carried.master else Moments
     mean, deviation = source.shared["observation_mean"], source.shared["observation_std"]
     count = float(source.master.get("observation_count", COUNT))
-    return carried_statistics(kind.of_normaliser(mean, deviation, count))
+    return statistics_state(kind.from_normaliser(mean, deviation, count))
 
 
 def _has(arrays: Arrays, wanted: Arrays) -> bool:

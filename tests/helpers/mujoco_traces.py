@@ -10,9 +10,9 @@ import numpy as np
 
 from hpc_es.core.data import Array
 from hpc_es.tasks.episodes import environments, native_backend
-from hpc_es.tasks.episodes.environment_backend import Running
-from hpc_es.tasks.episodes.mujoco import compatibility
-from hpc_es.tasks.episodes.mujoco.stepping import MujocoStepping
+from hpc_es.tasks.episodes import mujoco as mujoco_kind
+from hpc_es.tasks.episodes.environment_backend import RunningEpisodes
+from hpc_es.tasks.episodes.mujoco.backend import MujocoBackend
 
 Line = tuple[Any, ...]  # of one row: its first observation, or observation, reward and how the episode ended
 
@@ -47,7 +47,7 @@ def by_gymnasium(env_id: str, options: dict[str, Any], rows: int, steps: int, sc
 def natively(env_id: str, options: dict[str, Any], rows: int, steps: int, scale: float) -> list[list[Line]]:
     """The same in lockstep; every other step takes the rows in two halves, as if the others were over."""
     environment = environments.make(env_id, options)
-    stepping = MujocoStepping(compatibility.simulator(environment), native_backend.time_limit(environment))
+    stepping = MujocoBackend(mujoco_kind.simulator(environment), native_backend.time_limit(environment))
     actions = actions_of(environment, rows, steps, scale)
     shape: Any = environment.observation_space.shape
     observations, rewards, seeds = np.zeros((rows, *shape)), np.zeros(rows), list(range(rows))
@@ -68,11 +68,11 @@ def natively(env_id: str, options: dict[str, Any], rows: int, steps: int, scale:
     return found
 
 
-def turns(rows: int, step: int) -> Iterator[Running]:
+def turns(rows: int, step: int) -> Iterator[RunningEpisodes]:
     """All rows at once, or two groups one after the other."""
     every = list(range(rows))
     groups = [every] if step % 2 else [every[::2], every[1::2]]
-    return (Running(group, group) for group in groups if group)
+    return (RunningEpisodes(group, group) for group in groups if group)
 
 
 def difference(one: list[list[Line]], other: list[list[Line]]) -> str | None:

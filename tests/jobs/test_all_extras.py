@@ -37,7 +37,7 @@ with hpc_es.train(load(config, overrides), directory) as run:
     for _ in rows:
         pass
     seconds = os.times().user - since
-    stepping = type(run._run.training.parts.task.stepping()).__name__
+    stepping = type(run._run.training.parts.task.new_backend()).__name__
     theta = hashlib.sha256(run.theta.tobytes()).hexdigest()
 print(json.dumps({"stepping": stepping, "theta": theta, "seconds": seconds, "gymnasium": gymnasium.__version__}))
 """
@@ -60,14 +60,14 @@ def test_all_extras_are_installed() -> None:
 
 
 @pytest.mark.parametrize(("env_id", "by"), [
-    ("CartPole-v1", "ClassicStepping"),
-    ("HalfCheetah-v5", "MujocoStepping"),
+    ("CartPole-v1", "ClassicControlBackend"),
+    ("HalfCheetah-v5", "MujocoBackend"),
 ])  # fmt: skip
 def test_stepping_is_native_with_the_bits_of_the_lean_installation(env_id: str, by: str, tmp_path: Path) -> None:
     small = (f"task.env_id={env_id}", "task.max_episode_steps=100", "stop.generations=3")
     here, lean = trained(sys.executable, tmp_path / "here", *small), trained(LEAN, tmp_path / "lean", *small)
     theirs = trained(sys.executable, tmp_path / "theirs", *small, "task.stepping=gymnasium")
-    assert (here["stepping"], lean["stepping"], theirs["stepping"]) == (by, by, "GymnasiumStepping")
+    assert (here["stepping"], lean["stepping"], theirs["stepping"]) == (by, by, "GymnasiumBackend")
     assert here["theta"] == lean["theta"] == theirs["theta"]
 
 

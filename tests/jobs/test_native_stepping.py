@@ -17,7 +17,7 @@ from hpc_es.cli import main as cli
 from hpc_es.mpi.connect import connect
 from hpc_es.tasks.episodes.task import Episodes
 
-world, compared, made = connect(), backend.difference, Episodes._new_stepping
+world, compared, made = connect(), backend.difference, Episodes.new_backend
 
 def difference(*arguments):
     sys.stdout.write(f"<rank {world.rank} compares>\\n")
@@ -28,7 +28,7 @@ def stepping(task, first):
     sys.stdout.write(f"<rank {world.rank} steps by {type(found).__name__}>\\n")
     return found
 
-backend.difference, Episodes._new_stepping = difference, stepping
+backend.difference, Episodes.new_backend = difference, stepping
 """
 
 
@@ -50,7 +50,7 @@ guarded(lambda: run_job(lambda: parser().parse_args({arguments})))
 """
 
 
-@pytest.mark.parametrize(("text", "by"), [("", "ClassicStepping"), ("another reward", "GymnasiumStepping")])
+@pytest.mark.parametrize(("text", "by"), [("", "ClassicControlBackend"), ("another reward", "GymnasiumBackend")])
 def test_ranks_step_as_rank_0_says(text: str, by: str, tmp_path: Path) -> None:
     """Rank 0 alone compares, and the others follow it where it finds a difference, though they would find none."""
     config, cache = runs.tiny(tmp_path), tmp_path / "cache"
@@ -68,7 +68,7 @@ def test_each_group_of_repetitions_has_a_rank_that_compares(tmp_path: Path) -> N
     body = training(config, tmp_path / "runs", "repetitions=4", "repetition_groups=2")
     compared, steps = run(4, tmp_path / "cache", body)
     assert compared in ([f"{rank} compares" for rank in pair] for pair in ([0], [2], [0, 2]))
-    assert steps == [f"{rank} steps by ClassicStepping" for rank in range(4)]
+    assert steps == [f"{rank} steps by ClassicControlBackend" for rank in range(4)]
 
 
 def test_ranks_that_evaluate_snapshots_step_as_rank_0_says(tmp_path: Path) -> None:
@@ -78,4 +78,4 @@ def test_ranks_that_evaluate_snapshots_step_as_rank_0_says(tmp_path: Path) -> No
     body = f"sys.argv[1:] = {arguments}\ncli()"
     compared, steps = run(2, tmp_path / "another", body, "another reward")
     assert compared == ["0 compares"]
-    assert steps == [f"{rank} steps by GymnasiumStepping" for rank in range(2)]
+    assert steps == [f"{rank} steps by GymnasiumBackend" for rank in range(2)]

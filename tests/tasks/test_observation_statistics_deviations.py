@@ -9,7 +9,7 @@ import pytest
 
 from hpc_es.core.data import Array, flat_observations
 from hpc_es.policies.networks.heads import normalise
-from hpc_es.tasks.observation_statistics import Deviations, Sums
+from hpc_es.tasks.observation_statistics import Deviations, ObservationSums
 from tests.helpers.toys import batch
 
 STATES = np.array([[1, 2, 3], [2, 2, 5], [4, 2, -1], [7, 2, 0]], np.float32)
@@ -17,11 +17,11 @@ STATES = np.array([[1, 2, 3], [2, 2, 5], [4, 2, -1], [7, 2, 0]], np.float32)
 
 def of(samples: Array) -> Deviations:
     """Those of a job that has seen these, float32[steps, width]."""
-    sums = Sums(batch([0], observe=[True], centred=True), flat_observations(samples.shape[1]))
+    sums = ObservationSums(batch([0], observe=[True], centred=True), flat_observations(samples.shape[1]))
     for seen in samples:
         sums.add(seen[np.newaxis], [0], [0])
     ((arrays,),) = sums.units(np.array([False]))
-    return Deviations.of(arrays)
+    return Deviations.from_arrays(arrays)
 
 
 def test_before_two_observations() -> None:
@@ -46,7 +46,7 @@ def test_nothing_is_clipped_without_a_clip() -> None:
 
 
 def test_what_never_varies_is_known_far_from_zero_and_in_many_parts() -> None:
-    """Sums of squares would leave a deviation of about 1e-6 times the number."""
+    """ObservationSums of squares would leave a deviation of about 1e-6 times the number."""
     seen = Deviations.initial(2)
     for part in range(20):
         samples = np.full((500, 2), 8.9, np.float32)
@@ -66,10 +66,10 @@ def test_parts_are_as_good_as_the_whole() -> None:
 
 
 def test_units_leave_failed_jobs_out() -> None:
-    sums = Sums(batch([0, 0, 0], observe=[True, True, True], centred=True, unit=2), flat_observations(3))
+    sums = ObservationSums(batch([0, 0, 0], observe=[True, True, True], centred=True, unit=2), flat_observations(3))
     for step in range(4):
         sums.add(np.stack([STATES[step], STATES[step] * 100, STATES[step] + 1]), [0, 1, 2], [0, 1, 2])
-    first, second = (Deviations.of(arrays) for (arrays,) in sums.units(np.array([False, True, False])))
+    first, second = (Deviations.from_arrays(arrays) for (arrays,) in sums.units(np.array([False, True, False])))
     assert (first.count, first.mean().tolist()) == (4, [3.5, 2, 1.75])
     assert (second.count, second.mean().tolist()) == (4, [4.5, 3, 2.75])
 
@@ -77,6 +77,6 @@ def test_units_leave_failed_jobs_out() -> None:
 def test_arrays_and_back() -> None:
     arrays = of(STATES).arrays()
     assert all(isinstance(array, np.ndarray) and array.dtype == np.float64 for array in arrays.values())
-    again = Deviations.of(arrays)
+    again = Deviations.from_arrays(arrays)
     assert (again.count, again.mean().tolist()) == (4, [3.5, 2, 1.75])
     assert again.deviation().tolist() == of(STATES).deviation().tolist()

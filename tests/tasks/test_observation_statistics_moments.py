@@ -43,7 +43,7 @@ def test_a_constant_far_from_zero_has_the_floor_not_nan() -> None:
 def test_arrays_and_back() -> None:
     moments = Moments.initial(2).plus(of(np.array([[1.0, 2.0], [3.0, 5.0]])))
     arrays = moments.arrays()
-    again = Moments.of(arrays)
+    again = Moments.from_arrays(arrays)
     assert all(isinstance(array, np.ndarray) and array.dtype == np.float64 for array in arrays.values())
     assert arrays["observation_count"].shape == ()
     assert again.count == moments.count == 2.01

@@ -1,4 +1,4 @@
-"""Sums of observations, by hand: per element of flat ones, per channel of images."""
+"""ObservationSums of observations, by hand: per element of flat ones, per channel of images."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from hpc_es.core.data import Array, ObservationSpec, flat_observations
 from hpc_es.core.policy import Batch
-from hpc_es.tasks.observation_statistics import ADDED, Deviations, Moments, Sums
+from hpc_es.tasks.observation_statistics import ADDED_DEVIATION, Deviations, Moments, ObservationSums
 
 IMAGE = ObservationSpec((1, 2, 3), np.dtype(np.uint8))
 FIRST, SECOND = [[[200, 0, 7], [250, 4, 7]]], [[[210, 8, 7], [220, 0, 7]]]  # of one job: two pixels, three channels
@@ -20,7 +20,7 @@ def batch(jobs: int, observed: list[int], centred: bool = False, unit: int | Non
     return Batch(seeds, True, observe, 0.0, np.random.default_rng, unit=unit, centred=centred)
 
 
-def summed(sums: Sums, *steps: list[Array], jobs: int) -> dict[str, Array]:
+def summed(sums: ObservationSums, *steps: list[Array], jobs: int) -> dict[str, Array]:
     for step in steps:
         sums.add(np.array(step, np.uint8), list(range(jobs)), list(range(jobs)))
     ((arrays,),) = sums.units(np.zeros(jobs, bool))
@@ -29,11 +29,11 @@ def summed(sums: Sums, *steps: list[Array], jobs: int) -> dict[str, Array]:
 
 def test_sums_of_an_image_are_of_each_channel_over_its_pixels() -> None:
     """Channel 0: 200 + 250 + 210 + 220 = 880; squares in float64, which do not fit uint8 or int32 of many pixels."""
-    arrays = summed(Sums(batch(2, [0]), IMAGE), [FIRST, OTHER], [SECOND, OTHER], jobs=2)
+    arrays = summed(ObservationSums(batch(2, [0]), IMAGE), [FIRST, OTHER], [SECOND, OTHER], jobs=2)
     assert arrays["observation_sum"].tolist() == [880, 12, 28]
     assert arrays["observation_squares"].tolist() == [200**2 + 250**2 + 210**2 + 220**2, 16 + 64, 4 * 49]
     assert arrays["observation_count"] == 4
-    moments = Moments.of(arrays)
+    moments = Moments.from_arrays(arrays)
     np.testing.assert_allclose(moments.mean(), [220, 3, 7])
     # Channel 0: differences -20, 30, -10, 0; channel 1: -3, 1, 5, -3; channel 2 has the floor.
     np.testing.assert_allclose(moments.deviation(), [np.sqrt(1400 / 4), np.sqrt(44 / 4), 0.1], rtol=1e-6)
@@ -41,11 +41,11 @@ def test_sums_of_an_image_are_of_each_channel_over_its_pixels() -> None:
 
 def test_sample_deviations_of_an_image_are_of_each_channel() -> None:
     """Divided by one less than the 4 pixels; what never varies is infinite."""
-    arrays = summed(Sums(batch(2, [0], centred=True), IMAGE), [FIRST, OTHER], [SECOND, OTHER], jobs=2)
-    deviations = Deviations.of(arrays)
+    arrays = summed(ObservationSums(batch(2, [0], centred=True), IMAGE), [FIRST, OTHER], [SECOND, OTHER], jobs=2)
+    deviations = Deviations.from_arrays(arrays)
     assert arrays["observation_centre"].tolist() == [220, 3, 7]
     assert arrays["observation_scatter"].tolist() == [1400, 44, 0]
-    expected = [np.sqrt(1400 / 3) + ADDED, np.sqrt(44 / 3) + ADDED, np.inf]
+    expected = [np.sqrt(1400 / 3) + ADDED_DEVIATION, np.sqrt(44 / 3) + ADDED_DEVIATION, np.inf]
     np.testing.assert_allclose(deviations.deviation(), expected, rtol=1e-6)
 
 
@@ -65,14 +65,14 @@ def test_statistics_are_of_elements_or_of_channels(spec: ObservationSpec, statis
     assert spec.statistics == statistics
     observations = np.random.default_rng(0).integers(100, size=(2, *spec.shape)).astype(spec.dtype)
     for centred in (False, True):
-        sums = Sums(batch(2, [0, 1], centred), spec)
+        sums = ObservationSums(batch(2, [0, 1], centred), spec)
         sums.add(observations, [0, 1], [0, 1])
         ((arrays,),) = sums.units(np.zeros(2, bool))
         kind = Deviations if centred else Moments
         assert arrays["observation_count"] == 2 * spec.size / statistics
         expected = observations.reshape(-1, statistics).mean(axis=0, dtype=np.float64)
-        np.testing.assert_allclose(kind.of(arrays).mean(), expected, rtol=1e-6)
-        assert np.broadcast_shapes(kind.of(arrays).mean().shape, observations.shape) == observations.shape
+        np.testing.assert_allclose(kind.from_arrays(arrays).mean(), expected, rtol=1e-6)
+        assert np.broadcast_shapes(kind.from_arrays(arrays).mean().shape, observations.shape) == observations.shape
 
 
 def test_a_job_has_the_same_sums_beside_others_and_alone() -> None:
@@ -80,11 +80,11 @@ def test_a_job_has_the_same_sums_beside_others_and_alone() -> None:
     spec = ObservationSpec((8, 8, 3))
     observations = np.random.default_rng(1).normal(size=(5, *spec.shape)).astype(np.float32)
     for centred in (False, True):
-        together = Sums(batch(5, [0, 1, 2, 3, 4], centred, unit=1), spec)
+        together = ObservationSums(batch(5, [0, 1, 2, 3, 4], centred, unit=1), spec)
         together.add(observations, list(range(5)), list(range(5)))
         units = together.units(np.zeros(5, bool))
         for job in range(5):
-            alone = Sums(batch(1, [0], centred, unit=1), spec)
+            alone = ObservationSums(batch(1, [0], centred, unit=1), spec)
             alone.add(observations[job : job + 1], [0], [0])
             ((expected,),) = alone.units(np.zeros(1, bool))
             assert all(units[job][0][name].tobytes() == array.tobytes() for name, array in expected.items())

@@ -19,7 +19,7 @@ from hpc_es.core.errors import UserError
 from hpc_es.policies.networks.keras_models import MODELS, normaliser_of, value_of
 from hpc_es.storage.keras_file import is_keras_file, read_layers
 from hpc_es.tasks.observation_statistics import Deviations, Moments
-from hpc_es.tasks.policy_problems import carried_statistics
+from hpc_es.tasks.policy_problems import statistics_state
 from hpc_es.training.init_from import apply_source
 from tests.helpers.trained import CONFIG, NORMALISED, run, snapshot
 
@@ -147,7 +147,7 @@ def test_a_file_that_does_not_fit_is_refused(overrides: tuple[str, ...], said: s
 def test_statistics_of_the_other_kind_are_converted() -> None:
     """Of 4 observations with mean 1 and 2, and sums of squared differences of 12 and 0: floored is 0.1 at least."""
     sample = Deviations(np.array([1.0, 2.0]), np.array([12.0, 0.0]), 4.0)
-    theirs, ours = carried_statistics(sample), carried_statistics(Moments.initial(2))
+    theirs, ours = statistics_state(sample), statistics_state(Moments.initial(2))
     source = theirs.merge_into(State(0, {"theta": np.ones(1, np.float32)}, {}))
     found = apply_source(ours.merge_into(State(0, {"theta": np.zeros(1, np.float32)}, {})), source, ours)
     assert found.shared["observation_mean"].tolist() == [1, 2] and found.master["observation_count"] == 4

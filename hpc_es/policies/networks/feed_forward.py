@@ -78,6 +78,7 @@ class FeedForwardPolicy(ABC):
         return np.zeros(self.layout.size, np.float32)
 
     def bind(self, parameters: Population, normaliser: Normaliser | None) -> FeedForwardActor:
+        """Return an actor for the jobs of a chunk, one row per job."""
         parts = {name: parameters.part(name) for name in self.layout.shapes}
         return FeedForwardActor(self, parts, normaliser)
 

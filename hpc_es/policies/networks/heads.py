@@ -63,6 +63,7 @@ class Head:
         return Head(len(space.low) * bins, space, bins)
 
     def actions(self, outputs: Float32) -> Array:
+        """Return the actions of all rows from float32[rows, outputs]; see `ActionHead`."""
         if isinstance(self.space, Discrete):
             chosen: Array = outputs.argmax(axis=1) + self.space.start
             return chosen

@@ -1,8 +1,8 @@
-"""Behaviours: numbers that say what an episode did, such as where it ended, for novelty search.
+"""Behaviours for novelty search: numbers that describe an episode, such as its final position.
 
     task: {behaviour: {info: [x_position, y_position]}}
 
-How many numbers there are is known before the run: where the spaces do not say it, an episode with random actions does.
+The number of numbers is determined before the run, from the observation space or by an episode with random actions.
 """
 
 from __future__ import annotations
@@ -20,34 +20,35 @@ from hpc_es.core.errors import ConfigError
 from hpc_es.core.messages import nearest
 from hpc_es.tasks.episodes.environments import Environment
 from hpc_es.tasks.episodes.infos import random_episode
-from hpc_es.tasks.functions.resolve import named
+from hpc_es.tasks.functions.python_evaluator import import_function
 
 KEY = "task.behaviour"
 
 
 @options
-class Options:
-    """`task.behaviour:`, one of its keys."""
+class BehaviourOptions:
+    """`task.behaviour:`, which takes exactly one of its keys."""
 
     final_observation: bool | tuple[Natural, ...] = option(
-        "the last observation: true, or a list of the places of some of its numbers", False
+        "last observation: true for all of it, or a list of indices", False
     )
-    info: str | tuple[str, ...] | None = option("entries of the last step's info: a key, or a list of keys", None)
+    info: str | tuple[str, ...] | None = option("entries of the last info: a key or a list of keys; null: none", None)
     function: str | None = option(
-        "module:function of one's own, called with the last observation, the last info, the return and the length", None
+        "module:function, called with the last observation, the last info, the return and the length; null: none",
+        None,
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Mistakes that no single field shows: (key, text)."""
-        given = [name for name in ("final_observation", "info", "function") if getattr(self, name)]
-        if len(given) != 1:
-            found = " and ".join(given) or "none"
-            yield "final_observation", f"expected one of final_observation, info and function, found {found}"
+        """Yield (key, text) if not exactly one key is set."""
+        set_keys = [name for name in ("final_observation", "info", "function") if getattr(self, name)]
+        if len(set_keys) != 1:
+            names = " and ".join(set_keys) or "none"
+            yield "final_observation", f"expected one of final_observation, info and function, found {names}"
 
 
 @dataclass(frozen=True)
-class End:
-    """What is known of an episode when it is over."""
+class EpisodeEnd:
+    """The end of an episode: its last observation [*shape] and info, its return and length."""
 
     observation: Array
     info: Mapping[str, Any]
@@ -57,90 +58,92 @@ class End:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """How an episode's behaviour is found, and how many numbers it has."""
+    """The function that computes the behaviour of an episode, and the number of numbers that it returns."""
 
-    measure: Callable[[End], Any]
+    measure: Callable[[EpisodeEnd], Any]
     size: int
 
-    def of(self, end: End) -> Float64:
-        """Return the behaviour, float64[size]; ValueError where it is of another size, or not finite."""
-        found = _numbers(self.measure(end))
-        if len(found) != self.size:
-            raise ValueError(f"the behaviour has {len(found)} numbers, not {self.size} as in other episodes")
-        if not np.isfinite(found).all():
-            raise ValueError(f"the behaviour is {found.tolist()}")
-        return found
+    def compute(self, end: EpisodeEnd) -> Float64:
+        """Return the behaviour, float64[size]; ValueError if it has another size or is not finite."""
+        numbers = _flat(self.measure(end))
+        if len(numbers) != self.size:
+            raise ValueError(f"the behaviour has {len(numbers)} numbers, not {self.size} as in other episodes")
+        if not np.isfinite(numbers).all():
+            raise ValueError(f"the behaviour is {numbers.tolist()}")
+        return numbers
 
 
-def _numbers(value: Any) -> Float64:
+def _flat(value: Any) -> Float64:
     return np.asarray(value, np.float64).ravel()
 
 
-def behaviour_of(options: Options | None, width: int, make: Callable[[], Environment]) -> Behaviour | None:
-    """Return how behaviours are found in episodes with `width` observations; ConfigError where they cannot be.
+def behaviour_from_options(
+    options: BehaviourOptions | None, width: int, make: Callable[[], Environment]
+) -> Behaviour | None:
+    """Return the behaviour of episodes with `width` observations, or None; ConfigError if it cannot be computed.
 
-    `make` gives a new environment.
+    `make` returns a new environment.
     """
     if options is None:
         return None
     if options.final_observation:
-        return _of_observation(options.final_observation, width)
+        return _from_observation(options.final_observation, width)
     if options.info is not None:
         keys = (options.info,) if isinstance(options.info, str) else options.info
-        return _tried(f"{KEY}.info", lambda end: _entries(end.info, keys), make, keys)
-    function = named(str(options.function), f"{KEY}.function")
-    called = lambda end: function(end.observation, end.info, end.return_, end.length)  # noqa: E731
-    return _tried(f"{KEY}.function", called, make)
+        return _from_random_episode(f"{KEY}.info", lambda end: _info_entries(end.info, keys), make, keys)
+    function = import_function(str(options.function), f"{KEY}.function")
+    measure = lambda end: function(end.observation, end.info, end.return_, end.length)  # noqa: E731
+    return _from_random_episode(f"{KEY}.function", measure, make)
 
 
-def _of_observation(places: bool | tuple[int, ...], width: int) -> Behaviour:
-    if isinstance(places, bool):
+def _from_observation(indices: bool | tuple[int, ...], width: int) -> Behaviour:
+    if isinstance(indices, bool):
         return Behaviour(lambda end: end.observation, width)
-    wrong = [place for place in places if place >= width]
+    wrong = [index for index in indices if index >= width]
     if wrong:
         text = f"has {wrong[0]}, but an observation has {width} numbers: expected 0 to {width - 1}"
         raise ConfigError([(f"{KEY}.final_observation", text)])
-    chosen = list(places)
+    chosen = list(indices)
     return Behaviour(lambda end: end.observation.ravel()[chosen], len(chosen))
 
 
-def _entries(info: Mapping[str, Any], keys: Sequence[str]) -> Float64:
+def _info_entries(info: Mapping[str, Any], keys: Sequence[str]) -> Float64:
     missing = [key for key in keys if key not in info]
     if missing:
         known = ", ".join(sorted(map(str, info))) or "nothing"
         near = nearest(missing[0], map(str, info))
         raise ValueError(f"the info of the last step has no {missing[0]!r} (it has: {known}){near}")
-    return np.concatenate([_numbers(info[key]) for key in keys])
+    return np.concatenate([_flat(info[key]) for key in keys])
 
 
-def _tried(
-    key: str, measure: Callable[[End], Any], make: Callable[[], Environment], needed: Sequence[str] | None = None
+def _from_random_episode(
+    key: str, measure: Callable[[EpisodeEnd], Any], make: Callable[[], Environment], needed: Sequence[str] | None = None
 ) -> Behaviour:
-    """Return this measure with the size that it has in an episode with random actions.
+    """Return the behaviour with the size that `measure` gives in an episode with random actions.
 
-    The episode need not end where all entries of the info that are `needed` are there before.
+    The episode is stopped early once its info has all entries that are `needed`.
     """
     try:
         with contextlib.closing(make()) as environment:
-            end = _random_end(environment, needed)
+            end = _play_random_episode(environment, needed)
     except ConfigError:
         raise
-    except Exception as error:  # around an episode of a foreign environment
+    except Exception as error:
         text = f"the environment fails under random actions: {type(error).__name__}: {error}"
         raise ConfigError([(key, text)]) from error
     try:
-        size = len(_numbers(measure(end)))
-    except Exception as error:  # around a function that is not ours
-        said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        raise ConfigError([(key, f"expected numbers at the end of an episode, but {said}")]) from error
+        size = len(_flat(measure(end)))
+    except Exception as error:  # of the user's function
+        reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise ConfigError([(key, f"expected numbers at the end of an episode, but {reason}")]) from error
     return Behaviour(measure, size)
 
 
-def _random_end(environment: Environment, needed: Sequence[str] | None) -> End:
-    total, length = 0.0, -1  # the first observation comes before all steps
+def _play_random_episode(environment: Environment, needed: Sequence[str] | None) -> EpisodeEnd:
+    total, length = 0.0, -1  # the first item is the observation of reset, not a step
     for step in random_episode(environment):
         observation, reward, info = step
         total, length = total + reward, length + 1
         if length and needed is not None and all(key in info for key in needed):
             break
-    return End(np.asarray(observation), info, total, length)
+    return EpisodeEnd(np.asarray(observation), info, total, length)

@@ -1,12 +1,8 @@
-"""The five environments as formulas over all rows of a chunk: states float64[numbers, rows], as Gymnasium 1.4 has them.
+"""Classic control stepped without Gymnasium: the formulas of Gymnasium 1.4 for all rows at once. A `NativeKind`.
 
-Gymnasium computes with one number at a time. What differs in NumPy between a number and an array is written so that the
-bits are those of the number: a power by `float_power`, a cosine of `math` by `math`.
-
-
-The environments of a chunk as arrays (`episodes/stepping.py`).
-
-Which environments are those of classic control, and what steps them without Gymnasium."""
+States are float64[numbers, rows]. Gymnasium computes with scalars; where NumPy gives other bits for arrays than for
+scalars, the formulas reproduce the scalar's: powers by `float_power`, and cosines by `math` if Gymnasium uses `math`.
+"""
 
 from __future__ import annotations
 
@@ -19,34 +15,40 @@ import numpy as np
 from gymnasium.utils import seeding
 
 from hpc_es.core.data import Array, Float32, Float64
-from hpc_es.tasks.episodes.environment_backend import ComparisonRun, Running, Stepped, Stepping
+from hpc_es.tasks.episodes.environment_backend import (
+    ComparisonRun,
+    EnvironmentBackend,
+    RowIndex,
+    RunningEpisodes,
+    StepClock,
+    StepResult,
+)
 from hpc_es.tasks.episodes.environments import Environment
-from hpc_es.tasks.episodes.row_index import Seats, StepClock
 
 
-class Step(NamedTuple):
-    """What a step gave, for each row."""
+class Transition(NamedTuple):
+    """The result of a step of all rows."""
 
     state: Array  # [numbers, rows]
-    rewards: Array | float
-    terminated: Array | None  # bool[rows]; None: none ever is
+    rewards: Array | float  # float64[rows], or one number for all rows
+    terminated: Array | None  # bool[rows]; None: episodes never terminate
 
 
 class Dynamics(Protocol):
-    """An environment. It is made of Gymnasium's, without wrappers, whose constants it takes."""
+    """The equations of an environment, constructed with Gymnasium's unwrapped environment to use its constants."""
 
     numbers: int  # of a state
 
-    def reset(self, rng: np.random.Generator) -> tuple[Any, Any]:
-        """Return state [numbers] and observation of an episode that begins."""
+    def reset(self, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Return the state [numbers] and the observation [observations] at the start of an episode."""
         ...
 
-    def step(self, state: Array, actions: Array) -> Step:
-        """Step all rows with the actions that the policy gave them."""
+    def step(self, state: Array, actions: Array) -> Transition:
+        """Return the result of a step, from states [numbers, rows] and actions [rows, ...]."""
         ...
 
     def observe(self, state: Array) -> tuple[Array, ...]:
-        """Return the columns of the observations."""
+        """Return the observations as columns, [rows] each, from states [numbers, rows]."""
         ...
 
 
@@ -60,12 +62,10 @@ class CartPole:
         assert environment.kinematics_integrator == "euler"
 
     def reset(self, rng: np.random.Generator) -> tuple[Any, Any]:
-        """Draw a state near the middle."""
         state = rng.uniform(low=-0.05, high=0.05, size=(4,))
         return state, state
 
-    def step(self, state: Array, actions: Array) -> Step:
-        """Push the cart."""
+    def step(self, state: Array, actions: Array) -> Transition:
         e = self._e
         x, x_dot, theta, theta_dot = state
         force = np.where(actions == 1, e.force_mag, -e.force_mag)
@@ -80,11 +80,10 @@ class CartPole:
         new[2], new[3] = theta + e.tau * theta_dot, theta_dot + e.tau * theta_acc
         terminated = (np.abs(new[0]) > e.x_threshold) | (np.abs(new[2]) > e.theta_threshold_radians)
         if e._sutton_barto_reward:
-            return Step(new, np.where(terminated, -1.0, 0.0), terminated)
-        return Step(new, 1.0, terminated)
+            return Transition(new, np.where(terminated, -1.0, 0.0), terminated)
+        return Transition(new, 1.0, terminated)
 
     def observe(self, state: Array) -> tuple[Array, ...]:
-        """Show the state."""
         return tuple(state)
 
 
@@ -97,27 +96,24 @@ class Pendulum:
         self._e = environment
 
     def reset(self, rng: np.random.Generator) -> tuple[Any, Any]:
-        """Draw an angle and a speed."""
         high = np.array([np.pi, 1.0])
         state = rng.uniform(low=-high, high=high)
         return state, np.array([np.cos(state[0]), np.sin(state[0]), state[1]])
 
-    def step(self, state: Array, actions: Array) -> Step:
-        """Turn the pendulum."""
+    def step(self, state: Array, actions: Array) -> Transition:
         e = self._e
         angle, speed = state
         torque = np.clip(actions[:, 0], -e.max_torque, e.max_torque)
         normal = ((angle + np.pi) % (2 * np.pi)) - np.pi
-        squares = np.array([number**2 for number in torque])  # float32, for which arrays have another power
+        squares = np.array([number**2 for number in torque])  # the square of a float32 array has other bits
         costs = np.float_power(normal, 2) + 0.1 * np.float_power(speed, 2) + 0.001 * squares
         pull, push = 3 * e.g / (2 * e.l) * np.sin(angle), 3.0 / (e.m * e.l**2) * torque
         new_speed = np.clip(speed + (pull + push) * e.dt, -e.max_speed, e.max_speed)
         new = np.empty_like(state)
         new[0], new[1] = angle + new_speed * e.dt, new_speed
-        return Step(new, -costs, None)
+        return Transition(new, -costs, None)
 
     def observe(self, state: Array) -> tuple[Array, ...]:
-        """Show the angle as a point on the circle."""
         return np.cos(state[0]), np.sin(state[0]), state[1]
 
 
@@ -130,12 +126,10 @@ class MountainCar:
         self._e = environment
 
     def reset(self, rng: np.random.Generator) -> tuple[Any, Any]:
-        """Draw a position in the valley."""
         state = np.array([rng.uniform(low=-0.6, high=-0.4), 0])
         return state, state
 
-    def step(self, state: Array, actions: Array) -> Step:
-        """Drive."""
+    def step(self, state: Array, actions: Array) -> Transition:
         e = self._e
         slope = np.array([math.cos(number) for number in (3 * state[0]).tolist()])
         speed = state[1] + ((actions - 1) * e.force + slope * (-e.gravity))
@@ -143,17 +137,17 @@ class MountainCar:
         position = np.clip(state[0] + speed, e.min_position, e.max_position)
         speed[(position == e.min_position) & (speed < 0)] = 0.0
         terminated = (position >= e.goal_position) & (speed >= e.goal_velocity)
-        return Step(np.stack((position, speed)), -1.0, terminated)
+        return Transition(np.stack((position, speed)), -1.0, terminated)
 
     def observe(self, state: Array) -> tuple[Array, ...]:
-        """Show the state."""
         return tuple(state)
 
 
 class MountainCarContinuous:
     """MountainCarContinuous-v0, which computes the first step of an episode in float64 and all others in float32.
 
-    Rounding what float64 gives for two float32 is what float32 gives. The third number of a state is 1 at first.
+    An operation on two float32 numbers in float64, rounded to float32, has the same result as in float32. The third
+    number of a state is 1 at the start of an episode, otherwise 0.
     """
 
     numbers = 3
@@ -162,12 +156,10 @@ class MountainCarContinuous:
         self._e = environment
 
     def reset(self, rng: np.random.Generator) -> tuple[Any, Any]:
-        """Draw a position in the valley."""
         state = np.array([rng.uniform(low=-0.6, high=-0.4), 0.0, 1.0])
         return state, state[:2]
 
-    def step(self, state: Array, actions: Array) -> Step:
-        """Drive."""
+    def step(self, state: Array, actions: Array) -> Transition:
         e, is_first = self._e, state[2] == 1.0
         fastest, lowest, highest, goal = map(np.float32, (e.max_speed, e.min_position, e.max_position, e.goal_position))
 
@@ -184,15 +176,14 @@ class MountainCarContinuous:
         rewards = np.where(terminated, 100.0, 0.0) - np.square(actions[:, 0].astype(np.float64)) * 0.1
         new = np.zeros(state.shape, np.float32)
         new[0], new[1] = position, speed
-        return Step(new, rewards, terminated)
+        return Transition(new, rewards, terminated)
 
     def observe(self, state: Array) -> tuple[Array, ...]:
-        """Show position and speed."""
         return tuple(state[:2])
 
 
 class Acrobot:
-    """Acrobot-v1, by Runge and Kutta's method of fourth order."""
+    """Acrobot-v1, integrated by the classical Runge-Kutta method."""
 
     numbers = 4
 
@@ -201,13 +192,12 @@ class Acrobot:
         assert environment.torque_noise_max == 0 and environment.book_or_nips == "book"
 
     def reset(self, rng: np.random.Generator) -> tuple[Any, Any]:
-        """Draw a state near the lowest; it is float32 until the first step."""
+        # near the lowest position; the state is float32 until the first step
         state = rng.uniform(low=-0.1, high=0.1, size=(4,)).astype(np.float32)
         first, second = np.cos(state[0]), np.cos(state[1])
         return state, np.array([first, np.sin(state[0]), second, np.sin(state[1]), state[2], state[3]])
 
-    def step(self, state: Array, actions: Array) -> Step:
-        """Turn the joint."""
+    def step(self, state: Array, actions: Array) -> Transition:
         e = self._e
         torque, dt = np.array(e.AVAIL_TORQUE, float)[actions], e.dt
         k1 = self._derivative(state, torque)
@@ -223,7 +213,7 @@ class Acrobot:
         new[2] = np.clip(new[2], -e.MAX_VEL_1, e.MAX_VEL_1)
         new[3] = np.clip(new[3], -e.MAX_VEL_2, e.MAX_VEL_2)
         terminated = -np.cos(new[0]) - np.cos(new[1] + new[0]) > 1.0
-        return Step(new, np.where(terminated, 0.0, -1.0), terminated)
+        return Transition(new, np.where(terminated, 0.0, -1.0), terminated)
 
     def _derivative(self, state: Array, torque: Array) -> Array:
         e = self._e
@@ -247,21 +237,19 @@ class Acrobot:
         return np.stack((dtheta1, dtheta2, ddtheta1, ddtheta2))
 
     def observe(self, state: Array) -> tuple[Array, ...]:
-        """Show the angles as points on the circle."""
         return np.cos(state[0]), np.sin(state[0]), np.cos(state[1]), np.sin(state[1]), state[2], state[3]
 
 
-class ClassicStepping:
-    """States of all jobs side by side, float64[numbers, jobs]; `limit` is the time limit in steps, None without one."""
+class ClassicControlBackend:
+    """Keeps the states of all jobs as float64[numbers, jobs]; `limit` is the time limit in steps, None: no limit."""
 
     def __init__(self, dynamics: Dynamics, limit: int | None) -> None:
         self._dynamics, self._clock = dynamics, StepClock(limit)
         self._state = np.zeros((dynamics.numbers, 0))
-        self._seats: Seats | None = None
+        self._index: RowIndex | None = None
 
     @contextlib.contextmanager
     def chunk(self, seeds: Sequence[int]) -> Iterator[None]:
-        """Have a state for each job."""
         more = max(len(seeds) - self._state.shape[1], 0)
         if more:
             self._state = np.concatenate([self._state, np.zeros((len(self._state), more))], axis=1)
@@ -269,64 +257,60 @@ class ClassicStepping:
         yield
 
     def reset(self, job: int, seed: int) -> Array:
-        """Begin an episode."""
         rng, _ = seeding.np_random(seed)
         self._clock.restart(job)
         self._state[:, job], observation = self._dynamics.reset(rng)
-        found: Array = np.asarray(observation)
-        return found
+        return observation
 
     def resume(self, job: int, seconds: float) -> None:
-        """Go on; all that is needed was kept."""
+        """Do nothing: the state of the episode was kept."""
 
-    def advance(self, running: Running, actions: Array, observations: Float32, rewards: Float64) -> Stepped:
-        """Step all running rows."""
-        if self._seats is None or self._seats.running is not running:
-            self._seats = Seats(running, len(observations))
-        seats = self._seats
+    def advance(self, running: RunningEpisodes, actions: Array, observations: Float32, rewards: Float64) -> StepResult:
+        if self._index is None or self._index.running is not running:
+            self._index = RowIndex(running, len(observations))
+        index = self._index
         with np.errstate(all="ignore"):
-            step = self._dynamics.step(self._state[:, seats.jobs], actions[seats.rows])
-            self._state[:, seats.jobs] = step.state
-            rewards[seats.rows] = step.rewards
-            for column, values in enumerate(self._dynamics.observe(step.state)):
-                observations[seats.rows, column] = values
-        return self._clock.stepped(seats, step.terminated)
+            transition = self._dynamics.step(self._state[:, index.jobs], actions[index.rows])
+            self._state[:, index.jobs] = transition.state
+            rewards[index.rows] = transition.rewards
+            for column, values in enumerate(self._dynamics.observe(transition.state)):
+                observations[index.rows, column] = values
+        return self._clock.count_step(index, transition.terminated)
 
     def seconds(self, job: int) -> float:
-        """Return 0: no time is limited."""
         return 0.0
 
     def renew(self, job: int) -> None:
-        """A state has no memory of what went wrong."""
+        """Do nothing: the next reset overwrites the whole state."""
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
 
 PACKAGE = "gymnasium.envs.classic_control"
-KINDS: dict[str, Callable[[Any], Dynamics]] = {  # by the class of Gymnasium's
+DYNAMICS: dict[str, Callable[[Any], Dynamics]] = {  # by the class of Gymnasium's environment
     f"{PACKAGE}.cartpole:CartPoleEnv": CartPole,
     f"{PACKAGE}.pendulum:PendulumEnv": Pendulum,
     f"{PACKAGE}.mountain_car:MountainCarEnv": MountainCar,
     f"{PACKAGE}.continuous_mountain_car:Continuous_MountainCarEnv": MountainCarContinuous,
     f"{PACKAGE}.acrobot:AcrobotEnv": Acrobot,
 }
-TRIAL = ComparisonRun(rows=9, steps=220, limit=160)  # 9 rows: whole vectors of the processor, and what is left over
-COMPARED = {"gymnasium": "1.4.0"}  # what the tests compare with
+TRIAL = ComparisonRun(rows=9, steps=220, limit=160)  # 9 rows: full SIMD vectors and a remainder
+COMPARED = {"gymnasium": "1.4.0"}  # the version that the tests compare with
 SLOWDOWN = "about 6 times"
 
 
 def is_known(environment: Environment) -> bool:
-    """Return whether it is one of Gymnasium's five."""
-    return _name(environment) in KINDS
+    """Return whether it is one of Gymnasium's five classic control environments."""
+    return _class_name(environment) in DYNAMICS
 
 
-def _name(environment: Environment) -> str:
-    found = type(environment.unwrapped)
-    return f"{found.__module__}:{found.__name__}"
+def backend_factory(environment: Environment) -> Callable[[int | None], EnvironmentBackend]:
+    """Return a function from a time limit in steps to a backend."""
+    dynamics = DYNAMICS[_class_name(environment)](environment.unwrapped)
+    return lambda limit: ClassicControlBackend(dynamics, limit)
 
 
-def stepping(environment: Environment) -> Callable[[int | None], Stepping]:
-    """Return what makes steppings of it with a time limit in steps."""
-    made = KINDS[_name(environment)](environment.unwrapped)
-    return lambda limit: ClassicStepping(made, limit)
+def _class_name(environment: Environment) -> str:
+    cls = type(environment.unwrapped)
+    return f"{cls.__module__}:{cls.__name__}"

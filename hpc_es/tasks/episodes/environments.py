@@ -1,6 +1,7 @@
-"""Does an environment forget? An episode of a reused environment is compared with that of a new one.
+"""Gymnasium environments and their spaces, created from options, with errors that name the config key.
 
-Making Gymnasium environments from options, and saying clearly why one cannot be made."""
+Also a check whether an environment keeps hidden state from one episode to the next.
+"""
 
 from __future__ import annotations
 
@@ -23,53 +24,15 @@ from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.quiet import is_first, show_once, take_mujoco_warnings
 
-EPISODES = 4
-
-
-def differences(make: Callable[[], Environment], steps: int) -> str | None:
-    """Where an episode of a used environment differs from that of a new one, or None; random actions, fixed seeds."""
-    used = make()
-    with contextlib.closing(used):
-        for episode in range(EPISODES):
-            recorded = _episode(used, episode, steps)
-            with contextlib.closing(make()) as new:
-                expected = _episode(new, episode, steps)
-            for step, (a, b) in enumerate(zip(recorded, expected, strict=False)):
-                if not _equal(a, b):
-                    return f"from step {step} of episode {episode}"
-            if len(recorded) != len(expected):
-                return f"episode {episode} has {len(recorded)} steps instead of {len(expected)}"
-    return None
-
-
-def _episode(environment: Environment, number: int, steps: int) -> list[tuple[Any, float]]:
-    """(observation, reward) of each step, the first with reward 0."""
-    seed = Keys(0).seed31(Purpose.PROBE, index=number)
-    random.seed(seed)
-    np.random.seed(seed)  # as in a rollout
-    environment.action_space.seed(seed)
-    observation, _ = environment.reset(seed=seed)
-    record = [(np.array(observation), 0.0)]
-    for _ in range(steps):
-        observation, reward, terminated, truncated, _ = environment.step(environment.action_space.sample())
-        record.append((np.array(observation), float(reward)))
-        if terminated or truncated:
-            break
-    return record
-
-
-def _equal(a: tuple[Any, float], b: tuple[Any, float]) -> bool:
-    return np.array_equal(a[0], b[0], equal_nan=True) and (a[1] == b[1] or (np.isnan(a[1]) and np.isnan(b[1])))
-
-
 Environment: TypeAlias = gymnasium.Env[Any, Any]
 Vector: TypeAlias = gymnasium.vector.VectorEnv[Any, Any, Any]
 Wrapper = str | Mapping[str, Mapping[str, Any]]
-Made = TypeVar("Made")
+T = TypeVar("T")
 
-COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of a terminal, around Gymnasium's warnings
-NOISE = ("precision lowered", "not in the possible render_modes")  # float64 bounds of a space; report/video.py says it
-NAMESPACES = {"ALE": "ale_py"}  # of ids that a package registers when it is imported
+COLOURS = re.compile(r"\x1b\[[\d;]*m")  # terminal codes around Gymnasium's warnings
+# Warnings that are not shown: float64 bounds of a space; and render modes, which report/video.py reports itself.
+HIDDEN_WARNINGS = ("precision lowered", "not in the possible render_modes")
+NAMESPACES = {"ALE": "ale_py"}  # namespace of ids -> package that registers them when it is imported
 
 
 def make(
@@ -81,8 +44,8 @@ def make(
 ) -> Environment:
     """Return a new environment with its wrappers.
 
-    Raises ConfigError naming `task.env_id`, `task.env_kwargs` or `task.wrappers` where it cannot be made. `env_id` is a
-    Gymnasium id, `module:Env-v0`, or an id of the old gym, taken in through shimmy.
+    `env_id` is a Gymnasium id, `module:Env-v0`, or an id of the old gym package, which is adapted by shimmy. Raises
+    ConfigError for `task.env_id`, `task.env_kwargs` or `task.wrappers` if the environment cannot be created.
     """
     keywords = dict(env_kwargs)
     if max_episode_steps is not None:
@@ -92,39 +55,39 @@ def make(
     problems = Problems()
     for number, wrapper in enumerate(wrappers):
         with problems.collect():
-            _wrapper(wrapper, number)
+            _import_wrapper(wrapper, number)
     with problems.collect():
-        environment = _registered(env_id, keywords)
+        environment = _make_registered(env_id, keywords)
     problems.raise_any()
     for number, wrapper in enumerate(wrappers):
         environment = wrap(environment, wrapper, number)
     return environment
 
 
-def _registered(env_id: str, keywords: dict[str, Any]) -> Environment:
+def _make_registered(env_id: str, keywords: dict[str, Any]) -> Environment:
     _import_namespace(env_id)
     try:
         with _plain_warnings(env_id):
             return with_tuples(partial(gymnasium.make, env_id, disable_env_checker=True), keywords)
     except gymnasium.error.DependencyNotInstalled as error:
         package = extras.missing_package(error)
-        wanted = extras.missing_text(package) if package else f"a package that is not installed: {error}"
-        raise ConfigError([("task.env_id", f"{env_id} needs {wanted}")]) from error
+        missing = extras.missing_text(package) if package else f"a package that is not installed: {error}"
+        raise ConfigError([("task.env_id", f"{env_id} needs {missing}")]) from error
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.Error, ModuleNotFoundError) as error:
-        if (legacy := _legacy(env_id, keywords)) is not None:
+        if (legacy := _make_legacy(env_id, keywords)) is not None:
             return legacy
-        raise ConfigError([("task.env_id", _unknown(env_id, error))]) from error
+        raise ConfigError([("task.env_id", _unknown_id_message(env_id, error))]) from error
     except Exception as error:
-        raise _not_made(env_id, error) from error
+        raise _construction_error(env_id, error) from error
 
 
 @contextlib.contextmanager
 def _plain_warnings(env_id: str) -> Iterator[None]:
-    """Show what Gymnasium warns of in here as plain lines, and other warnings as ever, each once; take MuJoCo's."""
-    with contextlib.suppress(Exception):  # making the environment will raise it too
+    """Print Gymnasium's warnings as plain lines and other warnings as usual, each once; handle MuJoCo's warnings."""
+    with contextlib.suppress(Exception):  # the creation of the environment will raise it too
         entry_point = gymnasium.spec(env_id).entry_point
         if isinstance(entry_point, str):
-            importlib.import_module(entry_point.partition(":")[0])  # which imports MuJoCo where it needs it
+            importlib.import_module(entry_point.partition(":")[0])  # imports MuJoCo if the environment needs it
     take_mujoco_warnings()
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -132,7 +95,7 @@ def _plain_warnings(env_id: str) -> Iterator[None]:
     finally:
         for warning in caught:
             text = COLOURS.sub("", str(warning.message))
-            if any(noise in text for noise in NOISE):
+            if any(hidden in text for hidden in HIDDEN_WARNINGS):
                 continue
             if text != str(warning.message):
                 show_once(f"WARNING: {text.removeprefix('WARN: ')}")
@@ -141,14 +104,14 @@ def _plain_warnings(env_id: str) -> Iterator[None]:
 
 
 def _import_namespace(env_id: str) -> None:
-    """Import the package that registers the namespace of an id, where it is known and installed."""
+    """Import the package that registers the namespace of an id, if it is known and installed."""
     package = NAMESPACES.get(env_id.partition("/")[0])
     if package is not None and importlib.util.find_spec(package) is not None:
         importlib.import_module(package)
 
 
-def with_tuples(make: Callable[..., Made], keywords: Mapping[str, Any]) -> Made:
-    """Return make(**keywords), with tuples in place of lists where an error speaks of either: YAML has lists only."""
+def with_tuples(make: Callable[..., T], keywords: Mapping[str, Any]) -> T:
+    """Return make(**keywords); if it raises an error about tuples or lists, pass tuples for YAML's lists."""
     try:
         return make(**keywords)
     except (TypeError, ValueError, AssertionError) as error:
@@ -164,35 +127,35 @@ def _as_tuples(value: Any) -> Any:
     return tuple(map(_as_tuples, value)) if isinstance(value, list | tuple) else value
 
 
-def _not_made(env_id: str, error: Exception) -> ConfigError:
+def _construction_error(env_id: str, error: Exception) -> ConfigError:
     if isinstance(error, TypeError):
         return ConfigError([("task.env_kwargs", f"{env_id} does not take these keywords: {error}")])
-    return ConfigError([("task.env_id", f"{env_id} cannot be made: {type(error).__name__}: {error}")])
+    return ConfigError([("task.env_id", f"{env_id} cannot be created: {type(error).__name__}: {error}")])
 
 
-def _unknown(env_id: str, error: Exception) -> str:
+def _unknown_id_message(env_id: str, error: Exception) -> str:
     module, _, name = env_id.rpartition(":")
     if isinstance(error, ModuleNotFoundError):
-        missing = error.name or getattr(error.__cause__, "name", None) or module  # Gymnasium raises it anew, unnamed
+        missing = error.name or getattr(error.__cause__, "name", None) or module  # Gymnasium re-raises it without name
         package = extras.missing_package(error)
         remedy = f": {extras.install_command(package)}" if package else ""
         return f"expected an environment, found {env_id!r}, but module {missing!r} cannot be imported{remedy}"
-    near = nearest(name, [key for key in gymnasium.registry if ":" not in key])
+    near = _closest(name, [key for key in gymnasium.registry if ":" not in key])
     hint = f"; did you mean {near!r}?" if near and not module else ""
     return f"expected a registered Gymnasium id, found {env_id!r}{hint} ({str(error).strip()})"
 
 
-def nearest(name: str, known: list[str]) -> str | None:
-    """Return the known name most like `name`, if any is near."""
+def _closest(name: str, known: list[str]) -> str | None:
+    """Return the known name most similar to `name`, if any is similar."""
     import difflib
 
     lower = {key.lower(): key for key in sorted(known)}
-    found = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
-    return lower[found[0]] if found else None
+    matches = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
+    return lower[matches[0]] if matches else None
 
 
-def _legacy(env_id: str, keywords: dict[str, Any]) -> Environment | None:
-    """Return an environment of the old gym, if it is installed (extra `gym`) and knows the id."""
+def _make_legacy(env_id: str, keywords: dict[str, Any]) -> Environment | None:
+    """Return an environment of the old gym package; None unless it is installed (extra `gym`) and knows the id."""
     if importlib.util.find_spec("gym") is None or importlib.util.find_spec("shimmy") is None:
         return None
     import gym
@@ -203,17 +166,17 @@ def _legacy(env_id: str, keywords: dict[str, Any]) -> Environment | None:
         if module:
             importlib.import_module(module)
         gym.spec(name)
-    except Exception:  # the old gym's own errors: whatever they say, it does not know this id
+    except Exception:  # whatever the old gym raises, it does not know this id
         return None
     limit = keywords.pop("max_episode_steps", None)
-    made = gym.make(name, disable_env_checker=True, **keywords)  # its checker fails on NumPy 2
-    wrapped: Environment = shimmy.GymV26CompatibilityV0(env=made)
+    legacy = gym.make(name, disable_env_checker=True, **keywords)  # its checker fails on NumPy 2
+    wrapped: Environment = shimmy.GymV26CompatibilityV0(env=legacy)
     return gymnasium.wrappers.TimeLimit(wrapped, limit) if limit is not None else wrapped
 
 
 def wrap(environment: Environment, wrapper: Wrapper, number: int) -> Environment:
-    """Return an environment in one more wrapper, the `number`th of `task.wrappers`; ConfigError."""
-    path, cls, keywords = _wrapper(wrapper, number)
+    """Return the environment inside the `number`th wrapper of `task.wrappers`; ConfigError if it cannot be applied."""
+    path, cls, keywords = _import_wrapper(wrapper, number)
     try:
         wrapped: Environment = with_tuples(partial(cls, environment), keywords)
     except Exception as error:
@@ -222,8 +185,8 @@ def wrap(environment: Environment, wrapper: Wrapper, number: int) -> Environment
     return wrapped
 
 
-def _wrapper(wrapper: Wrapper, number: int) -> tuple[str, Callable[..., Any], dict[str, Any]]:
-    """Return the path of a wrapper, its class and its keywords; ConfigError where there is none."""
+def _import_wrapper(wrapper: Wrapper, number: int) -> tuple[str, Callable[..., Any], dict[str, Any]]:
+    """Return the path, the class and the keywords of a wrapper; ConfigError if it cannot be imported."""
     key = f"task.wrappers[{number}]"
     if isinstance(wrapper, str):
         path, keywords = wrapper, dict[str, Any]()
@@ -234,40 +197,27 @@ def _wrapper(wrapper: Wrapper, number: int) -> tuple[str, Callable[..., Any], di
             [(key, f"expected 'module:Class' or one {{'module:Class': {{keyword: value}}}}, found {wrapper!r}")]
         )
     try:
-        return path, _import(path), keywords
+        module, colon, name = path.partition(":")
+        if not colon:
+            raise ValueError("there is no ':' in it")
+        return path, getattr(importlib.import_module(module), name), keywords
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             [(key, f"expected 'module:Class', found {path!r}, which cannot be imported: {error}")]
         ) from error
 
 
-def _import(path: str) -> Callable[..., Any]:
-    module, colon, name = path.partition(":")
-    if not colon:
-        raise ValueError("there is no ':' in it")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return found
-
-
-def _inside(bounds: Array, inwards: float) -> Float32:
-    """The bounds as float32, rounded inwards: a float64 environment may refuse an action that is an ulp outside."""
-    with np.errstate(over="ignore"):  # float64 bounds beyond float32 are infinite first
-        nearest_ones = bounds.astype(np.float32)
-    is_outside = nearest_ones < bounds if inwards > 0 else nearest_ones > bounds
-    return np.where(is_outside, np.nextafter(nearest_ones, np.float32(inwards)), nearest_ones)
-
-
 def entry_point(env_id: str) -> str:
-    """Return "module:Class" of an environment that is registered, else ""; nothing is imported."""
+    """Return "module:Class" of a registered environment, "" if the id is not registered; nothing is imported."""
     spec = gymnasium.registry.get(env_id.rpartition(":")[2])
-    made_by = spec and (spec.entry_point or spec.vector_entry_point)
-    if not made_by:
+    entry = spec and (spec.entry_point or spec.vector_entry_point)
+    if not entry:
         return ""
-    return made_by if isinstance(made_by, str) else f"{made_by.__module__}:{getattr(made_by, '__qualname__', '')}"
+    return entry if isinstance(entry, str) else f"{entry.__module__}:{getattr(entry, '__qualname__', '')}"
 
 
-def vector(env_id: str, env_kwargs: Mapping[str, Any], count: int, max_episode_steps: int | None = None) -> Vector:
-    """Return so many environments in one, by the vector entry point of this id; ConfigError where it has none."""
+def make_vector(env_id: str, env_kwargs: Mapping[str, Any], count: int, max_episode_steps: int | None = None) -> Vector:
+    """Return a vector environment of `count` environments; ConfigError if the id has no vector entry point."""
     keywords = dict(env_kwargs)
     if max_episode_steps is not None:
         keywords["max_episode_steps"] = max_episode_steps
@@ -280,22 +230,22 @@ def vector(env_id: str, env_kwargs: Mapping[str, Any], count: int, max_episode_s
         if name in gymnasium.registry and gymnasium.registry[name].vector_entry_point is None:
             text = f"is vector, but {env_id} has no vector_entry_point: expected auto, native or gymnasium"
             raise ConfigError([("task.stepping", text)]) from error
-        raise ConfigError([("task.env_id", _unknown(env_id, error))]) from error
+        raise ConfigError([("task.env_id", _unknown_id_message(env_id, error))]) from error
     except Exception as error:
-        raise _not_made(env_id, error) from error
+        raise _construction_error(env_id, error) from error
 
 
 def spaces(environment: Environment) -> Spaces:
-    """Return what a policy sees and does in this environment; ConfigError where that is not an array."""
+    """Return the spaces of an environment for a policy; ConfigError if they are not supported."""
     return spaces_of(environment.observation_space, environment.action_space)
 
 
 def spaces_of(observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> Spaces:
-    """Return what a policy sees and does, by the spaces of one environment; ConfigError where that is not an array."""
-    return Spaces(_observations(observations), _actions(actions))
+    """Return spaces for a policy from Gymnasium's spaces; ConfigError if they are not supported."""
+    return Spaces(_observation_spec(observations), _action_space(actions))
 
 
-def _observations(space: gymnasium.Space[Any]) -> ObservationSpec:
+def _observation_spec(space: gymnasium.Space[Any]) -> ObservationSpec:
     if not isinstance(space, gymnasium.spaces.Box) or not space.shape:
         text = f"expected observations that are one array (a Box), found {space}"
         if space.is_np_flattenable:
@@ -307,13 +257,62 @@ def _observations(space: gymnasium.Space[Any]) -> ObservationSpec:
     return ObservationSpec(space.shape, space.dtype if keeps_dtype else np.dtype(np.float32))
 
 
-def _actions(space: gymnasium.Space[Any]) -> Actions:
+def _action_space(space: gymnasium.Space[Any]) -> Actions:
     match space:
         case gymnasium.spaces.Discrete():
             return Discrete(int(space.n), int(space.start))
         case gymnasium.spaces.MultiDiscrete() if space.nvec.ndim == 1 and not np.any(space.start):
             return MultiDiscrete(tuple(space.nvec.tolist()))
         case gymnasium.spaces.Box() if len(space.shape) == 1 and space.dtype.kind == "f":
-            return Box(_inside(space.low, np.inf), _inside(space.high, -np.inf))
+            return Box(_round_inwards(space.low, np.inf), _round_inwards(space.high, -np.inf))
     text = "expected Discrete or MultiDiscrete actions, or a Box of floats in one dimension"
     raise ConfigError([("task.env_id", f"{text}, found {space}: use an action wrapper")])
+
+
+def _round_inwards(bounds: Array, direction: float) -> Float32:
+    """Return bounds as float32, rounded towards `direction`: an environment may reject an action an ulp outside."""
+    with np.errstate(over="ignore"):  # float64 bounds beyond float32 become infinite first
+        rounded = bounds.astype(np.float32)
+    is_outside = rounded < bounds if direction > 0 else rounded > bounds
+    return np.where(is_outside, np.nextafter(rounded, np.float32(direction)), rounded)
+
+
+# Hidden state
+
+COMPARED_EPISODES = 4
+
+
+def hidden_state_difference(make: Callable[[], Environment], steps: int) -> str | None:
+    """Return where an episode of a reused environment differs from that of a new one, None if it does not.
+
+    Episodes have random actions, fixed seeds and at most `steps` steps.
+    """
+    reused = make()
+    with contextlib.closing(reused):
+        for episode in range(COMPARED_EPISODES):
+            recorded = _record_episode(reused, episode, steps)
+            with contextlib.closing(make()) as new:
+                expected = _record_episode(new, episode, steps)
+            for step, (a, b) in enumerate(zip(recorded, expected, strict=False)):
+                is_same_reward = a[1] == b[1] or (np.isnan(a[1]) and np.isnan(b[1]))
+                if not (np.array_equal(a[0], b[0], equal_nan=True) and is_same_reward):
+                    return f"from step {step} of episode {episode}"
+            if len(recorded) != len(expected):
+                return f"episode {episode} has {len(recorded)} steps instead of {len(expected)}"
+    return None
+
+
+def _record_episode(environment: Environment, number: int, steps: int) -> list[tuple[Any, float]]:
+    """Return (observation, reward) of the reset, with reward 0, and of each step."""
+    seed = Keys(0).seed31(Purpose.PROBE, index=number)
+    random.seed(seed)
+    np.random.seed(seed)  # as in a rollout
+    environment.action_space.seed(seed)
+    observation, _ = environment.reset(seed=seed)
+    record = [(np.array(observation), 0.0)]
+    for _ in range(steps):
+        observation, reward, terminated, truncated, _ = environment.step(environment.action_space.sample())
+        record.append((np.array(observation), float(reward)))
+        if terminated or truncated:
+            break
+    return record

@@ -1,8 +1,7 @@
-"""Noise on the actions of training episodes.
+"""Rollouts: all episodes of a chunk in lockstep, with one batched call of the policy per step.
 
-A chunk's episodes in lockstep: all its environments take a step, then all its jobs choose the next action.
-
-All actions of a step come from one stacked matrix product, so that the time goes into the simulator.
+`Rollout` plays whole episodes. `EpisodeSegments` plays parts of episodes, which continue in the next batch, for
+algorithms that update in the middle of an episode.
 """
 
 from __future__ import annotations
@@ -11,26 +10,40 @@ import math
 import random
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from hpc_es.config.schema import Reduction
-from hpc_es.core.data import BEHAVIOUR, INFO, SIGN_RETURN, Array, Column, Outcome, Poll, Spaces, row_dtype
+from hpc_es.core.data import (
+    BEHAVIOUR,
+    EPISODE_LENGTH,
+    INFO,
+    SIGN_RETURN,
+    Array,
+    Column,
+    Float64,
+    Outcome,
+    Poll,
+    Spaces,
+    row_dtype,
+    with_columns,
+)
 from hpc_es.core.errors import RunError
 from hpc_es.core.failures import Failure, failure_from_error
 from hpc_es.core.policy import Actor, Batch
-from hpc_es.tasks.episodes.behaviour import Behaviour, End
-from hpc_es.tasks.episodes.environment_backend import Running, Stepped, Stepping
-from hpc_es.tasks.episodes.infos import EpisodeNumbers
-from hpc_es.tasks.observation_statistics import Sums
+from hpc_es.tasks.episodes.behaviour import Behaviour, EpisodeEnd
+from hpc_es.tasks.episodes.environment_backend import EnvironmentBackend, RunningEpisodes, StepResult
+from hpc_es.tasks.episodes.infos import InfoAccumulator
+from hpc_es.tasks.observation_statistics import ObservationSums
 from hpc_es.tasks.timeouts import EpisodeTimeout
 
-NOISE_STEPS = 64  # drawn for so many steps at a time
+NOISE_STEPS = 64  # number of steps whose noise is drawn at once
 
 
 class ActionNoise:
-    """Normal noise on Box actions of training episodes, from each job's own generator."""
+    """Normal noise on Box actions of training episodes, from a generator per job."""
 
     def __init__(self, batch: Batch, space: Any) -> None:
         self._std = np.float32(batch.action_noise_std if batch.training else 0.0)
@@ -40,77 +53,81 @@ class ActionNoise:
             self._buffer = np.zeros((len(batch.seeds), NOISE_STEPS, len(space.low)), np.float32)
 
     def added(self, actions: Array, jobs: list[int], live: list[int], number: int) -> Array:
-        """Return the actions of step `number` with noise, clipped again to the space."""
+        """Return the actions of step `number`, [rows, actions], with noise and clipped to the space.
+
+        `jobs` are the jobs of all rows, `live` the rows that are running.
+        """
         if not self._std:
             return actions
-        at = number % NOISE_STEPS
-        if at == 0:
+        index = number % NOISE_STEPS
+        if index == 0:
             for row in live:
                 self._generators[jobs[row]].standard_normal(out=self._buffer[jobs[row]], dtype=np.float32)
-        noisy: Array = np.clip(actions + self._std * self._buffer[jobs, at], self._space.low, self._space.high)
+        noisy: Array = np.clip(actions + self._std * self._buffer[jobs, index], self._space.low, self._space.high)
         return noisy
 
 
-class Played(Protocol):
-    """What a rollout needs of its task."""
+class RolloutTask(Protocol):
+    """The attributes of a task that rollouts use."""
 
     options: Any
     spaces: Spaces
     episodes_per_job: int
-    behaviour: Behaviour | None  # what is measured at the end of an episode
+    behaviour: Behaviour | None
     info: Mapping[str, Reduction]  # the numbers of `report.info`
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """What a row has besides what every episode's has."""
+        """The columns of rows in addition to those of all episodes."""
         ...
 
-    def stepping(self) -> Stepping:
-        """Return environments of their own for the jobs of chunks."""
+    def new_backend(self) -> EnvironmentBackend:
+        """Return a new environment backend."""
         ...
 
 
 class Rollout:
-    """One chunk in lockstep. Rows are places in the actor's stack; `self._live` are those still running.
+    """Plays one chunk in lockstep. A row is an index of the actor's batch; `self._live` are the running rows.
 
-    A finished row stays in the stack, computed and unused, until a quarter of the stack is idle; then it is compacted.
+    A finished row stays in the batch, computed and unused, until a quarter of the batch is idle; then the batch is
+    compacted.
     """
 
-    def __init__(self, task: Played, stepping: Stepping, actor: Actor, batch: Batch) -> None:
-        self._task, self._stepping, self._actor, self._batch = task, stepping, actor, batch
+    def __init__(self, task: RolloutTask, backend: EnvironmentBackend, actor: Actor, batch: Batch) -> None:
+        self._task, self._backend, self._actor, self._batch = task, backend, actor, batch
         self._offset = task.options.reward_offset if batch.training else 0.0
         jobs, spec = len(batch.seeds), task.spaces.observations
         self._spec = spec
-        self._jobs: list[int] = list(range(jobs))  # the job in each row
+        self._jobs: list[int] = list(range(jobs))  # of each row
         self._live: list[int] = list(range(jobs))
-        self._running = Running(self._live, self._jobs)
-        self._episode = [0] * jobs  # of each job
+        self._running = RunningEpisodes(self._live, self._jobs)
+        self._episode = [0] * jobs  # number of ended episodes of each job
         self._observations = np.zeros((jobs, *spec.shape), spec.dtype)
         self._may_be_nan = spec.dtype.kind == "f"
         self._rewards = np.zeros(jobs)
         self._episode_return, self._episode_signs = np.zeros(jobs), np.zeros(jobs)  # of each row
-        self._began = [0] * jobs  # the step at which the episode in each row began
-        self._taken = 0  # steps in all
-        self._cut: list[int] = []  # the rows that a time limit ended in this step
+        self._first_step = [0] * jobs  # value of `_steps` at which the episode of each row began
+        self._steps = 0  # of the rollout
+        self._cut: list[int] = []  # rows whose episode a time limit truncated in this step
         self._total_return, self._total_signs = np.zeros(jobs), np.zeros(jobs)  # of each job
         self._total_length = np.zeros(jobs, np.int64)
-        self._infos: dict[int, Any] = {}  # of the last step, of the rows whose episode ended
+        self._infos: dict[int, Any] = {}  # last infos of the rows whose episode ended in this step
         self._total_behaviour = np.zeros((jobs, task.behaviour.size if task.behaviour else 0))
-        self._numbers = EpisodeNumbers(task.info, jobs) if task.info else None
-        self._sums = Sums(batch, spec)
+        self._numbers = InfoAccumulator(task.info, jobs) if task.info else None
+        self._sums = ObservationSums(batch, spec)
         self._noise = ActionNoise(batch, task.spaces.actions)
         self._failures: list[Failure] = []
-        self._drawn_to: Any = None  # the state of the global generators after the last reset
-        self._mixed = False
+        self._generators_after_reset: Any = None  # states of the global generators after the last reset
+        self._is_mixed = False  # whether steps of several jobs have drawn from the global generators in turn
         self._seconds = {"environment": 0.0, "policy": 0.0}
 
     def run(self, poll: Poll) -> Outcome:
-        """Step all live rows until every job has finished its episodes."""
+        """Play all episodes of all jobs."""
         started = time.perf_counter()
         for row in range(len(self._jobs)):
             self._begin(row)
-        self._settle()
-        self._drawn_to = _global_generators()
+        self._retire_finished_rows()
+        self._generators_after_reset = _global_generators()
         self._seconds["environment"] += time.perf_counter() - started
         while self._live:
             self._step()
@@ -121,39 +138,39 @@ class Rollout:
         t0 = time.perf_counter()
         self._sums.add(self._observations, self._jobs, self._live)
         actions = self._actor.act(self._observations)
-        actions = self._noise.added(actions, self._jobs, self._live, self._taken)
+        actions = self._noise.added(actions, self._jobs, self._live, self._steps)
         t1 = time.perf_counter()
         failures = len(self._failures)
-        stepped = self._advance(actions)
-        self._cut, self._infos = stepped.cut, stepped.infos
-        if self._numbers is not None and stepped.numbers is not None:
-            self._numbers.add(self._running.jobs, stepped.numbers)
-        for row, error in stepped.failed:
+        result = self._advance(actions)
+        self._cut, self._infos = result.cut, result.infos
+        if self._numbers is not None and result.numbers is not None:
+            self._numbers.add(self._running.jobs, result.numbers)
+        for row, error in result.failed:
             self._fail(row, error)
-        self._count()
-        for row in stepped.ended:
+        self._add_rewards()
+        for row in result.ended:
             self._end(row)
-        if stepped.ended or len(self._failures) > failures:
-            self._settle()
+        if result.ended or len(self._failures) > failures:
+            self._retire_finished_rows()
         t2 = time.perf_counter()
         self._seconds["policy"] += t1 - t0
         self._seconds["environment"] += t2 - t1
 
-    def _advance(self, actions: Array) -> Stepped:
+    def _advance(self, actions: Array) -> StepResult:
         """Take a step in every live row."""
-        return self._stepping.advance(self._running, actions, self._observations, self._rewards)
+        return self._backend.advance(self._running, actions, self._observations, self._rewards)
 
-    def _count(self) -> None:
-        """Add the step's rewards and tell of it; a NaN observation fails the episode before the policy sees it."""
-        self._taken += 1
+    def _add_rewards(self) -> None:
+        """Add the step's rewards, fail episodes with NaN observations, and call `batch.on_step`."""
+        self._steps += 1
         rewards = self._rewards
         if self._offset:
             rewards = rewards + self._offset
         self._episode_return += rewards
         self._episode_signs += np.sign(rewards)
-        if self._may_be_nan and math.isnan((flat := self._observations.ravel()).dot(flat)):  # a quick look at all
+        if self._may_be_nan and math.isnan((flat := self._observations.ravel()).dot(flat)):  # a fast check of all rows
             for row in [row for row in self._live if np.isnan(self._observations[row]).any()]:
-                self._fail(row, ValueError(f"the observation is NaN at step {self._taken - self._began[row]}"))
+                self._fail(row, ValueError(f"the observation is NaN at step {self._steps - self._first_step[row]}"))
         if self._batch.on_step is not None:
             self._batch.on_step(self._jobs, self._live, self._observations, rewards, self._cut)
 
@@ -161,18 +178,18 @@ class Rollout:
         """Reset the environment of a row for its job's next episode."""
         job = self._jobs[row]
         seed = int(self._batch.seeds[job, self._episode[job]])
-        if self._taken:
-            self._look_at_generators()
+        if self._steps:
+            self._check_global_generators()
         random.seed(seed)
         np.random.seed(seed)  # for environments that draw from the global generator
         self._episode_return[row] = self._episode_signs[row] = self._rewards[row] = 0.0
-        self._began[row] = self._taken
+        self._first_step[row] = self._steps
         if self._numbers is not None:
             self._numbers.begin(job)
         try:
             if self._task.options.fresh_environment and self._episode[job] == 0:
-                self._stepping.renew(job)
-            observation = self._stepping.reset(job, seed)
+                self._backend.renew(job)
+            observation = self._backend.reset(job, seed)
             if not self._spec.is_flat:
                 self._spec.require(observation)
             self._observations[row] = observation
@@ -181,43 +198,42 @@ class Rollout:
         except (Exception, EpisodeTimeout) as error:
             self._fail(row, error)
 
-    def _look_at_generators(self) -> None:
-        """Notice that steps of several jobs have drawn from the global generators in turn."""
-        self._mixed = self._mixed or (len(self._batch.seeds) > 1 and _global_generators() != self._drawn_to)
+    def _check_global_generators(self) -> None:
+        if not self._is_mixed and len(self._batch.seeds) > 1:
+            self._is_mixed = _global_generators() != self._generators_after_reset
 
     def _end(self, row: int) -> None:
-        """Book a finished episode, and begin the next one of its job or retire the row."""
+        """Add an ended episode to its job's totals, and start the job's next episode, if there is one."""
         job = self._jobs[row]
         if not np.isfinite(self._episode_return[row]):
             self._fail(row, ValueError(f"the return is {self._episode_return[row]}"))
         if self._task.behaviour is not None:
-            self._behave(row, self._task.behaviour)
+            self._add_behaviour(row, self._task.behaviour)
         if np.isnan(self._total_return[job]):
             return
         if self._numbers is not None:
             self._numbers.end(job)
         self._total_return[job] += self._episode_return[row]
         self._total_signs[job] += self._episode_signs[row]
-        self._total_length[job] += self._taken - self._began[row]
+        self._total_length[job] += self._steps - self._first_step[row]
         self._episode[job] += 1
         if self._episode[job] < self._task.episodes_per_job:
             self._actor.restart(row)
             self._begin(row)
-            self._drawn_to = _global_generators()
+            self._generators_after_reset = _global_generators()
 
-    def _behave(self, row: int, behaviour: Behaviour) -> None:
-        """Add the behaviour of a finished episode."""
-        length, return_ = self._taken - self._began[row], float(self._episode_return[row])
+    def _add_behaviour(self, row: int, behaviour: Behaviour) -> None:
+        length, return_ = self._steps - self._first_step[row], float(self._episode_return[row])
         try:
-            end = End(self._observations[row].copy(), self._infos.get(row, {}), return_, length)
-            self._total_behaviour[self._jobs[row]] += behaviour.of(end)
+            end = EpisodeEnd(self._observations[row].copy(), self._infos.get(row, {}), return_, length)
+            self._total_behaviour[self._jobs[row]] += behaviour.compute(end)
         except Exception as error:
             self._fail(row, error)
 
     def _fail(self, row: int, error: BaseException) -> None:
-        """A job whose episode failed counts as NaN; its environment is made anew, for what it may have left behind."""
+        """Set the job's return to NaN, and replace its environment, whose state may be invalid."""
         job = self._jobs[row]
-        if np.isnan(self._total_return[job]):  # told already, such as a NaN observation with a NaN reward
+        if np.isnan(self._total_return[job]):  # failed before, such as a NaN observation with a NaN reward
             return
         failure = failure_from_error(error, job)
         self._failures.append(failure)
@@ -225,18 +241,18 @@ class Rollout:
             text = f"an episode failed and task.on_failed_episode is abort: job {job} of the chunk: {failure.text}"
             raise RunError(text) from error
         self._total_return[job] = np.nan
-        self._total_length[job] += self._taken - self._began[row]
-        self._stepping.renew(job)
+        self._total_length[job] += self._steps - self._first_step[row]
+        self._backend.renew(job)
 
-    def _settle(self) -> None:
-        """Drop the rows of finished jobs from the live ones; compact the stack once a quarter of it is idle."""
+    def _retire_finished_rows(self) -> None:
+        """Remove the rows of finished jobs from the live ones; compact the batch once a quarter of it is idle."""
         episodes = self._task.episodes_per_job
         done = [self._episode[job] >= episodes or np.isnan(self._total_return[job]) for job in self._jobs]
         self._live = [row for row in self._live if not done[row]]
         self._observations[[row for row, is_done in enumerate(done) if is_done]] = 0.0
         if self._live and 4 * len(self._live) <= 3 * len(self._jobs):
             self._compact()
-        self._running = Running(self._live, [self._jobs[row] for row in self._live])
+        self._running = RunningEpisodes(self._live, [self._jobs[row] for row in self._live])
 
     def _compact(self) -> None:
         keep = np.array(self._live, np.intp)
@@ -244,7 +260,7 @@ class Rollout:
         self._jobs = [self._jobs[row] for row in self._live]
         self._observations, self._rewards = self._observations[keep], self._rewards[keep]
         self._episode_return, self._episode_signs = self._episode_return[keep], self._episode_signs[keep]
-        self._began = [self._began[row] for row in self._live]
+        self._first_step = [self._first_step[row] for row in self._live]
         self._live = list(range(len(keep)))
 
     def _outcome(self) -> Outcome:
@@ -255,15 +271,120 @@ class Rollout:
         rows["length"] = self._total_length
         if self._task.behaviour is not None:
             rows[BEHAVIOUR] = self._total_behaviour / episodes
-        self._look_at_generators()
+        self._check_global_generators()
         failed = np.isnan(rows["return_"])
         if self._numbers is not None:
-            rows[INFO] = np.where(failed[:, np.newaxis], np.nan, self._numbers.of_jobs())
-        seconds = {**self._seconds, "policy_calls": float(self._taken)}
-        return Outcome(rows, {}, seconds, self._failures, self._sums.units(failed), self._mixed)
+            rows[INFO] = np.where(failed[:, np.newaxis], np.nan, self._numbers.job_means())
+        seconds = {**self._seconds, "policy_calls": float(self._steps)}
+        return Outcome(rows, {}, seconds, self._failures, self._sums.units(failed), self._is_mixed)
 
 
 def _global_generators() -> tuple[Any, ...]:
     """Return the states of Python's and NumPy's global generators."""
     numpy: Any = np.random.get_state(legacy=False)
     return random.getstate(), numpy["state"]["pos"], numpy["state"]["key"].tobytes()
+
+
+# Partial episodes
+
+
+@dataclass(frozen=True)
+class PausedEpisode:
+    """The state of an episode that the next batch continues, except its environment."""
+
+    observation: Array  # the last one, [*shape]
+    return_: float  # so far, like the numbers below
+    signs: float
+    steps: int
+    seconds: float
+    numbers: tuple[Float64, Array] | None  # sums and counts of the numbers of `report.info`
+
+
+class EpisodeSegments:
+    """The environments of one worker, one per job, whose episodes continue from batch to batch.
+
+    A segment ends with its episode, so that a job never contains the ends of two episodes.
+    """
+
+    def __init__(self, task: RolloutTask) -> None:
+        self._task, self._backend = task, task.new_backend()
+        self._paused: Mapping[int, PausedEpisode] = {}  # by job
+
+    def play(self, actor: Actor, batch: Batch, steps: int, poll: Poll) -> Outcome:
+        with self._backend.chunk(batch.seeds[:, 0].tolist()):
+            rollout = SegmentRollout(self._task, self._backend, actor, batch, steps, self._paused)
+            outcome = rollout.run(poll)
+        self._paused = rollout.paused
+        return outcome
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._backend.close()
+
+
+class SegmentRollout(Rollout):
+    """Plays one batch of segments of at most `steps` steps. Row r is job r: the batch is never compacted."""
+
+    def __init__(
+        self,
+        task: RolloutTask,
+        backend: EnvironmentBackend,
+        actor: Actor,
+        batch: Batch,
+        steps: int,
+        previous: Mapping[int, PausedEpisode],
+    ) -> None:
+        super().__init__(task, backend, actor, batch)
+        self._last_step, self._previous = steps, previous
+        self.paused: dict[int, PausedEpisode] = {}
+
+    def _begin(self, row: int) -> None:
+        """Continue the job's episode, or start one."""
+        if row not in self._previous:
+            super()._begin(row)
+            return
+        previous = self._previous[row]
+        self._backend.resume(row, previous.seconds)
+        self._observations[row] = previous.observation
+        self._episode_return[row], self._episode_signs[row] = previous.return_, previous.signs
+        self._first_step[row] = -previous.steps
+        if self._numbers is not None and previous.numbers is not None:
+            self._numbers.resume(row, previous.numbers)
+
+    def _advance(self, actions: Array) -> StepResult:
+        """At the last step, report the episodes that continue as truncated: their value is bootstrapped."""
+        result = super()._advance(actions)
+        if self._steps + 1 == self._last_step:
+            result.cut += [row for row in self._live if row not in result.ended]
+        return result
+
+    def _step(self) -> None:
+        super()._step()
+        if self._steps == self._last_step:
+            for row in self._live:
+                self._pause(row)
+            self._live = []
+
+    def _pause(self, row: int) -> None:
+        return_, signs = float(self._episode_return[row]), float(self._episode_signs[row])
+        if not np.isfinite(return_):
+            self._fail(row, ValueError(f"the return is {return_}"))
+            return
+        steps = self._steps - self._first_step[row]
+        seconds = self._backend.seconds(row)
+        numbers = None if self._numbers is None else self._numbers.pause(row)
+        self.paused[row] = PausedEpisode(self._observations[row].copy(), return_, signs, steps, seconds, numbers)
+        self._total_return[row], self._total_signs[row] = return_, signs
+        self._total_length[row] = steps
+
+    def _compact(self) -> None:
+        """Do nothing."""
+
+    def _outcome(self) -> Outcome:
+        outcome = super()._outcome()
+        episode_length = self._total_length.copy()
+        episode_length[[*self.paused, *np.flatnonzero(np.isnan(self._total_return))]] = 0
+        rows = with_columns(outcome.rows, {EPISODE_LENGTH: episode_length})
+        for row, previous in self._previous.items():
+            rows["length"][row] -= previous.steps
+        return Outcome(rows, {}, outcome.seconds, outcome.failures, outcome.learned)

@@ -1,7 +1,7 @@
-"""Episodes of a Gymnasium environment, a chunk's environments stepped in lockstep.
+"""The task `episodes`: episodes of a Gymnasium environment, played in lockstep by `rollout.py`.
 
-What a job gives depends on its parameters and seeds alone, and on the chunk it is in where an environment draws from
-global generators. `rollout.py` has the steps.
+The result of a job depends on its parameters and seeds only; if an environment draws from the global random generators,
+it also depends on the chunk.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Cutting, Offers, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Actor, Batch, Policy
-from hpc_es.tasks.episodes import behaviour as behaviours
 from hpc_es.tasks.episodes import environments, native_backend
-from hpc_es.tasks.episodes.environment_backend import NotNativeError, Stepping
-from hpc_es.tasks.episodes.gymnasium_stepping import GymnasiumStepping
-from hpc_es.tasks.episodes.infos import never_given, random_episode
-from hpc_es.tasks.episodes.partial_episodes import Segments
-from hpc_es.tasks.episodes.rollout import Rollout
-from hpc_es.tasks.episodes.vector_stepping import Vectors, VectorStepping
+from hpc_es.tasks.episodes.behaviour import BehaviourOptions, behaviour_from_options
+from hpc_es.tasks.episodes.environment_backend import EnvironmentBackend, NotNativeError
+from hpc_es.tasks.episodes.gymnasium_backend import GymnasiumBackend
+from hpc_es.tasks.episodes.infos import check_info_keys, random_episode
+from hpc_es.tasks.episodes.rollout import EpisodeSegments, Rollout
+from hpc_es.tasks.episodes.vector_backend import VectorBackend, VectorEnvironments
 from hpc_es.tasks.policy_problems import (
     ObservationNormalization,
     PolicyProblem,
@@ -42,44 +41,48 @@ class Options:
     """`task:` with `kind: episodes`."""
 
     kind: Literal["episodes"] = option("name of the task", "episodes")
-    env_id: str = option("a Gymnasium id, such as CartPole-v1 or module:Env-v0; an old gym id with the gym extra")
+    env_id: str = option("Gymnasium id, such as CartPole-v1 or module:Env-v0; old gym ids need the extra gym")
     env_kwargs: Mapping[str, Any] = option("keywords of the environment", default_factory=dict)
-    max_episode_steps: Count | None = option("time limit in steps; null: the environment's own", None)
-    episodes_per_job: Count = option("episodes under one perturbation; the job's return is their mean", 1)
-    reward_offset: float = option("added to each step's reward (and so to its sign) in training only, e.g. -1", 0.0)
+    max_episode_steps: Count | None = option("time limit of an episode in steps; null: that of the environment", None)
+    episodes_per_job: Count = option("number of episodes per job; the return of a job is their mean", 1)
+    reward_offset: float = option("number added to the reward of each training step, such as -1", 0.0)
     on_failed_episode: Literal["drop", "abort"] = option(
-        "an exception, NaN or time-out in an episode", "drop", may_change=True
+        "action after an exception, NaN or time-out in an episode: leave the job out of the update, or end the run",
+        "drop",
+        may_change=True,
     )
-    episode_timeout_seconds: Positive | None = option("an episode that takes longer has failed", None, may_change=True)
+    episode_timeout_seconds: Positive | None = option(
+        "time limit of an episode in seconds, after which it fails; null: no limit", None, may_change=True
+    )
     wrappers: tuple[str | Mapping[str, Mapping[str, Any]], ...] = option(
-        "wrappers from the inside out: 'module:Class', or {'module:Class': {keyword: value}}", ()
+        "wrappers from the inside out: 'module:Class' or {'module:Class': {keyword: value}}", ()
     )
     stepping: Literal["auto", "native", "gymnasium", "vector"] = option(
-        "native: MuJoCo (-v5) and classic control without Gymnasium's overhead, to the same bits; auto: where "
-        "a comparison at the start finds no difference; vector: by the vector_entry_point of env_id",
+        "method of stepping: native (MuJoCo -v5 and classic control without Gymnasium's overhead, bit-identical), "
+        "gymnasium, auto (native if a comparison at the start finds no difference), vector (by vector_entry_point)",
         "auto",
         may_change=("auto", "native", "gymnasium"),
     )
-    fresh_environment: bool = option("a new environment for each job, for those that keep hidden state", False)
+    fresh_environment: bool = option("whether each job gets a new environment, for those that keep hidden state", False)
     observation_normalization: ObservationNormalization = option(
-        "statistics of the observations", default_factory=ObservationNormalization
+        "normalisation of the observations", default_factory=ObservationNormalization
     )
-    behaviour: behaviours.Options | None = option(
-        "numbers that say what an episode did, for novelty search: final_observation, info or function; null: none",
+    behaviour: BehaviourOptions | None = option(
+        "numbers that describe an episode, for novelty search: final_observation, info or function; null: none",
         None,
     )
 
 
 class Episodes:
-    """The task: it keeps its environments from chunk to chunk. `info` are the numbers of `report.info`."""
+    """The task. It keeps its environments from chunk to chunk; `info` are the numbers of `report.info`."""
 
     def __init__(self, options: Options, info: Mapping[str, Reduction] = NO_NUMBERS) -> None:
         self.options, self.name, self.info = options, options.env_id, info
         self.episodes_per_job = options.episodes_per_job
-        self._segments: list[Segments] = []
-        self.notices: tuple[str, ...] = ()  # what a user should know of how it will run
-        self._native: Callable[[], Stepping] | None = None  # what steps without Gymnasium
-        self._vectors = Vectors(options) if options.stepping == "vector" else None
+        self._segments: list[EpisodeSegments] = []
+        self.notices: tuple[str, ...] = ()  # lines for the log at the start of the run
+        self._native: Callable[[], EnvironmentBackend] | None = None  # creates native backends, if they are used
+        self._vectors = VectorEnvironments(options) if options.stepping == "vector" else None
         self._first = None if self._vectors else self.environment()
         if self._vectors is not None:
             self.spaces, self.time_limit = self._vectors.spaces, self._vectors.time_limit
@@ -88,62 +91,61 @@ class Episodes:
             self.spaces = environments.spaces(self._first)
             spec = self._first.spec
             self.time_limit = None if spec is None else spec.max_episode_steps  # in steps
-            self._native = self._without_gymnasium(self._first)
-        trial = self._vectors.single if self._vectors else self.environment
-        self.behaviour = behaviours.behaviour_of(options.behaviour, self.spaces.observations.size, trial)
-        if info and (notice := never_given(info, self.name, lambda: _infos(trial))):
+            self._native = self._native_factory(self._first)
+        make = self._vectors.single if self._vectors else self.environment
+        self.behaviour = behaviour_from_options(options.behaviour, self.spaces.observations.size, make)
+        if info and (notice := check_info_keys(info, self.name, lambda: _random_infos(make))):
             self.notices += (notice,)
-        self._stepping = self._new_stepping(self._first)
+        self._backend = self.new_backend(self._first)
 
-    def _without_gymnasium(self, first: environments.Environment) -> Callable[[], Stepping] | None:
-        """Return what steps without Gymnasium, or None; ConfigError where it must and cannot."""
-        wanted, is_known = self.options.stepping, native_backend.is_known(first)
-        if wanted == "gymnasium" or (wanted == "auto" and not is_known):
+    def _native_factory(self, first: environments.Environment) -> Callable[[], EnvironmentBackend] | None:
+        """Return a function that creates native backends; None: use Gymnasium's stepping.
+
+        ConfigError if `stepping` is native and that is not possible.
+        """
+        stepping, is_known = self.options.stepping, native_backend.is_known(first)
+        if stepping == "gymnasium" or (stepping == "auto" and not is_known):
             return None
         try:
             if not is_known:
-                raise NotNativeError(f"{self.name} is none of {native_backend.NAMES}")
-            self._refuse_native()
-            return native_backend.stepping(first)
+                raise NotNativeError(f"{self.name} is not one of {native_backend.NAMES}")
+            if self._behaviour_needs_infos:
+                raise NotNativeError("task.behaviour needs the info of its steps")
+            if self.info:
+                raise NotNativeError("report.info needs the info of its steps")
+            if self.options.episode_timeout_seconds is not None:
+                raise NotNativeError("task.episode_timeout_seconds needs Gymnasium's steps")
+            return native_backend.backend_factory(first)
         except NotNativeError as error:
-            if wanted == "native":
+            if stepping == "native":
                 text = f"is native, which is not possible here: {error}; expected auto or gymnasium"
                 raise ConfigError([("task.stepping", text)]) from error
-            slower = f"is stepped by Gymnasium, which is slower ({native_backend.slowdown(first)})"
+            slower = f"is stepped by Gymnasium, which is slower ({native_backend.kind_of(first).SLOWDOWN})"
             self.notices = (f"task.stepping: {self.name} {slower}: {error}; {error.remedy}",)
             return None
 
-    def _refuse_native(self) -> None:
-        """Raise NotNativeError where options of the task need Gymnasium."""
-        measured = self.options.behaviour
-        if measured is not None and not measured.final_observation:
-            raise NotNativeError("task.behaviour needs the info of its steps")
-        if self.info:
-            raise NotNativeError("report.info needs the info of its steps")
-        if self.options.episode_timeout_seconds is not None:
-            raise NotNativeError("task.episode_timeout_seconds watches each step of Gymnasium's")
+    @property
+    def _behaviour_needs_infos(self) -> bool:
+        behaviour = self.options.behaviour
+        return behaviour is not None and not behaviour.final_observation
 
-    def stepping(self) -> Stepping:
-        """Return environments of their own for the jobs of chunks."""
-        return self._new_stepping(None)
-
-    def _new_stepping(self, first: environments.Environment | None) -> Stepping:
+    def new_backend(self, first: environments.Environment | None = None) -> EnvironmentBackend:
+        """Return a new environment backend; one for Gymnasium begins with the environment `first`."""
         if self._vectors is not None:
-            measured = self.options.behaviour
-            needs_infos = measured is not None and not measured.final_observation
-            return VectorStepping(self._vectors.make, self._vectors.time_limit, tuple(self.info), needs_infos)
+            vectors = self._vectors
+            return VectorBackend(vectors.make, vectors.time_limit, tuple(self.info), self._behaviour_needs_infos)
         if self._native is not None:
             return self._native()
-        return GymnasiumStepping(self.environment, self.options.episode_timeout_seconds, first, tuple(self.info))
+        return GymnasiumBackend(self.environment, self.options.episode_timeout_seconds, first, tuple(self.info))
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """What a row has besides what every episode's has."""
-        measured = () if self.behaviour is None else (behaviour(self.behaviour.size),)
-        return (*measured, info_numbers(len(self.info))) if self.info else measured
+        """The columns of rows in addition to those of all episodes."""
+        columns = () if self.behaviour is None else (behaviour(self.behaviour.size),)
+        return (*columns, info_numbers(len(self.info))) if self.info else columns
 
     def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> Any:
-        """Return the policy's parameters as a vector, or its trajectories."""
+        """Return the problem of the policy's parameters as a vector, or of its trajectories."""
         assert policy is not None
         problem: PolicyProblem | PolicyTrajectories
         if searched == "vectors":
@@ -157,35 +159,36 @@ class Episodes:
         problem.notices = self.notices
         return problem
 
-    def segments(self) -> Segments:
-        """Return episodes that go on from batch to batch, in environments of their own."""
-        self._segments.append(Segments(self))
+    def segments(self) -> EpisodeSegments:
+        """Return new environments whose episodes continue from batch to batch."""
+        self._segments.append(EpisodeSegments(self))
         return self._segments[-1]
 
     def environment(self, render_mode: str | None = None, wrapped: bool = True) -> environments.Environment:
-        """Return a new environment, `wrapped` with its wrappers; ConfigError where it cannot be made."""
+        """Return a new environment, with its wrappers if `wrapped`; ConfigError if it cannot be created."""
         if self._vectors is not None:
-            raise ConfigError([("task.stepping", "is vector: expected auto, native or gymnasium for a single one")])
+            text = "is vector: expected auto, native or gymnasium for a single environment"
+            raise ConfigError([("task.stepping", text)])
         o = self.options
         wrappers = o.wrappers if wrapped else ()
         return environments.make(o.env_id, o.env_kwargs, o.max_episode_steps, wrappers, render_mode)
 
     def evaluate(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
-        """Run every job's episodes; rows, and the sums of the observations of the jobs to observe."""
-        with self._stepping.chunk(batch.seeds[:, 0].tolist()):
-            return Rollout(self, self._stepping, actor, batch).run(poll)
+        """Play the episodes of all jobs."""
+        with self._backend.chunk(batch.seeds[:, 0].tolist()):
+            return Rollout(self, self._backend, actor, batch).run(poll)
 
     def close(self) -> None:
         """Close all environments."""
-        self._stepping.close()
+        self._backend.close()
         for segments in self._segments:
             segments.close()
-        if self._native is not None and self._first is not None:  # else it is one of these environments
+        if self._native is not None and self._first is not None:  # otherwise the backend has closed it
             with contextlib.suppress(Exception):
                 self._first.close()
 
 
-def _infos(make: Callable[[], environments.Environment]) -> Iterator[Mapping[str, Any]]:
+def _random_infos(make: Callable[[], environments.Environment]) -> Iterator[Mapping[str, Any]]:
     """Yield the infos of the steps of an episode with random actions."""
     with contextlib.closing(make()) as environment:
         steps = random_episode(environment)
@@ -194,9 +197,9 @@ def _infos(make: Callable[[], environments.Environment]) -> Iterator[Mapping[str
 
 
 def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
-    """Return the SHA-256 of the modules of the user's own: environment, wrappers, a behaviour's function.
+    """Return the SHA-256 of the user's modules by name: environment, wrappers and the function of the behaviour.
 
-    None of them is imported. The module of an entry point is known only where the environment is registered.
+    None of them is imported. The module of an entry point is known only if the environment is registered.
     """
     env_id = str(section.get("env_id", ""))
     names = [env_id] if ":" in env_id else []
@@ -204,11 +207,11 @@ def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
     entry_point = environments.entry_point(env_id)
     if entry_point.partition(":")[0] not in {name.partition(":")[0] for name in ("", *names)}:
         names.append(entry_point)
-    own = [name for name in names if not name.startswith("hpc_es.") and not is_installed(name)]
+    users = [name for name in names if not name.startswith("hpc_es.") and not is_installed(name)]
     function = (section.get("behaviour") or {}).get("function")
-    return {name: source_hash(name) for name in (*own, *([function] if function else []))}
+    return {name: source_hash(name) for name in (*users, *([function] if function else []))}
 
 
 def build(options: Options, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS) -> Episodes:
-    """Return the task of `task: {kind: episodes}`, the same in all repetitions."""
+    """Return the task, which is the same in all repetitions; `info` are the numbers of `report.info`."""
     return Episodes(options, info)

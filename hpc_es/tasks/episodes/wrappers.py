@@ -1,8 +1,8 @@
-"""`task.wrappers` applied outside of an environment: what a policy trained behind them needs to act without them.
+"""`task.wrappers` as functions of observations and actions, to act with a trained policy in an unwrapped environment.
 
-A wrapper can be applied if it is a `gymnasium.ObservationWrapper` or `ActionWrapper` whose method always gives the same
-for the same input. Wrappers that only look on or change rewards need nothing. All others, such as those that remember
-earlier observations, need the environment's own steps.
+A wrapper can be applied if it is a `gymnasium.ObservationWrapper` or `ActionWrapper` whose result depends on its input
+only. Wrappers that observe or change rewards only need not be applied. All others, such as frame stacks, need the
+environment's steps and are refused.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from hpc_es.tasks.episodes.environments import Environment
 
 Effect = Literal["observations", "actions", "none"]
 
-STEPS = 20  # of the episodes in which the methods of wrappers are compared with what the wrappers do
-LOOKING_ON = (  # wrappers of Gymnasium with a `step` of their own that change neither observations nor actions
+STEPS = 20  # of the episodes in which the methods of wrappers are compared with the wrappers' effect
+PASSIVE = (  # wrappers of Gymnasium that define `step` but change neither observations nor actions
     gymnasium.wrappers.Autoreset,
     gymnasium.wrappers.HumanRendering,
     gymnasium.wrappers.NormalizeReward,
@@ -37,7 +37,7 @@ LOOKING_ON = (  # wrappers of Gymnasium with a `step` of their own that change n
 
 
 class WrappedEnvironment(Protocol):
-    """The options that say what an environment is, and its wrappers."""
+    """The options of an environment and its wrappers."""
 
     env_id: str
     env_kwargs: Any
@@ -46,16 +46,16 @@ class WrappedEnvironment(Protocol):
 
 
 @dataclass(frozen=True)
-class Layer:
-    """A wrapper, from the inside out the `index`th of `task.wrappers`."""
+class WrapperLayer:
+    """A wrapper and its effect."""
 
-    index: int
+    index: int  # in `task.wrappers`, from the inside out
     name: str
     wrapper: Any  # a gymnasium.Wrapper
     effect: Effect
 
     def refusal(self, reason: str) -> ConfigError:
-        """Return the error which says why this wrapper cannot be applied."""
+        """Return the error with the reason why this wrapper cannot be applied."""
         return ConfigError([(f"task.wrappers[{self.index}]", f"{self.name} {reason}")])
 
 
@@ -65,26 +65,27 @@ class AppliedWrappers:
 
     observation_space: Any
     action_space: Any
-    layers: tuple[Layer, ...]
+    layers: tuple[WrapperLayer, ...]
 
     def observation(self, observation: Any) -> Any:
-        """Return what the policy sees of an observation of the environment itself."""
+        """Return the policy's observation from one of the unwrapped environment."""
         for layer in self.layers:
             if layer.effect == "observations":
                 observation = layer.wrapper.observation(observation)
         return observation
 
     def action(self, action: Any) -> Any:
-        """Return the environment's own action for one of the policy."""
+        """Return the action for the unwrapped environment from one of the policy."""
         for layer in reversed(self.layers):
             if layer.effect == "actions":
                 action = layer.wrapper.action(action)
         return action
 
     def rows(self, observations: Any) -> tuple[Sequence[Any], bool]:
-        """Return observations as a sequence, and whether there was only one, without the axis of a batch.
+        """Return observations as a sequence, and whether there was only one, without a batch axis.
 
-        Observations that are no arrays, such as dicts, come one at a time. ValueError for another shape.
+        Observations are [*shape] or [n, *shape]; ValueError for other shapes. Those that are not arrays, such as dicts,
+        are always single.
         """
         shape = self.observation_space.shape
         if shape is None:
@@ -100,11 +101,11 @@ class AppliedWrappers:
 
 
 def applied_wrappers(options: WrappedEnvironment) -> AppliedWrappers:
-    """Return the wrappers of a task; ConfigError, which names the first wrapper that cannot be applied.
+    """Return the wrappers of a task; ConfigError for the first wrapper that cannot be applied.
 
-    Where observations or actions are changed, two short episodes are played to see that the methods alone do the same.
+    If a wrapper changes observations or actions, two short episodes are played to check that its method alone does too.
     """
-    layers, recorders = _wrapped(options)
+    layers, recorders = _make_recorded(options)
     environment = recorders[0].env
     recorders[-1].close()
     if any(layer.effect != "none" for layer in layers):
@@ -112,8 +113,8 @@ def applied_wrappers(options: WrappedEnvironment) -> AppliedWrappers:
     return AppliedWrappers(environment.observation_space, environment.action_space, tuple(layers))
 
 
-def _wrapped(options: WrappedEnvironment) -> tuple[list[Layer], list[_Recorder]]:
-    """Return the wrappers around a new environment, and what records below each and above all of them."""
+def _make_recorded(options: WrappedEnvironment) -> tuple[list[WrapperLayer], list[_Recorder]]:
+    """Return the wrappers around a new environment, with recorders below each of them and above the outermost."""
     environment = environments.make(options.env_id, options.env_kwargs, options.max_episode_steps)
     layers, recorders = [], [_Recorder(environment)]
     for index, item in enumerate(options.wrappers):
@@ -123,8 +124,8 @@ def _wrapped(options: WrappedEnvironment) -> tuple[list[Layer], list[_Recorder]]
     return layers, recorders
 
 
-def _layer(index: int, name: str, wrapper: Any) -> Layer:
-    """Return a wrapper with its effect, as its class says it; ConfigError where it does not."""
+def _layer(index: int, name: str, wrapper: Any) -> WrapperLayer:
+    """Return a wrapper with its effect, determined by its class; ConfigError if that is not possible."""
     cls = type(wrapper)
     bases: Sequence[tuple[Any, Effect]] = (
         (gymnasium.ObservationWrapper, "observations"),
@@ -134,15 +135,15 @@ def _layer(index: int, name: str, wrapper: Any) -> Layer:
     )
     for base, effect in bases:
         if isinstance(wrapper, base) and cls.step is base.step and cls.reset is base.reset:
-            return Layer(index, name, wrapper, effect)
-    layer = Layer(index, name, wrapper, "none")
-    if cls in LOOKING_ON:
+            return WrapperLayer(index, name, wrapper, effect)
+    layer = WrapperLayer(index, name, wrapper, "none")
+    if cls in PASSIVE:
         return layer
-    raise layer.refusal("has a `step` or `reset` of its own, which nothing but the environment can call")
+    raise layer.refusal("defines `step` or `reset`, which only the environment can call")
 
 
 class _Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):  # type: ignore[misc]
-    """Keeps the observations and actions that pass."""
+    """Records the observations and actions that pass through it."""
 
     def __init__(self, env: Environment) -> None:
         super().__init__(env)
@@ -161,16 +162,16 @@ class _Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):  # type: ignore[misc]
         return observation, *rest
 
 
-def _compare(layers: Sequence[Layer], options: WrappedEnvironment) -> None:
-    """Compare the methods of `layers` with what the wrappers of another environment did; ConfigError where they differ.
+def _compare(layers: Sequence[WrapperLayer], options: WrappedEnvironment) -> None:
+    """Compare the methods of `layers` with the effect of the same wrappers in an episode; ConfigError if they differ.
 
-    The other way round in time, so that what remembers or draws is noticed.
+    The methods are called in reverse order of time, so that a dependence on earlier calls is detected.
     """
-    _, recorders = _wrapped(options)
+    _, recorders = _make_recorded(options)
     try:
         _play(recorders[-1])
     except Exception as error:
-        text = f"{options.env_id} fails under random actions, in which wrappers are compared with their methods"
+        text = f"{options.env_id} fails under random actions, with which wrappers are compared with their methods"
         raise ConfigError([("task.wrappers", f"{text}: {type(error).__name__}: {error}")]) from error
     finally:
         recorders[-1].close()
@@ -187,11 +188,11 @@ def _compare(layers: Sequence[Layer], options: WrappedEnvironment) -> None:
             except Exception as error:
                 raise layer.refusal(f"needs a running environment: {type(error).__name__}: {error}") from error
             if not is_same:
-                raise layer.refusal("remembers, draws, or looks at the environment: it does not always do the same")
+                raise layer.refusal("has memory, is random or uses the environment: its results differ between calls")
 
 
 def _play(environment: Environment) -> None:
-    """Take some steps with random actions, the episodes always the same."""
+    """Take STEPS steps with random actions from fixed seeds."""
     environment.reset(seed=0)
     environment.action_space.seed(0)
     for step in range(STEPS):

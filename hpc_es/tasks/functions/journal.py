@@ -1,8 +1,8 @@
-"""Finished evaluations of a generation that a checkpoint does not hold yet: they are not evaluated again.
+"""The journal of evaluations: finished evaluations of an interrupted generation are not repeated after a restart.
 
-Each rank appends what it has finished to a file of its own in RUN/journal, one file a generation. After a restart rank
-0 reads them all and tells the others. A line is taken where its job has the same number, vector, seed and source, so
-that the bits are those of a run that was never killed. Files of generations that a checkpoint holds are removed.
+Each rank appends its evaluations to its own file in RUN/journal, one file per generation. After a restart rank 0 reads
+all files and broadcasts them. An entry is used if its job has the same number, vector, seed and source, so that the
+results are bit-identical to those of an uninterrupted run. Files of generations before a checkpoint are removed.
 """
 
 from __future__ import annotations
@@ -22,63 +22,64 @@ from typing import Any, BinaryIO, Literal
 from hpc_es.core.data import Float64
 from hpc_es.core.errors import RunError
 from hpc_es.core.failures import Failure, kind_of
-from hpc_es.tasks.functions.python_evaluator import Measured
+from hpc_es.tasks.functions.python_evaluator import EvaluationResult
 
 Mode = Literal["auto"] | bool
 
 FOLDER = "journal"
-EXPENSIVE_SECONDS = 0.01  # an evaluation that takes longer is worth a line, where the mode is auto
-SYNC_SECONDS = 1.0  # between two looks at the disk; an evaluation that takes longer is on the disk at once
-NAME = re.compile(r"generation_(\d{9})_.*\.jsonl")
+EXPENSIVE_SECONDS = 0.01  # with mode auto, chunks with a longer evaluation are recorded
+SYNC_SECONDS = 1.0  # at most between two calls of fsync; a chunk with a longer evaluation is synchronised at once
+FILE_NAME = re.compile(r"generation_(\d{9})_.*\.jsonl")
 
-Entry = tuple[int, str]  # generation, and the key of what was evaluated
-Known = dict[Entry, Measured]
+EntryKey = tuple[int, str]  # generation, and the result of `EvaluationJournal.key`
 
 
 class EvaluationJournal:
-    """The journal of one rank; without `failures`, what has failed is evaluated again."""
+    """The journal of one rank; without `failures`, failed evaluations are not recorded and so repeated."""
 
     def __init__(self, mode: Mode, identity: str, failures: bool = True) -> None:
         self._mode, self._identity, self._failures = mode, identity, failures
         self._folder: Path | None = None
-        self._known: Known = {}
+        self._entries: dict[EntryKey, EvaluationResult] = {}  # of the interrupted run
         self._file: BinaryIO | None = None
         self._generation = -1
         self._synced = time.monotonic()
 
     def open(self, run: Path, call_on_rank_0: Callable[[Callable[[], str]], str]) -> None:
-        """Read what a killed run has left; `call_on_rank_0` gives all ranks what its argument returns on rank 0."""
+        """Read the journal of an interrupted run; `call_on_rank_0(f)` returns rank 0's result of f() on every rank."""
         if self._mode is False:
             return
         self._folder = run / FOLDER
-        told = call_on_rank_0(lambda: "".join(_lines(run / FOLDER)))
-        entries = (entry for line in told.splitlines() if (entry := _entry(line)) is not None)
-        self._known = {key: measured for key, measured in entries if self._is_kept(measured)}
+        text = call_on_rank_0(lambda: "".join(_complete_lines(run / FOLDER)))
+        entries = (entry for line in text.splitlines() if (entry := _parse_entry(line)) is not None)
+        self._entries = {key: result for key, result in entries if self._is_recorded(result)}
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a run whose evaluations may be kept."""
+        """Whether the journal is enabled and there is a run directory."""
         return self._folder is not None
 
     def key(self, job: str, vector: Float64, seed: int) -> str:
-        """Return what a job is known by again: its number, its vector, its seed and the source of the objective."""
-        told = f"{job} {seed} {self._identity} ".encode() + vector.astype("<f8").tobytes()
-        return hashlib.sha256(told).hexdigest()
+        """Return a hash of a job: its number, its vector float64[size], its seed and the source of the objective."""
+        content = f"{job} {seed} {self._identity} ".encode() + vector.astype("<f8").tobytes()
+        return hashlib.sha256(content).hexdigest()
 
-    def known(self, generation: int, keys: Sequence[str]) -> list[Measured] | None:
-        """Return what came of these jobs before, or None where one of them is not known."""
-        found = [self._known.get((generation, key)) for key in keys] if self._known else [None]
-        return [each for each in found if each is not None] if None not in found else None
+    def recorded(self, generation: int, keys: Sequence[str]) -> list[EvaluationResult] | None:
+        """Return the recorded results of these jobs, or None if one of them is missing."""
+        if not self._entries:
+            return None
+        results = [self._entries.get((generation, key)) for key in keys]
+        return [result for result in results if result is not None] if None not in results else None
 
-    def add(self, generation: int, keys: Sequence[str], measured: Sequence[Measured]) -> None:
-        """Append what was evaluated, unless it was cheap; RunError where the disk is full."""
-        slowest = max(each.seconds for each in measured)
+    def add(self, generation: int, keys: Sequence[str], results: Sequence[EvaluationResult]) -> None:
+        """Append the results of a chunk, unless its evaluations are cheap; RunError if writing fails."""
+        slowest = max(result.seconds for result in results)
         if self._folder is None or (self._mode == "auto" and slowest < EXPENSIVE_SECONDS):
             return
-        pairs = zip(keys, measured, strict=True)
-        lines = [_line(generation, key, each) for key, each in pairs if self._is_kept(each)]
+        pairs = zip(keys, results, strict=True)
+        lines = [_format_entry(generation, key, result) for key, result in pairs if self._is_recorded(result)]
         try:
-            file = self._opened(self._folder, generation)
+            file = self._open_file(self._folder, generation)
             file.write(b"".join(lines))
             if slowest >= SYNC_SECONDS or time.monotonic() - self._synced >= SYNC_SECONDS:
                 os.fsync(file.fileno())
@@ -87,10 +88,10 @@ class EvaluationJournal:
             remedy = "free space there, or set task.journal: false, then start the same command again"
             raise RunError(f"{self._folder} could not be written ({error.strerror}): {remedy}") from error
 
-    def _is_kept(self, measured: Measured) -> bool:
-        return self._failures or measured.failure is None
+    def _is_recorded(self, result: EvaluationResult) -> bool:
+        return self._failures or result.failure is None
 
-    def _opened(self, folder: Path, generation: int) -> BinaryIO:
+    def _open_file(self, folder: Path, generation: int) -> BinaryIO:
         if self._file is None or generation != self._generation:
             self.close()
             folder.mkdir(exist_ok=True)
@@ -106,16 +107,16 @@ class EvaluationJournal:
 
 
 def remove_finished(run: Path, generation: int) -> None:
-    """Remove, on rank 0, the files of the generations before `generation`, which a checkpoint holds."""
+    """Remove the files of the generations before `generation`, which a checkpoint has stored; on rank 0 only."""
     for path in (run / FOLDER).glob("generation_*.jsonl"):
-        named = NAME.fullmatch(path.name)
-        if named and int(named[1]) < generation:
-            with contextlib.suppress(OSError):  # what is left is removed after the next checkpoint
+        match = FILE_NAME.fullmatch(path.name)
+        if match and int(match[1]) < generation:
+            with contextlib.suppress(OSError):  # the next checkpoint tries again
                 path.unlink()
 
 
-def _lines(folder: Path) -> list[str]:
-    """Return the lines that were written whole; a file that cannot be read has none: its jobs are evaluated again."""
+def _complete_lines(folder: Path) -> list[str]:
+    """Return the complete lines of each file; files that cannot be read are skipped, and their jobs repeated."""
     texts = []
     for path in sorted(folder.glob("generation_*.jsonl")):
         with contextlib.suppress(OSError):
@@ -124,21 +125,21 @@ def _lines(folder: Path) -> list[str]:
     return texts
 
 
-def _line(generation: int, key: str, measured: Measured) -> bytes:
-    value = None if math.isnan(measured.value) else measured.value.hex()  # exact
-    told = {"generation": generation, "key": key, "value": value, "failure": None}
-    if measured.failure is not None:
-        told |= {"failure": measured.failure.text, "kind": measured.failure.kind}
-    return json.dumps(told).encode() + b"\n"
+def _format_entry(generation: int, key: str, result: EvaluationResult) -> bytes:
+    value = None if math.isnan(result.value) else result.value.hex()  # exact
+    entry = {"generation": generation, "key": key, "value": value, "failure": None}
+    if result.failure is not None:
+        entry |= {"failure": result.failure.text, "kind": result.failure.kind}
+    return json.dumps(entry).encode() + b"\n"
 
 
-def _entry(line: str) -> tuple[Entry, Measured] | None:
-    """Return what a line tells; None where it is damaged: that job is evaluated again."""
+def _parse_entry(line: str) -> tuple[EntryKey, EvaluationResult] | None:
+    """Return the entry of a line; None if the line is damaged, so that its job is evaluated again."""
     try:
-        told: dict[str, Any] = json.loads(line)
-        value = math.nan if told["value"] is None else float.fromhex(told["value"])
-        text: str | None = told["failure"]
-        failure = None if text is None else Failure(text, told.get("kind", kind_of(text)))
-        return (int(told["generation"]), str(told["key"])), Measured(value, failure)
+        entry: dict[str, Any] = json.loads(line)
+        value = math.nan if entry["value"] is None else float.fromhex(entry["value"])
+        text: str | None = entry["failure"]
+        failure = None if text is None else Failure(text, entry.get("kind", kind_of(text)))
+        return (int(entry["generation"]), str(entry["key"])), EvaluationResult(value, failure)
     except (ValueError, KeyError, TypeError):
         return None

@@ -1,15 +1,9 @@
-"""Bounds of a search vector, and three ways to keep to them.
+"""Options shared by the tasks `function` and `command`: dimension, bounds, named parameters, failures.
 
-What is evaluated is always inside the bounds. A vector that is inside already is kept to the last bit.
-
-
-From the vector that is searched to what the objective sees.
-
-Without named parameters both are the same, kept inside the bounds. Named parameters are searched from 0 to 1, each on a
-linear or a logarithmic scale between its `low` and `high`, so that one sigma fits them all.
-
-
-The options that the tasks `function` and `command` have in common."""
+`Coordinates` maps search vectors to vectors of the objective. Without named parameters both are equal, except that
+vectors outside of the bounds are moved inside. Named parameters are searched from 0 to 1, each on a linear or
+logarithmic scale between its `low` and `high`, so that one step size fits all of them.
+"""
 
 from __future__ import annotations
 
@@ -29,55 +23,55 @@ Keep = Literal["clip", "reflect", "penalty"]
 
 @dataclass(frozen=True)
 class Bounds:
-    """Each coordinate's limits, minus and plus infinity where there is none."""
+    """The limits of each coordinate, minus or plus infinity for none. Vectors inside are never changed by a bit."""
 
     low: Float64  # float64[size]
     high: Float64  # float64[size]
 
     def clipped(self, vectors: Float64) -> Float64:
-        """Return the nearest vectors inside, float64[..., size]."""
+        """Return the nearest vectors within the bounds, float64[..., size]."""
         nearest: Float64 = np.clip(vectors, self.low, self.high)
         return nearest
 
     def reflected(self, vectors: Float64) -> Float64:
-        """Return the vectors folded at the bounds, as a ray between two mirrors, float64[..., size]."""
+        """Return the vectors reflected at the bounds, repeatedly if necessary, float64[..., size]."""
         closed = np.isfinite(self.low) & np.isfinite(self.high)
         width = np.where(closed, self.high - self.low, 1.0)
-        way = np.mod(vectors - np.where(closed, self.low, 0.0), 2 * width)
-        folded = np.where(closed, self.low, 0.0) + np.minimum(way, 2 * width - way)
+        distance = np.mod(vectors - np.where(closed, self.low, 0.0), 2 * width)
+        folded = np.where(closed, self.low, 0.0) + np.minimum(distance, 2 * width - distance)
         open_side = np.where(vectors < self.low, 2 * self.low - vectors, 2 * self.high - vectors)
         inside = (vectors >= self.low) & (vectors <= self.high)
         return self.clipped(np.where(inside, vectors, np.where(closed, folded, open_side)))
 
     def excess(self, vectors: Float64) -> Float64:
-        """Return the squared distance to the nearest vector inside, float64[...]; 0 inside."""
+        """Return the squared distance to the nearest vector within the bounds, float64[...]."""
         beyond: Float64 = vectors - self.clipped(vectors)
         return np.asarray((beyond * beyond).sum(axis=-1))
 
     def middle(self) -> Float64:
-        """Return the middle where both limits are there, else the number nearest to 0 that is inside."""
+        """Return float64[size]: the middle of coordinates with two limits, the number nearest to 0 of the others."""
         closed = np.isfinite(self.low) & np.isfinite(self.high)
         with np.errstate(invalid="ignore"):
             return np.where(closed, self.low + (self.high - self.low) / 2, self.clipped(np.zeros(len(self.low))))
 
 
-def kept(bounds: Bounds | None, how: Keep, vectors: Float64, weight: float = 1.0) -> tuple[Float64, Float64]:
-    """Return the vectors as they are evaluated, and what is added to the cost of each, float64[vectors].
+def apply_bounds(bounds: Bounds | None, keep: Keep, vectors: Float64, weight: float = 1.0) -> tuple[Float64, Float64]:
+    """Return the vectors to evaluate, float64[vectors, size], and the penalties added to their costs, float64[vectors].
 
-    `penalty` evaluates the nearest vector inside and adds `weight` times the squared distance to it. That is the form
-    of pycma's BoundPenalty; its weights follow the spread of the costs so far, here the weight is a constant, so that a
-    job's value depends on nothing but the job.
+    `penalty` evaluates the nearest vector within the bounds and adds `weight` times the squared distance to it. This is
+    the form of pycma's BoundPenalty, but with a constant weight: pycma adapts it to the spread of the costs so far,
+    whereas here the value of a job must not depend on other jobs.
     """
-    nothing = np.zeros(len(vectors))
+    no_penalties = np.zeros(len(vectors))
     if bounds is None:
-        return vectors, nothing
-    if how == "reflect":
-        return bounds.reflected(vectors), nothing
-    return bounds.clipped(vectors), weight * bounds.excess(vectors) if how == "penalty" else nothing
+        return vectors, no_penalties
+    if keep == "reflect":
+        return bounds.reflected(vectors), no_penalties
+    return bounds.clipped(vectors), weight * bounds.excess(vectors) if keep == "penalty" else no_penalties
 
 
 @dataclass(frozen=True)
-class Range:
+class ParameterScale:
     """The scale of one named parameter."""
 
     low: float
@@ -85,17 +79,17 @@ class Range:
     is_log: bool = False
 
     def value(self, unit: float) -> float:
-        """Return the parameter at 0 .. 1; the ends are met exactly."""
+        """Return the parameter's value from its coordinate in 0 .. 1; 0 and 1 give exactly low and high."""
         if unit <= 0.0 or unit >= 1.0:
             return self.low if unit <= 0.0 else self.high
         if not self.is_log:
             inner = self.low + unit * (self.high - self.low)
-        else:  # math, not NumPy: one number at a time, so that the bits do not depend on the length of an array
+        else:  # math, not NumPy, whose bits may depend on the length of the array
             inner = math.exp(math.log(self.low) + unit * (math.log(self.high) - math.log(self.low)))
         return min(max(inner, self.low), self.high)
 
     def unit(self, value: float) -> float:
-        """Return the place of a value in 0 .. 1."""
+        """Return the coordinate in 0 .. 1 of a value."""
         if not self.is_log:
             return (value - self.low) / (self.high - self.low)
         return math.log(value / self.low) / math.log(self.high / self.low)
@@ -103,52 +97,52 @@ class Range:
 
 @dataclass(frozen=True)
 class Coordinates:
-    """How search vectors of `size` numbers become vectors that are evaluated, of the same size."""
+    """Maps search vectors to vectors of the objective, of the same size."""
 
     size: int
     bounds: Bounds | None = None  # of the search vector
     keep: Keep = "reflect"
     penalty_weight: float = 1.0
-    ranges: Mapping[str, Range] = field(default_factory=dict)  # of named parameters, in the order of the vector
+    scales: Mapping[str, ParameterScale] = field(default_factory=dict)  # of named parameters, in the vector's order
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the coordinates: those of the parameters, or x0, x1, ..."""
-        return tuple(self.ranges) or tuple(f"x{index}" for index in range(self.size))
+        """The names of the parameters, or x0, x1, ... if they have none."""
+        return tuple(self.scales) or tuple(f"x{index}" for index in range(self.size))
 
-    def seen(self, vectors: Float64) -> tuple[Float64, Float64]:
-        """Return what the objective sees, float64[k, size], and what is added to each cost, float64[k]."""
-        inside, penalties = kept(self.bounds, self.keep, vectors, self.penalty_weight)
-        if not self.ranges:
+    def to_objective(self, vectors: Float64) -> tuple[Float64, Float64]:
+        """Return the vectors for the objective, float64[k, size], and the penalties of their costs, float64[k]."""
+        inside, penalties = apply_bounds(self.bounds, self.keep, vectors, self.penalty_weight)
+        if not self.scales:
             return inside, penalties
-        ranges = list(self.ranges.values())
-        values = [[each.value(unit) for each, unit in zip(ranges, row, strict=True)] for row in inside.tolist()]
+        scales = list(self.scales.values())
+        values = [[scale.value(unit) for scale, unit in zip(scales, row, strict=True)] for row in inside.tolist()]
         return np.array(values, np.float64).reshape(inside.shape), penalties
 
-    def searched(self, values: Float64) -> Float64:
-        """Return the search vector of what the objective is to see, float64[size]."""
-        if not self.ranges:
+    def to_search(self, values: Float64) -> Float64:
+        """Return the search vector of one vector of the objective, float64[size] both."""
+        if not self.scales:
             return values
-        pairs = zip(self.ranges.values(), values.tolist(), strict=True)
-        return np.array([each.unit(value) for each, value in pairs], np.float64)
+        pairs = zip(self.scales.values(), values.tolist(), strict=True)
+        return np.array([scale.unit(value) for scale, value in pairs], np.float64)
 
-    def named(self, values: Float64) -> dict[str, float]:
-        """Return the parameters of one vector as the objective sees it, by name."""
+    def by_name(self, values: Float64) -> dict[str, float]:
+        """Return the numbers of one vector of the objective, float64[size], by name."""
         return dict(zip(self.names, values.tolist(), strict=True))
 
 
-def named_coordinates(ranges: Mapping[str, Range], keep: Keep, penalty_weight: float) -> Coordinates:
-    """Return the coordinates of named parameters: searched from 0 to 1."""
-    size = len(ranges)
-    return Coordinates(size, Bounds(np.zeros(size), np.ones(size)), keep, penalty_weight, dict(ranges))
+def named_coordinates(scales: Mapping[str, ParameterScale], keep: Keep, penalty_weight: float) -> Coordinates:
+    """Return the coordinates of named parameters, which are searched from 0 to 1."""
+    size = len(scales)
+    return Coordinates(size, Bounds(np.zeros(size), np.ones(size)), keep, penalty_weight, dict(scales))
 
 
-def limits(value: float | Sequence[float | None] | None, size: int, open_end: float) -> Float64:
-    """Return a bound of each coordinate, `open_end` where it is null; ValueError where a list has another length."""
+def limits(value: float | Sequence[float | None] | None, size: int, default: float) -> Float64:
+    """Return a limit per coordinate, float64[size], `default` for null; ValueError if a list has another length."""
     values: list[Any] = list(value) if isinstance(value, Sequence) else [value] * size
     if len(values) != size:
         raise ValueError(f"expected {size} numbers, one for each coordinate, found {len(values)}")
-    return np.array([open_end if each is None else each for each in values], np.float64)
+    return np.array([default if item is None else item for item in values], np.float64)
 
 
 ConfigProblem = tuple[str, str]
@@ -160,135 +154,144 @@ LONGEST = 1_000_000  # numbers in a vector
 class Parameter:
     """`task.parameters.NAME:`, one named parameter."""
 
-    low: float = option("the smallest value")
-    high: float = option("the largest value")
-    scale: Literal["linear", "log"] = option("how it is searched between them", "linear")
-    initial: float | None = option("where the search begins; null: the middle of the scale", None)
-    integer: bool = option("not supported yet", False)
+    low: float = option("smallest value")
+    high: float = option("largest value")
+    scale: Literal["linear", "log"] = option("scale of the search between low and high", "linear")
+    initial: float | None = option("initial value; null: the middle of the scale", None)
+    integer: bool = option("whether values are whole numbers; true is not supported yet", False)
 
     def problems(self) -> Iterator[ConfigProblem]:
-        """Mistakes that no single field shows: (key, text)."""
+        """Yield (key, text) for each mistake."""
         if self.integer:
             text = "is true, but whole numbers are not supported yet: expected false, and round in the function"
             yield "integer", text
         if self.low >= self.high:
             yield "high", f"is {self.high:g}: expected more than low, which is {self.low:g}"
         elif self.scale == "log" and self.low <= 0:
-            yield "low", f"is {self.low:g}, but a logarithmic scale has no such number: expected more than 0"
+            yield "low", f"is {self.low:g}, but scale is log: expected more than 0"
         elif self.initial is not None and not self.low <= self.initial <= self.high:
             yield "initial", f"is {self.initial:g}: expected a number from {self.low:g} to {self.high:g}"
 
-    def range(self) -> Range:
-        """Return its scale."""
-        return Range(self.low, self.high, self.scale == "log")
+    def to_scale(self) -> ParameterScale:
+        """Return the scale from low to high."""
+        return ParameterScale(self.low, self.high, self.scale == "log")
 
 
 @options
 class BoundsOptions:
-    """`task.bounds:`, what is evaluated is always inside."""
+    """`task.bounds:`, within which vectors are evaluated."""
 
-    low: Side = option("smallest value of each coordinate: one number for all, or a list; null: none", None)
-    high: Side = option("largest value of each coordinate", None)
+    low: Side = option("lower bound of each coordinate: one number for all, or a list; null: none", None)
+    high: Side = option("upper bound of each coordinate: one number for all, or a list; null: none", None)
     keep: Keep = option(
-        "how a vector outside is kept: reflect at the bound, clip to it, or clip and add a penalty to its value",
+        "treatment of vectors outside of the bounds: reflect, clip, or penalty (clip and add a penalty to the value)",
         "reflect",
     )
-    penalty_weight: NonNegative = option("penalty: this times the squared distance to the nearest point inside", 1.0)
+    penalty_weight: NonNegative = option(
+        "factor of the penalty, which is the squared distance to the nearest point within the bounds", 1.0
+    )
 
 
 @options
 class RegionOptions:
-    """`task.initial_region:`, in coordinates of the objective."""
+    """`task.initial_region:`, in the coordinates of the objective."""
 
     low: Side = option(
-        "smallest value of each coordinate to begin with: one number for all, or a list; null: that of the bounds", None
+        "smallest initial value of each coordinate: one number for all, or a list; null: that of the bounds", None
     )
-    high: Side = option("largest value of each coordinate to begin with", None)
+    high: Side = option(
+        "largest initial value of each coordinate: one number for all, or a list; null: that of the bounds", None
+    )
 
 
 @options
-class Search:
-    """What is searched and how evaluations are treated; a task adds what it evaluates with."""
+class SearchOptions:
+    """Options of objectives; a task adds those of its evaluator."""
 
-    dimension: Count | None = option("numbers in the vector", None)
+    dimension: Count | None = option("number of coordinates; null: see parameters", None)
     parameters: Mapping[str, Parameter] | None = option(
-        "instead of dimension: named parameters, each with low, high, scale: linear or log, initial", None
+        "named parameters instead of dimension, each with low, high, scale (linear, log) and initial; null: none",
+        None,
     )
-    goal: Literal["minimise", "maximise"] = option("whether small or large values are wanted", "minimise")
-    bounds: BoundsOptions = option("limits of the coordinates", default_factory=BoundsOptions)
+    goal: Literal["minimise", "maximise"] = option("direction of the optimisation", "minimise")
+    bounds: BoundsOptions = option("bounds of the coordinates", default_factory=BoundsOptions)
     initial: float | tuple[float, ...] | str | None = option(
-        "the vector to begin with: a number for all, a list, a file (.npy, .json, .txt) relative to the config, or "
-        "random: anywhere in initial_region; null: the middle of the bounds, or 0",
+        "initial vector: a number for all coordinates, a list, a file (.npy, .json, .txt) relative to the config, or "
+        "random (uniform in initial_region); null: the middle of the bounds, or 0",
         None,
     )
     initial_region: RegionOptions = option(
-        "where initial: random begins, and each restart of a strategy that has restarts", default_factory=RegionOptions
+        "region of the initial vector with initial: random, and of restarts", default_factory=RegionOptions
     )
-    timeout_seconds: Positive | None = option("of an evaluation, which then counts as failed; null: none", None)
-    retries: Natural = option("how often a failed evaluation is tried again", 0, may_change=True)
+    timeout_seconds: Positive | None = option(
+        "time limit of an evaluation in seconds, after which it fails; null: no limit", None
+    )
+    retries: Natural = option("number of retries of a failed evaluation", 0, may_change=True)
     on_failed_evaluation: Literal["drop", "abort"] = option(
-        "drop: the update goes on without it; abort: the run ends", "drop", may_change=True
+        "action after a failed evaluation: leave it out of the update, or end the run", "drop", may_change=True
     )
-    vector_behaviour: bool = option("give each row its vector as its behaviour, for novelty search", False)
-    record_evaluations: bool = option("write every vector with its value into evaluations.csv", True, may_change=True)
+    vector_behaviour: bool = option("whether the vector is the behaviour of a candidate, for novelty search", False)
+    record_evaluations: bool = option(
+        "whether all vectors and their values are written to evaluations.csv", True, may_change=True
+    )
     journal: Mode = option(
-        "keep finished evaluations of a killed generation; auto: where one takes more than 0.01 s",
+        "whether evaluations of an interrupted generation are kept for restarts; auto: if one takes more than 0.01 s",
         "auto",
         may_change=True,
     )
 
     @property
     def size(self) -> int:
-        """The numbers in the vector."""
+        """Number of coordinates."""
         return len(self.parameters) if self.parameters else self.dimension or 0
 
     @property
     def sign(self) -> float:
-        """What a value is multiplied with to be a return, which is maximised."""
+        """Factor of a value in the return, which is maximised: -1 or 1."""
         return -1.0 if self.goal == "minimise" else 1.0
 
     def problems(self) -> Iterator[ConfigProblem]:
-        """Mistakes that no single field shows: (key, text)."""
+        """Yield (key, text) for each mistake that involves several options."""
         if (self.dimension is None) == (not self.parameters):
-            found = "neither" if self.dimension is None else "both"
-            yield "dimension", f"expected dimension, or parameters with names, found {found}"
+            count_text = "neither" if self.dimension is None else "both"
+            yield "dimension", f"expected dimension, or parameters with names, found {count_text}"
         elif self.size > LONGEST:
             yield "dimension", f"is {self.size:,}: expected at most {LONGEST:,}"
         elif self.parameters:
-            yield from _named_problems(self)
+            yield from _parameter_problems(self)
         else:
-            yield from _side_problems(self)
+            yield from _bounds_problems(self)
         region = self.initial_region
         if self.initial != "random" and (region.low, region.high) != (None, None):
             yield "initial_region", "is set, but initial is not random: expected initial: random"
 
     def coordinates(self) -> Coordinates:
-        """Return how search vectors become what is evaluated."""
+        """Return the mapping from search vectors to vectors of the objective."""
         bounds, size = self.bounds, self.size
         if self.parameters:
-            ranges = {name: each.range() for name, each in self.parameters.items()}
-            return named_coordinates(ranges, bounds.keep, bounds.penalty_weight)
+            scales = {name: parameter.to_scale() for name, parameter in self.parameters.items()}
+            return named_coordinates(scales, bounds.keep, bounds.penalty_weight)
         return bounded_coordinates(size, bounds.low, bounds.high, bounds.keep, bounds.penalty_weight)
 
 
 def bounded_coordinates(size: int, low: Side, high: Side, keep: Keep, penalty_weight: float) -> Coordinates:
-    """Return the coordinates of a vector without names."""
+    """Return the coordinates of a vector without named parameters; ValueError if a list has another length."""
     if low is None and high is None:
         return Coordinates(size)
     bounds = Bounds(limits(low, size, -float("inf")), limits(high, size, float("inf")))
     return Coordinates(size, bounds, keep, penalty_weight)
 
 
-def _named_problems(search: Search) -> Iterator[ConfigProblem]:
-    for section, given in (("bounds", search.bounds), ("initial_region", search.initial_region)):
+def _parameter_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
+    for section, region in (("bounds", search.bounds), ("initial_region", search.initial_region)):
         for side in ("low", "high"):
-            if getattr(given, side) is not None:
-                yield f"{section}.{side}", "is set, but named parameters have bounds of their own: remove it"
+            if getattr(region, side) is not None:
+                yield f"{section}.{side}", "is set, but named parameters have their own bounds: remove it"
     if search.initial not in (None, "random"):
-        yield "initial", "is set, but named parameters have one each: remove it, or write parameters.NAME.initial"
+        yield "initial", "is set, but there are named parameters: remove it, or write parameters.NAME.initial"
 
 
-def _side_problems(search: Search) -> Iterator[ConfigProblem]:
+def _bounds_problems(search: SearchOptions) -> Iterator[ConfigProblem]:
     wrong = False
     for side in ("low", "high"):
         try:

@@ -1,27 +1,39 @@
-"""What evaluates vectors: a Python function or an external program, behind one contract.
+"""Evaluation of vectors by a Python function: its import by "module:attribute", checks of its signature, and the calls.
 
-Calls of a Python function: one vector at a time, or a batch; what fails is one failed job, never the run."""
+Also the contract of all evaluators, which `subprocess_evaluator.py` implements too.
+
+The current directory and the config's directory are importable: they are appended to the path, never put first.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import inspect
 import json
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from hpc_es.core.data import Float64, Poll
+from hpc_es.core.errors import ConfigError
 from hpc_es.core.failures import Failure, failure_from_error, failure_from_text
 from hpc_es.core.interfaces import RunContext
-from hpc_es.tasks.functions.resolve import Objective
 from hpc_es.tasks.timeouts import EpisodeTimeout, Watch
 
+SEED = "seed"
+KEY = "task.function"
+TIMEOUT_TEXT = "the evaluation took longer than task.timeout_seconds"
 
-class Measured(NamedTuple):
-    """What came of a vector: its value, or NaN and why."""
+
+class EvaluationResult(NamedTuple):
+    """The value of a vector, or NaN and the failure."""
 
     value: float
     failure: Failure | None = None
@@ -31,62 +43,119 @@ class Measured(NamedTuple):
 class Evaluator(Protocol):
     """Evaluates the vectors of one chunk, in their order."""
 
-    identity: str  # differs where the same vector may have another value, such as after a change of the source
+    identity: str  # differs if the same vector may have another value, such as after a change of the source
 
     def open(self, run: RunContext) -> None:
-        """Get to know the run; called once, before the first evaluation, where there is a run."""
+        """Receive the run directory, once before the first evaluation; not called outside of runs."""
         ...
 
-    def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Poll) -> list[Measured]:
-        """Return the value of each vector, float64[k, size]; `poll` is called while it takes long."""
+    def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Poll) -> list[EvaluationResult]:
+        """Evaluate each vector of float64[k, size] with its seed; call `poll` every few milliseconds."""
         ...
 
     def close(self) -> None:
-        """End what it has started."""
+        """End all processes that it has started."""
         ...
 
 
-def measured(value: float, seconds: float) -> Measured:
-    """Return a value that came, which is a failure where it is not finite."""
+def result_of(value: float, seconds: float) -> EvaluationResult:
+    """Return the result of an evaluation; a value that is not finite is a failure."""
     if math.isfinite(value):
-        return Measured(value, None, seconds)
-    return Measured(math.nan, failure_from_text(f"the value is {value}"), seconds)
+        return EvaluationResult(value, None, seconds)
+    return EvaluationResult(math.nan, failure_from_text(f"the value is {value}"), seconds)
 
 
-def number(result: object) -> float:
-    """Return what a function gave for one vector as a number; ValueError."""
-    if type(result) is float:  # as most functions give
-        return result
-    array = _real(result, "a number")
-    if array.shape != ():
-        raise ValueError(f"expected a number, got an array of the shape {list(array.shape)}")
-    return float(array)
+# The function
 
 
-def numbers(result: object, count: int) -> list[float]:
-    """Return what a function gave for a batch of `count` vectors; ValueError."""
-    array = _real(result, f"float64[{count}]")
-    if array.shape != (count,):
-        raise ValueError(f"expected an array of the shape [{count}], got one of the shape {list(array.shape)}")
-    return [float(value) for value in array]
+@dataclass(frozen=True)
+class Objective:
+    """A function to optimise, and how it is called."""
+
+    function: Callable[..., Any]
+    takes_seed: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # further keywords of every call
+    names: tuple[str, ...] = ()  # parameters that are passed as keywords; empty: one vector is passed
+    source: str = ""  # SHA-256 of the file in which the function is defined, "" if there is none
+
+    def keywords(self, values: Sequence[float], seed: Any) -> dict[str, Any]:
+        """Return the keywords of a call: arguments, named parameters, and the seed if the function takes one."""
+        named = dict(zip(self.names, values, strict=True)) if self.names else {}
+        return {**self.arguments, **named, **({SEED: seed} if self.takes_seed else {})}
 
 
-def _real(result: object, wanted: str) -> Float64:
-    array = np.asarray(result)
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"expected {wanted}, got {_shown(result)}")
-    return array.astype(np.float64)
+def import_function(text: str, key: str) -> Callable[..., Any]:
+    """Import the function `module:attribute` that a config key names; ConfigError if that is not possible."""
+    module, _, attribute = text.partition(":")
+    if not module or not attribute:
+        raise ConfigError([(key, f"expected module:function such as my_model:cost, found {text!r}")])
+    function: Any = _import_module(module, key)
+    for name in attribute.split("."):
+        if not hasattr(function, name):
+            callables = [item for item in vars(function) if callable(getattr(function, item, None)) and item[0] != "_"]
+            has = ", ".join(callables) or "no function"
+            raise ConfigError([(key, f"there is no {name!r} in {module} (it has: {has})")])
+        function = getattr(function, name)
+    if not callable(function):
+        raise ConfigError([(key, f"expected a function, found {text!r} to be of type {type(function).__name__}")])
+    result: Callable[..., Any] = function
+    return result
 
 
-def _shown(result: object) -> str:
-    return "None: does it return its value?" if result is None else f"{type(result).__name__} {str(result)[:40]!r}"
+def _import_module(module: str, key: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            text = f"the module {module!r} imports {error.name!r}, which is not installed"
+            raise ConfigError([(key, text)]) from error
+        searched = f"{Path.cwd()}, the config's directory and the installed packages"
+        raise ConfigError([(key, f"there is no module {module!r} (searched: {searched})")]) from None
+    except Exception as error:  # of the user's code
+        text = f"the module {module!r} fails when it is imported: {type(error).__name__}: {error}"
+        raise ConfigError([(key, text)]) from error
 
 
-LATE = "the evaluation took longer than task.timeout_seconds"
+def objective(
+    function: Callable[..., Any], arguments: Mapping[str, Any], names: tuple[str, ...] = (), text: str = ""
+) -> Objective:
+    """Return a function as an objective; ConfigError if its signature does not accept the call.
+
+    `text` is the function's name in messages.
+    """
+    takes_seed = False
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):  # compiled functions may have none
+        return Objective(function, False, arguments, names, _source_hash(function))
+    parameter = signature.parameters.get(SEED)
+    if parameter is not None and parameter.kind is not parameter.POSITIONAL_ONLY:
+        takes_seed = SEED not in arguments and SEED not in names
+    result = Objective(function, takes_seed, arguments, names, _source_hash(function))
+    try:
+        signature.bind(*([] if names else [np.zeros(1)]), **result.keywords([0.0] * len(names), 0))
+    except TypeError as error:
+        what = f"{', '.join(names)} as keywords" if names else "the vector"
+        more = f" and the arguments {', '.join(arguments)}" if arguments else ""
+        name = text or repr(function)
+        message = f"{name} has the signature {signature}, which does not take {what}{more}: {error}"
+        raise ConfigError([(KEY, message)]) from None
+    return result
 
 
-class Calls:
-    """Evaluates vectors with a function; see `Evaluator`."""
+def _source_hash(function: Callable[..., Any]) -> str:
+    try:
+        file = inspect.getsourcefile(inspect.unwrap(function))
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+    except (TypeError, OSError):
+        return ""
+
+
+# Its calls
+
+
+class PythonEvaluator:
+    """Evaluates vectors with a Python function, one per call or a batch per call; an exception fails one call only."""
 
     def __init__(self, objective: Objective, batch: bool = False, timeout_seconds: float | None = None) -> None:
         self._objective, self._batch = objective, batch
@@ -95,41 +164,40 @@ class Calls:
         self.identity = f"{objective.source} {arguments}"
 
     def open(self, run: RunContext) -> None:
-        """Do nothing: a function needs no files in the run directory."""
+        """Do nothing."""
 
-    def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Poll) -> list[Measured]:
-        """Call the function for each vector with its seed, or once for all of them with their seeds."""
-        with Watch(self._limit, LATE, poll) as watch:
+    def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Poll) -> list[EvaluationResult]:
+        with Watch(self._limit, TIMEOUT_TEXT, poll) as watch:
             if self._batch:
-                return self._at_once(vectors, seeds, watch)
-            found, call = [], watch.timed(0, self._call)
-            drawn = list(seeds)  # in one go: after a call that sleeps each takes ten times as long
-            for x, seed in zip(vectors, drawn, strict=True):
+                return self._evaluate_batch(vectors, seeds, watch)
+            results, call = [], watch.timed(0, self._call)
+            all_seeds = list(seeds)  # drawn at once: after a call that sleeps, each draw takes ten times as long
+            for x, seed in zip(vectors, all_seeds, strict=True):
                 watch.restart(0)
-                value, failure, seconds = self._called(x, seed, seed, number, call)
-                found.append(Measured(math.nan, failure, seconds) if failure else measured(value, seconds))
-                poll()  # the timer's looks are 10 ms apart, as long as some chunks
-            return found
+                value, failure, seconds = self._try_call(x, seed, seed, as_number, call)
+                results.append(EvaluationResult(math.nan, failure, seconds) if failure else result_of(value, seconds))
+                poll()  # the timer polls every 10 ms only, which is longer than some chunks take
+            return results
 
-    def _at_once(self, vectors: Float64, seeds: Sequence[int], watch: Watch) -> list[Measured]:
+    def _evaluate_batch(self, vectors: Float64, seeds: Sequence[int], watch: Watch) -> list[EvaluationResult]:
         count = len(vectors)
-        values, failure, seconds = self._called(
-            vectors, np.array(seeds), seeds[0], lambda result: numbers(result, count), watch.timed(0, self._call)
+        values, failure, seconds = self._try_call(
+            vectors, np.array(seeds), seeds[0], lambda result: as_numbers(result, count), watch.timed(0, self._call)
         )
         if failure:
-            return [Measured(math.nan, failure, seconds / count)] * count
-        return [measured(value, seconds / count) for value in values]
+            return [EvaluationResult(math.nan, failure, seconds / count)] * count
+        return [result_of(value, seconds / count) for value in values]
 
-    def _called(
+    def _try_call(
         self, values: Float64, seed: Any, global_seed: int, read: Callable[[object], Any], call: Callable[..., Any]
     ) -> tuple[Any, Failure | None, float]:
-        """Return what one call gave, or why it failed, and its seconds."""
+        """Return the result of one call, or its failure, and its seconds."""
         random.seed(global_seed)  # for functions that draw from the global generators
         np.random.seed(global_seed)
         since = time.perf_counter()
         try:
             result = read(call(values, seed))
-        except (Exception, SystemExit, EpisodeTimeout) as error:  # around one evaluation of code that is not ours
+        except (Exception, SystemExit, EpisodeTimeout) as error:
             return None, failure_from_error(error), time.perf_counter() - since
         return result, None, time.perf_counter() - since
 
@@ -140,4 +208,30 @@ class Calls:
         return objective.function(**objective.keywords(values.tolist(), seed))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
+
+
+def as_number(result: object) -> float:
+    """Return the result of a call with one vector as a number; ValueError if it is not one."""
+    if type(result) is float:  # the usual case, fast
+        return result
+    array = _as_float64(result, "a number")
+    if array.shape != ():
+        raise ValueError(f"expected a number, got an array of the shape {list(array.shape)}")
+    return float(array)
+
+
+def as_numbers(result: object, count: int) -> list[float]:
+    """Return the result of a call with `count` vectors as numbers; ValueError if it is not an array [count]."""
+    array = _as_float64(result, f"float64[{count}]")
+    if array.shape != (count,):
+        raise ValueError(f"expected an array of the shape [{count}], got one of the shape {list(array.shape)}")
+    return [float(value) for value in array]
+
+
+def _as_float64(result: object, expected: str) -> Float64:
+    array = np.asarray(result)
+    if array.dtype.kind not in "biuf":
+        got = "None: does it return its value?" if result is None else f"{type(result).__name__} {str(result)[:40]!r}"
+        raise ValueError(f"expected {expected}, got {got}")
+    return array.astype(np.float64)

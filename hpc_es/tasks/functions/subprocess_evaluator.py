@@ -1,16 +1,14 @@
-"""The environment that an external program gets: this rank's, without what makes MPI or srun think it is a rank too.
+"""Evaluation of vectors by an external program: parameters in a file, the result in another file, no shell.
 
-With these variables a program that starts MPI would join our job, or wait for it for ever; without them it may start
-MPI alone, as `mpiexec -n 4 solver`, or under SLURM as a further step with srun. What a batch shell has too stays
-(SLURM_JOB_ID, SLURM_JOB_NODELIST, SLURM_NTASKS ...): a step of the program's own needs it, and has its defaults there.
+Each job runs in its own scratch directory, which is removed if the evaluation succeeds. The first KEPT_FAILURES
+directories of failed evaluations of a run are kept, as failed_0 ... failed_9.
 
+A program gets the environment of its rank without the variables that would make MPI or srun treat it as a rank: with
+them a program that starts MPI would join our job, or wait for it. So it may run `mpiexec -n 4 solver`, or srun to
+start a further step. Variables of the job (SLURM_JOB_ID, SLURM_JOB_NODELIST, SLURM_NTASKS ...) stay, since srun needs
+them.
 
-A rank's side of running external programs: see supervisor.py for the other.
-
-Evaluates vectors with an external program: parameters in a file, the result in another, no shell between.
-
-Each job has a scratch directory of its own, in which the program runs. It is removed where all went well; of failures
-the first KEPT directories of a run stay, as failed_0 ... failed_9.
+Programs are started by a process of their own, which ends them when the rank dies: see `supervisor.py`.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from hpc_es.core.failures import MAX_DETAILS, Failure, one_line
 from hpc_es.core.interfaces import RunContext
 from hpc_es.core.processor import AVAILABLE_CORES
 from hpc_es.tasks.functions import supervisor
-from hpc_es.tasks.functions.python_evaluator import Measured, measured
+from hpc_es.tasks.functions.python_evaluator import EvaluationResult, result_of
 from hpc_es.tasks.functions.supervisor import STDERR
 
 PREFIXES = (
@@ -53,14 +51,22 @@ NAMES = frozenset(
     )
 )
 
+POLL_SECONDS = 0.005  # between calls of `poll` while a program runs
+SCRATCH = "scratch"  # folder in the run directory
+KEPT_FAILURES = 10
+LARGEST_RESULT_BYTES = 1_000_000
+LAST_LINES, LAST_CHARACTERS = 5, 1000  # of stderr, in the log
+PARAMETERS, RESULT, SEED, CONFIG = "{parameters}", "{result}", "{seed}", "{config}"
+Format = Literal["json", "text"]
 
-def cleaned(environ: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a program gets, with `more` put in."""
+
+def program_environment(environ: Mapping[str, str], additions: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables of a program: `environ` without those of MPI and srun steps, and `additions`."""
     kept = {name: value for name, value in environ.items() if name not in NAMES and not name.startswith(PREFIXES)}
-    return {**kept, **more}
+    return {**kept, **additions}
 
 
-LOOK_SECONDS = 0.005  # between two looks at the other ranks
+# The rank's side of the supervisor
 
 
 @dataclass(frozen=True)
@@ -72,8 +78,8 @@ class ProgramExit:
     error: str | None = None  # why it could not be started
 
 
-class Programs:
-    """Starts programs, one at a time, through a process that ends them when this one dies."""
+class ProgramRunner:
+    """Runs programs, one at a time, through a supervisor process, which is started on first use."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -87,11 +93,11 @@ class Programs:
         limit_seconds: float = math.inf,
         poll: Poll = lambda: None,
     ) -> ProgramExit:
-        """Run a program in a directory, to its end or the limit; what it writes is in stdout.txt and stderr.txt.
+        """Run a program in a directory until it ends or reaches the limit; its output is in stdout.txt and stderr.txt.
 
-        Whatever `poll` raises ends the program and passes through.
+        An exception raised by `poll` ends the program and propagates.
         """
-        order = {
+        request = {
             "command": list(command),
             "directory": str(directory),
             "environment": dict(environment),
@@ -99,7 +105,7 @@ class Programs:
             "limit_seconds": None if math.isinf(limit_seconds) else limit_seconds,
         }
         try:
-            return self._answer(json.dumps(order).encode() + b"\n", poll)
+            return self._exchange(json.dumps(request).encode() + b"\n", poll)
         except OSError as error:
             self.close()
             return ProgramExit(None, error=f"the process that starts programs has died ({error})")
@@ -107,39 +113,41 @@ class Programs:
             self.close()
             raise
 
-    def _answer(self, order: bytes, poll: Poll) -> ProgramExit:
-        channel = self._connected()
-        channel.sendall(order)
-        answer, pid = b"", None
+    def _exchange(self, request: bytes, poll: Poll) -> ProgramExit:
+        channel = self._connect()
+        channel.sendall(request)
+        unfinished, pid = b"", None
         while True:
-            if select.select([channel], [], [], LOOK_SECONDS)[0]:
+            if select.select([channel], [], [], POLL_SECONDS)[0]:
                 received = channel.recv(65536)
                 if not received:
-                    _kill_group(pid)  # the kernel has killed the program with the supervisor, not what it has started
-                    raise ConnectionError("it is gone")
-                *lines, answer = (answer + received).split(b"\n")
-                for told in map(json.loads, lines):
-                    if "pid" not in told:
-                        return ProgramExit(**told)
-                    pid = told["pid"]
+                    if pid is not None:  # the kernel has killed the program, but not the rest of its process group
+                        with contextlib.suppress(ProcessLookupError, PermissionError):
+                            os.killpg(pid, signal.SIGKILL)
+                    raise ConnectionError("the connection was closed")
+                *lines, unfinished = (unfinished + received).split(b"\n")
+                for reply in map(json.loads, lines):
+                    if "pid" not in reply:
+                        return ProgramExit(**reply)
+                    pid = reply["pid"]
             poll()
 
-    def _connected(self) -> socket.socket:
+    def _connect(self) -> socket.socket:
         if self._channel is None:
-            self._channel, theirs = socket.socketpair()
-            with theirs:
+            self._channel, supervisor_end = socket.socketpair()
+            with supervisor_end:
                 self._process = subprocess.Popen(  # noqa: S603
-                    [sys.executable, "-I", "-S", supervisor.__file__, str(theirs.fileno())],
+                    [sys.executable, "-I", "-S", supervisor.__file__, str(supervisor_end.fileno())],
                     stdin=subprocess.DEVNULL,
                     cwd="/",
-                    env=cleaned(os.environ, {}),  # it is no rank either
-                    pass_fds=[theirs.fileno()],  # and nothing else, so not PMI_FD
-                    start_new_session=True,  # what kills the rank's process group leaves it time to end the program
+                    env=program_environment(os.environ, {}),
+                    pass_fds=[supervisor_end.fileno()],  # and no other descriptor, in particular not PMI_FD
+                    start_new_session=True,  # so that it survives a kill of the rank's process group
                 )
         return self._channel
 
     def close(self) -> None:
-        """End the program that runs, if one does, and the process that started it."""
+        """End the running program, if there is one, and the supervisor."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -152,96 +160,87 @@ class Programs:
             self._process = None
 
 
-def _kill_group(pid: int | None) -> None:
-    if pid is not None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
-
-
-Format = Literal["json", "text"]
-
-SCRATCH = "scratch"  # in the run directory
-KEPT = 10
-LARGEST_RESULT_BYTES = 1_000_000
-LAST_LINES, LAST_CHARACTERS = 5, 1000  # of stderr, in the log
-PARAMETERS, RESULT, SEED, CONFIG = "{parameters}", "{result}", "{seed}", "{config}"
+# The evaluator
 
 
 @dataclass(frozen=True)
 class Command:
-    """What is run, and how it is told its parameters."""
+    """A program, its arguments and the form of its input."""
 
-    words: tuple[str, ...]  # the first is the program, an absolute path
-    config_directory: Path  # what {config} stands for
+    words: tuple[str, ...]  # the program, as an absolute path, and its arguments
+    config_directory: Path  # replaces {config}
     names: tuple[str, ...] = ()  # of the parameters; empty: the parameters are a list
     format: Format = "json"
     timeout_seconds: float = math.inf
-    environment: Mapping[str, str] = field(default_factory=dict)  # put into the program's
+    environment: Mapping[str, str] = field(default_factory=dict)  # further environment variables
 
-    def arguments(self, parameters: Path, result: Path, seed: int) -> list[str]:
-        """Return the words with the paths and the seed in place of their marks."""
+    def with_paths(self, parameters: Path, result: Path, seed: int) -> list[str]:
+        """Return the words with paths and seed in place of the marks."""
         marks = {PARAMETERS: str(parameters), RESULT: str(result), SEED: str(seed), CONFIG: str(self.config_directory)}
-        return [_replaced(word, marks) for word in self.words]
+        return [_replace_marks(word, marks) for word in self.words]
 
-    def written(self, values: Sequence[float]) -> str:
-        """Return the parameters as the program reads them; numbers have all their digits."""
+    def format_parameters(self, values: Sequence[float]) -> str:
+        """Return the content of the parameters file; numbers have all their digits."""
         if self.format == "text":
             return "".join(f"{value!r}\n" for value in values)
         return json.dumps(dict(zip(self.names, values, strict=True)) if self.names else list(values)) + "\n"
 
 
-def _replaced(word: str, marks: Mapping[str, str]) -> str:
-    """Return the word with all marks replaced at once: what is put in is not looked at again."""
+def _replace_marks(word: str, marks: Mapping[str, str]) -> str:
+    """Return the word with all marks replaced; replacements are not searched for marks."""
     for mark, text in marks.items():
         if mark in word:
-            return text.join(_replaced(part, marks) for part in word.split(mark))
+            return text.join(_replace_marks(part, marks) for part in word.split(mark))
     return word
 
 
-class External:
-    """Evaluates vectors with a program; see `Evaluator`."""
+class SubprocessEvaluator:
+    """Evaluates vectors with a program, one after the other; an `Evaluator`."""
 
     def __init__(self, command: Command, identity: str = "") -> None:
         self._command, self.identity = command, identity
-        self._programs = Programs()
+        self._runner = ProgramRunner()
         self._root: Path | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._place, self._number = f"{os.getpid()}", 0
+        self._prefix, self._number = f"{os.getpid()}", 0
 
     def open(self, run: RunContext) -> None:
-        """Have the scratch directories in the run directory, and remove those of a killed run."""
-        self._root, self._place = run.directory / SCRATCH, f"rank_{run.rank}_{os.getpid()}"
-        for left in self._root.glob("rank_*"):
-            of = left.name.split("_")[1]
-            if of == str(run.rank) or (run.rank == 0 and of.isdigit() and int(of) >= run.ranks):
-                shutil.rmtree(left, ignore_errors=True)
+        """Use scratch directories in the run directory, and remove those of this rank from a killed run.
 
-    def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Poll) -> list[Measured]:
-        """Run the program for each vector, one after the other."""
-        return [self._one(values, seed, poll) for values, seed in zip(vectors.tolist(), seeds, strict=True)]
+        Rank 0 also removes those of ranks that do not exist in this run.
+        """
+        self._root, self._prefix = run.directory / SCRATCH, f"rank_{run.rank}_{os.getpid()}"
+        for old in self._root.glob("rank_*"):
+            rank = old.name.split("_")[1]
+            if rank == str(run.rank) or (run.rank == 0 and rank.isdigit() and int(rank) >= run.ranks):
+                shutil.rmtree(old, ignore_errors=True)
 
-    def _one(self, values: Sequence[float], seed: int, poll: Poll) -> Measured:
-        scratch = self._scratch()
+    def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Poll) -> list[EvaluationResult]:
+        return [self._evaluate_one(values, seed, poll) for values, seed in zip(vectors.tolist(), seeds, strict=True)]
+
+    def _evaluate_one(self, values: Sequence[float], seed: int, poll: Poll) -> EvaluationResult:
+        scratch = self._new_scratch()
         since = time.monotonic()
-        parameters, result = scratch / "parameters", scratch / "result"
-        parameters.write_text(self._command.written(values))
-        words = self._command.arguments(parameters, result, seed)
-        environment = cleaned(os.environ, self._command.environment)
-        ended = self._programs.run(words, scratch, environment, self._command.timeout_seconds, poll)
+        parameters, result_file = scratch / "parameters", scratch / "result"
+        parameters.write_text(self._command.format_parameters(values))
+        words = self._command.with_paths(parameters, result_file, seed)
+        environment = program_environment(os.environ, self._command.environment)
+        ended = self._runner.run(words, scratch, environment, self._command.timeout_seconds, poll)
         try:
-            self._check(ended)
-            found = measured(_read(result), time.monotonic() - since)
+            self._check_exit(ended)
+            result = result_of(_read_result(result_file), time.monotonic() - since)
         except (OSError, ValueError) as error:
-            found = Measured(math.nan, Failure(str(error), one_line(str(error))), time.monotonic() - since)
-        if found.failure is None:
+            failure = Failure(str(error), one_line(str(error)))
+            result = EvaluationResult(math.nan, failure, time.monotonic() - since)
+        if result.failure is None:
             shutil.rmtree(scratch, ignore_errors=True)
-            return found
-        written = _end_of(scratch / STDERR)
-        text = "; ".join(filter(None, [found.failure.text, _last_lines(written), self._kept(scratch)]))
-        return Measured(math.nan, replace(found.failure, text=one_line(text), details=written), found.seconds)
+            return result
+        stderr = _end_of_file(scratch / STDERR)
+        text = "; ".join(filter(None, [result.failure.text, _last_lines(stderr), self._keep_scratch(scratch)]))
+        return EvaluationResult(math.nan, replace(result.failure, text=one_line(text), details=stderr), result.seconds)
 
-    def _check(self, ended: ProgramExit) -> None:
-        """ValueError where the program did not end well."""
+    def _check_exit(self, ended: ProgramExit) -> None:
+        """Raise ValueError if the program failed."""
         program = self._command.words[0]
         if ended.error is not None:
             raise ValueError(f"{program} could not be started: {ended.error}")
@@ -252,36 +251,36 @@ class External:
             how = f"signal {-ended.status}" if ended.status < 0 else f"status {ended.status}"
             raise ValueError(f"{program} ended with {how}")
 
-    def _scratch(self) -> Path:
+    def _new_scratch(self) -> Path:
         if self._root is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="hpc_es_")
             self._root = Path(self._temporary.name)
-        scratch = self._root / f"{self._place}_{self._number}"
+        scratch = self._root / f"{self._prefix}_{self._number}"
         self._number += 1
         scratch.mkdir(parents=True)
         return scratch
 
-    def _kept(self, scratch: Path) -> str:
-        """Keep the directory of a failure under a free name, or remove it; returns what to say of it."""
+    def _keep_scratch(self, scratch: Path) -> str:
+        """Rename the directory of a failure to a free name, or remove it; return a text for the log."""
         assert self._root
-        for number in range(KEPT):
-            place = self._root / f"failed_{number}"
-            if not place.exists():
-                with contextlib.suppress(OSError):  # another rank took the name in this instant
-                    scratch.rename(place)
-                    return f"kept in {place}"
+        for number in range(KEPT_FAILURES):
+            kept = self._root / f"failed_{number}"
+            if not kept.exists():
+                with contextlib.suppress(OSError):  # another rank has just taken the name
+                    scratch.rename(kept)
+                    return f"kept in {kept}"
         shutil.rmtree(scratch, ignore_errors=True)
-        return f"not kept: {self._root} has {KEPT} already"
+        return f"not kept: {self._root} has {KEPT_FAILURES} already"
 
     def close(self) -> None:
-        """End the program that runs, if one does."""
-        self._programs.close()
+        """End the running program, if there is one, and the supervisor."""
+        self._runner.close()
         if self._temporary is not None:
             self._temporary.cleanup()
 
 
-def _read(path: Path) -> float:
-    """Return the number that a program wrote; ValueError."""
+def _read_result(path: Path) -> float:
+    """Return the number in a result file; ValueError if there is none."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_RESULT_BYTES + 1)
@@ -293,15 +292,15 @@ def _read(path: Path) -> float:
     with contextlib.suppress(ValueError):
         return float(text)
     with contextlib.suppress(ValueError, RecursionError):
-        told = json.loads(text)
-        value = told.get("value") if isinstance(told, dict) else told
+        result = json.loads(text)
+        value = result.get("value") if isinstance(result, dict) else result
         if isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
     raise ValueError(f'the result is {escaped(text[:60])!s}: expected a number, or JSON such as {{"value": 1.5}}')
 
 
-def _end_of(path: Path) -> str:
-    """Return what a program wrote last; nothing where it wrote nothing."""
+def _end_of_file(path: Path) -> str:
+    """Return the end of a program's output, "" if there is none."""
     try:
         with path.open("rb") as file:
             file.seek(max(file.seek(0, os.SEEK_END) - MAX_DETAILS, 0))
@@ -311,12 +310,12 @@ def _end_of(path: Path) -> str:
     return "".join(f"{escaped(line)}\n" for line in lines)
 
 
-def _last_lines(written: str) -> str:
-    """Return the last lines that a program wrote, in one line."""
-    said = [line.strip() for line in written[-LAST_CHARACTERS:].splitlines() if line.strip()][-LAST_LINES:]
-    return f"stderr: {' | '.join(said)}" if said else ""
+def _last_lines(stderr: str) -> str:
+    """Return the last lines that a program wrote, joined into one line."""
+    lines = [line.strip() for line in stderr[-LAST_CHARACTERS:].splitlines() if line.strip()][-LAST_LINES:]
+    return f"stderr: {' | '.join(lines)}" if lines else ""
 
 
 def escaped(text: str) -> str:
-    """Return the text with what a terminal would obey (escape sequences, line ends) as backslash codes."""
+    """Return the text with control characters (escape sequences, line ends) as backslash codes."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

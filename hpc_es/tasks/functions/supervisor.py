@@ -1,14 +1,15 @@
-"""Runs external programs for one rank, one at a time, and ends them with it: `python -I -S supervisor.py DESCRIPTOR`.
+"""A process that runs external programs for one rank, one at a time, and ends them when the rank dies.
 
-A separate process, because a rank killed by SIGKILL cannot clean up: when the rank dies, the kernel closes its end of
-the socket DESCRIPTOR, and the supervisor kills the program's process group and all of its descendants, including those
-in other sessions (orphans are reparented to the supervisor, PR_SET_CHILD_SUBREAPER). If the supervisor itself is
-killed, the kernel sends SIGKILL to the program (PR_SET_PDEATHSIG). The supervisor has one thread and no MPI, so it may
-fork.
+`python -I -S supervisor.py DESCRIPTOR` serves the rank at the other end of the socket DESCRIPTOR. It imports only the
+standard library, so that it starts within 30 ms: nothing of hpc_es may be imported here.
 
-A request is a line of JSON: command, directory, environment, cpus, limit_seconds. Responses are lines of JSON: first
-pid, before the program starts, then status (as Popen.returncode), timed_out and error. Only the standard library is
-imported, so it starts in 30 ms.
+It is a process of its own since a rank that gets SIGKILL cannot end anything: when the rank dies, the kernel closes its
+end of the socket, and the supervisor kills the program's process group and all descendants. Descendants in other
+sessions become children of the supervisor when they are orphaned (PR_SET_CHILD_SUBREAPER). If the supervisor itself is
+killed, the kernel kills the program (PR_SET_PDEATHSIG). The supervisor has one thread and no MPI, so that it may fork.
+
+A request is a line of JSON with command, directory, environment, cpus and limit_seconds. The replies are lines of JSON:
+first pid, before the program begins; then status (that of Popen.returncode), timed_out and error.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 STDOUT, STDERR = "stdout.txt", "stderr.txt"  # of the program, in its directory
-END_SECONDS = 5.0  # for killed processes to be gone; one in an uninterruptible call may need longer
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)  # meant for the rank
+END_SECONDS = 5.0  # time for killed processes to end; one in an uninterruptible system call may need longer
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)  # addressed to the rank
 
 
-class RankIsGone(Exception):  # noqa: N818  it is no error of the supervisor
+class RankIsGone(Exception):  # noqa: N818  it is not an error of the supervisor
     """The other end of the socket was closed."""
 
 
@@ -43,70 +44,69 @@ class Supervisor:
         self._channel = channel
         self._prctl = ctypes.CDLL(None, use_errno=True).prctl
         self._prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        self._woken, wake = socket.socketpair()
-        for end in (self._woken, wake):
+        self._wakeup, self._wakeup_writer = socket.socketpair()
+        for end in (self._wakeup, self._wakeup_writer):
             end.setblocking(False)
-        self._wake = wake
-        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
-        for each in (*SIGNALS, signal.SIGCHLD):  # handlers, which the programs do not inherit, unlike SIG_IGN
-            signal.signal(each, _nothing)
+        signal.set_wakeup_fd(self._wakeup_writer.fileno(), warn_on_full_buffer=False)
+        for number in (*SIGNALS, signal.SIGCHLD):  # a handler, since programs would inherit SIG_IGN
+            signal.signal(number, lambda *_: None)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def serve(self) -> None:
-        """Run orders until the rank is gone."""
-        with contextlib.suppress(RankIsGone, ConnectionError), self._channel.makefile("rb") as orders:
-            for line in orders:
-                answer = self._run(json.loads(line))
-                self._channel.sendall(json.dumps(answer).encode() + b"\n")
+        """Run requested programs until the rank is gone."""
+        with contextlib.suppress(RankIsGone, ConnectionError), self._channel.makefile("rb") as requests:
+            for line in requests:
+                reply = self._run(json.loads(line))
+                self._channel.sendall(json.dumps(reply).encode() + b"\n")
 
-    def _run(self, order: dict[str, Any]) -> dict[str, Any]:
-        directory = Path(order["directory"])
+    def _run(self, request: dict[str, Any]) -> dict[str, Any]:
+        directory = Path(request["directory"])
         try:
             with (directory / STDOUT).open("wb") as out, (directory / STDERR).open("wb") as err:
                 program = subprocess.Popen(  # noqa: S603
-                    order["command"],
+                    request["command"],
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=err,
                     cwd=directory,
-                    env=order["environment"],
+                    env=request["environment"],
                     start_new_session=True,
-                    preexec_fn=lambda: self._before(order["cpus"]),  # noqa: PLW1509  one thread
+                    preexec_fn=lambda: self._before_exec(request["cpus"]),  # noqa: PLW1509  there is one thread
                 )
         except (OSError, subprocess.SubprocessError) as error:
             return {"status": None, "timed_out": False, "error": str(error)}
         try:
-            timed_out = not self._ended(program.pid, order["limit_seconds"])
+            timed_out = not self._wait(program.pid, request["limit_seconds"])
         finally:
-            self._end(program)
+            self._kill(program)
         return {"status": program.returncode, "timed_out": timed_out, "error": None}
 
-    def _before(self, cpus: list[int]) -> None:
-        """In the program's process, before it is the program: so the rank knows it before anything is started."""
+    def _before_exec(self, cpus: list[int]) -> None:
+        """Run in the new process before exec, so that the rank knows the pid before the program starts anything."""
         self._prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         self._channel.sendall(json.dumps({"pid": os.getpid()}).encode() + b"\n")
-        with contextlib.suppress(OSError):  # cores may have been taken from the job meanwhile
+        with contextlib.suppress(OSError):  # SLURM may have taken cores from the job since its start
             if cpus:
                 os.sched_setaffinity(0, cpus)
 
-    def _ended(self, pid: int, limit_seconds: float | None) -> bool:
-        """Wait for its end; False where the limit came first, RankIsGone."""
+    def _wait(self, pid: int, limit_seconds: float | None) -> bool:
+        """Return whether the process ended within the limit; RankIsGone if the rank died."""
         limit = None if limit_seconds is None else time.monotonic() + limit_seconds
         while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             left = None if limit is None else limit - time.monotonic()
             if left is not None and left <= 0:
                 return False
-            ready, _, _ = select.select([self._channel, self._woken], [], [], left)
-            if self._channel in ready:  # no order comes while one is carried out: it was closed
+            ready, _, _ = select.select([self._channel, self._wakeup], [], [], left)
+            if self._channel in ready:  # there are no requests while a program runs: the socket was closed
                 raise RankIsGone
-            if self._woken in ready:
-                self._woken.recv(4096)
+            if self._wakeup in ready:
+                self._wakeup.recv(4096)
         return True
 
-    def _end(self, program: subprocess.Popen[bytes]) -> None:
-        """Kill what is left of the program and of all that it has started, and forget them."""
+    def _kill(self, program: subprocess.Popen[bytes]) -> None:
+        """Kill and reap what is left of the program and its descendants."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(program.pid, signal.SIGKILL)  # before it is forgotten, so that the number is still its own
+            os.killpg(program.pid, signal.SIGKILL)  # before it is reaped: until then the pid is not reused
         program.wait()
         limit = time.monotonic() + END_SECONDS
         while time.monotonic() < limit:
@@ -119,7 +119,7 @@ class Supervisor:
 
 
 def _kill_children() -> None:
-    """Kill the processes whose parent we are; theirs come to us then."""
+    """Kill the children of this process; their children then become children of this process."""
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -128,14 +128,5 @@ def _kill_children() -> None:
                     os.kill(int(entry.name), signal.SIGKILL)
 
 
-def _nothing(number: int, frame: Any) -> None:
-    pass
-
-
-def main() -> None:
-    """Serve the rank that has the other end of the socket."""
-    Supervisor(socket.socket(fileno=int(sys.argv[1]))).serve()
-
-
 if __name__ == "__main__":
-    main()
+    Supervisor(socket.socket(fileno=int(sys.argv[1]))).serve()

@@ -29,7 +29,7 @@ from hpc_es.core.data import Actions, Box, Discrete, MultiDiscrete, ObservationS
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.messages import nearest
 from hpc_es.core.quiet import take_mujoco_warnings
-from hpc_es.tasks.functions.resolve import named
+from hpc_es.tasks.functions.python_evaluator import import_function
 
 MEMBERS = ("reset", "step", "observations", "actions", "limit")
 KEY = "threefry2x32"  # named, as the default is a flag of the user's
@@ -361,7 +361,7 @@ def make(env_id: str, keywords: Keywords) -> Environment:
     try:
         if library in LIBRARIES:
             return LIBRARIES[library](name, keywords)
-        made: Environment = named(env_id, "task.env_id")(**keywords)
+        made: Environment = import_function(env_id, "task.env_id")(**keywords)
         return made
     except ConfigError:
         raise
@@ -377,5 +377,5 @@ def make(env_id: str, keywords: Keywords) -> Environment:
     except TypeError as error:
         raise ConfigError([("task.env_kwargs", f"{env_id} does not take these keywords: {error}")]) from error
     except Exception as error:  # around code that is not ours
-        text = f"{env_id} cannot be made: {type(error).__name__}: {error}"
+        text = f"{env_id} cannot be created: {type(error).__name__}: {error}"
         raise ConfigError([("task.env_id", text)]) from error

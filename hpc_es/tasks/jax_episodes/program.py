@@ -31,7 +31,7 @@ from hpc_es.core.policy import Batch, PurePolicy
 from hpc_es.tasks.jax_episodes.environments import Traced
 from hpc_es.tasks.jax_episodes.rollout import Carry, Inputs, Results, Seen, begun, segment
 from hpc_es.tasks.jax_episodes.setup import NAN_OBSERVATION, Form
-from hpc_es.tasks.observation_statistics import Sums
+from hpc_es.tasks.observation_statistics import ObservationSums
 
 POLL_SECONDS = 2e-3  # between two looks at signals and messages
 T = TypeVar("T")
@@ -157,7 +157,7 @@ class Collected:
         columns = () if places is None else (behaviour(len(places)),)
         self.rows: Rows = np.zeros(len(batch.seeds), row_dtype((SIGN_RETURN, *columns)))
         self.failures: list[Failure] = []
-        self.sums = Sums(batch, spec)
+        self.sums = ObservationSums(batch, spec)
 
     def add(self, results: Results, jobs: range) -> None:
         """Take in the results of a call, for these jobs of the batch."""
@@ -198,7 +198,7 @@ class Collected:
                 apart, count = first[play] - origin, lengths.flat[play]
                 sums += total[play] + count * apart
                 squared += squares[play] + 2 * apart * total[play] + count * np.square(apart)
-            self.sums.put(jobs[place], sums, squared, float(lengths[place].sum()), origin)
+            self.sums.set_job(jobs[place], sums, squared, float(lengths[place].sum()), origin)
 
 
 def reason(code: int, return_: float) -> str:

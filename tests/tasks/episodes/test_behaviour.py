@@ -13,7 +13,7 @@ from hpc_es.config.registry import source_hash
 from hpc_es.config.sources import sources
 from hpc_es.core.data import ROW
 from hpc_es.core.errors import ConfigError
-from hpc_es.tasks.episodes.behaviour import Options
+from hpc_es.tasks.episodes.behaviour import BehaviourOptions
 from tests.helpers.toys import Still, episodes, played
 
 MAZE = "hpc_es.tasks.deceptive_maze:DeceptiveMaze-v0"
@@ -30,7 +30,7 @@ def as_long(observation: Any, info: Any, return_: float, length: int) -> Any:
 
 
 def behaviours(name: str, seeds: Any, actor: Any = None, episodes_per_job: int = 1, **options: Any) -> Any:
-    task = episodes(name, behaviour=Options(**options), episodes_per_job=episodes_per_job)
+    task = episodes(name, behaviour=BehaviourOptions(**options), episodes_per_job=episodes_per_job)
     outcome = played(task, seeds, actor)
     assert outcome.rows.dtype["behaviour"].base == np.float32
     return outcome.rows["behaviour"]
@@ -67,7 +67,7 @@ def test_vector_environments_have_infos_too() -> None:
         ({"function": f"{__name__}:told"}, [[5, 5, 5], [3, 3, 3]]),
     ):
         task = episodes(
-            "tests.helpers.vector_toys:InformativeLater-v0", stepping="vector", behaviour=Options(**options)
+            "tests.helpers.vector_toys:InformativeLater-v0", stepping="vector", behaviour=BehaviourOptions(**options)
         )
         assert played(task, [4, 2]).rows["behaviour"].tolist() == expected
 
@@ -82,7 +82,7 @@ def test_a_function_of_ones_own() -> None:
 
 def test_a_behaviour_of_another_size_fails_its_job_alone() -> None:
     options: Any = {"function": "tests.tasks.episodes.test_behaviour:as_long"}
-    task = episodes("Survival", behaviour=Options(**options))
+    task = episodes("Survival", behaviour=BehaviourOptions(**options))
     assert task.behaviour is not None
     size = task.behaviour.size
     outcome = played(task, [size - 1, size])

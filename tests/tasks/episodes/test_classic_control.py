@@ -14,9 +14,9 @@ from hpc_es.config.loading import load
 from hpc_es.core.data import Array, Discrete, Spaces
 from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.episodes import classic_control
-from hpc_es.tasks.episodes.classic_control import ClassicStepping
-from hpc_es.tasks.episodes.environment_backend import Running
-from hpc_es.tasks.episodes.gymnasium_stepping import GymnasiumStepping
+from hpc_es.tasks.episodes.classic_control import ClassicControlBackend
+from hpc_es.tasks.episodes.environment_backend import RunningEpisodes
+from hpc_es.tasks.episodes.gymnasium_backend import GymnasiumBackend
 from hpc_es.tasks.episodes.task import Episodes
 from tests.helpers import runs
 from tests.helpers.toys import episodes, played
@@ -108,7 +108,7 @@ def test_theta_is_the_same(tmp_path: Path) -> None:
 
 
 def is_native(task: Episodes) -> bool:
-    return isinstance(task.stepping(), ClassicStepping)
+    return isinstance(task.new_backend(), ClassicControlBackend)
 
 
 @pytest.mark.parametrize("env_id", sorted({env_id for env_id, _ in ENVIRONMENTS}))
@@ -116,7 +116,7 @@ def test_all_are_stepped_so(env_id: str) -> None:
     task = episodes(env_id)
     assert is_native(task)
     assert task.notices == ()
-    assert isinstance(episodes(env_id, stepping="gymnasium").stepping(), GymnasiumStepping)
+    assert isinstance(episodes(env_id, stepping="gymnasium").new_backend(), GymnasiumBackend)
 
 
 class Other(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -125,7 +125,7 @@ class Other(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 FALLBACKS: dict[str, tuple[dict[str, Any], str]] = {
     "wrapper": ({"wrappers": (f"{__name__}:Other",)}, "its wrapper Other needs Gymnasium"),
-    "time-out": ({"episode_timeout_seconds": 5.0}, "task.episode_timeout_seconds watches each step"),
+    "time-out": ({"episode_timeout_seconds": 5.0}, "task.episode_timeout_seconds needs Gymnasium's steps"),
     "rendered": ({"env_kwargs": {"render_mode": "rgb_array"}}, "it is rendered"),
 }
 
@@ -152,7 +152,7 @@ def test_others_are_stepped_by_gymnasium_without_a_word() -> None:
     task = episodes("Chaos")
     assert not is_native(task)
     assert task.notices == ()
-    with pytest.raises(ConfigError, match="is none of the environments of MuJoCo and classic control"):
+    with pytest.raises(ConfigError, match="is not one of the environments of MuJoCo and classic control"):
         episodes("Chaos", stepping="native")
 
 
@@ -161,7 +161,9 @@ def test_others_are_stepped_by_gymnasium_without_a_word() -> None:
 
 def stepped(env_id: str, state: list[float], action: Any) -> tuple[list[float], float, bool]:
     """State, reward and end of one step of the dynamics."""
-    made = classic_control.KINDS[classic_control._name(gymnasium.make(env_id))](gymnasium.make(env_id).unwrapped)
+    made = classic_control.DYNAMICS[classic_control._class_name(gymnasium.make(env_id))](
+        gymnasium.make(env_id).unwrapped
+    )
     found = made.step(np.array(state)[:, None], np.array([action]))
     over = found.terminated is not None and bool(found.terminated[0])
     return found.state[:, 0].tolist(), float(np.broadcast_to(found.rewards, 1)[0]), over
@@ -186,15 +188,15 @@ def test_a_car_that_arrives() -> None:
 def test_an_episode_that_ended_leaves_the_others_alone() -> None:
     """Of three jobs the first and the last run on."""
     bare = gymnasium.make("CartPole-v1").unwrapped
-    stepping = ClassicStepping(classic_control.CartPole(bare), 2)
+    stepping = ClassicControlBackend(classic_control.CartPole(bare), 2)
     observations, rewards = np.zeros((3, 4), np.float32), np.zeros(3)
     with stepping.chunk([1, 2, 3]):
         for job in range(3):
             observations[job] = stepping.reset(job, job + 1)
         before = observations.copy()
-        found = stepping.advance(Running([0, 2], [0, 2]), np.array([1, 1, 1]), observations, rewards)
+        found = stepping.advance(RunningEpisodes([0, 2], [0, 2]), np.array([1, 1, 1]), observations, rewards)
         assert found.ended == []
         assert observations[1].tobytes() == before[1].tobytes()
         assert rewards.tolist() == [1.0, 0.0, 1.0]
-        found = stepping.advance(Running([2], [2]), np.array([1, 1, 1]), observations, rewards)
+        found = stepping.advance(RunningEpisodes([2], [2]), np.array([1, 1, 1]), observations, rewards)
         assert (found.ended, found.cut) == ([2], [2])

@@ -63,7 +63,7 @@ def test_keywords_reach_the_environment_and_wrong_ones_are_told() -> None:
 
 
 def test_an_environment_that_fails_to_start_is_told() -> None:
-    with pytest.raises(ConfigError, match=r"task\.env_id: .*Strange-v0 cannot be made: KeyError: 'sounds'"):
+    with pytest.raises(ConfigError, match=r"task\.env_id: .*Strange-v0 cannot be created: KeyError: 'sounds'"):
         made("Strange", observations="sounds")
 
 

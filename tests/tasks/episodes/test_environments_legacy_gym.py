@@ -10,7 +10,7 @@ import pytest
 from hpc_es.api.train import train
 from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.episodes import environments
-from hpc_es.tasks.episodes.environments import differences
+from hpc_es.tasks.episodes.environments import hidden_state_difference
 
 pytest.importorskip("gym", reason="the old gym is not installed here: make test-gym")
 
@@ -78,4 +78,4 @@ def test_it_trains(tmp_path: Path) -> None:
 def test_what_neither_knows_is_an_error_and_an_old_one_forgets() -> None:
     with pytest.raises(ConfigError, match="NoSuchThing"):
         environments.make("NoSuchThing-v0", {})
-    assert differences(lambda: environments.make("old_module:OldOne-v0", {}), 30) is None
+    assert hidden_state_difference(lambda: environments.make("old_module:OldOne-v0", {}), 30) is None

@@ -16,7 +16,7 @@ import pytest
 from hpc_es.config.schema import Reduction
 from hpc_es.core.data import ROW, without_info
 from hpc_es.core.errors import ConfigError
-from hpc_es.tasks.episodes.infos import number
+from hpc_es.tasks.episodes.infos import as_number
 from hpc_es.tasks.episodes.task import Episodes, Options
 from tests.helpers.toys import Informative, Step, Still, batch, nothing, played
 
@@ -84,7 +84,7 @@ def test_native_stepping_gives_way_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("key", "text"),
     [
-        ("Step", r"has 'Step' \(there are numbers: even, is_over, step\); did you mean 'step'\?"),
+        ("Step", r"has 'Step' \(it has numbers: even, is_over, step\); did you mean 'step'\?"),
         ("text", r"expected numbers, but 'text' in the infos of .* is str"),
         ("array", "expected numbers, but 'array' .* is ndarray"),
     ],
@@ -98,14 +98,14 @@ def test_of_an_episode_that_is_never_over_it_is_a_warning() -> None:
     (notice,) = task({"success": "final"}, "tests.tasks.episodes.test_infos:Endless-v0").notices
     assert notice == (
         "report.info: no info of a step of tests.tasks.episodes.test_infos:Endless-v0 has 'success' "
-        "(there are numbers: step), in 1000 steps with random actions"
+        "(it has numbers: step), in 1000 steps with random actions"
     )
 
 
 def test_what_is_a_number() -> None:
     there = [True, 2, 2.5, np.float32(3), np.bool_(True), np.array([4.0]), np.array(5)]
-    assert [number(value) for value in there] == [1, 2, 2.5, 3, 1, 4, 5]
-    assert np.isnan([number(value) for value in (None, "6", [7], {}, np.arange(2), np.array("8"), 1j)]).all()
+    assert [as_number(value) for value in there] == [1, 2, 2.5, 3, 1, 4, 5]
+    assert np.isnan([as_number(value) for value in (None, "6", [7], {}, np.arange(2), np.array("8"), 1j)]).all()
 
 
 class Failing(Informative):

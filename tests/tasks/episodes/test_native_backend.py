@@ -12,9 +12,8 @@ import pytest
 
 from hpc_es.core.data import Array
 from hpc_es.core.errors import ConfigError
-from hpc_es.tasks.episodes import classic_control, environments, native_backend
+from hpc_es.tasks.episodes import classic_control, environments, mujoco, native_backend
 from hpc_es.tasks.episodes import classic_control as classic
-from hpc_es.tasks.episodes.mujoco import compatibility as mujoco
 from hpc_es.tasks.native_differences import differences
 from tests.helpers.toys import episodes
 
@@ -41,7 +40,7 @@ def test_versions_other_than_those_of_the_tests_are_native_too(monkeypatch: pyte
     monkeypatch.setattr(importlib.metadata, "version", version)
     task = episodes("CartPole-v1")
     assert task.notices == ()
-    assert isinstance(task.stepping(), classic.ClassicStepping)
+    assert isinstance(task.new_backend(), classic.ClassicControlBackend)
 
 
 @pytest.mark.parametrize("env_id", [*CLASSIC, *(f"{name}-v5" for name in mujoco.MODELS)])
@@ -50,15 +49,17 @@ def test_all_kinds_of_ends_are_compared(env_id: str) -> None:
     if env_id.endswith("v5"):
         pytest.importorskip("mujoco")
     environment = environments.make(env_id, {})
-    kind = native_backend._kind(environment)
-    lines, actions = native_backend._native(environment, kind.stepping(environment)(kind.TRIAL.limit), kind.TRIAL)
+    kind = native_backend.kind_of(environment)
+    lines, actions = native_backend.record_native(
+        environment, kind.backend_factory(environment)(kind.TRIAL.limit), kind.TRIAL
+    )
     assert np.prod(actions.shape[:2]) >= 300
     flat = [line for row in lines for line in row]
     can_end = env_id.partition("-")[0] not in ENDLESS
     assert any(line.is_over and not line.is_cut for line in flat) == can_end
     assert any(line.is_cut for line in flat) or can_end
     assert sum(line.step == 0 for line in flat) >= 2 * kind.TRIAL.rows
-    assert native_backend.difference(environment, kind.stepping(environment), kind.TRIAL) == ""
+    assert native_backend.difference(environment, kind.backend_factory(environment), kind.TRIAL) == ""
 
 
 class LastBit(classic_control.Pendulum):
@@ -69,13 +70,13 @@ class LastBit(classic_control.Pendulum):
 
 
 class OtherReward(classic_control.Pendulum):
-    def step(self, state: Array, actions: Array) -> classic_control.Step:
+    def step(self, state: Array, actions: Array) -> classic_control.Transition:
         step = super().step(state, actions)
         return step._replace(rewards=np.nextafter(step.rewards, 1))
 
 
 class OtherEnd(classic_control.Pendulum):
-    def step(self, state: Array, actions: Array) -> classic_control.Step:
+    def step(self, state: Array, actions: Array) -> classic_control.Transition:
         return super().step(state, actions)._replace(terminated=state[1] > 3)
 
 
@@ -85,10 +86,10 @@ class OtherEnd(classic_control.Pendulum):
     (OtherEnd, "terminated is True and truncated False, unlike Gymnasium's at step "),
 ])  # fmt: skip
 def test_another_last_bit_is_stepped_by_gymnasium(other: Any, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(classic.KINDS, f"{classic.PACKAGE}.pendulum:PendulumEnv", other)
+    monkeypatch.setitem(classic.DYNAMICS, f"{classic.PACKAGE}.pendulum:PendulumEnv", other)
     monkeypatch.setitem(classic.COMPARED, "gymnasium", "0.9")
     task = episodes("Pendulum-v1")
-    assert not isinstance(task.stepping(), classic.ClassicStepping)
+    assert not isinstance(task.new_backend(), classic.ClassicControlBackend)
     (notice,) = task.notices
     here = importlib.metadata.version("gymnasium")
     assert notice.startswith(

@@ -114,8 +114,8 @@ def test_observations_that_are_dicts_are_flattened() -> None:
     )
 
 
-OWN_STEP = "has a `step` or `reset` of its own"
-REMEMBERS = "remembers, draws, or looks at the environment"
+OWN_STEP = "defines `step` or `reset`"
+REMEMBERS = "has memory, is random or uses the environment"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_an_environment_that_fails_while_wrappers_are_compared_is_named() -> Non
 
 def test_a_run_with_such_a_wrapper_is_loaded_for_its_own_environment() -> None:
     path = run("task.wrappers=[hpc_es.tasks.last_step:LastStep]")
-    with pytest.raises(UserError, match=r"LastStep has a `step`.*env='wrapped'.*policy\.make_env\(\)"):
+    with pytest.raises(UserError, match=r"LastStep defines `step`.*env='wrapped'.*policy\.make_env\(\)"):
         hpc_es.load_policy(path)
     policy = hpc_es.load_policy(path, env="wrapped")
     assert (

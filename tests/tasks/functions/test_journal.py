@@ -11,10 +11,10 @@ import pytest
 from hpc_es.core.errors import RunError
 from hpc_es.core.failures import Failure
 from hpc_es.tasks.functions.journal import FOLDER, EvaluationJournal, Mode, remove_finished
-from hpc_es.tasks.functions.python_evaluator import Measured
+from hpc_es.tasks.functions.python_evaluator import EvaluationResult
 
 X = np.array([0.1, -0.0, 1 / 3])
-SLOW = [Measured(1 / 3, None, 2.0), Measured(math.nan, Failure("late", "time"), 2.0)]
+SLOW = [EvaluationResult(1 / 3, None, 2.0), EvaluationResult(math.nan, Failure("late", "time"), 2.0)]
 
 
 def opened(run: Path, mode: Mode = True, identity: str = "") -> EvaluationJournal:
@@ -31,10 +31,10 @@ def test_a_restart_knows_what_was_finished(tmp_path: Path) -> None:
     keys = [opened(tmp_path).key(str(job), X, 5) for job in (0, 1)]
     opened(tmp_path).add(7, keys, SLOW)
     after = opened(tmp_path)
-    (good, bad) = after.known(7, keys) or []
+    (good, bad) = after.recorded(7, keys) or []
     assert good.value == 1 / 3 and good.failure is None
     assert math.isnan(bad.value) and bad.failure == Failure("late", "time")
-    assert after.known(8, keys) is None and after.known(7, [*keys, "another"]) is None
+    assert after.recorded(8, keys) is None and after.recorded(7, [*keys, "another"]) is None
 
 
 @pytest.mark.parametrize("writes", [True, False])
@@ -44,8 +44,8 @@ def test_where_a_failure_ends_the_run_it_is_evaluated_again(writes: bool, tmp_pa
     for journal in (writer, reader):
         journal.open(tmp_path, lambda make: make())
         journal.add(7, ["good", "bad"], SLOW) if journal is writer else None
-    assert reader.known(7, ["good"]) == [Measured(1 / 3)]
-    assert reader.known(7, ["bad"]) is None
+    assert reader.recorded(7, ["good"]) == [EvaluationResult(1 / 3)]
+    assert reader.recorded(7, ["bad"]) is None
 
 
 def test_another_job_vector_seed_or_source_is_not_known(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_another_job_vector_seed_or_source_is_not_known(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("mode", "seconds", "written"), [("auto", 0.02, 1), ("auto", 0.001, 0), (True, 0, 1)])
 def test_what_is_cheap_is_not_written(mode: Mode, seconds: float, written: int, tmp_path: Path) -> None:
-    opened(tmp_path, mode).add(0, ["a"], [Measured(1.0, None, seconds)])
+    opened(tmp_path, mode).add(0, ["a"], [EvaluationResult(1.0, None, seconds)])
     assert len(files(tmp_path)) == written
 
 
@@ -71,7 +71,7 @@ def test_switched_off_it_neither_writes_nor_reads(tmp_path: Path) -> None:
     opened(tmp_path).add(0, ["a"], SLOW[:1])
     journal = opened(tmp_path, False)
     journal.add(0, ["b"], SLOW[:1])
-    assert journal.known(0, ["a"]) is None and len(files(tmp_path)[0].read_bytes().splitlines()) == 1
+    assert journal.recorded(0, ["a"]) is None and len(files(tmp_path)[0].read_bytes().splitlines()) == 1
 
 
 def test_a_half_written_or_damaged_line_is_no_entry(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_half_written_or_damaged_line_is_no_entry(tmp_path: Path) -> None:
     (file,) = files(tmp_path)
     file.write_bytes(b'{"generation": 0}\nnonsense\n' + file.read_bytes()[:-5])
     after = opened(tmp_path)
-    assert after.known(0, ["a"]) is not None and after.known(0, ["b"]) is None
+    assert after.recorded(0, ["a"]) is not None and after.recorded(0, ["b"]) is None
 
 
 def test_a_half_written_line_leaves_the_next_file_alone(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_half_written_line_leaves_the_next_file_alone(tmp_path: Path) -> None:
     first = files(tmp_path)[0]
     first.write_bytes(first.read_bytes()[:-5])
     after = opened(tmp_path)
-    assert after.known(0, ["a"]) is None and after.known(0, ["b"]) is not None
+    assert after.recorded(0, ["a"]) is None and after.recorded(0, ["b"]) is not None
 
 
 def test_files_of_generations_in_a_checkpoint_are_removed(tmp_path: Path) -> None:

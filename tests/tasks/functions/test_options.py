@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpc_es.tasks.functions.options import Bounds, Coordinates, Range, kept, limits, named_coordinates
+from hpc_es.tasks.functions.options import Bounds, Coordinates, ParameterScale, apply_bounds, limits, named_coordinates
 
 INF = np.inf
 BOX = Bounds(np.array([0.0, -1.0, -INF, -INF]), np.array([1.0, INF, 2.0, INF]))
@@ -20,7 +20,7 @@ BOX = Bounds(np.array([0.0, -1.0, -INF, -INF]), np.array([1.0, INF, 2.0, INF]))
     ],
 )
 def test_what_is_outside_is_kept(how: str, expected: list[float], penalty: float) -> None:
-    seen, added = kept(BOX, how, np.array([[1.25, -3.0, 3.0, 9.0]]), weight=0.5)  # type: ignore[arg-type]
+    seen, added = apply_bounds(BOX, how, np.array([[1.25, -3.0, 3.0, 9.0]]), weight=0.5)  # type: ignore[arg-type]
     assert seen.tolist() == [expected]
     assert added.tolist() == [penalty]
 
@@ -28,7 +28,7 @@ def test_what_is_outside_is_kept(how: str, expected: list[float], penalty: float
 @pytest.mark.parametrize("how", ["clip", "reflect", "penalty"])
 def test_what_is_inside_keeps_its_bits(how: str) -> None:
     inside = np.array([[0.1, 0.3, 0.7, -1e300], [1.0, -1.0, 2.0, 1e-300]])
-    seen, added = kept(BOX, how, inside)  # type: ignore[arg-type]
+    seen, added = apply_bounds(BOX, how, inside)  # type: ignore[arg-type]
     assert seen.tobytes() == inside.tobytes() and not added.any()
 
 
@@ -49,31 +49,31 @@ def test_the_middle() -> None:
     assert Bounds(np.array([3.0]), np.array([INF])).middle().tolist() == [3.0]
 
 
-RANGES = {"learning_rate": Range(1e-5, 1e-1, is_log=True), "momentum": Range(-1.0, 3.0)}
+RANGES = {"learning_rate": ParameterScale(1e-5, 1e-1, is_log=True), "momentum": ParameterScale(-1.0, 3.0)}
 
 
 def test_the_scales() -> None:
-    seen, _ = named_coordinates(RANGES, "clip", 1.0).seen(np.array([[0.5, 0.25], [0.0, 1.0], [-1.0, 2.0]]))
+    seen, _ = named_coordinates(RANGES, "clip", 1.0).to_objective(np.array([[0.5, 0.25], [0.0, 1.0], [-1.0, 2.0]]))
     assert seen == pytest.approx(np.array([[1e-3, 0.0], [1e-5, 3.0], [1e-5, 3.0]]))
     assert seen[1:].tolist() == [[1e-5, 3.0], [1e-5, 3.0]]  # the ends to the last bit
 
 
 def test_the_way_back() -> None:
     coordinates = named_coordinates(RANGES, "reflect", 1.0)
-    assert coordinates.searched(np.array([1e-2, 2.0])) == pytest.approx([0.75, 0.75])
-    assert coordinates.named(np.array([0.1, 2.0])) == {"learning_rate": 0.1, "momentum": 2.0}
+    assert coordinates.to_search(np.array([1e-2, 2.0])) == pytest.approx([0.75, 0.75])
+    assert coordinates.by_name(np.array([0.1, 2.0])) == {"learning_rate": 0.1, "momentum": 2.0}
 
 
 def test_a_value_never_leaves_its_range() -> None:
-    one = Range(0.1, 0.3, is_log=True)
+    one = ParameterScale(0.1, 0.3, is_log=True)
     values = [one.value(unit) for unit in np.linspace(0, 1, 1001)]
     assert min(values) == 0.1 and max(values) == 0.3
-    assert Range(0.026, 2.74, is_log=True).value(5e-324) == 0.026  # exp(log(0.026)) is less
+    assert ParameterScale(0.026, 2.74, is_log=True).value(5e-324) == 0.026  # exp(log(0.026)) is less
 
 
 def test_without_names_the_vector_is_what_is_seen() -> None:
     vectors = np.array([[1e300, -0.1]])
-    seen, penalties = Coordinates(2).seen(vectors)
+    seen, penalties = Coordinates(2).to_objective(vectors)
     assert seen is vectors and penalties.tolist() == [0.0]
     assert Coordinates(2).names == ("x0", "x1")
 

@@ -13,21 +13,20 @@ from hpc_es.core.data import Jobs, Results, State
 from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import RunContext
 from hpc_es.core.keys import Keys
-from hpc_es.tasks.function import initial_values
+from hpc_es.tasks.function import initial_vector
 from hpc_es.tasks.functions.journal import EvaluationJournal
-from hpc_es.tasks.functions.options import BoundsOptions, RegionOptions, Search
+from hpc_es.tasks.functions.options import BoundsOptions, RegionOptions, SearchOptions
 from hpc_es.tasks.functions.problem import BestVector, ObjectiveProblem
-from hpc_es.tasks.functions.python_evaluator import Calls
-from hpc_es.tasks.functions.resolve import objective
+from hpc_es.tasks.functions.python_evaluator import PythonEvaluator, objective
 from tests.helpers.populations import centre, explicit
 
 X = np.array([[1.0, 2.0], [-3.0, 0.5]])
 
 
 def problem(function: Any = lambda x: float(x.sum()), batch: int = 0, **options: Any) -> ObjectiveProblem:
-    search = Search(dimension=2, **options)
-    calls = Calls(objective(function, {}), batch > 0)
-    first = initial_values(search, Path())
+    search = SearchOptions(dimension=2, **options)
+    calls = PythonEvaluator(objective(function, {}), batch > 0)
+    first = initial_vector(search, Path())
     return ObjectiveProblem(search, search.coordinates(), first, calls, Keys(1), batch)
 
 
@@ -120,7 +119,7 @@ def merged(made: ObjectiveProblem, *values: float) -> BestVector:
     carried = made.carried()
     for job, value in enumerate(values):
         carried = made.merge(carried, [BestVector(np.full(2, value), value, 0, job).arrays()])
-    return BestVector.of(carried.master)
+    return BestVector.from_arrays(carried.master)
 
 
 def test_the_best_is_the_first_of_the_best() -> None:
@@ -133,11 +132,11 @@ def test_the_best_is_the_first_of_the_best() -> None:
 def test_a_chunk_learns_its_best_and_the_centre_counts() -> None:
     made = problem()
     units = evaluated(made, jobs(2)).learned
-    assert [[BestVector.of(part).job for part in unit] for unit in units] == [[7]]
+    assert [[BestVector.from_arrays(part).job for part in unit] for unit in units] == [[7]]
     state = State(4, {"theta": np.array([-5.0, 0.0])}, {})
     at_centre = made.evaluate(centre(state.theta, 1), jobs(1, "evaluate"), made.carried(), lambda: None)
     learned = [*map(made.unit, units), *made.evaluation_units(state, at_centre.rows)]
-    best = BestVector.of(made.merge(made.carried(), learned).master)
+    best = BestVector.from_arrays(made.merge(made.carried(), learned).master)
     assert (best.value, best.x.tolist(), best.generation, best.job) == (-5.0, [-5.0, 0.0], 4, -1)
 
 

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.tasks.functions.python_evaluator import Calls
-from hpc_es.tasks.functions.resolve import objective
+from hpc_es.tasks.functions.python_evaluator import PythonEvaluator, objective
 
 VECTORS = np.array([[1.0, 2.0], [3.0, 4.0], [0.0, 0.5]])
 SEEDS = (11, 12, 13)
@@ -21,7 +20,7 @@ SEEDS = (11, 12, 13)
 
 def values(function: Any, batch: bool = False, **more: Any) -> list[float]:
     arguments, names = more.pop("arguments", {}), more.pop("names", ())
-    calls = Calls(objective(function, arguments, names), batch, **more)
+    calls = PythonEvaluator(objective(function, arguments, names), batch, **more)
     found = calls.evaluate(VECTORS, SEEDS, lambda: None)
     assert all((each.failure is None) == math.isfinite(each.value) for each in found)
     return [each.value for each in found]
@@ -52,7 +51,9 @@ def test_global_generators_are_seeded_by_job() -> None:
 
 
 def fails(result: Any, batch: bool = False) -> str:
-    found = Calls(objective(result, {}), batch, timeout_seconds=0.2).evaluate(VECTORS[:2], SEEDS[:2], lambda: None)
+    found = PythonEvaluator(objective(result, {}), batch, timeout_seconds=0.2).evaluate(
+        VECTORS[:2], SEEDS[:2], lambda: None
+    )
     assert all(math.isnan(each.value) for each in found)
     assert found[0].failure is not None
     return found[0].failure.text
@@ -78,7 +79,7 @@ def test_failures(function: Any, batch: bool, failure: str) -> None:
 
 
 def test_one_that_fails_leaves_the_others_alone() -> None:
-    found = Calls(objective(lambda x: 1 / float(x[0] - 3), {})).evaluate(VECTORS, SEEDS, lambda: None)
+    found = PythonEvaluator(objective(lambda x: 1 / float(x[0] - 3), {})).evaluate(VECTORS, SEEDS, lambda: None)
     assert [each.value for each in found] == pytest.approx([-0.5, math.nan, -1 / 3], nan_ok=True)
     assert [each.failure is None for each in found] == [True, False, True]
 
@@ -92,7 +93,7 @@ def test_other_ranks_are_answered_while_a_call_runs() -> None:
             pass
         return 0.0
 
-    Calls(objective(spin, {})).evaluate(VECTORS[:1], SEEDS[:1], lambda: looks.append(time.perf_counter()))
+    PythonEvaluator(objective(spin, {})).evaluate(VECTORS[:1], SEEDS[:1], lambda: looks.append(time.perf_counter()))
     assert len(looks) >= 4
 
 
@@ -111,4 +112,4 @@ def test_what_a_poll_raises_passes_through() -> None:
         return 1.0
 
     with pytest.raises(GiveUp):
-        Calls(objective(patient, {})).evaluate(VECTORS[:1], SEEDS[:1], give_up)
+        PythonEvaluator(objective(patient, {})).evaluate(VECTORS[:1], SEEDS[:1], give_up)

@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 
 from hpc_es.core.interfaces import RunContext
-from hpc_es.tasks.functions.python_evaluator import Measured
-from hpc_es.tasks.functions.subprocess_evaluator import Command, External, escaped
+from hpc_es.tasks.functions.python_evaluator import EvaluationResult
+from hpc_es.tasks.functions.subprocess_evaluator import Command, SubprocessEvaluator, escaped
 
 X = np.array([[0.1, -2e-300]])
 SH = shutil.which("sh") or "/bin/sh"
-Run = Callable[..., Measured]
+Run = Callable[..., EvaluationResult]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
     """Run a shell text, of which $1 is the parameters' path and $2 the result's."""
-    made: list[External] = []
+    made: list[SubprocessEvaluator] = []
 
-    def run(text: str, words: tuple[str, ...] = ("{parameters}", "{result}"), **more: object) -> Measured:
-        external = External(Command((SH, "-c", text, "sh", *words), tmp_path, **more))  # type: ignore[arg-type]
+    def run(text: str, words: tuple[str, ...] = ("{parameters}", "{result}"), **more: object) -> EvaluationResult:
+        external = SubprocessEvaluator(Command((SH, "-c", text, "sh", *words), tmp_path, **more))  # type: ignore[arg-type]
         external.open(RunContext(tmp_path, 0, 1, lambda make: make()))
         made.append(external)
         (found,) = external.evaluate(X, [7], lambda: None)
@@ -37,7 +37,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
         each.close()
 
 
-def why(found: Measured) -> str:
+def why(found: EvaluationResult) -> str:
     """Why it failed."""
     assert found.failure is not None
     return found.failure.text
@@ -105,7 +105,7 @@ def test_what_a_program_wrote_is_kept_and_the_kind_of_failure_is_how_it_ended(ru
 
 
 def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:
-    external = External(Command(("/no/such",), tmp_path))
+    external = SubprocessEvaluator(Command(("/no/such",), tmp_path))
     (found,) = external.evaluate(X, [7], lambda: None)
     external.close()
     assert "/no/such could not be started" in why(found)
@@ -123,7 +123,7 @@ def test_what_a_killed_run_left_is_removed_by_its_rank(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     for name in ("rank_0_11_0", "rank_1_12_0", "rank_5_13_0", "failed_3"):
         (scratch / name).mkdir(parents=True)
-    External(Command(("x",), tmp_path)).open(RunContext(tmp_path, 0, 2, lambda make: make()))
+    SubprocessEvaluator(Command(("x",), tmp_path)).open(RunContext(tmp_path, 0, 2, lambda make: make()))
     assert sorted(path.name for path in scratch.iterdir()) == ["failed_3", "rank_1_12_0"]
 
 

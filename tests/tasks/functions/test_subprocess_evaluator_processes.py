@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 from hpc_es.tasks.functions import supervisor
-from hpc_es.tasks.functions.subprocess_evaluator import Programs, cleaned
+from hpc_es.tasks.functions.subprocess_evaluator import ProgramRunner, program_environment
 from tests.helpers import runs
 
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
 
 
 @pytest.fixture
-def programs() -> Iterator[Programs]:
-    started = Programs()
+def programs() -> Iterator[ProgramRunner]:
+    started = ProgramRunner()
     yield started
     started.close()
 
@@ -46,7 +46,7 @@ def number(path: Path) -> int:
     return int(path.read_text())
 
 
-def test_status_output_and_directory(programs: Programs, tmp_path: Path) -> None:
+def test_status_output_and_directory(programs: ProgramRunner, tmp_path: Path) -> None:
     ended = programs.run(["sh", "-c", "pwd; echo late >&2; exit 3"], tmp_path, ENVIRONMENT)
     assert (ended.status, ended.timed_out, ended.error) == (3, False, None)
     assert (tmp_path / "stdout.txt").read_text() == f"{tmp_path}\n"
@@ -54,13 +54,13 @@ def test_status_output_and_directory(programs: Programs, tmp_path: Path) -> None
     assert programs.run(["sh", "-c", "kill -9 $$"], tmp_path, ENVIRONMENT).status == -signal.SIGKILL
 
 
-def test_a_program_that_is_not_there(programs: Programs, tmp_path: Path) -> None:
+def test_a_program_that_is_not_there(programs: ProgramRunner, tmp_path: Path) -> None:
     ended = programs.run(["/no/such/program"], tmp_path, ENVIRONMENT)
     assert ended.status is None and "No such file" in str(ended.error)
     assert programs.run(["true"], tmp_path, ENVIRONMENT).status == 0
 
 
-def test_a_program_gets_no_descriptor_and_no_signal_setting_of_ours(programs: Programs, tmp_path: Path) -> None:
+def test_a_program_gets_no_descriptor_and_no_signal_setting_of_ours(programs: ProgramRunner, tmp_path: Path) -> None:
     descriptor = os.open(tmp_path, os.O_RDONLY)
     os.set_inheritable(descriptor, True)  # as PMI_FD is
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -80,7 +80,7 @@ def test_a_program_gets_no_descriptor_and_no_signal_setting_of_ours(programs: Pr
     assert listed.count("->") == 4 and "/dev/null" in listed  # 0, 1, 2 and the directory that ls reads
 
 
-def test_the_limit_ends_the_whole_group(programs: Programs, tmp_path: Path) -> None:
+def test_the_limit_ends_the_whole_group(programs: ProgramRunner, tmp_path: Path) -> None:
     since = time.monotonic()
     code = "sleep 60 & echo $! > child; wait"
     ended = programs.run(["sh", "-c", code], tmp_path, ENVIRONMENT, limit_seconds=0.3)
@@ -88,13 +88,13 @@ def test_the_limit_ends_the_whole_group(programs: Programs, tmp_path: Path) -> N
     assert time.monotonic() - since < 10 and gone(number(tmp_path / "child"))
 
 
-def test_what_a_program_leaves_behind_ends_with_it(programs: Programs, tmp_path: Path) -> None:
+def test_what_a_program_leaves_behind_ends_with_it(programs: ProgramRunner, tmp_path: Path) -> None:
     code = "setsid sh -c 'echo $$ > daemon; exec sleep 60' & while [ ! -s daemon ]; do sleep 0.01; done"
     assert programs.run(["sh", "-c", code], tmp_path, ENVIRONMENT).status == 0
     assert gone(number(tmp_path / "daemon"))
 
 
-def test_other_ranks_are_answered_and_giving_up_ends_the_program(programs: Programs, tmp_path: Path) -> None:
+def test_other_ranks_are_answered_and_giving_up_ends_the_program(programs: ProgramRunner, tmp_path: Path) -> None:
     class GiveUp(BaseException):
         pass
 
@@ -127,7 +127,7 @@ def test_the_rank_knows_the_number_of_a_program_before_it_begins(tmp_path: Path)
     assert told[0]["pid"] > 0 and "No such file" in told[1]["error"]
 
 
-def test_where_the_supervisor_dies_the_program_and_its_group_do(programs: Programs, tmp_path: Path) -> None:
+def test_where_the_supervisor_dies_the_program_and_its_group_do(programs: ProgramRunner, tmp_path: Path) -> None:
     killed = []
 
     def poll() -> None:
@@ -145,10 +145,10 @@ def test_where_the_supervisor_dies_the_program_and_its_group_do(programs: Progra
 
 RANK = """
 import pathlib, sys
-from hpc_es.tasks.functions.subprocess_evaluator import Programs
+from hpc_es.tasks.functions.subprocess_evaluator import ProgramRunner
 here = pathlib.Path(sys.argv[1])
 inner = "echo $$ > grandchild; exec sleep 60"
-Programs().run(["sh", "-c", "setsid sh -c '" + inner + "' & echo $$ > child; wait"], here, {"PATH": sys.argv[2]})
+ProgramRunner().run(["sh", "-c", "setsid sh -c '" + inner + "' & echo $$ > child; wait"], here, {"PATH": sys.argv[2]})
 """
 
 
@@ -157,13 +157,13 @@ def test_killed_it_leaves_no_process(whom: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(RANK), str(tmp_path), os.environ["PATH"]]
     with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as rank:
         child, grandchild = number(tmp_path / "child"), number(tmp_path / "grandchild")
-        subprocess_evaluator = int(Path(f"/proc/{child}/stat").read_text().split()[3])
-        assert alive(child) and alive(grandchild) and subprocess_evaluator != rank.pid
+        supervisor_pid = int(Path(f"/proc/{child}/stat").read_text().split()[3])
+        assert alive(child) and alive(grandchild) and supervisor_pid != rank.pid
         if whom == "group":
             os.killpg(rank.pid, signal.SIGKILL)
         else:
-            os.kill(rank.pid if whom == "rank" else subprocess_evaluator, signal.SIGKILL)
-        assert gone(child) and gone(subprocess_evaluator)
+            os.kill(rank.pid if whom == "rank" else supervisor_pid, signal.SIGKILL)
+        assert gone(child) and gone(supervisor_pid)
         if whom == "supervisor":
             os.kill(grandchild, signal.SIGKILL)  # in a session of its own, with nobody left to end it
         assert gone(grandchild)
@@ -173,4 +173,4 @@ def test_the_environment_is_that_of_no_rank() -> None:
     launched = {"PMI_RANK": "1", "PMI_FD": "9", "PMIX_RANK": "1", "OMPI_COMM_WORLD_RANK": "1", "MPI_LOCALRANKID": "0"}
     launched |= {"HYDI_CONTROL_FD": "7", "SLURM_STEP_ID": "0", "SLURM_STEPID": "0", "SLURM_PROCID": "1"}
     kept = {"SLURM_JOB_ID": "8", "SLURM_NTASKS": "2", "HOME": "/h", "MPICC": "cc"}
-    assert cleaned({**launched, **kept}, {"OMP_NUM_THREADS": "4"}) == {**kept, "OMP_NUM_THREADS": "4"}
+    assert program_environment({**launched, **kept}, {"OMP_NUM_THREADS": "4"}) == {**kept, "OMP_NUM_THREADS": "4"}

@@ -157,7 +157,7 @@ def test_sample_deviations_of_two_episodes_a_job() -> None:
             t = np.arange(n)
             seen.append(np.stack([1000 + float(BIASES[job]) * t, n - t], axis=1))
     every = np.concatenate(seen)
-    found = Deviations.of(unit)
+    found = Deviations.from_arrays(unit)
     np.testing.assert_allclose(found.deviation(), every.std(axis=0, ddof=1), rtol=1e-4)
     np.testing.assert_allclose(found.mean(), every.mean(axis=0), rtol=1e-6)
 
@@ -166,7 +166,7 @@ def test_failed_jobs_are_not_observed() -> None:
     made = parts(env_kwargs={"nan_at_reset": True})
     ((unit,),) = played(made, ALL, SEEDS, NORMALISER, observe=np.ones(24, np.bool_), unit=24).learned
     n = lengths(SEEDS)
-    assert Moments.of(unit).count == n[n % 2 == 0].sum()
+    assert Moments.from_arrays(unit).count == n[n % 2 == 0].sum()
 
 
 def test_what_the_policy_sees_is_normalised_and_clipped() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 import pytest
 
-from hpc_es.tasks.episodes.mujoco import compatibility
+from hpc_es.tasks.episodes import mujoco as mujoco_kind
 from tests.helpers.mujoco_traces import by_gymnasium, difference, is_reset, natively
 
 pytest.importorskip("mujoco")
@@ -90,7 +90,7 @@ IDS = [f"{name}-{'-'.join(options)}" for name, options in CASES]
 UNUSED = {"uph_cost_weight"}
 
 
-@pytest.mark.parametrize("name", compatibility.MODELS)
+@pytest.mark.parametrize("name", mujoco_kind.MODELS)
 def test_a_thousand_steps_with_resets(name: str) -> None:
     """Four environments in lockstep, 250 steps each; actions go half again beyond their bounds."""
     given = f"{name}-v5", {"max_episode_steps": 60}, 4, 250, 1.5
@@ -122,10 +122,10 @@ def test_every_option(name: str, options: dict[str, Any]) -> None:
 
 def test_every_option_of_gymnasium_is_compared() -> None:
     """All keywords of the eleven classes, but those of the picture and the model."""
-    for name in compatibility.MODELS:
+    for name in mujoco_kind.MODELS:
         environment = gymnasium.make(f"{name}-v5", disable_env_checker=True)
-        known = compatibility._options(environment).keys() - {
-            *compatibility.UNSEEN,
+        known = mujoco_kind._options(environment).keys() - {
+            *mujoco_kind.RENDERING,
             "default_camera_config",
             "xml_file",
         }

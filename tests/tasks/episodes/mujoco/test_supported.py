@@ -17,9 +17,9 @@ from hpc_es.config.loading import load
 from hpc_es.core.data import Outcome
 from hpc_es.core.errors import ConfigError
 from hpc_es.policies import mlp
-from hpc_es.tasks.episodes.gymnasium_stepping import GymnasiumStepping
-from hpc_es.tasks.episodes.mujoco import compatibility
-from hpc_es.tasks.episodes.mujoco.stepping import MujocoStepping
+from hpc_es.tasks.episodes import mujoco as mujoco_kind
+from hpc_es.tasks.episodes.gymnasium_backend import GymnasiumBackend
+from hpc_es.tasks.episodes.mujoco.backend import MujocoBackend
 from hpc_es.tasks.episodes.task import Episodes
 from tests.helpers import runs
 from tests.helpers.harness import ROOT
@@ -31,18 +31,18 @@ CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.yaml") if "-v5" in 
 
 
 def is_native(task: Episodes) -> bool:
-    return isinstance(task.stepping(), MujocoStepping)
+    return isinstance(task.new_backend(), MujocoBackend)
 
 
 # The choice.
 
 
-@pytest.mark.parametrize("name", compatibility.MODELS)
+@pytest.mark.parametrize("name", mujoco_kind.MODELS)
 def test_every_environment_is_stepped_natively(name: str) -> None:
     task = episodes(f"{name}-v5")
     assert is_native(task)
     assert task.notices == ()
-    assert isinstance(episodes(f"{name}-v5", stepping="gymnasium").stepping(), GymnasiumStepping)
+    assert isinstance(episodes(f"{name}-v5", stepping="gymnasium").new_backend(), GymnasiumBackend)
 
 
 def test_other_environments_are_stepped_by_gymnasium_without_a_word() -> None:
@@ -56,7 +56,7 @@ class Other(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 FALLBACKS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "old version": ("Hopper-v4", {}, "Hopper-v4 is none of HalfCheetah-v5"),
+    "old version": ("Hopper-v4", {}, "Hopper-v4 is not one of HalfCheetah-v5"),
     "wrapper": ("Hopper-v5", {"wrappers": (f"{__name__}:Other",)}, "its wrapper Other needs Gymnasium"),
     "two limits": (
         "Hopper-v5",
@@ -72,7 +72,7 @@ FALLBACKS: dict[str, tuple[str, dict[str, Any], str]] = {
     "range": ("Ant-v5", {"env_kwargs": {"healthy_z_range": [0, 1, 2]}}, r"its keyword healthy_z_range is \[0, 1, 2\]"),
     "body": ("Ant-v5", {"env_kwargs": {"main_body": "tail"}}, "it fails with this model or these keywords: KeyError"),
     "info": ("Hopper-v5", {"behaviour": {"info": "x_position"}}, "task.behaviour needs the info"),
-    "time": ("Hopper-v5", {"episode_timeout_seconds": 60.0}, "task.episode_timeout_seconds watches each step"),
+    "time": ("Hopper-v5", {"episode_timeout_seconds": 60.0}, "task.episode_timeout_seconds needs Gymnasium's steps"),
 }
 
 
@@ -81,7 +81,7 @@ def test_what_is_not_known_is_stepped_by_gymnasium_and_told(case: str) -> None:
     env_id, options, reason = FALLBACKS[case]
     options = with_behaviour(options)
     task = episodes(env_id, **options)
-    assert isinstance(task.stepping(), GymnasiumStepping)
+    assert isinstance(task.new_backend(), GymnasiumBackend)
     (notice,) = task.notices
     assert notice.startswith(f"task.stepping: {env_id} is stepped by Gymnasium, which is slower (about 1.2 times): ")
     remedy = "use Hopper-v5" if env_id == "Hopper-v4" else "change that"
@@ -91,10 +91,10 @@ def test_what_is_not_known_is_stepped_by_gymnasium_and_told(case: str) -> None:
 
 
 def with_behaviour(options: dict[str, Any]) -> dict[str, Any]:
-    from hpc_es.tasks.episodes.behaviour import Options
+    from hpc_es.tasks.episodes.behaviour import BehaviourOptions
 
     found = options.get("behaviour")
-    return {**options, "behaviour": Options(**found)} if found else options
+    return {**options, "behaviour": BehaviourOptions(**found)} if found else options
 
 
 def test_an_id_that_was_registered_anew_is_stepped_by_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpc_es.core.errors import ConfigError
-from hpc_es.tasks.functions.resolve import objective, resolve
+from hpc_es.tasks.functions.python_evaluator import KEY, Objective, import_function, objective
 
 MODULE = """
 import numpy as np
@@ -23,6 +23,10 @@ def noisy(x, seed): return 0.0
 def shifted(x, offset, *, scale=1.0): return 0.0
 def named(learning_rate, momentum=0.0): return 0.0
 """
+
+
+def resolve(text: str, arguments: dict[str, Any], names: tuple[str, ...] = ()) -> Objective:
+    return objective(import_function(text, KEY), arguments, names, text)
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +49,7 @@ def test_a_function_is_found_with_the_hash_of_its_source() -> None:
     [
         ("my_objectives", {}, (), "expected module:function such as my_model:cost"),
         ("my_nothing:cost", {}, (), "there is no module 'my_nothing'"),
-        ("my_lacking:cost", {}, (), "imports 'a_package_that_nobody_has', which is not there"),
+        ("my_lacking:cost", {}, (), "imports 'a_package_that_nobody_has', which is not installed"),
         ("my_broken:cost", {}, (), "fails when it is imported: ZeroDivisionError"),
         ("my_objectives:costs", {}, (), r"there is no 'costs' in my_objectives \(it has: .*cost"),
         ("my_objectives:constant", {}, (), "expected a function, found .* to be of type int"),

@@ -1,6 +1,4 @@
-"""One model per rank and what its environment's formulas say of it; a `Simulation` is one MjData.
-
-The environments of a chunk as MjData of one model (`episodes/stepping.py`)."""
+"""The environment backend for MuJoCo: one MjModel per rank, and one MjData per job."""
 
 from __future__ import annotations
 
@@ -14,15 +12,14 @@ import numpy as np
 from gymnasium.utils import seeding
 
 from hpc_es.core.data import Array, Float32, Float64
-from hpc_es.tasks.episodes.environment_backend import Running, Stepped
+from hpc_es.tasks.episodes.environment_backend import Index, RowIndex, RunningEpisodes, StepClock, StepResult
 from hpc_es.tasks.episodes.mujoco.models import Description, Setup, State
-from hpc_es.tasks.episodes.row_index import Seats, StepClock
 
 
 class Simulator:
-    """Steps and resets MjData as MujocoEnv of Gymnasium does.
+    """Steps and resets MjData like Gymnasium's MujocoEnv.
 
-    `environment` is Gymnasium's, without wrappers; its model is used. `options` are all its keywords.
+    `environment` is Gymnasium's environment without wrappers, whose MjModel is used; `options` are all its keywords.
     """
 
     def __init__(self, description: type[Description], environment: Any, options: Mapping[str, Any]) -> None:
@@ -34,11 +31,11 @@ class Simulator:
         self.widths = {name: len(view) for name, view in self.description.views(new).items()}
 
     def simulation(self) -> Simulation:
-        """Return a new one, which is to be reset first."""
+        """Return a new simulation, which must be reset before its first step."""
         return Simulation(self.model, self.description)
 
     def reset(self, simulation: Simulation, seed: int) -> None:
-        """Begin an episode."""
+        """Start an episode."""
         data = simulation.data
         rng, _ = seeding.np_random(seed)
         mujoco.mj_resetData(self.model, data)
@@ -48,11 +45,14 @@ class Simulator:
             simulation.derive()
 
     def step(self, simulations: Sequence[Simulation], actions: Array) -> dict[int, Exception]:
-        """Take a step of `frame_skip` time steps in each; return what MuJoCo raised, by place."""
+        """Take a step of `frame_skip` timesteps in each simulation; actions are float32[simulations, actions].
+
+        Returns the exceptions that MuJoCo raised, by the position of the simulation.
+        """
         model, frame_skip, step = self.model, self.frame_skip, mujoco.mj_step
         forces = mujoco.mj_rnePostConstraint if self.description.needs_contact_forces else None
         failed: dict[int, Exception] = {}
-        for place, (simulation, action) in enumerate(zip(simulations, actions, strict=True)):
+        for position, (simulation, action) in enumerate(zip(simulations, actions, strict=True)):
             try:
                 simulation.ctrl[:] = action
                 step(model, simulation.data, frame_skip)
@@ -60,13 +60,13 @@ class Simulator:
                     forces(model, simulation.data)
                 if simulation.derive is not None:
                     simulation.derive()
-            except Exception as error:  # as around any environment's step
-                failed[place] = error
+            except Exception as error:
+                failed[position] = error
         return failed
 
 
 class Simulation:
-    """One MjData, with arrays that look into its memory."""
+    """One MjData, with the views of its memory that the environment's formulas use."""
 
     __slots__ = ("ctrl", "data", "derive", "views")
 
@@ -78,8 +78,8 @@ class Simulation:
         self.views = list(views.values())
 
 
-class Stack:
-    """The views of several simulations, copied one below the other: `state.qpos` is float64[rows, nq]."""
+class StackedState:
+    """The views of several simulations, copied into arrays with a row per simulation: `state.qpos` is [rows, nq]."""
 
     def __init__(self, simulations: Sequence[Simulation], widths: Mapping[str, int]) -> None:
         self._views = [view for simulation in simulations for view in simulation.views]
@@ -91,27 +91,26 @@ class Stack:
         )
 
     def read(self) -> State:
-        """Copy them as they are now."""
+        """Copy the current values and return them."""
         np.concatenate(self._views, out=self._flat)
         return self.state
 
 
-class MujocoStepping:
-    """One MjData per job; what belongs to an episode is kept per job, too, so that episodes may pause.
+class MujocoBackend:
+    """Steps one MjData per job. The state of an episode is kept per job, so that the episode can pause.
 
-    `limit` is the time limit in steps, None without one.
+    `limit` is the time limit in steps; None: no limit.
     """
 
     def __init__(self, simulator: Simulator, limit: int | None) -> None:
-        self._simulator, self._describe = simulator, simulator.description
+        self._simulator, self._description = simulator, simulator.description
         self._pool: list[Simulation] = []
         self._clock = StepClock(limit)
-        self._position = np.zeros(0)  # that its velocity is measured from
-        self._seats: _Seats | None = None
+        self._position = np.zeros(0)  # of each job at its last step, to compute velocities
+        self._index: _SimulationIndex | None = None
 
     @contextlib.contextmanager
     def chunk(self, seeds: Sequence[int]) -> Iterator[None]:
-        """Add simulations until each job has one."""
         more = max(len(seeds) - len(self._pool), 0)
         self._pool += [self._simulator.simulation() for _ in range(more)]
         self._clock.grow(more)
@@ -119,39 +118,37 @@ class MujocoStepping:
         yield
 
     def reset(self, job: int, seed: int) -> Array:
-        """Begin an episode."""
         simulation = self._pool[job]
         self._simulator.reset(simulation, seed)
         self._clock.restart(job)
-        state = Stack([simulation], self._simulator.widths).read()
-        position = self._describe.position(state)
+        state = StackedState([simulation], self._simulator.widths).read()
+        position = self._description.position(state)
         if position is not None:
             self._position[job] = position[0]
-        observation: Array = np.concatenate(self._describe.observations(state), axis=1)[0]
+        observation: Array = np.concatenate(self._description.observations(state), axis=1)[0]
         return observation
 
     def resume(self, job: int, seconds: float) -> None:
-        """Go on; all that is needed was kept."""
+        """Do nothing: the state of the episode was kept."""
 
-    def advance(self, running: Running, actions: Array, observations: Float32, rewards: Float64) -> Stepped:
-        """Step all running simulations, then observe and reward them at once."""
-        if self._seats is None or self._seats.running is not running:
-            self._seats = _Seats(running, self._pool, self._simulator.widths, len(observations))
-        seats = self._seats
-        actions = np.ascontiguousarray(actions[seats.rows])
-        failed = self._simulator.step(seats.simulations, actions)
+    def advance(self, running: RunningEpisodes, actions: Array, observations: Float32, rewards: Float64) -> StepResult:
+        if self._index is None or self._index.running is not running:
+            self._index = _SimulationIndex(running, self._pool, self._simulator.widths, len(observations))
+        index = self._index
+        actions = np.ascontiguousarray(actions[index.rows])
+        failed = self._simulator.step(index.simulations, actions)
         with np.errstate(all="ignore"):
-            state = seats.stack.read()
-            rewards[seats.rows], terminated = self._describe.step(state, self._velocity(state, seats.jobs), actions)
-            parts = self._describe.observations(state)
-            if seats.are_all:
+            state = index.state.read()
+            rewards[index.rows], terminated = self._description.step(state, self._velocity(state, index.jobs), actions)
+            parts = self._description.observations(state)
+            if index.are_all:
                 np.concatenate(parts, axis=1, out=observations, casting="same_kind")
             else:
-                observations[seats.rows] = np.concatenate(parts, axis=1)
-        return self._clock.stepped(seats, terminated, failed)
+                observations[index.rows] = np.concatenate(parts, axis=1)
+        return self._clock.count_step(index, terminated, failed)
 
-    def _velocity(self, state: Any, jobs: Any) -> Array | None:
-        position = self._describe.position(state)
+    def _velocity(self, state: State, jobs: Index) -> Array | None:
+        position = self._description.position(state)
         if position is None:
             return None
         velocity: Array = (position - self._position[jobs]) / self._simulator.step_seconds
@@ -159,22 +156,21 @@ class MujocoStepping:
         return velocity
 
     def seconds(self, job: int) -> float:
-        """Return 0: no time is limited."""
         return 0.0
 
     def renew(self, job: int) -> None:
-        """Replace the job's MjData."""
-        self._pool[job], self._seats = self._simulator.simulation(), None
+        self._pool[job], self._index = self._simulator.simulation(), None
 
     def close(self) -> None:
-        """Let go of the simulations."""
-        self._pool, self._seats = [], None
+        self._pool, self._index = [], None
 
 
-class _Seats(Seats):
-    """Seats with the simulations in them."""
+class _SimulationIndex(RowIndex):
+    """The running rows with their simulations."""
 
-    def __init__(self, running: Running, pool: list[Simulation], widths: dict[str, int], stack_rows: int) -> None:
-        super().__init__(running, stack_rows)
+    def __init__(
+        self, running: RunningEpisodes, pool: list[Simulation], widths: dict[str, int], batch_rows: int
+    ) -> None:
+        super().__init__(running, batch_rows)
         self.simulations = [pool[job] for job in running.jobs]
-        self.stack = Stack(self.simulations, widths)
+        self.state = StackedState(self.simulations, widths)

@@ -1,4 +1,4 @@
-"""Environments of Gymnasium, stepped one after another."""
+"""The environment backend for any Gymnasium environment: one environment per job, stepped one after another."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 
 from hpc_es.core.data import Array, Float64
 from hpc_es.core.quiet import quiet_stderr
-from hpc_es.tasks.episodes.environment_backend import Running, Stepped
+from hpc_es.tasks.episodes.environment_backend import RunningEpisodes, StepResult
 from hpc_es.tasks.episodes.environments import Environment
-from hpc_es.tasks.episodes.infos import numbers
+from hpc_es.tasks.episodes.infos import as_numbers
 from hpc_es.tasks.timeouts import EpisodeTimeout, Watch
 
 
-class GymnasiumStepping:
-    """One environment per job, each with its own `step` (`stepping.Stepping`).
+class GymnasiumBackend:
+    """Steps one environment per job.
 
-    `make` returns a new environment, `limit_seconds` is the time that an episode may take, `keys` are those of
-    `report.info`.
+    `make` returns a new environment; `limit_seconds` is the time limit of an episode, None: no limit; `first` is an
+    environment to begin with; `keys` are those of `report.info`.
     """
 
     def __init__(
@@ -37,12 +37,11 @@ class GymnasiumStepping:
 
     @contextlib.contextmanager
     def chunk(self, seeds: Sequence[int]) -> Iterator[None]:
-        """Add environments until each job has one, and watch their time where it is limited."""
         jobs = len(seeds)
-        with quiet_stderr(len(self._pool) < jobs):  # the task's first has said all
+        with quiet_stderr(len(self._pool) < jobs):  # the first environment of the task has printed its warnings
             while len(self._pool) < jobs:
                 self._pool.append(self._make())
-        self._steps = [_never_began] * jobs
+        self._steps = [_not_reset] * jobs
         if self._limit is None:
             yield
             return
@@ -53,7 +52,6 @@ class GymnasiumStepping:
             self._watch = None
 
     def reset(self, job: int, seed: int) -> Array:
-        """Begin an episode."""
         reset = self._pool[job].reset
         if self._watch is not None:
             self._watch.restart(job)
@@ -63,7 +61,6 @@ class GymnasiumStepping:
         return observation
 
     def resume(self, job: int, seconds: float) -> None:
-        """Go on with the job's episode."""
         if self._watch is not None:
             self._watch.restart(job, seconds)
         self._set_step(job)
@@ -72,35 +69,32 @@ class GymnasiumStepping:
         step = self._pool[job].step
         self._steps[job] = step if self._watch is None else self._watch.timed(job, step)
 
-    def advance(self, running: Running, actions: Array, observations: Array, rewards: Float64) -> Stepped:
-        """Step the environment of every running row."""
-        steps, stepped, keys = self._steps, Stepped(), self._keys
+    def advance(self, running: RunningEpisodes, actions: Array, observations: Array, rewards: Float64) -> StepResult:
+        steps, result, keys = self._steps, StepResult(), self._keys
         if keys:
-            stepped.numbers = np.full((len(running.rows), len(keys)), np.nan)
+            result.numbers = np.full((len(running.rows), len(keys)), np.nan)
         listed = actions.tolist() if actions.ndim == 1 else list(actions)  # Discrete: ints; others: rows
-        for place, (row, job) in enumerate(zip(running.rows, running.jobs, strict=True)):
+        for position, (row, job) in enumerate(zip(running.rows, running.jobs, strict=True)):
             try:
                 observations[row], rewards[row], terminated, truncated, info = steps[job](listed[row])
             except (Exception, EpisodeTimeout) as error:
-                stepped.failed.append((row, error))
+                result.failed.append((row, error))
                 continue
-            if stepped.numbers is not None:
-                stepped.numbers[place] = numbers(info, keys)
+            if result.numbers is not None:
+                result.numbers[position] = as_numbers(info, keys)
             if terminated or truncated:
-                stepped.ended.append(row)
-                stepped.infos[row] = info
+                result.ended.append(row)
+                result.infos[row] = info
                 if not terminated:
-                    stepped.cut.append(row)
-        return stepped
+                    result.cut.append(row)
+        return result
 
     def seconds(self, job: int) -> float:
-        """Return the seconds of the job's episode so far, where they are limited."""
         return 0.0 if self._watch is None else self._watch.spent(job)
 
     def renew(self, job: int) -> None:
-        """Close the job's environment and make another."""
         close = self._pool[job].close
-        if self._watch is not None:  # what hung in `step` may hang again
+        if self._watch is not None:  # an environment that hung in `step` may hang in `close` too
             self._watch.restart(job)
             close = self._watch.timed(job, close)
         with contextlib.suppress(Exception, EpisodeTimeout):
@@ -109,11 +103,10 @@ class GymnasiumStepping:
             self._pool[job] = self._make()
 
     def close(self) -> None:
-        """Close all environments."""
         for environment in self._pool:
             with contextlib.suppress(Exception):
                 environment.close()
 
 
-def _never_began(action: Any) -> Any:
-    raise AssertionError("a job that never began was stepped")
+def _not_reset(action: Any) -> Any:
+    raise AssertionError("step before reset")

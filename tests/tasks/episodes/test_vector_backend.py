@@ -14,7 +14,7 @@ from hpc_es.config.loading import load
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.tasks.episodes import environments
 from hpc_es.tasks.episodes.task import Episodes
-from hpc_es.tasks.episodes.vector_stepping import begun
+from hpc_es.tasks.episodes.vector_backend import reset
 from tests.helpers import runs
 from tests.helpers.harness import ROOT, mpiexec, script
 from tests.helpers.toys import Still, episodes, played
@@ -138,7 +138,7 @@ def test_gymnasiums_own_cartpole_has_one_seed_for_all() -> None:
 
 @pytest.mark.parametrize("fault", ["one seed", "neighbours", "no seeds"])
 def test_episodes_that_depend_on_their_place_or_neighbours(fault: str) -> None:
-    assert "the episode of a seed differs by its place in the vector" in refused(env_kwargs={"fault": fault})
+    assert "the episode of a seed depends on its position in the vector" in refused(env_kwargs={"fault": fault})
 
 
 def test_images_keep_their_shape() -> None:
@@ -159,7 +159,7 @@ def test_an_unknown_id_has_its_nearest() -> None:
 def test_options_that_need_single_environments_are_told_all_at_once() -> None:
     said = refused(episodes_per_job=2, fresh_environment=True, episode_timeout_seconds=1.0, wrappers=("a:B",))
     for key in ("episodes_per_job", "fresh_environment", "episode_timeout_seconds", "wrappers"):
-        assert f"task.{key}: needs environments one by one, but task.stepping is vector" in said
+        assert f"task.{key}: requires single environments, but task.stepping is vector" in said
 
 
 def test_a_behaviour_that_the_next_episode_has_overwritten() -> None:
@@ -169,8 +169,8 @@ def test_a_behaviour_that_the_next_episode_has_overwritten() -> None:
 
 def test_atari_takes_a_seed_for_each_environment() -> None:
     """As ale_py ships it: in an array."""
-    with contextlib.closing(environments.vector("ale_py:ALE/SpaceInvaders-v5", {"num_threads": 1}, 2)) as game:
-        there, back = begun(game, [5, 6]), begun(game, [6, 5])
+    with contextlib.closing(environments.make_vector("ale_py:ALE/SpaceInvaders-v5", {"num_threads": 1}, 2)) as game:
+        there, back = reset(game, [5, 6]), reset(game, [6, 5])
     assert there[0].tobytes() == back[1].tobytes() != there[1].tobytes()
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from hpc_es.algorithms.actor_critic.episodes import EpisodeRecorder
 from hpc_es.core.data import ROW, Outcome, finished_episodes
-from hpc_es.tasks.episodes.partial_episodes import Segments
+from hpc_es.tasks.episodes.rollout import EpisodeSegments
 from tests.helpers.toys import Faulty, Still, batch, episodes, lifetime, nothing, played
 
 
-def segment(segments: Segments, seeds: Sequence[int], steps: int, on_step: Any = None) -> Outcome:
+def segment(segments: EpisodeSegments, seeds: Sequence[int], steps: int, on_step: Any = None) -> Outcome:
     told = dataclasses.replace(batch(seeds), on_step=on_step)
     return segments.play(Still(len(seeds)), told, steps, nothing)
 
