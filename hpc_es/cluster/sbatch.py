@@ -1,4 +1,4 @@
-"""The text of batch scripts; those in slurm/ are what it gives where nothing is asked for."""
+"""The text of batch scripts. Those in slurm/ are written with the default options."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LEAD_SECONDS = 180  # of the signal before the time limit; a quarter of the limi
 SIGNATURE = "# written by hpc-es sbatch "
 DEFAULTS = {"job_name": "hpc_es", "nodes": "1", "ranks_per_node": "4", "cores_per_rank": "1", "time": "1:00:00"}
 WHAT = {
-    "train": "Train one experiment, with all its repetitions, as one job:\n"
+    "train": "Train an experiment with all its repetitions in one job:\n"
     "# sbatch THIS_FILE CONFIG [RUN [key=value ...]]",
-    "array_repetitions": "Train the repetitions of one experiment, each array task its share of them:\n"
+    "array_repetitions": "Train the repetitions of an experiment; each task of the job array trains a share of them:\n"
     "# sbatch --array=0-9 THIS_FILE CONFIG [RUN [key=value ...]]",
-    "array_tune": "Tune hyperparameters, each array task its share of the trials:\n"
+    "array_tune": "Tune hyperparameters; each task of the job array runs a share of the trials:\n"
     "# sbatch --array=0-9 THIS_FILE TUNE_YAML [DIRECTORY [--fixed key=value ...]]",
 }
 PROGRAM = {"train": "hpc_es.main", "array_repetitions": "hpc_es.main", "array_tune": "hpc_es tune"}
@@ -30,39 +30,40 @@ TEMPLATE = r"""#!/bin/bash
 # @what@
 @stopped@
 @asked@
-# The log of a requeued job goes on in the same file.
+# A requeued job appends to the same log file.
 #SBATCH --output=@log@
 #SBATCH --open-mode=append
 @requeue@
-# USR1 to this shell so many seconds before the time limit, or up to a minute earlier.
+# Send USR1 to this shell this many seconds before the time limit, or up to a minute earlier.
 #SBATCH --signal=B:USR1@lead@
 
-# Your site's names; not needed where the shell that submits has them, for a job inherits its environment.
+# Adapt these names to your site. They are not needed if the submitting shell has run them, since a job inherits its
+# environment.
 # module load python mpi
 # source ~/hpc_es/bin/activate
 python=@python@
 
 [ $# -gt 0 ] || set -- @arguments@
 config=$1
-run=${2:-runs/$SLURM_JOB_NAME} # the same after a requeue, so never made from the job's id
+run=${2:-runs/$SLURM_JOB_NAME} # must be the same after a requeue, so do not use the job id
 
 cores=${@cores@:-1}
-# Threads of a rank's matrix products. They are part of the result: a resumed run must have as many.
+# Number of threads for the matrix products of a rank. Results depend on it, so a resumed run must use the same number.
 export OMP_NUM_THREADS="$cores" OPENBLAS_NUM_THREADS="$cores" MKL_NUM_THREADS="$cores"
-# What the MPI library speaks and this SLURM offers, such as pmi2.
+# The interface that both the MPI library and this SLURM support, such as pmi2.
 mpi=$("$python" -m hpc_es.mpi.plugin) || exit
 
-# USR1 goes on to the ranks, which save at the end of the generation; a second one gives up a generation so long that
-# the time limit would come first. A preemption tells the ranks itself: this shell stays until they have saved.
+# USR1 is passed on to the ranks, which save after the generation. A second USR1 aborts a generation that would exceed
+# the time limit. On preemption SLURM signals the ranks itself, and this shell waits until they have saved.
 trap 'kill -USR1 "$step"; (sleep @patience@ && kill -USR1 "$step" 2>/dev/null) &' USR1
 trap : TERM
 @copy@
-# srun does not inherit the cores per rank; without --kill-on-bad-exit a dead rank would leave the others waiting.
+# srun does not inherit the number of cores per rank. Without --kill-on-bad-exit, ranks would wait for one that died.
 srun --mpi="$mpi" --kill-on-bad-exit=1 @cores_option@="$cores" \
     "$@ranks_python@" -m @program@ "$config" --output "$run" "${@:3}" &
 step=$!
 while kill -0 "$step" 2>/dev/null; do
-    wait "$step" # which ends early when a signal comes
+    wait "$step" # returns early on a signal
 done
 wait "$step"
 status=$?
@@ -71,25 +72,25 @@ status=$?
 exit "$status"
 """
 ALONE = {
-    "@stopped@": "# Stopped by its time limit or by a preemption, it saves, goes back into the queue, and carries on.",
-    "@requeue@": "# Preempted, or after the failure of a node: back into the queue.\n#SBATCH --requeue",
-    "@end@": "# Back into the queue, if the status file of rank 0 says that the run was interrupted and restarts bring "
-    'it forward.\n[ "$status" -eq 0 ] || "$python" -m hpc_es requeue "$run" --status "$status"',
+    "@stopped@": "# At its time limit or on preemption the job saves a checkpoint, is requeued, and resumes later.",
+    "@requeue@": "# Requeue the job after a preemption or a node failure.\n#SBATCH --requeue",
+    "@end@": "# Requeue the job if the status file says that the run was interrupted and previous restarts have made "
+    'progress.\n[ "$status" -eq 0 ] || "$python" -m hpc_es requeue "$run" --status "$status"',
 }
 CHAINED = {
-    "@stopped@": "# Stopped by its time limit or by a preemption, it saves, and the next job of its chain carries on.",
-    "@requeue@": "# The next job of the chain stands in for a requeue.\n#SBATCH --no-requeue",
-    "@end@": "# Where the run has ended, the rest of the chain is cancelled.\n"
+    "@stopped@": "# At its time limit or on preemption the job saves, and the next job of its chain resumes.",
+    "@requeue@": "# The next job of the chain replaces a requeue.\n#SBATCH --no-requeue",
+    "@end@": "# If the run has ended, cancel the rest of the chain.\n"
     '"$python" -m hpc_es requeue "$run" --status "$status" --chain',
 }
 COPIED = {
     "@ranks_python@": "copy/bin/python",
     "@copy@": r"""
-# A copy of the virtual environment on each node's own disk, sent as one file: else every rank opens a thousand small
-# ones of the file system that all nodes share.
+# Copy the virtual environment to the local disk of each node as one file. Otherwise every rank opens about a thousand
+# small files on the shared file system.
 copy=${TMPDIR:-/tmp}/hpc_es_$SLURM_JOB_ID
 environment=$("$python" -c 'import sys; print(sys.prefix if sys.prefix != sys.base_prefix else "")')
-[ -n "$environment" ] || { echo "--node-copy: $python is in no virtual environment" >&2; exit 2; }
+[ -n "$environment" ] || { echo "--node-copy: $python is not in a virtual environment" >&2; exit 2; }
 each_node() { srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1 --overlap --mpi=none "$@"; }
 tar -C "$environment" -cf "$copy.tar" . && sbcast --force "$copy.tar" "$copy.sent.tar" &&
     each_node mkdir -p "$copy" && each_node tar -C "$copy" -xf "$copy.sent.tar" || exit
@@ -105,7 +106,7 @@ IN_PLACE = {"@ranks_python@": "python", "@copy@": "", "@remove@": ""}
 
 @dataclass(frozen=True)
 class BatchScript:
-    """What a script is to do: `arguments` as its first lines say, and what is `asked` for by concept of slurm.TABLE."""
+    """The options of a batch script: `arguments` of the program, and `asked` values by concept of `slurm.TABLE`."""
 
     kind: Kind
     arguments: Sequence[str] = ()
@@ -138,18 +139,18 @@ class BatchScript:
         return "".join(parts.get(piece, piece) for piece in pieces)
 
     def signed(self) -> str:
-        """Return the script, with a last line by which `untouched` knows it again."""
+        """Return the script with a signature as its last line, which `untouched` checks."""
         return f"{self.text()}{SIGNATURE}{_digest(self.text())}\n"
 
 
 def committed(kind: Kind) -> str:
-    """Return the text of slurm/<kind>.sbatch."""
+    """Return the text of the committed script slurm/<kind>.sbatch."""
     config = "tune.yaml" if kind == "array_tune" else "config.yaml"
     return BatchScript(kind, [config], {} if kind == "train" else {"array": "0-3"}).text()
 
 
 def untouched(text: str) -> bool:
-    """Return whether `signed` wrote this, and nobody has changed it since."""
+    """Return whether a script is as `signed` wrote it."""
     body, _, last = text.removesuffix("\n").rpartition("\n")
     return last == SIGNATURE + _digest(f"{body}\n")
 
