@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.jobs import ROOT
-from hpc_es.programs.shorten import judged
+from hpc_es.programs.shorten import check_program
 from hpc_es.programs.task import NAMES, PAPER
 
 COLUMNS = ("task", "algorithm", "seed", "solved", "npe", "seconds", "program", "shortest", "right", "fresh")
@@ -66,7 +66,7 @@ class Search:
             f"{result['seconds']:.0f}",
             program,
         )
-        judgement = judged(program, self.task) if solved else None
+        judgement = check_program(program, self.task) if solved else None
         tested = astuple(judgement) if judgement else ("", "", "")
         return dict(zip(COLUMNS, (*values, *tested), strict=True))
 

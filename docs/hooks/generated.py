@@ -142,7 +142,7 @@ PARTS = {  # sources of arrays other than the class of an algorithm, and their h
     "hpc_es.algorithms.common.distribution.DistributionStrategy": "Distribution strategies",
     "hpc_es.algorithms.common.stopping.initial_history": "Stopping criteria",
     "hpc_es.algorithms.common.distribution.Search": "Restarts",
-    "hpc_es.programs.best_programs.nothing": "Best programs",
+    "hpc_es.programs.best_programs.initial_arrays": "Best programs",
     "hpc_es.tasks.policy_problems.PolicyProblem": "Observation statistics",
     "hpc_es.tasks.functions.problem.ObjectiveProblem": "Best vector of an objective",
 }

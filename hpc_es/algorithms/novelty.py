@@ -1,21 +1,19 @@
-"""The archive of novelty search: behaviours, and how far others are from it (Lehman & Stanley 2011).
+"""NS-ES, NSR-ES and NSRA-ES: evolution strategies that search for new behaviour (Conti et al. 2018, arXiv:1712.06560).
 
-How much returns weigh against novelty: more after progress, less without (Conti et al. 2018, algorithm 3).
+The novelty N of a behaviour is its mean distance to the nearest entries of an archive (Lehman & Stanley 2011). There
+are several parents, each a theta with its own optimizer. A generation selects one of them with a probability
+proportional to its novelty, and moves it along
 
-NS-ES, NSR-ES and NSRA-ES: evolution strategies that look for new behaviour (Conti et al. 2018, arXiv:1712.06560).
+    g = 1 / n * sum_i (u_i+ - u_i-) * eps_i,    u = w rank(F) + (1 - w) rank(N)
 
-The novelty N of a behaviour is its mean distance to the nearest entries of an archive. There are several parents, each
-a theta with its optimizer; a generation moves one of them, chosen with a probability in proportion to its novelty,
-along
+over n jobs in antithetic pairs with the fitness F. The weight w is 0 (NS), 1/2 (NSR), or adapted: it rises after
+progress and falls without (NSRA, algorithm 3).
 
-    g = 1 / n * sum_i (u_i+ - u_i-) * eps_i        u = w rank(F) + (1 - w) rank(N)
+The behaviour of the updated parent joins the archive. It is measured by probes, evaluations without noise; since theta
+is known only after the update, the next generation begins with these probes, then selects its own parent.
 
-over n jobs in mirrored pairs, of which F are the returns; w is 0 (NS), 1/2 (NSR), or follows from progress (NSRA). The
-behaviour of the moved theta joins the archive. It is measured by probes, as theta is known after the update only: a
-generation begins with the probes of the parent that the one before has moved, then chooses its own.
-
-`theta` of the state is the newest one of the parent whose last probes have the best return; evaluations measure it.
-Observation statistics are one for all parents. The centres of chunks are numbered 0: theta, 1: the first parent, ...
+`theta` of the state is that of the parent whose last probes have the best return; evaluations measure it. All parents
+share the observation statistics. Centre 0 of a chunk is theta, centre 1 the first parent, and so on.
 """
 
 from __future__ import annotations
@@ -52,11 +50,55 @@ from hpc_es.core.interfaces import Needs, VectorProblem
 from hpc_es.core.keys import Purpose
 from hpc_es.core.population import Population
 
+NOVELTY = Column("novelty", "<f8")
+NEEDS = Needs(
+    searches="vectors",
+    noise=True,
+    growing=True,
+    columns=(NOVELTY,),
+    presets={"task.behaviour": {"final_observation": True}, "task.vector_behaviour": True},
+)
+ALL = -1  # before the first generation no parent has been updated: all of them are new
+FIXED_WEIGHTS = {"ns": 0.0, "nsr": 0.5}  # w
+
+
+@options
+class Options:
+    """`algorithm:` with `kind: novelty`."""
+
+    kind: Literal["novelty"] = option("name of the algorithm", "novelty")
+    mode: Literal["ns", "nsr", "nsra"] = option(
+        "objective: novelty; novelty and return with equal weights; or with weights adapted to progress", "nsra"
+    )
+    population_size: Annotated[int, Ge(2)] = option("evaluations per generation; an antithetic pair counts as two", 100)
+    parents: Count = option("number of parents, each with its optimizer; one is updated per generation", 5)
+    neighbours: Count = option("number of nearest archive entries in the novelty", 10)
+    rollouts: Count = option("jobs without noise that measure an updated parent; their mean behaviour is archived", 5)
+    archive_size: Count | None = option("maximum number of archive entries, the newest; null: unlimited", None)
+    sigma: Positive = option("standard deviation of the perturbations", 0.02)
+    reward_weight: Probability = option("nsra: initial weight of the returns' ranks", 1.0)
+    reward_weight_step: Positive = option("nsra: increase of the weight at a best return, and decrease without", 0.05)
+    patience: Count = option("nsra: generations without a best return before the weight decreases", 50)
+    weight_decay: NonNegative = option("weight decay: this factor times theta is subtracted from the gradient", 0.005)
+    optimizer: optimizers.Options = option("optimizer of each parent", default_factory=optimizers.Options)
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Yield mistakes that involve several options: (key, text)."""
+        if self.population_size % 2:
+            text = f"is {self.population_size}: mirrored pairs need an even number (try {self.population_size + 1})"
+            yield "population_size", text
+
+    def warnings(self) -> Iterator[tuple[str, str]]:
+        """Yield options of another mode: (key, text)."""
+        if self.mode != "nsra":
+            names = ("reward_weight", "reward_weight_step", "patience")
+            yield from unused(self, names, f"mode is {self.mode}")
+
 
 def novelty(behaviour: Array, archive: Array, neighbours: int) -> float:
-    """Return the mean distance of a behaviour, [numbers], to its nearest entries, [entries, numbers].
+    """Return the mean distance of a behaviour, [numbers], to its nearest archive entries, [entries, numbers].
 
-    To all of them where there are fewer than `neighbours`; 0 where there is none.
+    If there are fewer than `neighbours` entries, all of them count; without entries the novelty is 0.
     """
     if not len(archive):
         return 0.0
@@ -67,33 +109,32 @@ def novelty(behaviour: Array, archive: Array, neighbours: int) -> float:
 
 
 def novelties(behaviours: Array, archive: Array, neighbours: int) -> Float64:
-    """Return the novelty of each behaviour, float64[behaviours]; each is computed alone, whatever its company."""
-    return np.array([novelty(each, archive, neighbours) for each in behaviours], np.float64)
+    """Return the novelty of each of [behaviours, numbers], float64[behaviours]; it does not depend on the others."""
+    return np.array([novelty(behaviour, archive, neighbours) for behaviour in behaviours], np.float64)
 
 
-def extended(archive: Array, entries: Array, most: int | None) -> Array:
-    """Return the archive with these entries behind it; of more than `most` only the newest."""
+def extended(archive: Array, entries: Array, max_size: int | None) -> Array:
+    """Return the archive with further entries, both [entries, numbers]; only the newest `max_size` are kept."""
     longer = np.concatenate([archive, entries])
-    return longer if most is None else longer[-most:]
+    return longer if max_size is None else longer[-max_size:]
 
 
-def chances(novelty_of_each: Float64) -> Float64:
-    """Return the probability of each to be chosen: its share of all novelty, or the same where there is none."""
-    total = novelty_of_each.sum()
-    count = len(novelty_of_each)
-    return novelty_of_each / total if total > 0 else np.full(count, 1 / count)
+def selection_probabilities(novelty_values: Float64) -> Float64:
+    """Return probabilities proportional to novelty, float64[parents]; uniform if all novelty is 0."""
+    total, count = novelty_values.sum(), len(novelty_values)
+    return novelty_values / total if total > 0 else np.full(count, 1 / count)
 
 
 @dataclass(frozen=True)
 class SearchProgress:
-    """The weight of the returns, 0 to 1, and what it follows from."""
+    """The weight w of the returns and the progress that adapts it (algorithm 3)."""
 
     weight: float
-    best: float = -math.inf  # return so far
-    stagnant: int = 0  # updates since then, or since the weight fell
+    best: float = -math.inf  # best return so far
+    stagnant: int = 0  # updates since then, or since the weight decreased
 
     def after(self, return_: float, step: float, patience: int) -> SearchProgress:
-        """Return the progress after a new theta has got this return; -inf where it could not be measured."""
+        """Return the progress after an updated parent's return; -inf if it could not be measured."""
         if return_ > self.best:
             return SearchProgress(min(1.0, self.weight + step), return_)
         if self.stagnant + 1 >= patience:
@@ -101,7 +142,7 @@ class SearchProgress:
         return SearchProgress(self.weight, self.best, self.stagnant + 1)
 
     def arrays(self) -> Arrays:
-        """Return it as a part of the state."""
+        """Return the progress as arrays of the state."""
         return {
             "reward_weight": np.array(self.weight),
             "best_return": np.array(self.best),
@@ -109,73 +150,28 @@ class SearchProgress:
         }
 
     @staticmethod
-    def of(arrays: Arrays) -> SearchProgress:
-        """Return what is in a state."""
+    def from_arrays(arrays: Arrays) -> SearchProgress:
+        """Return the progress that is stored in these arrays of the state."""
         weight, best = float(arrays["reward_weight"]), float(arrays["best_return"])
         return SearchProgress(weight, best, int(arrays["stagnant"]))
 
 
-NOVELTY = Column("novelty", "<f8")
-NEEDS = Needs(
-    searches="vectors",
-    noise=True,
-    growing=True,
-    columns=(NOVELTY,),
-    presets={"task.behaviour": {"final_observation": True}, "task.vector_behaviour": True},
-)
-ALL = -1  # in place of the parent that was moved last: all are new
-FIXED = {"ns": 0.0, "nsr": 0.5}  # the weight of the returns
-
-
-@options
-class Options:
-    """`algorithm:` with `kind: novelty`."""
-
-    kind: Literal["novelty"] = option("name of the algorithm", "novelty")
-    mode: Literal["ns", "nsr", "nsra"] = option(
-        "what is climbed: novelty; novelty and return alike; or weighted by progress", "nsra"
-    )
-    population_size: Annotated[int, Ge(2)] = option("jobs of a generation; a mirrored pair counts two", 100)
-    parents: Count = option("thetas, each with its optimizer, of which a generation moves one", 5)
-    neighbours: Count = option("entries of the archive that novelty is the mean distance to", 10)
-    rollouts: Count = option("jobs without noise that measure a new theta: their mean behaviour joins the archive", 5)
-    archive_size: Count | None = option("entries that are kept, the newest; null: all", None)
-    sigma: Positive = option("standard deviation of the perturbations", 0.02)
-    reward_weight: Probability = option("nsra: weight of the returns' ranks to begin with", 1.0)
-    reward_weight_step: Positive = option("nsra: what it rises by at a best return, and falls by without", 0.05)
-    patience: Count = option("nsra: generations without a best return after which it falls", 50)
-    weight_decay: NonNegative = option("times theta is subtracted from the ascent gradient", 0.005)
-    optimizer: optimizers.Options = option("how a theta follows the gradient", default_factory=optimizers.Options)
-
-    def problems(self) -> Iterator[tuple[str, str]]:
-        """Mistakes that no single field shows: (key, text)."""
-        if self.population_size % 2:
-            text = f"is {self.population_size}: mirrored pairs need an even number (try {self.population_size + 1})"
-            yield "population_size", text
-
-    def warnings(self) -> Iterator[tuple[str, str]]:
-        """Options of another mode: (key, text)."""
-        if self.mode != "nsra":
-            names = ("reward_weight", "reward_weight_step", "patience")
-            yield from unused(self, names, f"mode is {self.mode}")
-
-
 @dataclass(frozen=True)
 class NoveltySearch(PairedStrategy):
-    """The strategy.
+    """NS-ES, NSR-ES or NSRA-ES.
 
     State, shared:
-        theta: dtype[params]; newest theta of the parent whose last probes have the best return
+        theta: dtype[params]; theta of the parent whose last probes have the best return
         parents: dtype[parents, params]; theta of each parent
         behaviours: float32[parents, numbers]; mean behaviour of each parent in its last probes; NaN before
         returns: float64[parents]; mean fitness of each parent in its last probes; NaN before
-        moved: int64[]; parent that the last generation moved; -1 before the first one
-        archive: float32[entries, numbers], grows; behaviours that novelty is the distance to
+        moved: int64[]; parent that the last generation updated; -1 before the first one
+        archive: float32[entries, numbers], grows; behaviours from which novelty is the distance
         reward_weight: float64[]; w, the weight of the returns
-        best_return: float64[]; best mean return of a moved parent in mode nsra; -infinity before
-        stagnant: int64[]; generations since it was reached, or since w fell
+        best_return: float64[]; best mean return of an updated parent in mode nsra; -infinity before
+        stagnant: int64[]; generations since it was reached, or since w decreased
     State, master:
-        optimizer_steps: int64[parents]; steps of each parent's optimizer so far
+        optimizer_steps: int64[parents]; number of steps of each parent's optimizer so far
         adam_m: dtype[parents, params], if optimizer.kind is adam; first moments
         adam_v: dtype[parents, params], if optimizer.kind is adam; second moments
         rmsprop_square: dtype[parents, params], if optimizer.kind is rmsprop; running means of the squared gradients
@@ -186,123 +182,131 @@ class NoveltySearch(PairedStrategy):
     options: Options
 
     def initial(self) -> State:
-        """Return parents that begin at vectors of their own, and an empty archive."""
-        count, width = self.options.parents, _width(self.problem)
+        """Return parents with different initial vectors, and an empty archive."""
+        count, width = self.options.parents, _behaviour_size(self.problem)
         thetas = np.stack([self.first_theta(parent) for parent in range(count)])
         slots = optimizers.initial_slots(self.options.optimizer, self.problem.size, self.problem.dtype)
         shared = {
             "theta": thetas[0],
             "parents": thetas,
-            "behaviours": np.full((count, width), np.nan, np.float32),  # of the parents; NaN: not known
-            "returns": np.full(count, np.nan),  # of their last probes
+            "behaviours": np.full((count, width), np.nan, np.float32),
+            "returns": np.full(count, np.nan),
             "moved": np.array(ALL),
             "archive": np.zeros((0, width), np.float32),
-            **SearchProgress(FIXED.get(self.options.mode, self.options.reward_weight)).arrays(),
+            **SearchProgress(FIXED_WEIGHTS.get(self.options.mode, self.options.reward_weight)).arrays(),
         }
         return State(0, shared, {name: np.stack([slot] * count) for name, slot in slots.items()})
 
     # The parents.
 
     def _thetas(self, state: State) -> Array:
-        """Return the parents, [parents, size]; the first one may begin at the theta of another run."""
+        """Return theta of each parent, dtype[parents, size]; the first may begin with the theta of another run."""
         thetas = state.shared["parents"]
-        return thetas if _moved(state) != ALL else np.concatenate([state.theta[np.newaxis], thetas[1:]])
+        if int(state.shared["moved"]) != ALL:
+            return thetas
+        return np.concatenate([state.theta[np.newaxis], thetas[1:]])
 
     def centre(self, state: State, parent: int) -> Array:
-        """Return theta, 0, or a parent, from 1 on."""
+        """Return theta for 0, or a parent's theta from 1 on, dtype[size]."""
         return self._thetas(state)[parent - 1] if parent else state.theta
 
     def _parents_novelty(self, state: State) -> Float64:
-        """Return the novelty of each parent; 0 of those whose probes have always failed."""
-        found = novelties(state.shared["behaviours"], state.shared["archive"], self.options.neighbours)
-        return np.nan_to_num(found, nan=0.0)
+        """Return the novelty of each parent, float64[parents]; 0 if its probes have always failed."""
+        result = novelties(state.shared["behaviours"], state.shared["archive"], self.options.neighbours)
+        return np.nan_to_num(result, nan=0.0)
 
-    def chosen(self, state: State) -> int:
-        """Return the parent that this generation moves, once its probes are known."""
-        drawn = self.keys.generator(Purpose.GENETICS, state.generation).random()
-        summed = np.cumsum(chances(self._parents_novelty(state)))
-        return min(int(np.searchsorted(summed, drawn, side="right")), self.options.parents - 1)
+    def selected(self, state: State) -> int:
+        """Return the parent that this generation updates; its probes must be in the state."""
+        uniform = self.keys.generator(Purpose.GENETICS, state.generation).random()
+        cumulative = np.cumsum(selection_probabilities(self._parents_novelty(state)))
+        return min(int(np.searchsorted(cumulative, uniform, side="right")), self.options.parents - 1)
+
+    def _parents_to_probe(self, state: State) -> range:
+        """Return the parents whose theta is new."""
+        last = int(state.shared["moved"])
+        return range(self.options.parents) if last == ALL else range(last, last + 1)
 
     # A generation.
 
     def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
-        """Return the probes of the parents that were moved, then a round of `population_size` jobs."""
+        """Return the probes of the parents whose theta is new, then a round of `population_size` jobs."""
         if round == 0:
-            count = self.options.rollouts
-            places = enumerate(_to_probe(state, self.options.parents))
-            chunks = [cut(count, self.chunk_size, place * count, "probe", parent + 1) for place, parent in places]
-            return [chunk for each in chunks for chunk in each]
+            rollouts = self.options.rollouts
+            return [
+                chunk
+                for index, parent in enumerate(self._parents_to_probe(state))
+                for chunk in cut(rollouts, self.chunk_size, index * rollouts, "probe", parent + 1)
+            ]
         if round == 1:
-            return cut(self.options.population_size, self.chunk_size, parent=self.chosen(state) + 1)
+            return cut(self.options.population_size, self.chunk_size, parent=self.selected(state) + 1)
         return []
 
     def with_probes(self, state: State, probes: Rows, fitness: Float64) -> State:
-        """Return the state with what the probes say of the parents, in the archive too, and of progress."""
+        """Return the state with the measured behaviours and returns, the extended archive and the adapted weight."""
         behaviours, returns = state.shared["behaviours"].copy(), state.shared["returns"].copy()
-        entries, best = [], -np.inf
-        count = self.options.rollouts
-        for place, parent in enumerate(_to_probe(state, self.options.parents)):
-            rollouts = slice(place * count, (place + 1) * count)
-            values = fitness[rollouts]
-            good = ~np.isnan(values)
-            if good.any():
-                behaviours[parent] = probes[BEHAVIOUR][rollouts][good].mean(axis=0, dtype=np.float64)
-                returns[parent] = best = values[good].mean()
+        entries, last_return = [], -np.inf
+        for index, parent in enumerate(self._parents_to_probe(state)):
+            rollouts = slice(index * self.options.rollouts, (index + 1) * self.options.rollouts)
+            succeeded = ~np.isnan(fitness[rollouts])
+            if succeeded.any():
+                behaviours[parent] = probes[BEHAVIOUR][rollouts][succeeded].mean(axis=0, dtype=np.float64)
+                returns[parent] = last_return = fitness[rollouts][succeeded].mean()
                 entries.append(behaviours[parent])
         new = np.reshape(entries, (len(entries), behaviours.shape[1])).astype(np.float32)
         archive = extended(state.shared["archive"], new, self.options.archive_size)
         shared = {**state.shared, "behaviours": behaviours, "returns": returns, "archive": archive}
-        if self.options.mode == "nsra" and _moved(state) != ALL:
-            given = self.options
-            progress = SearchProgress.of(state.shared).after(float(best), given.reward_weight_step, given.patience)
-            shared |= progress.arrays()
+        if self.options.mode == "nsra" and int(state.shared["moved"]) != ALL:
+            step, patience = self.options.reward_weight_step, self.options.patience
+            shared |= SearchProgress.from_arrays(state.shared).after(float(last_return), step, patience).arrays()
         return replace(state, shared=shared)
 
     def candidates(self, state: State, chunk: Chunk) -> Population:
-        """Return perturbations of the parent."""
+        """Return perturbations of the selected parent."""
         return self.perturbed(state, chunk, self.options.sigma, centre=self.centre(state, chunk.parent))
 
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
-        """Evaluate a chunk; the rank that does so also finds the novelty of its jobs."""
+        """Evaluate a chunk, and add the novelty of its jobs to their rows."""
         outcome = super().evaluate(state, chunk, poll)
-        found: Float64 = np.zeros(chunk.jobs)
+        values: Float64 = np.zeros(chunk.jobs)
         if chunk.purpose == "train":
-            found = novelties(outcome.rows[BEHAVIOUR], state.shared["archive"], self.options.neighbours)
-        return replace(outcome, rows=with_columns(outcome.rows, {NOVELTY: found}))
+            values = novelties(outcome.rows[BEHAVIOUR], state.shared["archive"], self.options.neighbours)
+        return replace(outcome, rows=with_columns(outcome.rows, {NOVELTY: values}))
 
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Weights:
-        """Return u_i+ - u_i- of the pairs."""
-        share = float(state.shared["reward_weight"])
-        utilities = share * centered_ranks(fitness) + (1 - share) * centered_ranks(rows[NOVELTY.name])
+        """Return u_i+ - u_i- of each pair, dtype[1, pairs]."""
+        w = float(state.shared["reward_weight"])
+        utilities = w * centered_ranks(fitness) + (1 - w) * centered_ranks(rows[NOVELTY.name])
         values = self.pairs.differences(utilities)[np.newaxis].astype(self.problem.dtype)
         return Weights(values, None if values.any() else "all evaluations are equal: no update")
 
     def tell(self, state: State, results: Results[Weights]) -> tuple[State, Mapping[str, float]]:
-        """Move the parent; on a plateau, where it stays, it is probed again all the same."""
+        """Update the selected parent; without an update it stays, and is probed again in the next generation."""
         now, weights = self.with_probes(state, results.probes, results.probe_fitness), results.prepared
-        parent, thetas = self.chosen(now), self._thetas(now).copy()
+        parent, thetas = self.selected(now), self._thetas(now).copy()
         slots = optimizers.slots_of(state.master)
         metrics = {**self._metrics(now, parent, results.rows), "gradient_norm": 0.0, "update_ratio": 0.0}
         if weights.reason is None:
-            number = thetas.dtype.type
-            ascent = self.summed(results)[0] / number(weights.count)
-            gradient = number(self.options.weight_decay) * thetas[parent] - ascent
-            before = {name: array[parent] for name, array in slots.items()}
-            own, step = optimizers.step(self.options.optimizer, before, gradient)
-            metrics |= {"gradient_norm": norm(ascent), "update_ratio": norm(step) / max(norm(thetas[parent]), 1e-12)}
+            theta, scalar = thetas[parent], thetas.dtype.type
+            ascent = self.summed(results)[0] / scalar(weights.count)
+            gradient = scalar(self.options.weight_decay) * theta - ascent
+            parent_slots = {name: array[parent] for name, array in slots.items()}
+            new_slots, step = optimizers.step(self.options.optimizer, parent_slots, gradient)
+            metrics |= {"gradient_norm": norm(ascent), "update_ratio": norm(step) / max(norm(theta), 1e-12)}
             thetas[parent] += step
-            slots = {name: _with_row(array, parent, own[name]) for name, array in slots.items()}
+            slots = {name: array.copy() for name, array in slots.items()}
+            for name, slot in new_slots.items():
+                slots[name][parent] = slot
         metrics |= {"theta_norm": norm(thetas[parent]), "skipped_update": float(weights.reason is not None)}
         best = int(np.argmax(np.nan_to_num(now.shared["returns"], nan=-np.inf)))
         shared = {**now.shared, "theta": thetas[best].copy(), "parents": thetas, "moved": np.array(parent)}
         return State(state.generation + 1, shared, slots), metrics
 
     def _metrics(self, state: State, parent: int, rows: Rows) -> dict[str, float]:
-        novelty = rows[NOVELTY.name][~np.isnan(rows["return_"])]
+        values = rows[NOVELTY.name][~np.isnan(rows["return_"])]
         return {
             "archive_size": float(len(state.shared["archive"])),
-            "novelty_mean": float(novelty.mean()) if len(novelty) else 0.0,
-            "novelty_max": float(novelty.max()) if len(novelty) else 0.0,
+            "novelty_mean": float(values.mean()) if len(values) else 0.0,
+            "novelty_max": float(values.max()) if len(values) else 0.0,
             "parent": parent + 1.0,
             "parent_novelty": float(self._parents_novelty(state)[parent]),
             "parent_return": float(state.shared["returns"][parent]),
@@ -310,42 +314,25 @@ class NoveltySearch(PairedStrategy):
         }
 
     def summary(self, state: State) -> Mapping[str, int | float]:
-        """Return how long the archive is, and how much returns weigh."""
+        """Return the number of archive entries and the weight of the returns."""
         return {
             "archive_size": len(state.shared["archive"]),
             "reward_weight": float(state.shared["reward_weight"]),
         }
 
 
-def _moved(state: State) -> int:
-    """Return the parent that the last generation has moved, or ALL before the first one."""
-    return int(state.shared["moved"])
-
-
-def _to_probe(state: State, parents: int) -> range:
-    """Return the parents whose theta is new."""
-    moved = _moved(state)
-    return range(parents) if moved == ALL else range(moved, moved + 1)
-
-
-def _with_row(array: Array, place: int, row: Array) -> Array:
-    changed: Array = array.copy()
-    changed[place] = row
-    return changed
-
-
-def _width(problem: VectorProblem) -> int:
-    """Return how many numbers a behaviour has; 0 where there is none."""
+def _behaviour_size(problem: VectorProblem) -> int:
+    """Return the number of elements of a behaviour; 0 if the problem has none."""
     shapes = [column.shape for column in problem.columns if column.name == BEHAVIOUR]
     return shapes[0][0] if shapes else 0
 
 
 def incompatibilities(options: Options, problem: VectorProblem) -> Iterator[tuple[str, str]]:
-    """Yield why this problem does not fit: (key, text)."""
-    if not _width(problem):
+    """Yield reasons why the problem does not fit the options: (key, text)."""
+    if not _behaviour_size(problem):
         text = (
-            "is 'novelty', which compares what jobs do, but the task tells of no behaviour: expected task.behaviour, "
-            "such as {final_observation: true}, of episodes, or task.vector_behaviour: true of a function or command"
+            "is 'novelty', which compares behaviours, but the task has none: expected task.behaviour, such as "
+            "{final_observation: true}, for episodes, or task.vector_behaviour: true for a function or command"
         )
         yield "algorithm.kind", text
 

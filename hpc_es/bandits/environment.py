@@ -1,4 +1,4 @@
-"""A bandit as a Gymnasium environment: an episode is `num_trials` pulls."""
+"""The Gymnasium environment hpc_es/Bandit-v0: an episode has `num_trials` pulls."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hpc_es.core.data import Array, Float32
 class Bandit(gymnasium.Env[Array, int]):  # type: ignore[misc]
     """`gymnasium.make("hpc_es/Bandit-v0", distribution="independent", num_trials=100)`.
 
-    Observations are float32[width], as `bandit_setting.Inputs` has them; actions are Discrete(arms). The infos have
-    `optimal_arm` (from 0) and `expected_reward` (float64[arms]) of the trial to come; that of a step has `regret` too,
-    the expected regret of its pull. Everything random comes from the seed of `reset`, or goes on from there. Further
-    keywords are those of the distribution, such as num_arms=5 of "k_armed".
+    Observations are float32[width], see `hpc_es.bandits.setting.BanditInputs`; actions are Discrete(arms). Infos
+    contain `optimal_arm` (from 0) and `expected_reward` (float64[arms]) of the next trial; the info of a step also
+    contains `regret`, the expected regret of its pull. All random numbers come from the seed of the last `reset` with a
+    seed. Further keywords are those of the distribution, such as num_arms=5 for "k_armed".
 
-    Raises ConfigError, which names the keyword, for what cannot be.
+    Raises ConfigError with the name of an invalid keyword.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
@@ -47,12 +47,12 @@ class Bandit(gymnasium.Env[Array, int]):  # type: ignore[misc]
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Float32, Any]:
         """Return the first observation and info; `options` are not used."""
         super().reset(seed=seed)
-        own = int(self.np_random.integers(2**31)) if seed is None else seed
-        self._play = Lockstep(self.setting, self.setting.of_seeds([own]))
+        episode_seed = int(self.np_random.integers(2**31)) if seed is None else seed
+        self._play = Lockstep(self.setting, self.setting.episodes_of_seeds([episode_seed]))
         return self._play.observations[0], self._info(0)
 
     def step(self, action: int) -> tuple[Float32, float, bool, bool, Any]:
-        """Pull an arm; RuntimeError before the first reset and after the last trial."""
+        """Pull an arm; raises RuntimeError before the first reset and after the last trial."""
         play = self._play
         if play is None or play.is_over:
             raise RuntimeError("the episode is over, or never began: call reset first")
@@ -61,11 +61,11 @@ class Bandit(gymnasium.Env[Array, int]):  # type: ignore[misc]
         trial = play.trial
         reward = play.pull(np.array([action]))[0]
         info = self._info(min(trial + 1, self.setting.num_trials - 1))
-        info["regret"] = float(play.drawn.arms.regrets(play.pulls)[0, trial])
+        info["regret"] = float(play.episodes.arms.regrets(play.pulls)[0, trial])
         return play.observations[0], float(reward), play.is_over, False, info
 
     def _info(self, trial: int) -> dict[str, Any]:
         assert self._play
-        arms = self._play.drawn.arms
-        at = trial if self.setting.family.changes else 0
-        return {"optimal_arm": int(arms.optimal()[0, at]), "expected_reward": arms.expected()[0, at]}
+        arms = self._play.episodes.arms
+        index = trial if self.setting.family.changes else 0
+        return {"optimal_arm": int(arms.optimal()[0, index]), "expected_reward": arms.expected()[0, index]}

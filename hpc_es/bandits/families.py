@@ -1,10 +1,9 @@
-"""Distributions of bandits: how the arms of an episode are drawn (Wang et al. 2016, Duan et al. 2016, gym-bandits).
+"""Distributions of bandits (Wang et al. 2016, Duan et al. 2016, gym-bandits).
 
-    pulls = family("independent").draw(rng, episodes=16)       # Arms: plain arrays, for NumPy and TensorFlow alike
-    reward = (uniforms < chance) * (value + spread * normal)       # uniforms ~ U[0, 1), normal ~ N(0, 1), of this pull
+    arms = family("independent").draw(rng, episodes=16)
+    reward = (uniform < chance) * (value + spread * normal)       # uniform ~ U[0, 1), normal ~ N(0, 1), for each trial
 
-Arms are numbered from 0 everywhere. The optimal arm is the one with the highest expected reward, chance * value; the
-lowest number where several have it.
+Arms are numbered from 0. The optimal arm has the highest expected reward, chance * value; of several, it is the first.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Arms:
-    """The arms of some episodes, float32[episodes, 1 | trials, arms] each; 1 where they do not change in an episode."""
+    """The arms of several episodes, each float32[episodes, 1 | trials, arms]; 1 if they are constant in an episode."""
 
-    chances: Float32  # that a pull pays at all
-    values: Float32  # what it pays then, on average
-    spreads: Float32  # standard deviation of that
+    chances: Float32  # probability of a reward
+    values: Float32  # mean of that reward
+    spreads: Float32  # standard deviation of that reward
 
     def expected(self) -> Float64:
-        """Expected reward of a pull, float64[episodes, 1 | trials, arms]."""
+        """Return the expected reward of a pull, float64[episodes, 1 | trials, arms]."""
         return self.chances.astype(np.float64) * self.values
 
     def optimal(self) -> Int64:
@@ -41,12 +40,12 @@ class Arms:
         return arms
 
     def best(self) -> Float64:
-        """Expected reward of the optimal arm, float64[episodes, 1 | trials]."""
+        """Return the expected reward of the optimal arm, float64[episodes, 1 | trials]."""
         best: Float64 = self.expected().max(axis=2)
         return best
 
     def regrets(self, pulls: Array) -> Float64:
-        """Expected regret of each pull, max - chosen, float64[episodes, trials], of arms int64[episodes, trials]."""
+        """Return the expected regret of each pull, float64[episodes, trials], of arms int64[episodes, trials]."""
         expected = self.expected()
         everywhere = np.broadcast_to(expected, (*pulls.shape, expected.shape[2]))
         chosen = np.take_along_axis(everywhere, pulls[:, :, np.newaxis], axis=2)[:, :, 0]
@@ -54,7 +53,10 @@ class Arms:
         return regrets
 
     def rewards(self, trial: int, pulls: Array, uniforms: Float32, normal: Float32 | None = None) -> Float32:
-        """float32[episodes] of pulling arms int64[episodes] in a trial; `normal` is needed where spreads are not 0."""
+        """Return the rewards of a trial, float32[episodes].
+
+        `pulls` are int64[episodes], random numbers float32[episodes]; `normal` is needed if spreads are not 0.
+        """
         at = trial if self.chances.shape[1] > 1 else 0
         rows = np.arange(len(pulls))
         paid = self.values[rows, at, pulls]
@@ -63,28 +65,28 @@ class Arms:
         rewards: Float32 = np.where(uniforms < self.chances[rows, at, pulls], paid, np.float32(0))
         return rewards
 
-    def of(self, episodes: Any) -> Arms:
-        """Return those of some of the episodes, an index or a slice."""
+    def select(self, episodes: Any) -> Arms:
+        """Return the arms of the episodes that this index or slice selects."""
         return Arms(self.chances[episodes], self.values[episodes], self.spreads[episodes])
 
 
-Draw = Callable[[np.random.Generator, int], Arms]
+DrawArms = Callable[[np.random.Generator, int], Arms]
 
 
 @dataclass(frozen=True)
 class Family:
-    """A distribution of bandits; make it with `family`."""
+    """A distribution of bandits; `family` creates it."""
 
     distribution: str
     arms: int
-    draw: Draw  # (rng, episodes) -> Arms; the same generator gives the same arms
-    is_binary: bool = True  # whether a pull pays 0 or 1
-    is_noisy: bool = False  # whether spreads are not 0: a pull takes a normal number too
-    changes: bool = False  # whether the arms change in an episode: its Arms have an axis of trials
+    draw: DrawArms  # (rng, episodes) -> Arms
+    is_binary: bool = True  # whether rewards are 0 or 1
+    is_noisy: bool = False  # whether spreads are not 0, so that a pull needs a normal number
+    changes: bool = False  # whether arms change within an episode, so that Arms have an axis of trials
 
 
 def _arms(chances: Array, values: Array | float = 1.0, spreads: Array | float = 0.0) -> Arms:
-    """Of chances [episodes, arms] or [episodes, trials, arms], and numbers or arrays that fit them."""
+    """Return arms from chances, [episodes, arms] or [episodes, trials, arms], and numbers or arrays of that shape."""
 
     def filled(part: Array | float) -> Float32:
         full = np.empty(chances.shape, np.float32)
@@ -95,7 +97,7 @@ def _arms(chances: Array, values: Array | float = 1.0, spreads: Array | float = 
 
 
 def _opposite(first: Array) -> Arms:
-    """Two arms with the chances p and 1 - p, of float64[...]."""
+    """Return two arms with the chances p and 1 - p; p is float64[episodes] or [episodes, trials]."""
     both = np.empty((*first.shape, 2))
     both[..., 0] = first
     both[..., 1] = 1.0 - first
@@ -103,7 +105,7 @@ def _opposite(first: Array) -> Arms:
 
 
 def independent() -> Family:
-    """Two arms, each with a chance from U[0, 1]; a pull pays 1."""
+    """Two arms, each with a chance from U[0, 1]; the reward is 1."""
     return Family("independent", 2, lambda rng, episodes: _arms(rng.random((episodes, 2))))
 
 
@@ -135,12 +137,13 @@ def hard() -> Family:
 
 
 def eleven(non_target_reward: float = 1.1, target_reward: float = 5.0) -> Family:
-    """Ten arms, one of them the target, and arm 10, which pays 0.1 * (target + 1) and so tells the target; no chance.
+    """Ten arms, one of them the target, and arm 10, whose reward 0.1 * (target + 1) reveals the target; deterministic.
 
-    The published code pays 1.1 for the other nine arms, the text of the paper says 1.
+    The other nine arms give 1.1 as in the published code; the text of the paper says 1.
     """
     if not target_reward >= max(non_target_reward, 1.0):
-        text = f"is {target_reward!r}: the target must pay most (others {non_target_reward!r}, arm 10 up to 1)"
+        others = f"others {non_target_reward!r}, arm 10 up to 1"
+        text = f"is {target_reward!r}: the target must give the highest reward ({others})"
         raise ConfigError([("family.target_reward", text)])
 
     def draw(rng: np.random.Generator, episodes: int) -> Arms:
@@ -154,12 +157,12 @@ def eleven(non_target_reward: float = 1.1, target_reward: float = 5.0) -> Family
 
 
 def restless(num_trials: int = 100, walk: str = "rescaled", volatilities: Sequence[float] = (0.05, 0.2)) -> Family:
-    """Two arms with the chances w and 1 - w, where w walks from trial to trial.
+    """Two arms with the chances w and 1 - w, where w is a random walk over the trials.
 
-    walk "rescaled": the sum of 150 (or num_trials, if that is more) steps from U(-v, v), rescaled to lowest 0 and
-    highest 1, of which the episode has the first; v is of no consequence. walk "gaussian": w begins at U[0, 1] and
-    takes steps from N(0, v), reflected at 0 and 1; v is one of `volatilities` for an episode. The values that Wang et
-    al. used are not published.
+    With walk "rescaled", w is the cumulative sum of max(150, num_trials) steps from U(-1, 1), rescaled to the range [0,
+    1] and cut to num_trials; volatilities have no effect. With walk "gaussian", w begins at U[0, 1] and takes steps
+    from N(0, v), reflected at 0 and 1, where v is one of `volatilities` for each episode. Wang et al. did not publish
+    theirs.
     """
     if walk not in {"rescaled", "gaussian"}:
         raise ConfigError([("family.walk", f"expected one of 'rescaled', 'gaussian', found {walk!r}")])
@@ -184,13 +187,13 @@ def restless(num_trials: int = 100, walk: str = "rescaled", volatilities: Sequen
 
 
 def k_armed(num_arms: int = 5) -> Family:
-    """`num_arms` arms, each with a chance from U[0, 1]; a pull pays 1 (the setting of RL^2)."""
+    """`num_arms` arms, each with a chance from U[0, 1]; the reward is 1 (as in RL^2)."""
     _at_least("num_arms", num_arms, 1)
     return Family("k_armed", num_arms, lambda rng, episodes: _arms(rng.random((episodes, num_arms))))
 
 
 def k_armed_values(num_arms: int = 10) -> Family:
-    """`num_arms` arms that always pay, each a value from U[0, 1]."""
+    """`num_arms` arms with the chance 1, each with a value from U[0, 1]."""
     _at_least("num_arms", num_arms, 1)
 
     def draw(rng: np.random.Generator, episodes: int) -> Arms:
@@ -211,7 +214,7 @@ def k_armed_chances_and_values(num_arms: int = 10) -> Family:
 
 
 def gaussian(num_arms: int = 10) -> Family:
-    """`num_arms` arms that always pay, arm a from N(q_a, 1), q_a from N(0, 1)."""
+    """`num_arms` arms with the chance 1 and rewards from N(q_a, 1), with q_a from N(0, 1) for each arm."""
     _at_least("num_arms", num_arms, 1)
 
     def draw(rng: np.random.Generator, episodes: int) -> Arms:
@@ -221,19 +224,19 @@ def gaussian(num_arms: int = 10) -> Family:
 
 
 def fixed(chances: Sequence[float] = (1.0, 0.0), values: Sequence[float] | float = 1.0) -> Family:
-    """Arms with these chances, and these values or this one, in every episode."""
+    """The same arms in every episode, with these chances and values."""
     if not len(chances) or any(not 0.0 <= chance <= 1.0 for chance in chances):
         text = f"expected a list of numbers from 0 to 1, not empty, found {chances!r}"
         raise ConfigError([("family.chances", text)])
     if not isinstance(values, int | float) and len(values) != len(chances):
         text = f"expected a number, or one for each of the {len(chances)} chances, found {values!r}"
         raise ConfigError([("family.values", text)])
-    row, paid = np.array(chances, np.float64), np.array(values, np.float64)
+    row, value_row = np.array(chances, np.float64), np.array(values, np.float64)
 
     def draw(rng: np.random.Generator, episodes: int) -> Arms:
-        return _arms(np.tile(row, (episodes, 1)), paid)
+        return _arms(np.tile(row, (episodes, 1)), value_row)
 
-    return Family("fixed", len(row), draw, is_binary=bool((paid == 1).all()))
+    return Family("fixed", len(row), draw, is_binary=bool((value_row == 1).all()))
 
 
 def _named(name: str, chances: tuple[float, ...]) -> Callable[[], Family]:
@@ -264,7 +267,7 @@ FAMILIES: dict[str, Callable[..., Family]] = {
 
 
 def family(distribution: str, **keywords: Any) -> Family:
-    """Return the distribution of this name; ConfigError names the keys `distribution` or `family.KEYWORD`.
+    """Create the distribution of this name; raises ConfigError for the keys `distribution` or `family.KEYWORD`.
 
     Keywords are those of the function of this name, such as num_arms for "k_armed".
     """

@@ -1,10 +1,9 @@
-"""How good learned agents are at bandits: cumulative expected regret on held-out episodes, beside that of references.
+"""`hpc-es bandit-report`: cumulative expected regret of learned agents and reference agents on held-out bandits.
 
-The expected regret of a pull is the expected reward of the best arm minus that of the arm pulled. All agents play the
-same episodes: what their arms pay in a trial does not depend on what was pulled before.
-
-
-The picture of `hpc-es bandit-report`: cumulative expected regret over trials, a panel for each distribution."""
+The expected regret of a pull is the expected reward of the best arm minus that of the pulled arm. All agents play the
+same episodes: the reward of an arm in a trial does not depend on earlier pulls. The report is a text, JSON or a figure
+with one panel per distribution.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +19,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hpc_es.algorithms.actor_critic.episodes import Sampled
+from hpc_es.algorithms.actor_critic.episodes import SamplingActor
 from hpc_es.bandits import task as bandits
 from hpc_es.bandits.optimal import optimal_regret
 from hpc_es.bandits.reference_agents import play, references
-from hpc_es.bandits.setting import Draws, Lockstep, Setting
+from hpc_es.bandits.setting import BanditEpisodes, BanditSetting, Lockstep
 from hpc_es.config.resolved import resolved
 from hpc_es.core.data import Float64
 from hpc_es.core.errors import ConfigError, UserError
@@ -35,40 +34,40 @@ from hpc_es.report.plot import DASHES, PALETTE, STYLE, SUFFIXES, UNDATED
 from hpc_es.report.saved_policy import ROWS, StoredPolicy
 from hpc_es.storage.files import written
 
-BLOCK = 2  # of evaluation's keys: training's own evaluations have 0, those of `hpc-es eval` 1
+BLOCK = 2  # block of the random numbers; evaluations in training use 0, `hpc-es eval` uses 1
 
 
 @dataclass(frozen=True)
-class Score:
-    """An agent's episodes, or the mean over several trained alike."""
+class AgentScore:
+    """Results of an agent, or the mean over several runs of one config."""
 
     agent: str
     learned: bool
-    curve: Float64  # float64[trials], cumulative expected regret after each trial
-    error: Float64  # its standard error: over episodes, or over runs if there are several
-    suboptimal_pulls: float  # an episode
-    reward: float  # an episode, as it was paid
+    curve: Float64  # float64[trials], cumulative expected regret after score trial
+    error: Float64  # float64[trials], standard error over episodes, or over runs if there are several
+    suboptimal_pulls: float  # per episode
+    reward: float  # per episode
     runs: int = 1
 
     @property
     def regret(self) -> tuple[float, float]:
-        """Of a whole episode, and its standard error."""
+        """Cumulative regret of an episode, and its standard error."""
         return float(self.curve[-1]), float(self.error[-1])
 
 
 @dataclass(frozen=True)
 class RegretReport:
-    """Of one test distribution."""
+    """Scores of all agents on one test distribution."""
 
     distribution: str
     trials: int
     episodes: int
-    oracle_reward: float  # expected reward of an episode that always pulls the best arm, of these episodes
-    scores: tuple[Score, ...]  # those learned come first
-    exact: float | None  # the least expected regret there can be, where it is known
+    oracle_reward: float  # mean expected reward of these episodes if the best arm is always pulled
+    scores: tuple[AgentScore, ...]  # learned agents first
+    exact: float | None  # expected regret of the Bayes-optimal agent, if it is known
 
 
-def report(
+def regret_report(
     sources: Sequence[StoredPolicy],
     distribution: str | None = None,
     trials: int | None = None,
@@ -76,56 +75,55 @@ def report(
     seed: int = 0,
     actions: str | None = None,
 ) -> RegretReport:
-    """Play; None is the distribution, the trials, the choice of actions of training. UserError for what does not fit.
+    """Evaluate agents; distribution, number of trials and choice of actions default to those of training.
 
-    `actions`: "sampled" from the softmax, or the "greedy" one.
+    `actions` are "sampled" from the softmax or "greedy". Raises UserError if the sources do not fit together.
     """
-    first = tested(sources[0], distribution, trials)
-    drawn = first.of_seeds([Keys(seed).seed31(Purpose.EVALUATION, index=i, block=BLOCK) for i in range(episodes)])
-    groups: dict[str, list[Score]] = {}
+    first = evaluation_setting(sources[0], distribution, trials)
+    seeds = [Keys(seed).seed31(Purpose.EVALUATION, index=i, block=BLOCK) for i in range(episodes)]
+    held_out = first.episodes_of_seeds(seeds)
+    groups: dict[str, list[AgentScore]] = {}
     for source in sources:
-        setting = tested(source, distribution, trials)
+        setting = evaluation_setting(source, distribution, trials)
         if (setting.family.distribution, setting.num_trials) != (first.family.distribution, first.num_trials):
-            text = f"{source.path} was trained on {described(setting)}, {sources[0].path} on {described(first)}"
+            text = f"{source.path} was trained on {description(setting)}, {sources[0].path} on {description(first)}"
             raise UserError(f"{text}: give a test distribution and a number of trials for both")
-        played = score(str(source.config.name), True, learned(source, setting, drawn, seed, actions))
+        played = agent_score(str(source.config.name), True, play_learned(source, setting, held_out, seed, actions))
         groups.setdefault(configuration(source), []).append(played)
-    scores = _told_apart([average(members) for members in groups.values()])
+    scores = _with_distinct_names([average(members) for members in groups.values()])
     for number, (name, agent) in enumerate(references(first).items()):
         rng = Keys(seed).generator(Purpose.BANDITS, index=number, block=BLOCK)
-        scores.append(score(name, False, play(first, drawn, agent, rng)))
-    best = drawn.arms.best()
-    oracle = float(np.broadcast_to(best, drawn.uniforms.shape).sum(axis=1).mean())
-    options = options_of(sources[0], distribution)
-    return RegretReport(
-        first.family.distribution, first.num_trials, episodes, oracle, tuple(scores), exact(first, options.family)
-    )
+        scores.append(agent_score(name, False, play(first, held_out, agent, rng)))
+    best = held_out.arms.best()
+    oracle = float(np.broadcast_to(best, held_out.uniforms.shape).sum(axis=1).mean())
+    exact = bayes_optimal_regret(first, options_of(sources[0], distribution).family)
+    return RegretReport(first.family.distribution, first.num_trials, episodes, oracle, tuple(scores), exact)
 
 
-def _told_apart(scores: Sequence[Score]) -> list[Score]:
-    """Agents of one name are numbered from the second on."""
-    names = [each.agent for each in scores]
+def _with_distinct_names(scores: Sequence[AgentScore]) -> list[AgentScore]:
+    """Return the scores with numbers added to repeated names of agents."""
+    names = [score.agent for score in scores]
     counts = [names[:index].count(name) + 1 for index, name in enumerate(names)]
     return [
-        dataclasses.replace(each, agent=each.agent + (f" #{count}" if count > 1 else ""))
-        for each, count in zip(scores, counts, strict=True)
+        dataclasses.replace(score, agent=score.agent + (f" #{count}" if count > 1 else ""))
+        for score, count in zip(scores, counts, strict=True)
     ]
 
 
-def exact(setting: Setting, family: Any) -> float | None:
-    """Return the Bayes-optimal regret, where it is known and soon computed."""
+def bayes_optimal_regret(setting: BanditSetting, family: Any) -> float | None:
+    """Return the expected regret of the Bayes-optimal agent, if it is known and quickly computed."""
     if "bayes_optimal" not in references(setting):
         return None
     return optimal_regret(setting.family.distribution, setting.num_trials, **family)
 
 
-def described(setting: Setting) -> str:
-    """For people."""
+def description(setting: BanditSetting) -> str:
+    """Return a description of a setting for messages."""
     return f"{setting.family.distribution} bandits of {setting.num_trials} trials"
 
 
 def options_of(source: StoredPolicy, distribution: str | None) -> bandits.Options:
-    """Return the task it was trained on, with another distribution; UserError if it has other tasks."""
+    """Return the bandit task of a run with this test distribution; raises UserError for another kind of task."""
     options = source.config.task
     if not isinstance(options, bandits.Options):
         text = f"{source.path}: was trained on the task {options.kind!r}, expected 'bandits'"
@@ -135,8 +133,8 @@ def options_of(source: StoredPolicy, distribution: str | None) -> bandits.Option
     return dataclasses.replace(options, distribution=distribution, family={})
 
 
-def tested(source: StoredPolicy, distribution: str | None, trials: int | None) -> Setting:
-    """Return the setting to test it in; UserError if its policy does not fit."""
+def evaluation_setting(source: StoredPolicy, distribution: str | None, trials: int | None) -> BanditSetting:
+    """Return the setting in which a run is evaluated; raises UserError if its policy does not fit."""
     options = options_of(source, distribution)
     if trials is not None:
         options = dataclasses.replace(options, num_trials=trials)
@@ -144,7 +142,7 @@ def tested(source: StoredPolicy, distribution: str | None, trials: int | None) -
     try:
         setting = bandits.setting_of(options)
     except ConfigError as error:
-        raise UserError(f"there is no such test distribution: {error}") from error
+        raise UserError(f"the test distribution is not valid: {error}") from error
     if setting.family.arms != trained.family.arms:
         text = f"{source.path}: was trained with {trained.family.arms} arms, {setting.family.distribution} bandits have"
         raise UserError(f"{text} {setting.family.arms}: choose another test distribution")
@@ -152,17 +150,21 @@ def tested(source: StoredPolicy, distribution: str | None, trials: int | None) -
 
 
 def configuration(source: StoredPolicy) -> str:
-    """Return what runs that are one line have in common."""
+    """Return a key that runs of one config share; they are averaged."""
     return json.dumps(shared_config(resolved(source.config)))
 
 
-def learned(source: StoredPolicy, setting: Setting, drawn: Draws, seed: int, actions: str | None) -> Lockstep:
-    """Return the episodes of `drawn` as a learned policy plays them."""
+def play_learned(
+    source: StoredPolicy, setting: BanditSetting, episodes: BanditEpisodes, seed: int, actions: str | None
+) -> Lockstep:
+    """Play these episodes with a learned policy."""
     task = bandits.build(source.config.task)
     policy = source.policy(task.spaces)
-    lockstep = Lockstep(setting, drawn)
+    lockstep = Lockstep(setting, episodes)
     sampled = (actions or getattr(source.config.algorithm, "evaluation_actions", "greedy")) == "sampled"
-    parts = [range(start, min(start + ROWS, len(drawn.uniforms))) for start in range(0, len(drawn.uniforms), ROWS)]
+    parts = [
+        range(start, min(start + ROWS, len(episodes.uniforms))) for start in range(0, len(episodes.uniforms), ROWS)
+    ]
     actors = [_actor(source, policy, part, seed, sampled) for part in parts]
     while not lockstep.is_over:
         seen = lockstep.observations
@@ -176,18 +178,18 @@ def _actor(source: StoredPolicy, policy: Policy, episodes: range, seed: int, sam
         return source.bind(policy, len(episodes))
     keys = Keys(seed)
     generators = [keys.generator(Purpose.POLICY_SAMPLING, index=i, block=BLOCK) for i in episodes]
-    return Sampled(policy, source.theta, generators)
+    return SamplingActor(policy, source.theta, generators)
 
 
-def score(agent: str, is_learned: bool, played: Lockstep) -> Score:
-    """Return the numbers of an agent's episodes."""
-    arms = played.drawn.arms
+def agent_score(agent: str, is_learned: bool, played: Lockstep) -> AgentScore:
+    """Return the score of an agent from the episodes it has played."""
+    arms = played.episodes.arms
     cumulative = arms.regrets(played.pulls).cumsum(axis=1)
     episodes = len(cumulative)
     spread = cumulative.std(axis=0, ddof=1) if episodes > 1 else np.full(cumulative.shape[1], np.nan)
     wrong = played.pulls != arms.optimal()
     rewards = played.rewards.astype(np.float64)
-    return Score(
+    return AgentScore(
         agent,
         is_learned,
         cumulative.mean(axis=0),
@@ -197,85 +199,85 @@ def score(agent: str, is_learned: bool, played: Lockstep) -> Score:
     )
 
 
-def average(scores: Sequence[Score]) -> Score:
-    """Return the mean of runs of one configuration; its error is that over the runs."""
+def average(scores: Sequence[AgentScore]) -> AgentScore:
+    """Return the mean over runs of one config; the error is the standard error over runs."""
     if len(scores) == 1:
         return scores[0]
-    curves = np.stack([each.curve for each in scores])
-    return Score(
+    curves = np.stack([score.curve for score in scores])
+    return AgentScore(
         scores[0].agent,
         scores[0].learned,
         curves.mean(axis=0),
         curves.std(axis=0, ddof=1) / np.sqrt(len(scores)),
-        float(np.mean([each.suboptimal_pulls for each in scores])),
-        float(np.mean([each.reward for each in scores])),
+        float(np.mean([score.suboptimal_pulls for score in scores])),
+        float(np.mean([score.reward for score in scores])),
         len(scores),
     )
 
 
-def content(found: RegretReport) -> dict[str, Any]:
-    """As JSON."""
+def as_json(report: RegretReport) -> dict[str, Any]:
+    """Return the report as JSON."""
     return {
-        "test_distribution": found.distribution,
-        "num_trials": found.trials,
-        "episodes": found.episodes,
-        "oracle_reward": found.oracle_reward,
-        "bayes_optimal_regret": found.exact,
+        "test_distribution": report.distribution,
+        "num_trials": report.trials,
+        "episodes": report.episodes,
+        "oracle_reward": report.oracle_reward,
+        "bayes_optimal_regret": report.exact,
         "agents": [
             {
-                "agent": each.agent,
-                "learned": each.learned,
-                "runs": each.runs,
-                "regret": each.regret[0],
-                "regret_error": None if np.isnan(each.regret[1]) else each.regret[1],
-                "suboptimal_pulls": each.suboptimal_pulls,
-                "reward": each.reward,
-                "cumulative_regret": each.curve.tolist(),
+                "agent": score.agent,
+                "learned": score.learned,
+                "runs": score.runs,
+                "regret": score.regret[0],
+                "regret_error": None if np.isnan(score.regret[1]) else score.regret[1],
+                "suboptimal_pulls": score.suboptimal_pulls,
+                "reward": score.reward,
+                "cumulative_regret": score.curve.tolist(),
             }
-            for each in found.scores
+            for score in report.scores
         ],
     }
 
 
-def regret_text(found: RegretReport) -> str:
-    """Return a table for people."""
-    return "\n".join(_lines(found)) + "\n"
+def regret_text(report: RegretReport) -> str:
+    """Return the report as a text table."""
+    return "\n".join(_lines(report)) + "\n"
 
 
-def _lines(found: RegretReport) -> Iterator[str]:
-    yield f"{found.distribution} bandits, {found.trials} trials, {found.episodes} held-out episodes"
-    yield f"oracle reward {found.oracle_reward:.3f}"
-    if found.exact is not None:
-        yield f"least possible regret {found.exact:.5f} (exact)"
-    names = [each.agent + (f" ({each.runs} runs)" if each.runs > 1 else "") for each in found.scores]
+def _lines(report: RegretReport) -> Iterator[str]:
+    yield f"{report.distribution} bandits, {report.trials} trials, {report.episodes} held-out episodes"
+    yield f"oracle reward {report.oracle_reward:.3f}"
+    if report.exact is not None:
+        yield f"least possible regret {report.exact:.5f} (exact)"
+    names = [score.agent + (f" ({score.runs} runs)" if score.runs > 1 else "") for score in report.scores]
     width = max(map(len, names))
     yield f"{'agent':{width}}  {'regret':>15}  {'sub-optimal pulls':>17}  {'reward':>8}"
-    for name, each in zip(names, found.scores, strict=True):
-        regret, error = each.regret
-        yield f"{name:{width}}  {regret:7.3f} ± {error:5.3f}  {each.suboptimal_pulls:17.2f}  {each.reward:8.2f}"
+    for name, score in zip(names, report.scores, strict=True):
+        regret, error = score.regret
+        yield f"{name:{width}}  {regret:7.3f} ± {error:5.3f}  {score.suboptimal_pulls:17.2f}  {score.reward:8.2f}"
 
 
 def matrix(reports: Sequence[RegretReport]) -> str:
-    """Regrets of the learned agents, one line for each agent, one column for each test distribution."""
-    rows = [[each.agent for each in reports[0].scores if each.learned]]
-    rows += [[f"{each.regret[0]:.3f}" for each in found.scores if each.learned] for found in reports]
-    titles = ["regret of", *(found.distribution for found in reports)]
+    """Return a text table of the regrets of learned agents, one row per agent, one column per distribution."""
+    rows = [[score.agent for score in reports[0].scores if score.learned]]
+    rows += [[f"{score.regret[0]:.3f}" for score in report.scores if score.learned] for report in reports]
+    titles = ["regret of", *(report.distribution for report in reports)]
     widths = [max(map(len, [title, *column])) for title, column in zip(titles, rows, strict=True)]
     lines = [titles, *map(list, zip(*rows, strict=True))]
     cells = ([f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)] for line in lines)
     return "".join("  ".join(line) + "\n" for line in cells)
 
 
-# Their colours, in this order, are the same in all pictures.
+# Reference agents in the order of their colours, which are the same in all figures.
 REFERENCES = (
     *("bayes_optimal", "thompson", "ucb", "posterior_greedy", "epsilon_greedy", "ucb1", "random"),
     "rescorla_wagner",
 )
-HEADROOM = 1.3  # above the last but worst of the references: random arms may leave the picture
+HEADROOM = 1.3  # upper limit divided by the highest regret except that of random pulls, which may leave the figure
 
 
 def check(output: Path) -> None:
-    """UserError unless the suffix is one that can be drawn."""
+    """UserError unless the suffix is one that can be episodes."""
     if output.suffix.lower() not in SUFFIXES:
         raise UserError(f"{output}: the suffix is {output.suffix!r}, expected one of {', '.join(SUFFIXES)}")
     if not output.parent.is_dir():
@@ -283,7 +285,7 @@ def check(output: Path) -> None:
 
 
 def plot(reports: Sequence[RegretReport], output: Path) -> None:
-    """Draw them into a PNG, PDF or SVG; the file is replaced as a whole or not at all."""
+    """Write the figure as PNG, PDF or SVG; the file is replaced atomically."""
     check(output)
     kind = output.suffix.lower().removeprefix(".")
     with mpl.rc_context():
@@ -294,35 +296,35 @@ def plot(reports: Sequence[RegretReport], output: Path) -> None:
 
 
 def figure(reports: Sequence[RegretReport]) -> Figure:
-    """Learned agents are bold and shaded by their standard error, references thin and dashed."""
+    """Return the figure: learned agents bold with their standard error, reference agents thin and dashed."""
     result = Figure(figsize=(max(2.6 * len(reports), 6.0), 3.6), dpi=150, layout="constrained")
     axes = result.subplots(1, len(reports), squeeze=False)[0]
-    scores = [each for found in reports for each in found.scores]
-    learned = list(dict.fromkeys(each.agent for each in scores if each.learned))
-    names = learned + list(dict.fromkeys(each.agent for each in scores if not each.learned))
-    for ax, found in zip(axes, reports, strict=True):
-        for each in found.scores:
-            _draw(ax, each, learned.index(each.agent) if each.learned else REFERENCES.index(each.agent))
-        ax.set_title(f"{found.distribution} bandits")
+    scores = [score for report in reports for score in report.scores]
+    learned = list(dict.fromkeys(score.agent for score in scores if score.learned))
+    names = learned + list(dict.fromkeys(score.agent for score in scores if not score.learned))
+    for ax, report in zip(axes, reports, strict=True):
+        for score in report.scores:
+            _draw(ax, score, learned.index(score.agent) if score.learned else REFERENCES.index(score.agent))
+        ax.set_title(f"{report.distribution} bandits")
         ax.set_xlabel("trials")
-        ax.set_xlim(0, found.trials)
-        ax.set_ylim(0, _top(found))
+        ax.set_xlim(0, report.trials)
+        ax.set_ylim(0, _top(report))
     axes[0].set_ylabel("cumulative expected regret")
     handles = {line.get_label(): line for ax in axes for line in ax.get_lines()}
     result.legend(handles=[handles[name] for name in names], loc="outside right center", fontsize=8)
     return result
 
 
-def _draw(ax: Axes, each: Score, index: int) -> None:
+def _draw(ax: Axes, score: AgentScore, index: int) -> None:
     color = PALETTE[index % len(PALETTE)]
-    dash = DASHES[0 if each.learned else 1 + index // len(PALETTE)]
-    trials = np.arange(len(each.curve) + 1)
-    curve, error = (np.append(0.0, part) for part in (each.curve, each.error))
-    ax.plot(trials, curve, dash, color=color, lw=2.2 if each.learned else 1.0, label=each.agent)
-    if each.learned:
+    dash = DASHES[0 if score.learned else 1 + index // len(PALETTE)]
+    trials = np.arange(len(score.curve) + 1)
+    curve, error = (np.append(0.0, part) for part in (score.curve, score.error))
+    ax.plot(trials, curve, dash, color=color, lw=2.2 if score.learned else 1.0, label=score.agent)
+    if score.learned:
         ax.fill_between(trials, curve - error, curve + error, color=color, alpha=0.2, lw=0)
 
 
-def _top(found: RegretReport) -> float:
-    ends = sorted(float(each.curve[-1]) for each in found.scores if each.learned or each.agent != "random")
+def _top(report: RegretReport) -> float:
+    ends = sorted(float(score.curve[-1]) for score in report.scores if score.learned or score.agent != "random")
     return max(HEADROOM * ends[-1], 1e-3)

@@ -1,8 +1,8 @@
-"""Bandits as a task of meta-learning (Wang et al. 2016, arXiv:1611.05763): each episode is a bandit never seen before.
+"""The task `bandits`: meta-learning on bandits, a new one in each episode (Wang et al. 2016, arXiv:1611.05763).
 
-A chunk's episodes are played in lockstep; where the policy can act for several episodes of a job at once, those too.
-What a job gives depends on its parameters and seeds alone: an episode is that of the Gymnasium environment
-`hpc_es/Bandit-v0` after reset(seed=seed). Importing this registers the environment.
+The episodes of a chunk are played in lockstep, including the episodes of one job if the policy supports that. The
+result of a job depends only on its parameters and seeds: an episode is that of the Gymnasium environment
+`hpc_es/Bandit-v0` after reset(seed=seed). Importing this module registers the environment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 
 from hpc_es.bandits.optimal import optimal_regret, optimal_reward
-from hpc_es.bandits.setting import INFO_KEYS, Lockstep, RewardInput, Setting, TimeInput, setting
+from hpc_es.bandits.setting import INFO_KEYS, BanditSetting, Lockstep, RewardInput, TimeInput, setting
 from hpc_es.config.options import Count, Natural, Positive, option, options, unused
 from hpc_es.config.schema import NO_NUMBERS, Reduction
 from hpc_es.core.data import (
@@ -58,62 +58,73 @@ class Options:
 
     kind: Literal["bandits"] = option("name of the task", "bandits")
     distribution: str = option(
-        "independent, uniform, easy, medium, hard, eleven, restless, k_armed, ... as bandit_families.py has them",
+        "distribution of the arms: independent, uniform, easy, medium, hard, eleven, restless, k_armed, ... (see "
+        "hpc_es/bandits/families.py)",
         "independent",
     )
-    num_trials: Count = option("pulls an episode", 100)
+    num_trials: Count = option("pulls per episode", 100)
     family: Mapping[str, Any] = option("keywords of the distribution, such as {num_arms: 5}", default_factory=dict)
-    meta: bool = option("other arms in each episode; false: the same for ever", True)
-    arms_seed: Natural = option("what the arms are drawn from where meta is false", 0)
-    reward: RewardInput = option("how the policy sees the last reward; none: not at all", "value")
-    action: bool = option("whether the policy sees its last action, one-hot", True)
-    time: TimeInput = option("how it sees the time: trial / num_trials, the trial, or not at all", "fraction")
+    meta: bool = option("new arms in each episode; false: the same arms in all episodes", True)
+    arms_seed: Natural = option("seed of the arms if meta is false", 0)
+    reward: RewardInput = option("form of the last reward in the observation; none: not observed", "value")
+    action: bool = option("last action in the observation, one-hot", True)
+    time: TimeInput = option(
+        "time in the observation: trial / num_trials, number of the trial, or not observed", "fraction"
+    )
     reward_clip: Positive | None = option(
-        "the last reward is seen clipped to [-clip, clip]; null: as it is. It changes no return", None
+        "clipping of the observed reward to [-clip, clip]; null: no clipping. Returns are not clipped", None
     )
     training_return: Literal["reward", "negative_regret"] = option(
-        "what training maximises: the rewards, or minus the expected regret, which has less noise; evaluation: rewards",
+        "objective of training: reward, or minus the expected regret, which has less noise; evaluations use the reward",
         "reward",
     )
-    episodes_per_job: Count = option("episodes under one perturbation; the job's return is their mean", 1)
+    episodes_per_job: Count = option("episodes per job; the return is their mean", 1)
     observation_normalization: ObservationNormalization = option(
-        "statistics of the observations", default_factory=ObservationNormalization
+        "observation normalization", default_factory=ObservationNormalization
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Mistakes that no single field shows: (key, text)."""
+        """Yield mistakes that involve several options: (key, text)."""
         try:
             setting_of(self)
         except ConfigError as error:
             yield from error.problems
 
     def warnings(self) -> Iterator[tuple[str, str]]:
-        """Yield what has no effect: (key, text)."""
+        """Yield options without effect: (key, text)."""
         if self.reward == "none":
-            yield from unused(self, ("reward_clip",), "reward is none, so no reward is seen")
+            yield from unused(self, ("reward_clip",), "reward is none, so no reward is observed")
 
 
-def setting_of(o: Options) -> Setting:
-    """Return the problem that the options describe; ConfigError."""
-    inputs = (o.reward, o.action, o.time)
-    return setting(o.distribution, o.num_trials, o.meta, o.arms_seed, *inputs, o.family, o.reward_clip)
+def setting_of(options: Options) -> BanditSetting:
+    """Return the bandit problem of these options; raises ConfigError for invalid ones."""
+    inputs = (options.reward, options.action, options.time)
+    return setting(
+        options.distribution,
+        options.num_trials,
+        options.meta,
+        options.arms_seed,
+        *inputs,
+        options.family,
+        options.reward_clip,
+    )
 
 
 class Bandits:
-    """The task; `info` are the numbers of `report.info`."""
+    """The task; `info` is `report.info`, reductions of numbers by key."""
 
     def __init__(self, options: Options, info: Mapping[str, Reduction]) -> None:
         self.options, self.setting = options, replace(setting_of(options), info=info)
         self._columns = (info_numbers(len(info)),) if info else ()
         if unknown := [key for key in info if key not in INFO_KEYS]:
-            text = f"no info of bandits has {unknown[0]!r} (there are numbers: {', '.join(INFO_KEYS)})"
+            text = f"the infos of bandits have no {unknown[0]!r} (they have: {', '.join(INFO_KEYS)})"
             raise ConfigError([("report.info", text + nearest(unknown[0], INFO_KEYS))])
         self.name = f"{options.distribution} bandits"
         self.spaces = Spaces(flat_observations(self.setting.inputs.width), Discrete(self.setting.family.arms))
         self.episodes_per_job = options.episodes_per_job
 
     def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> Any:
-        """Return the policy's parameters as a vector, or its trajectories."""
+        """Return the problem of the policy's parameter vector or of its trajectories."""
         assert policy is not None
         if searched == "vectors":
             normalization = self.options.observation_normalization
@@ -125,9 +136,9 @@ class Bandits:
         return PolicyTrajectories(self, policy, self.setting.num_trials, compiled=self.setting, columns=self._columns)
 
     def evaluate(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
-        """Play every job's episodes; rows, and the sums of the observations of the jobs to observe."""
+        """Play the episodes of all jobs."""
         jobs, episodes = batch.seeds.shape
-        totals = np.zeros((jobs, episodes, 2 + len(self.setting.info)))  # of each episode, as Rollout.play has them
+        totals = np.zeros((jobs, episodes, 2 + len(self.setting.info)))  # results of `Rollout.play`
         rollout = Rollout(self, batch, poll)
         if hasattr(actor, "with_episodes"):
             totals[:] = rollout.play(actor.with_episodes(episodes), batch.seeds)
@@ -142,20 +153,20 @@ class Bandits:
         if self.setting.info:
             rows[INFO] = means[:, 2:]
         rows["length"] = episodes * self.setting.num_trials
-        none_failed = np.zeros(jobs, np.bool_)
-        return Outcome(rows, {}, rollout.seconds, learned=rollout.sums.units(none_failed))
+        failed = np.zeros(jobs, np.bool_)
+        return Outcome(rows, {}, rollout.seconds, learned=rollout.sums.units(failed))
 
     def environment(self, render_mode: str | None = None) -> Any:
-        """There is none to film or to play: UserError."""
-        text = "bandits have no picture: leave the video out, or draw their regret: hpc-es bandit-report"
-        raise UserError(f"{text}; to play, make the environment {ENVIRONMENT}")
+        """Raise UserError: there is no environment to render."""
+        text = "bandits cannot be rendered: leave the video out, or plot their regret with hpc-es bandit-report"
+        raise UserError(f"{text}; to play, create the environment {ENVIRONMENT}")
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: bandits hold no resources."""
 
 
 class Rollout:
-    """The episodes of a chunk."""
+    """Plays the episodes of a chunk."""
 
     def __init__(self, task: Bandits, batch: Batch, poll: Poll) -> None:
         self._setting, self._poll = task.setting, poll
@@ -166,12 +177,13 @@ class Rollout:
         self.seconds = {"environment": 0.0, "policy": 0.0, "policy_calls": 0.0}
 
     def play(self, actor: Actor, seeds: np.ndarray[Any, Any]) -> Float64:
-        """Return an episode a seed, int64[jobs, episodes], all at once: float64[jobs, episodes, 2 + numbers].
+        """Play one episode per seed, int64[jobs, episodes], all at once.
 
-        The numbers are the return, the sum of the rewards' signs, and those of `report.info`.
+        Return float64[jobs, episodes, 2 + numbers]: the return, the sum of the signs of the rewards, and the numbers of
+        `report.info`.
         """
         t0 = time.perf_counter()
-        lockstep = Lockstep(self._setting, self._setting.of_seeds(seeds.ravel()))
+        lockstep = Lockstep(self._setting, self._setting.episodes_of_seeds(seeds.ravel()))
         self.seconds["environment"] += time.perf_counter() - t0
         while not lockstep.is_over:
             t0 = time.perf_counter()
@@ -184,10 +196,10 @@ class Rollout:
             self._poll()
         self.seconds["policy_calls"] += self._setting.num_trials
         rewards = lockstep.rewards.astype(np.float64)
-        returns = -lockstep.drawn.arms.regrets(lockstep.pulls) if self._is_regret else rewards
+        returns = -lockstep.episodes.arms.regrets(lockstep.pulls) if self._is_regret else rewards
         sums = np.stack([returns.sum(axis=1), np.sign(rewards).sum(axis=1)], axis=1)
         if self._setting.info:
-            sums = np.concatenate([sums, self._setting.numbers(lockstep.drawn.arms, lockstep.pulls)], axis=1)
+            sums = np.concatenate([sums, self._setting.info_values(lockstep.episodes.arms, lockstep.pulls)], axis=1)
         return sums.reshape(*seeds.shape, -1)
 
     def _observe(self, lockstep: Lockstep, episodes: int) -> None:
@@ -197,5 +209,5 @@ class Rollout:
 
 
 def build(options: Any, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS) -> Bandits:
-    """Return the task of `task: {kind: bandits}`, the same in all repetitions."""
+    """Create the task; it is the same in all repetitions."""
     return Bandits(options, info)

@@ -63,7 +63,7 @@ def _best_program(path: Path) -> tuple[str, dict[str, Any]]:
     from hpc_es.storage.checkpoint_directory import find
 
     snapshot = load(find(path))
-    if not best_programs.is_in(snapshot.state.master):
+    if not best_programs.has_best_programs(snapshot.state.master):
         raise UserError(f"{path} is no search for programs: expected a run of one, or --program TEXT")
     summary = best_programs.summary(snapshot.state.master)
     if not summary.get("best_program"):
@@ -171,16 +171,18 @@ def run_bandit_report(arguments: argparse.Namespace) -> int:
     for name, least in (("episodes", 1), ("seed", 0)):
         if (value := getattr(arguments, name)) < least:
             raise UserError(f"--{name} is {value}: expected a whole number of at least {least}")
-    from hpc_es.bandits.regret import check, content, matrix, plot, regret_text, report
+    from hpc_es.bandits.regret import as_json, check, matrix, plot, regret_report, regret_text
     from hpc_es.report.saved_policy import read_policy
 
     if arguments.output:
         check(arguments.output)
     sources = [read_policy(path, arguments.which, arguments.trust) for path in arguments.paths]
     settings = (arguments.num_trials, arguments.episodes, arguments.seed, arguments.actions)
-    reports = [report(sources, distribution, *settings) for distribution in arguments.test_distribution or [None]]
+    reports = [
+        regret_report(sources, distribution, *settings) for distribution in arguments.test_distribution or [None]
+    ]
     if arguments.json:
-        sys.stdout.write(json.dumps({"reports": [content(item) for item in reports]}) + "\n")
+        sys.stdout.write(json.dumps({"reports": [as_json(item) for item in reports]}) + "\n")
     else:
         sys.stdout.write("\n".join(regret_text(item) for item in reports))
         if len(reports) > 1:

@@ -235,7 +235,7 @@ def checkpoint_content(path: Path, snapshot: Snapshot) -> dict[str, Any]:
     arrays = {f"shared/{name}": array for name, array in state.shared.items()}
     arrays |= {f"master/{name}": array for name, array in state.master.items()}
     programs = None
-    if best_programs.is_in(state.master):
+    if best_programs.has_best_programs(state.master):
         programs = {**best_programs.summary(state.master), **_program_count(path, snapshot)}
     return {
         "path": str(path),

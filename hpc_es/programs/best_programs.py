@@ -1,14 +1,8 @@
-"""What a search for programs has found: the best program, the first correct one, how many were executed.
+"""Best programs of a search: the best one, the first correct one, their counts, and a priority queue.
 
-All of it is arrays of fixed form, a part of the master's state. Programs are ASCII text, zeros behind it. The number of
-programs executed (NPE) until the first correct one counts in the order of jobs, so that it does not depend on ranks nor
-on how many programs a generation has.
-
-
-The best few, each once: the hall of fame of a genetic algorithm, the queue of priority queue training.
-
-Nothing in it depends on hashes or on the order of a set. As in Abolafia et al. 2018 (arXiv:1801.03526), and with rules
-of its own for equal scores.
+They are arrays of constant shape in the state on rank 0. Programs are ASCII text, padded with 0. The number of programs
+executed (NPE) until the first correct one is counted in the order of jobs, so that it depends neither on the number of
+ranks nor on the number of programs per generation.
 """
 
 from __future__ import annotations
@@ -22,16 +16,16 @@ import numpy as np
 from hpc_es.core.data import Array, Arrays, Float64, Rows, State
 
 
-def nothing(length: int) -> dict[str, Array]:
-    """Before the first program; none is longer than `length`.
+def initial_arrays(length: int) -> dict[str, Array]:
+    """Return the arrays before the first program; no program is longer than `length`.
 
     State, master:
-        executed: int64[]; programs executed so far
-        best_program: uint8[length]; program with the best reward, ASCII, then zeros
+        executed: int64[]; number of programs executed so far
+        best_program: uint8[length]; program with the best reward, ASCII, padded with 0
         best_reward: float64[]; its reward; -infinity before
         best_correct: bool[]; whether it is correct
-        solution: uint8[length]; first correct program, ASCII, then zeros
-        solution_npe: int64[]; programs executed until then; 0 before
+        solution: uint8[length]; first correct program, ASCII, padded with 0
+        solution_npe: int64[]; number of programs executed until then; 0 before
     """
     return {
         "executed": np.array(0, np.int64),
@@ -39,21 +33,22 @@ def nothing(length: int) -> dict[str, Array]:
         "best_reward": np.array(-np.inf, np.float64),
         "best_correct": np.array(False),
         "solution": np.zeros(length, np.uint8),
-        "solution_npe": np.array(0, np.int64),  # 0: none is found yet
+        "solution_npe": np.array(0, np.int64),
     }
 
 
-def is_in(arrays: Arrays) -> bool:
-    """Return whether these arrays are of a search for programs."""
-    return nothing(0).keys() <= arrays.keys()
+def has_best_programs(arrays: Arrays) -> bool:
+    """Return whether the arrays of a state include those of `initial_arrays`."""
+    return initial_arrays(0).keys() <= arrays.keys()
 
 
-def updated(found: Arrays, rows: Rows, fitness: Float64, program: Callable[[int], str]) -> dict[str, Array]:
-    """After some more programs, rows of which have `correct`; `program` gives the text of one of them.
+def update(arrays: Arrays, rows: Rows, fitness: Float64, program: Callable[[int], str]) -> dict[str, Array]:
+    """Return the arrays after executing further programs.
 
-    A program is the best if its fitness, which is its reward, is larger than any before it. NaN is no reward.
+    `rows` have the column `correct`, `fitness` is float64[jobs] rewards, NaN for failed programs; `program` returns the
+    text of a job. Of programs with equal rewards, the first is the best.
     """
-    after = {name: found[name] for name in nothing(0)}
+    after = {name: arrays[name] for name in initial_arrays(0)}
     if not len(rows):
         return after
     rewards = np.where(np.isnan(fitness), -np.inf, fitness)
@@ -71,9 +66,9 @@ def updated(found: Arrays, rows: Rows, fitness: Float64, program: Callable[[int]
 
 
 def solutions(before: State, rows: Rows, program: Callable[[int], str]) -> Sequence[dict[str, Any]]:
-    """Return the correct programs of a generation in job order, each with its NPE; `before` is the state it began with.
+    """Return the correct programs of a generation in job order with their NPE; `before` is the state at its start.
 
-    A job that has failed is no correct program, whatever its row says of that.
+    Failed jobs do not count as correct.
     """
     correct = np.flatnonzero(rows["correct"] & ~np.isnan(rows["return_"])).tolist()
     executed = int(before.master["executed"])
@@ -89,53 +84,54 @@ def solutions(before: State, rows: Rows, program: Callable[[int], str]) -> Seque
     ]
 
 
-def is_solved(found: Arrays) -> bool:
-    """Return whether a correct program is known."""
-    return bool(found["solution_npe"])
+def is_solved(arrays: Arrays) -> bool:
+    """Return whether a correct program has been found."""
+    return bool(arrays["solution_npe"])
 
 
-def finished(found: Arrays, stop_on_success: bool) -> str | None:
-    """Return why the search is over, if it is."""
-    return "a correct program" if stop_on_success and is_solved(found) else None
+def finished(arrays: Arrays, stop_on_success: bool) -> str | None:
+    """Return why the search has ended, or None."""
+    return "a correct program" if stop_on_success and is_solved(arrays) else None
 
 
-def metrics(found: Arrays) -> dict[str, float]:
-    """For the row of a generation that has executed a program."""
-    reward = float(found["best_reward"])
-    return {"best_reward": reward if np.isfinite(reward) else 0.0, "solved": float(is_solved(found))}
+def metrics(arrays: Arrays) -> dict[str, float]:
+    """Return the metrics of a generation."""
+    reward = float(arrays["best_reward"])
+    return {"best_reward": reward if np.isfinite(reward) else 0.0, "solved": float(is_solved(arrays))}
 
 
-def summary(found: Arrays) -> dict[str, Any]:
-    """For result.json: `npe` is that of the first correct program, or of all where there is none."""
-    executed = int(found["executed"])
+def summary(arrays: Arrays) -> dict[str, Any]:
+    """Return the entries of result.json; `npe` is that of the first correct program, or of all programs without one."""
+    executed = int(arrays["executed"])
     return {
-        "success": is_solved(found),
-        "npe": int(found["solution_npe"]) or executed,
-        "code_solution": as_text(found["solution"]),
-        "best_reward": float(found["best_reward"]) if executed else None,
-        "best_correct": bool(found["best_correct"]),
-        "best_program": as_text(found["best_program"]),
+        "success": is_solved(arrays),
+        "npe": int(arrays["solution_npe"]) or executed,
+        "code_solution": as_text(arrays["solution"]),
+        "best_reward": float(arrays["best_reward"]) if executed else None,
+        "best_correct": bool(arrays["best_correct"]),
+        "best_program": as_text(arrays["best_program"]),
     }
 
 
 def as_bytes(text: str, length: int) -> Array:
-    """Text as uint8[length]."""
+    """Return ASCII text as uint8[length], padded with 0."""
     return np.frombuffer(text.encode("ascii").ljust(length, b"\0"), np.uint8)
 
 
 def as_text(array: Array) -> str:
-    """Return what `as_bytes` was made of."""
+    """Return the text of uint8[length]."""
     return array.tobytes().rstrip(b"\0").decode("ascii")
 
 
-Entry = tuple[Any, Hashable, Any]  # score, item, extra
+QueueEntry = tuple[Any, Hashable, Any]  # score, item, extra data
 
 
-class MaxUniquePriorityQueue:
-    """Keeps the `capacity` items of the largest scores.
+class UniquePriorityQueue:
+    """Priority queue of the `capacity` items with the highest scores, as in Abolafia et al. 2018 (arXiv:1801.03526).
 
-    An item that is in already is ignored, also with another score. What was dropped may come again. Of equal scores
-    either the older stays and stands in front, or the newer does. With `unique` scores there is one item of each.
+    An item that is already in the queue is ignored, even with another score; a dropped item may be added again. `ties`
+    selects whether older or newer items of equal scores are preferred. With `unique` scores, there is at most one item
+    per score. The result depends neither on hashes nor on the order of sets.
     """
 
     def __init__(
@@ -146,63 +142,63 @@ class MaxUniquePriorityQueue:
     ) -> None:
         assert capacity >= 1, f"capacity {capacity}"
         self.capacity = capacity
-        self._newer, self._one_of_each = ties == "newer", unique == "scores"
-        self._heap: list[tuple[Any, int, Hashable, Any]] = []  # the number makes ties compare nothing else
+        self._prefers_newer, self._unique_scores = ties == "newer", unique == "scores"
+        self._heap: list[tuple[Any, int, Hashable, Any]] = []  # the unique number prevents comparisons of items
         self._items: set[Hashable] = set()
         self._scores: set[Any] = set()
         self._count = 0
 
     def push(self, score: Any, item: Hashable, extra: Any = None) -> bool:
-        """Take an item in; whether it is in now for the first time."""
+        """Add an item; return whether it was added."""
         if item in self._items:
             return False
-        if self._one_of_each and score in self._scores:
-            if not self._newer:
+        if self._unique_scores and score in self._scores:
+            if not self._prefers_newer:
                 return False
             self._drop(score)
         if len(self._heap) == self.capacity:
-            least = self._heap[0][0]
-            if not (score > least or (self._newer and score == least)):
+            lowest = self._heap[0][0]
+            if not (score > lowest or (self._prefers_newer and score == lowest)):
                 return False
             self.pop()
         self._count += 1
-        heapq.heappush(self._heap, (score, self._count if self._newer else -self._count, item, extra))
+        heapq.heappush(self._heap, (score, self._count if self._prefers_newer else -self._count, item, extra))
         self._items.add(item)
         self._scores.add(score)
         return True
 
-    def pop(self) -> Entry | None:
-        """Take the smallest out; None of an empty queue."""
-        return self._without(heapq.heappop(self._heap)) if self._heap else None
+    def pop(self) -> QueueEntry | None:
+        """Remove and return the entry with the lowest score; None if the queue is empty."""
+        return self._removed(heapq.heappop(self._heap)) if self._heap else None
 
     def _drop(self, score: Any) -> None:
-        """Take the one with this score out, where scores are unique."""
-        place = next(place for place, entry in enumerate(self._heap) if entry[0] == score)
-        self._without(self._heap.pop(place))
+        """Remove the entry with this score, if scores are unique."""
+        index = next(index for index, entry in enumerate(self._heap) if entry[0] == score)
+        self._removed(self._heap.pop(index))
         heapq.heapify(self._heap)
 
-    def _without(self, found: tuple[Any, int, Hashable, Any]) -> Entry:
-        """Forget an entry that has left the heap, and return it."""
-        self._items.discard(found[2])
-        if self._one_of_each:
-            self._scores.discard(found[0])
-        return self._entry(found)
+    def _removed(self, heap_entry: tuple[Any, int, Hashable, Any]) -> QueueEntry:
+        """Forget an entry that was removed from the heap, and return it."""
+        self._items.discard(heap_entry[2])
+        if self._unique_scores:
+            self._scores.discard(heap_entry[0])
+        return self._entry(heap_entry)
 
-    def smallest(self) -> Entry | None:
-        """Return the entry that would go first."""
+    def smallest(self) -> QueueEntry | None:
+        """Return the entry with the lowest score."""
         return self._entry(self._heap[0]) if self._heap else None
 
-    def largest(self) -> Entry | None:
-        """Return the best entry."""
+    def largest(self) -> QueueEntry | None:
+        """Return the entry with the highest score."""
         return self._entry(max(self._heap, key=lambda entry: entry[:2])) if self._heap else None
 
-    def in_order(self) -> list[Entry]:
-        """From the best to the worst."""
-        return [self._entry(found) for found in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)]
+    def sorted_entries(self) -> list[QueueEntry]:
+        """Return the entries from highest to lowest score."""
+        return [self._entry(entry) for entry in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)]
 
     @staticmethod
-    def _entry(found: tuple[Any, int, Hashable, Any]) -> Entry:
-        score, _, item, extra = found
+    def _entry(heap_entry: tuple[Any, int, Hashable, Any]) -> QueueEntry:
+        score, _, item, extra = heap_entry
         return score, item, extra
 
     def __contains__(self, item: Hashable) -> bool:
@@ -211,5 +207,5 @@ class MaxUniquePriorityQueue:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def __iter__(self) -> Iterator[Entry]:
-        return iter(self.in_order())
+    def __iter__(self) -> Iterator[QueueEntry]:
+        return iter(self.sorted_entries())

@@ -1,15 +1,16 @@
-"""Brainf*ck (Urban Mueller, 1993) as the language of programs to be found, with the rules of Abolafia et al. 2018.
+"""Interpreter of Brainf*ck (Urban Mueller, 1993) with the rules of Abolafia et al. 2018 (arXiv:1801.03526).
 
-    > <  the pointer moves right, left (at cell 0 it stays)      + -  the cell counts up, down modulo `base`
-    .    the cell is written to the output                       ,    the next input is read (0 after the last)
-    [    if the cell is 0, jump behind the partner               ]    if it is not 0, jump back to behind the partner
+    > <  move the pointer right, left (at cell 0 it stays)       + -  increment, decrement the cell modulo `base`
+    .    write the cell to the output                            ,    read the next input into the cell (0 after the
+    last) [    if the cell is 0, jump behind the matching ]            ]    if the cell is not 0, jump back behind the
+    matching [
 
-Memory starts as one cell, 0, and grows to the right. A bracket without a partner does nothing. Any other character
-does nothing either, but costs a step, as every executed character does. A program ends at its end or after `max_steps`
-steps; so it needs no clock, and memory and output are bounded by the steps.
+Memory starts as one cell, 0, and grows to the right. A bracket without a partner does nothing, nor does any other
+character; every executed character takes one step. A program ends after its last character or after `max_steps` steps,
+which bound memory and output.
 
-`evaluate` is the meaning of a program, in plain Python; `compiled_brainfuck.execute` runs many programs on many inputs,
-compiled by Numba, and agrees with it in output, status, steps and memory.
+`evaluate` is the reference in plain Python. `hpc_es.programs.compiled.execute` runs many programs on many inputs,
+compiled by Numba, with the same output, status, steps and memory.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from hpc_es.core.data import Array
 
 CHARACTERS = "><+-[].,"
 RIGHT, LEFT, PLUS, MINUS, OPEN, CLOSE, WRITE, READ = range(8)
-NOTHING = 8  # what any other character does
+NOTHING = 8  # any other character
 MAX_STEPS = 5000
 
 
@@ -32,13 +33,13 @@ class Status(enum.IntEnum):
     """How a program ended."""
 
     SUCCESS = 0
-    STEP_LIMIT = 1  # also if it came to its end with the very last step allowed
-    SYNTAX_ERROR = 2  # a bracket without a partner, where that is not allowed
+    STEP_LIMIT = 1  # also if the program ended with the last allowed step
+    SYNTAX_ERROR = 2  # a bracket without a partner, if that is not allowed
 
 
 @dataclass(frozen=True)
 class Result:
-    """One program on one input."""
+    """Result of one program on one input."""
 
     output: list[int]
     status: Status
@@ -47,15 +48,15 @@ class Result:
 
     @property
     def success(self) -> bool:
-        """Whether the program came to its end."""
+        """Whether the program ended before the step limit, without a syntax error."""
         return self.status == Status.SUCCESS
 
 
-# (place of the character that was executed, pointer, memory, output), of which nothing may be changed
+# (position of the executed character, pointer, memory, output); must not change its arguments
 OnStep = Callable[[int, int, Sequence[int], Sequence[int]], None]
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0912  (one branch per operation)
     code: str,
     inputs: Sequence[int] = (),
     base: int = 256,
@@ -63,30 +64,19 @@ def evaluate(
     require_correct_syntax: bool = False,
     on_step: OnStep | None = None,
 ) -> Result:
-    """Run one program on one input; inputs are stored as they are, also beyond `base`. The reference, in Python.
+    """Run one program on one input; input numbers are stored unchanged, even if they exceed `base`.
 
     `on_step` is called after each step.
     """
     operations = encode(code)
-    partner, correct = partners(operations)
+    partner, correct = bracket_partners(operations)
     if require_correct_syntax and not correct:
         return Result([], Status.SYNTAX_ERROR, 0, [])
-    return _executed(operations, partner, inputs, base, max_steps, on_step)
-
-
-def _executed(
-    operations: Sequence[int],
-    partner: Sequence[int],
-    inputs: Sequence[int],
-    base: int,
-    max_steps: int,
-    on_step: OnStep | None,
-) -> Result:
     memory, output, unread = [0], [], list(reversed(inputs))
-    place = pointer = steps = 0
-    while place < len(operations):
-        executed = place
-        match operations[place]:
+    position = pointer = steps = 0
+    while position < len(operations):
+        executed = position
+        match operations[position]:
             case 0:
                 pointer += 1
                 if pointer == len(memory):
@@ -98,14 +88,14 @@ def _executed(
             case 3:
                 memory[pointer] = memory[pointer] - 1 if memory[pointer] > 0 else base - 1
             case 4:
-                place = place if memory[pointer] else partner[place]
+                position = position if memory[pointer] else partner[position]
             case 5:
-                place = partner[place] if memory[pointer] else place
+                position = partner[position] if memory[pointer] else position
             case 6:
                 output.append(memory[pointer])
             case 7:
                 memory[pointer] = unread.pop() if unread else 0
-        place += 1
+        position += 1
         steps += 1
         if on_step is not None:
             on_step(executed, pointer, memory, output)
@@ -115,43 +105,46 @@ def _executed(
 
 
 def encode(code: str) -> list[int]:
-    """Return the operation of each character."""
+    """Return the operation of each character, 0 to 8."""
     return [CHARACTERS.find(character) if character in CHARACTERS else NOTHING for character in code]
 
 
-def partners(operations: Sequence[int]) -> tuple[list[int], bool]:
-    """The place of each bracket's partner (its own if it has none; so for all else), and whether all have one."""
+def bracket_partners(operations: Sequence[int]) -> tuple[list[int], bool]:
+    """Return the position of each bracket's partner, and whether all brackets have one.
+
+    For brackets without a partner and all other characters, it is their own position.
+    """
     partner, opened, correct = list(range(len(operations))), [], True
-    for place, operation in enumerate(operations):
+    for position, operation in enumerate(operations):
         if operation == OPEN:
-            opened.append(place)
+            opened.append(position)
         elif operation == CLOSE and opened:
-            partner[place] = opened.pop()
-            partner[partner[place]] = place
+            partner[position] = opened.pop()
+            partner[partner[position]] = position
         elif operation == CLOSE:
             correct = False
     return partner, correct and not opened
 
 
 @dataclass(frozen=True)
-class Cases:
-    """The inputs of several cases, one after the other."""
+class PackedInputs:
+    """The inputs of several cases, concatenated."""
 
     values: Array  # int64[numbers]
     starts: Array  # int64[cases + 1]
 
     @staticmethod
-    def of(inputs: Sequence[Sequence[int]]) -> Cases:
-        """From lists of numbers."""
+    def from_lists(inputs: Sequence[Sequence[int]]) -> PackedInputs:
+        """Pack one list of numbers per case."""
         starts = np.cumsum([0, *map(len, inputs)], dtype=np.int64)
-        return Cases(np.array([value for case in inputs for value in case], np.int64), starts)
+        return PackedInputs(np.array([value for case in inputs for value in case], np.int64), starts)
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
 
-def packed(programs: Sequence[str]) -> tuple[Array, Array]:
-    """Programs as uint8[programs, longest] operations and int64[programs] lengths."""
+def pack_programs(programs: Sequence[str]) -> tuple[Array, Array]:
+    """Return programs as operations, uint8[programs, longest], and lengths, int64[programs]."""
     lengths = np.array([len(program) for program in programs], np.int64)
     longest = int(lengths.max(initial=0))
     text = "".join([program.ljust(longest) for program in programs]).encode("latin-1", "replace")

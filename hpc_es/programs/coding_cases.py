@@ -1,19 +1,8 @@
-"""The random numbers that Python 2 drew, of which the published test cases were made.
+"""Inputs and outputs of the coding tasks of Abolafia et al. 2018 (arXiv:1801.03526), identical to the published ones.
 
-Python 2 and 3 share the Mersenne Twister and `random()`, but make whole numbers of it in different ways.
-
-
-Inputs and outputs that are drawn, or drawn in part: how many there are and how long may be chosen.
-
-The defaults are those of Abolafia et al. 2018 (arXiv:1801.03526); see coding_cases.py.
-
-
-Coding tasks whose outputs a known program gives: its text, and how its inputs are drawn.
-
-Inputs and outputs of the coding tasks of Abolafia et al. 2018 (arXiv:1801.03526), number for number as published.
-
-A task is a base and a list of cases (input, output). What is drawn comes from a stream of its own for each task, the
-one that Python 2 gave for the seed below; 27 is the base of texts (a = 1), 256 that of bytes.
+A task has a base and a list of cases (input, output); 27 is the base of texts (a = 1), 256 that of bytes. Cases are
+fixed, drawn, or drawn inputs with the outputs of a reference program. Each task has its own stream of random numbers,
+that of Python 2 for the seed below. The number and lengths of drawn cases can be changed.
 """
 
 from __future__ import annotations
@@ -31,18 +20,18 @@ from hpc_es.programs.brainfuck import evaluate
 
 
 class Python2Random:
-    """`random.Random(seed)` as in Python 2.7."""
+    """`random.Random(seed)` of Python 2.7, which derives integers from `random()` differently than Python 3."""
 
     def __init__(self, seed: int) -> None:
-        self._stream = random.Random(seed)  # noqa: S311  (not for secrets)
+        self._stream = random.Random(seed)  # noqa: S311  (not for cryptography)
 
     def randrange(self, start: int, stop: int | None = None) -> int:
-        """Return a whole number from start to below stop; from 0 to below start where there is no stop."""
+        """Return an integer from [start, stop), or from [0, start) without `stop`."""
         low, high = (0, start) if stop is None else (start, stop)
         return low + int(self._stream.random() * (high - low))
 
     def shuffle(self, items: MutableSequence[Any]) -> None:
-        """In place."""
+        """Shuffle in place."""
         for last in range(len(items) - 1, 0, -1):
             other = int(self._stream.random() * (last + 1))
             items[last], items[other] = items[other], items[last]
@@ -50,29 +39,29 @@ class Python2Random:
 
 ECHO_SEED = 1234567890
 Case = tuple[tuple[int, ...], tuple[int, ...]]
-Cases = list[Case]
+CaseList = list[Case]
 
 
-def fixed(pairs: Mapping[str, str]) -> Callable[[Python2Random], Cases]:
-    """Cases written as text: numbers with blanks between them."""
-    return lambda _: [(_numbers(given), _numbers(wanted)) for given, wanted in pairs.items()]
+def fixed_cases(pairs: Mapping[str, str]) -> Callable[[Python2Random], CaseList]:
+    """Return a function that returns these cases, written as numbers separated by blanks."""
+    return lambda _: [(_numbers(inputs), _numbers(outputs)) for inputs, outputs in pairs.items()]
 
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in text.split())
 
 
-def _beyond(always: Sized, case_count: int) -> int:
-    """Return how many cases are to be drawn, as some are always there; UserError."""
+def _cases_to_draw(always: Sized, case_count: int) -> int:
+    """Return the number of cases to draw in addition to those that are always used; raises UserError if negative."""
     least = len(always)
     if case_count < least:
-        raise UserError(f"case_count is {case_count}: {least} cases of this task are always there (try {least})")
+        raise UserError(f"case_count is {case_count}: {least} cases of this task are always used (try {least})")
     return case_count - least
 
 
-def echo(legacy: np.random.RandomState, min_length: int = 1, max_length: int = 6) -> Cases:
-    """Return the input again; with NumPy's old generator."""
-    cases: Cases = []
+def echo(legacy: np.random.RandomState, min_length: int = 1, max_length: int = 6) -> CaseList:
+    """Output the input; drawn with NumPy's legacy generator."""
+    cases: CaseList = []
     for _number in range(25):
         length = int(legacy.randint(min_length, max_length + 1))
         sequence = (*legacy.randint(1, 27, length).tolist(), 0)
@@ -82,42 +71,42 @@ def echo(legacy: np.random.RandomState, min_length: int = 1, max_length: int = 6
 
 def remove_char(
     rng: Python2Random, base: int = 256, case_count: int = 16, min_length: int = 1, max_length: int = 6
-) -> Cases:
-    """Return the input without the 1 at one place."""
-    cases: Cases = []
+) -> CaseList:
+    """Output the input without its 1."""
+    cases: CaseList = []
     for _ in range(case_count):
         length = rng.randrange(min_length, max_length + 1)
-        place = rng.randrange(0, length)
+        position = rng.randrange(0, length)
         sequence = [rng.randrange(1, base) for _ in range(length)]
-        sequence[place] = 1
-        cases.append((tuple(sequence), (*sequence[:place], *sequence[place + 1 :], 0)))
+        sequence[position] = 1
+        cases.append((tuple(sequence), (*sequence[:position], *sequence[position + 1 :], 0)))
     return cases
 
 
 def reverse(
     rng: Python2Random, base: int = 256, case_count: int = 16, min_length: int = 1, max_length: int = 6
-) -> Cases:
-    """Return the input from its end."""
-    cases: Cases = []
+) -> CaseList:
+    """Output the reversed input."""
+    cases: CaseList = []
     for _ in range(case_count):
         sequence = [rng.randrange(1, base) for _ in range(rng.randrange(min_length, max_length + 1))]
         cases.append((tuple(sequence), (*reversed(sequence), 0)))
     return cases
 
 
-def sort3(rng: Python2Random, case_count: int = 150, max_length: int = 3) -> Cases:
-    """Three numbers, or another length that all inputs have, in order."""
+def sort3(rng: Python2Random, case_count: int = 150, max_length: int = 3) -> CaseList:
+    """Output three numbers, or `max_length`, in ascending order."""
     triples = [tuple(rng.randrange(1, 27) for _ in range(max_length)) for _ in range(case_count)]
     return [(triple, tuple(sorted(triple))) for triple in triples]
 
 
-def count_char(rng: Python2Random, case_count: int = 16, max_length: int = 6) -> Cases:
-    """Return how many ones."""
-    cases = fixed({"10 0": "0", "1 0": "1", "1 1 0": "2", "9 4 19 11 5 0": "0", "24 11 26 1 15 0": "1"})(rng)
+def count_char(rng: Python2Random, case_count: int = 16, max_length: int = 6) -> CaseList:
+    """Output the number of ones."""
+    cases = fixed_cases({"10 0": "0", "1 0": "1", "1 1 0": "2", "9 4 19 11 5 0": "0", "24 11 26 1 15 0": "1"})(rng)
     if max_length < 2:
         raise UserError(f"max_length is {max_length}: the inputs of count-char have at least 2 numbers")
     others = range(2, 27)
-    for _ in range(_beyond(cases, case_count)):
+    for _ in range(_cases_to_draw(cases, case_count)):
         length = rng.randrange(2, max_length + 1)
         ones = rng.randrange(0, max_length + 1)
         sequence = [1] * ones + [0] * (length - ones)
@@ -127,22 +116,25 @@ def count_char(rng: Python2Random, case_count: int = 16, max_length: int = 6) ->
     return cases
 
 
-def add(rng: Python2Random, case_count: int = 9) -> Cases:
-    """Return the sum modulo 256."""
+def add(rng: Python2Random, case_count: int = 9) -> CaseList:
+    """Output the sum of two numbers modulo 256."""
     pairs = [(4, 0), (0, 5), (1, 2), (67, 21), (55, 56), (128, 33), (221, 251), (130, 127), (255, 1)]
-    pairs += [(rng.randrange(256), rng.randrange(256)) for _ in range(_beyond(pairs, case_count))]
+    pairs += [(rng.randrange(256), rng.randrange(256)) for _ in range(_cases_to_draw(pairs, case_count))]
     return [((a, b), ((a + b) % 256, 0)) for a, b in pairs]
 
 
-def divmod_(rng: Python2Random, case_count: int = 100) -> Cases:
-    """Quotient and remainder."""
+def divmod_(rng: Python2Random, case_count: int = 100) -> CaseList:
+    """Output quotient and remainder of two numbers."""
     pairs = [(rng.randrange(0, 256), rng.randrange(1, 256)) for _ in range(case_count)]
     return [((a, b), divmod(a, b)) for a, b in pairs]
 
 
-def multiply(rng: Python2Random, case_count: int = 100) -> Cases:
-    """The product; factors are drawn from the divisors in ascending order (the original's order was that of a set)."""
-    cases: Cases = []
+def multiply(rng: Python2Random, case_count: int = 100) -> CaseList:
+    """Output the product of two numbers.
+
+    Factors are drawn from the divisors in ascending order; the original used the order of a Python set.
+    """
+    cases: CaseList = []
     for _ in range(case_count):
         product = rng.randrange(256)
         if product:
@@ -156,10 +148,10 @@ def multiply(rng: Python2Random, case_count: int = 100) -> Cases:
     return cases
 
 
-def circle_route(rng: Python2Random, case_count: int = 100, max_length: int = 32) -> Cases:
-    """Whether steps up 1, right 2, down 3, left 4 lead back; nine cases are there before those that are drawn."""
+def circle_route(rng: Python2Random, case_count: int = 100, max_length: int = 32) -> CaseList:
+    """Output whether a route returns to its start, with steps up 1, right 2, down 3, left 4; nine cases are fixed."""
     closed = dict.fromkeys(("0", "4 2 0", "2 4 0", "3 1 0", "1 3 0"), "1")
-    cases = fixed({**closed, **dict.fromkeys(("1 0", "2 0", "3 0", "4 0"), "0")})(rng)
+    cases = fixed_cases({**closed, **dict.fromkeys(("1 0", "2 0", "3 0", "4 0"), "0")})(rng)
     for _ in range(case_count):
         leads_back = rng.randrange(2)
         length = rng.randrange(1, max_length + 1)
@@ -190,19 +182,19 @@ def _not_closed(rng: Python2Random, length: int) -> list[int]:
     return counts
 
 
-Draw = Callable[[Python2Random], list[int]]
+DrawInput = Callable[[Python2Random], list[int]]
 
 
 @dataclass(frozen=True)
-class Known:
-    """A program of fewer than 100 characters, in base 256, and its inputs."""
+class ReferenceProgram:
+    """A program of fewer than 100 characters, in base 256, that defines a task, and its inputs."""
 
     program: str
-    draw: Draw
+    draw: DrawInput
 
 
-def numbers(low: int = 1, high: int = 6, values: int = 256) -> Draw:
-    """Between `low` and `high` numbers below `values`."""
+def numbers(low: int = 1, high: int = 6, values: int = 256) -> DrawInput:
+    """Return a function that draws `low` to `high` numbers below `values`."""
 
     def draw(rng: Python2Random) -> list[int]:
         return [rng.randrange(values) for _ in range(rng.randrange(low, high + 1))]
@@ -211,13 +203,13 @@ def numbers(low: int = 1, high: int = 6, values: int = 256) -> Draw:
 
 
 def two_sequences(rng: Python2Random) -> list[int]:
-    """Two of 1 to 5 numbers, each with a 0 behind it."""
+    """Draw two sequences of 1 to 5 numbers, each followed by a 0."""
     first = numbers(1, 5)(rng)
     return [*first, 0, *numbers(1, 5)(rng), 0]
 
 
 def chosen_sequence(rng: Python2Random) -> list[int]:
-    """n, then 1 to 6 sequences of up to 3 numbers, each with a 0 behind it; n is one of them, from 1."""
+    """Draw the number of a sequence, from 1, then 1 to 6 sequences of up to 3 numbers, each followed by a 0."""
     count = rng.randrange(1, 7)
     sequences = [rng.randrange(1, count + 1)]
     for _ in range(count):
@@ -226,115 +218,119 @@ def chosen_sequence(rng: Python2Random) -> list[int]:
 
 
 def slice_of_sequence(rng: Python2Random) -> list[int]:
-    """First place, length, then 2 to 15 numbers and a 0."""
+    """Draw the first position and length of a slice, then 2 to 15 numbers and a 0."""
     length = rng.randrange(2, 16)
     start, stop = sorted((rng.randrange(length), rng.randrange(length)))
     return [start, stop - start, *(rng.randrange(256) for _ in range(length)), 0]
 
 
 def repeated(rng: Python2Random) -> list[int]:
-    """1 to 4 different numbers of 1 to 6, each 1 to 4 times, and a 0."""
+    """Draw 1 to 4 distinct numbers from 1 to 6, each repeated 1 to 4 times, then a 0."""
     legacy = np.random.RandomState(rng.randrange(2147483647))
     unique = legacy.choice(6, rng.randrange(1, 5), replace=False) + 1
     return [int(value) for value in unique for _ in range(rng.randrange(1, 5))] + [0]
 
 
 def target_and_sequence(rng: Python2Random) -> list[int]:
-    """Return a number to remove, then 1 to 7 numbers, some of which are that one, and a 0."""
+    """Draw a number to remove, then 1 to 7 numbers, some of them equal to it, then a 0."""
     target, length = rng.randrange(1, 6), rng.randrange(1, 8)
     drawn = [rng.randrange(1, 255) for _ in range(length)]
     sequence = [value + 1 if value >= target else value for value in drawn]
-    places = list(range(length))
-    rng.shuffle(places)
-    for place in places[: rng.randrange(0, length)]:
-        sequence[place] = target
+    positions = list(range(length))
+    rng.shuffle(positions)
+    for position in positions[: rng.randrange(0, length)]:
+        sequence[position] = target
     return [target, *sequence, 0]
 
 
 def place_and_sequence(rng: Python2Random) -> list[int]:
-    """Return a place, then 1 to 15 numbers and a 0."""
+    """Draw a position, then 1 to 15 numbers and a 0."""
     length = rng.randrange(1, 16)
-    place = rng.randrange(length)
-    return [place, *(rng.randrange(256) for _ in range(length)), 0]
+    position = rng.randrange(length)
+    return [position, *(rng.randrange(256) for _ in range(length)), 0]
 
 
 def one_number(rng: Python2Random) -> list[int]:
-    """Return a number below 256."""
+    """Draw a number below 256."""
     return [rng.randrange(256)]
 
 
-KNOWN: dict[str, Known] = {
-    "echo-twice": Known(">,.[>,.]<[<]>[.>].", numbers()),
-    "echo-thrice": Known(">,.[>,.]<[<]>[.>].<[<]>[.>].", numbers()),
-    "copy-reverse": Known(">,.[>,.]<[.<].>[.>].", numbers()),
-    "zero-cascade": Known(",[.>[->+>.<<]>+[-<+>]<<,]", numbers()),
-    "cascade": Known(",>>+<<[>>[-<+>]<[->+<<.>]>+<<,].", numbers(values=20)),
-    "shift-left": Known(",>,[.,]<.,.", numbers()),
-    "shift-right": Known(">,[>,]<.[-]<[<]>[.>].", numbers()),
-    "riffle": Known(">,[>,]<[.[-]<[<]>.[-]>[>]<]", numbers(high=8, values=20)),
-    "unriffle": Known(">,[>,[.[-]],]<[.<].", numbers(high=8, values=20)),
-    "middle-char": Known(">,[>,]<<[[>]<[,<[<]>,>[>]][>]<<]>.", numbers(high=10)),
-    "remove-last": Known(",>,[[<.[-]>[-<+>]],].", numbers(values=20)),
-    "remove-last-two": Known(",>,>,[[<<.[-]>[-<+>]>[-<+>]],].", numbers(values=10)),
-    "echo-alternating": Known(">,[.,>,]<<[<]>[.>].", numbers(high=8, values=20)),
-    "echo-half": Known(">>+>,[[<]>+[>],]<[<]>-[-[-<<+>]<[>]>]<<[->+<]>[[>]>.,<+[<]>-].", numbers(high=9, values=20)),
-    "length": Known(">+>,[[<]>+[>],]<[<]>-.", numbers(high=14)),
-    "echo-second-seq": Known(",[,],[.,].", two_sequences),
-    "echo-nth-seq": Known(",-[->,[,]<],[.,].", chosen_sequence),
-    "substring": Known(">,<,>[->,<]>,<<[->>.,<<]", slice_of_sequence),
-    "divide-2": Known(",[-[->>+<]>[<]<]>>.", one_number),
-    "dedup": Known(">>,.[[-<+<+>>],[-<->]<[[-<->]<.>]<[->>+<<]>>]", repeated),
-    "remove-target-char": Known(",>>>,[<<<[->+>+<<]>>[->->+<<]>[>[-<+>]<.[-]]>[-]<<<[-<+>]>>,].", target_and_sequence),
-    "list-index": Known(",[->,<]>,.", place_and_sequence),
+REFERENCE_PROGRAMS: dict[str, ReferenceProgram] = {
+    "echo-twice": ReferenceProgram(">,.[>,.]<[<]>[.>].", numbers()),
+    "echo-thrice": ReferenceProgram(">,.[>,.]<[<]>[.>].<[<]>[.>].", numbers()),
+    "copy-reverse": ReferenceProgram(">,.[>,.]<[.<].>[.>].", numbers()),
+    "zero-cascade": ReferenceProgram(",[.>[->+>.<<]>+[-<+>]<<,]", numbers()),
+    "cascade": ReferenceProgram(",>>+<<[>>[-<+>]<[->+<<.>]>+<<,].", numbers(values=20)),
+    "shift-left": ReferenceProgram(",>,[.,]<.,.", numbers()),
+    "shift-right": ReferenceProgram(">,[>,]<.[-]<[<]>[.>].", numbers()),
+    "riffle": ReferenceProgram(">,[>,]<[.[-]<[<]>.[-]>[>]<]", numbers(high=8, values=20)),
+    "unriffle": ReferenceProgram(">,[>,[.[-]],]<[.<].", numbers(high=8, values=20)),
+    "middle-char": ReferenceProgram(">,[>,]<<[[>]<[,<[<]>,>[>]][>]<<]>.", numbers(high=10)),
+    "remove-last": ReferenceProgram(",>,[[<.[-]>[-<+>]],].", numbers(values=20)),
+    "remove-last-two": ReferenceProgram(",>,>,[[<<.[-]>[-<+>]>[-<+>]],].", numbers(values=10)),
+    "echo-alternating": ReferenceProgram(">,[.,>,]<<[<]>[.>].", numbers(high=8, values=20)),
+    "echo-half": ReferenceProgram(
+        ">>+>,[[<]>+[>],]<[<]>-[-[-<<+>]<[>]>]<<[->+<]>[[>]>.,<+[<]>-].", numbers(high=9, values=20)
+    ),
+    "length": ReferenceProgram(">+>,[[<]>+[>],]<[<]>-.", numbers(high=14)),
+    "echo-second-seq": ReferenceProgram(",[,],[.,].", two_sequences),
+    "echo-nth-seq": ReferenceProgram(",-[->,[,]<],[.,].", chosen_sequence),
+    "substring": ReferenceProgram(">,<,>[->,<]>,<<[->>.,<<]", slice_of_sequence),
+    "divide-2": ReferenceProgram(",[-[->>+<]>[<]<]>>.", one_number),
+    "dedup": ReferenceProgram(">>,.[[-<+<+>>],[-<->]<[[-<->]<.>]<[->>+<<]>>]", repeated),
+    "remove-target-char": ReferenceProgram(
+        ",>>>,[<<<[->+>+<<]>>[->->+<<]>[>[-<+>]<.[-]]>[-]<<<[-<+>]>>,].", target_and_sequence
+    ),
+    "list-index": ReferenceProgram(",[->,<]>,.", place_and_sequence),
 }
 
 
 SEED = 6849275409234
-COUNT, MIN, MAX = "case_count", "min_length", "max_length"  # what of the drawn cases may be chosen
-DRAWN = {COUNT: 16, MIN: 1, MAX: 6}
+COUNT, MIN, MAX = "case_count", "min_length", "max_length"  # settings of drawn cases
+DRAWN_CASES = {COUNT: 16, MIN: 1, MAX: 6}
 
 
 @dataclass(frozen=True)
-class Coding:
-    """A task: numbers below `base`, how its cases are made, and what of them may be chosen, with its default."""
+class TaskSpec:
+    """Specification of a coding task."""
 
-    base: int
-    make: Callable[..., Cases]
-    any_base: bool = False  # whether it is a task in another base too
-    choices: Mapping[str, int] = field(default_factory=dict)
-    stream: Callable[[int], Any] = Python2Random  # from a seed
+    base: int  # numbers are below it
+    make: Callable[..., CaseList]  # creates the cases from a stream of random numbers
+    any_base: bool = False  # whether other bases are allowed
+    choices: Mapping[str, int] = field(default_factory=dict)  # settings of the cases, with their defaults
+    stream: Callable[[int], Any] = Python2Random  # creates a stream from a seed
     seed: int = SEED
 
     def cases(self, base: int, chosen: Mapping[str, int] | None = None, seed: int | None = None) -> tuple[Case, ...]:
-        """Return the cases, the same at every call; UserError where they cannot be made as chosen.
+        """Return the cases, by default those published; raises UserError for impossible choices.
 
-        Those published, unless a `seed` gives others.
+        `chosen` are values of `choices`; `seed` selects other random numbers.
         """
         choices = {**self.choices, **(chosen or {})}
         if choices.get(MIN, 1) > choices.get(MAX, choices.get(MIN, 1)):
             raise UserError(f"min_length is {choices[MIN]}: expected at most max_length, which is {choices[MAX]}")
         stream = self.stream(self.seed if seed is None else seed)
-        found = self.make(stream, base, **choices) if self.any_base else self.make(stream, **choices)
-        return tuple((tuple(given), tuple(wanted)) for given, wanted in found)
+        cases = self.make(stream, base, **choices) if self.any_base else self.make(stream, **choices)
+        return tuple((tuple(inputs), tuple(outputs)) for inputs, outputs in cases)
 
 
-def printed(wanted: tuple[int, ...]) -> Callable[..., Cases]:
-    """One case: no input, this output."""
-    return lambda _, base=256: [((), wanted)]
+def print_cases(outputs: tuple[int, ...]) -> Callable[..., CaseList]:
+    """Return a function that returns one case without input and with this output."""
+    return lambda _, base=256: [((), outputs)]
 
 
-def bool_logic(_: Python2Random) -> Cases:
-    """(x and not z) or (not y and not z) or (not x and y and z)."""
+def bool_logic(_: Python2Random) -> CaseList:
+    """Output (x and not z) or (not y and not z) or (not x and y and z)."""
 
-    cases: Cases = []
+    cases: CaseList = []
     for x, y, z in itertools.product((0, 1), repeat=3):
         cases.append(((x, y, z), (int((x and not z) or (not y and not z) or (not x and y and z)),)))
     return cases
 
 
-def fib(_: Python2Random) -> Cases:
-    """Return the n-th Fibonacci number and the next, modulo 256."""
-    cases: Cases = []
+def fib(_: Python2Random) -> CaseList:
+    """Output the n-th Fibonacci number and the next, modulo 256."""
+    cases: CaseList = []
     a, b = 0, 1
     for n in range(14):
         cases.append(((n,), (a % 256, b % 256)))
@@ -342,50 +338,51 @@ def fib(_: Python2Random) -> Cases:
     return cases
 
 
-def count_down(_: Python2Random) -> Cases:
-    """n, 0, n - 1, 0, ... 1, 0."""
+def count_down(_: Python2Random) -> CaseList:
+    """Output n, 0, n - 1, 0, ... 1, 0."""
     return [((n,), tuple(value for k in range(n, 0, -1) for value in (k, 0))) for n in range(1, 7)]
 
 
-def split(_: Python2Random) -> Cases:
-    """27 behind each third letter but not at the end."""
-    cases: Cases = []
+def split(_: Python2Random) -> CaseList:
+    """Output the input with 27 after every third letter, except at the end."""
+    cases: CaseList = []
     for word in ("hello", "orange", "spaghetti", "wins", "one"):
         letters = [ord(letter) - ord("a") + 1 for letter in word]
-        wanted = [v for k, x in enumerate(letters, 1) for v in ([x, 27] if k % 3 == 0 and k < len(letters) else [x])]
-        cases.append((tuple(letters), tuple(wanted)))
+        outputs = [v for k, x in enumerate(letters, 1) for v in ([x, 27] if k % 3 == 0 and k < len(letters) else [x])]
+        cases.append((tuple(letters), tuple(outputs)))
     return cases
 
 
-def trim_left(_: Python2Random) -> Cases:
-    """From the first quotation mark on."""
+def trim_left(_: Python2Random) -> CaseList:
+    """Output the input from the first quotation mark on."""
     texts = ('a "inside" over', 'xy "test" rights', 'ca6 "foresting" service', 'abc"def"yz.', 'A"B"')
     return [(tuple(text.encode()), tuple(text[text.index('"') :].encode())) for text in texts]
 
 
-def known(name: str) -> Callable[..., Cases]:
-    """Cases whose outputs the known program gives."""
+def cases_of_program(name: str) -> Callable[..., CaseList]:
+    """Return a function that draws inputs and computes the outputs with the reference program of this task."""
 
-    def make(rng: Python2Random, case_count: int = 16) -> Cases:
-        inputs = [KNOWN[name].draw(rng) for _ in range(case_count)]
-        results = [evaluate(KNOWN[name].program, given) for given in inputs]
+    def make(rng: Python2Random, case_count: int = 16) -> CaseList:
+        reference = REFERENCE_PROGRAMS[name]
+        drawn = [reference.draw(rng) for _ in range(case_count)]
+        results = [evaluate(reference.program, inputs) for inputs in drawn]
         if not all(result.success for result in results):
-            text = f"the program that defines {name} does not come to its end on one of these inputs"
+            text = f"the program that defines {name} does not end on one of these inputs"
             raise UserError(f"case_count is {case_count}: {text} (try fewer)")
-        return [(tuple(given), tuple(result.output)) for given, result in zip(inputs, results, strict=True)]
+        return [(tuple(inputs), tuple(result.output)) for inputs, result in zip(drawn, results, strict=True)]
 
     return make
 
 
-TASKS: dict[str, Coding] = {
-    "print-hello": Coding(27, printed((8, 5, 12, 12, 15)), any_base=True),
-    "print": Coding(256, printed((1, 2, 3, 4, 5)), any_base=True),
-    "echo": Coding(27, echo, choices={MIN: 1, MAX: 6}, stream=np.random.RandomState, seed=ECHO_SEED),
-    "remove-char": Coding(256, remove_char, any_base=True, choices=DRAWN),
-    "reverse": Coding(256, reverse, any_base=True, choices=DRAWN),
-    "reverse-tune": Coding(
+TASKS: dict[str, TaskSpec] = {
+    "print-hello": TaskSpec(27, print_cases((8, 5, 12, 12, 15)), any_base=True),
+    "print": TaskSpec(256, print_cases((1, 2, 3, 4, 5)), any_base=True),
+    "echo": TaskSpec(27, echo, choices={MIN: 1, MAX: 6}, stream=np.random.RandomState, seed=ECHO_SEED),
+    "remove-char": TaskSpec(256, remove_char, any_base=True, choices=DRAWN_CASES),
+    "reverse": TaskSpec(256, reverse, any_base=True, choices=DRAWN_CASES),
+    "reverse-tune": TaskSpec(
         256,
-        fixed(
+        fixed_cases(
             {
                 "7 0": "7 0",
                 "6 2 0": "2 6 0",
@@ -395,9 +392,9 @@ TASKS: dict[str, Coding] = {
             }
         ),
     ),
-    "remove-char-tune": Coding(
+    "remove-char-tune": TaskSpec(
         27,
-        fixed(
+        fixed_cases(
             {
                 "1 0": "0",
                 "20 1 0": "20 0",
@@ -410,9 +407,9 @@ TASKS: dict[str, Coding] = {
             }
         ),
     ),
-    "prefix": Coding(
+    "prefix": TaskSpec(
         27,
-        fixed(
+        fixed_cases(
             {
                 "12 24 18 0 12 5 0": "12 0",
                 "1 2 3 0 1 2 17 14 0": "1 2 0",
@@ -422,9 +419,9 @@ TASKS: dict[str, Coding] = {
             }
         ),
     ),
-    "find": Coding(
+    "find": TaskSpec(
         27,
-        fixed(
+        fixed_cases(
             {
                 "1 1 23 0": "0",
                 "21 3 2 0": "0",
@@ -441,16 +438,16 @@ TASKS: dict[str, Coding] = {
             }
         ),
     ),
-    "sort3": Coding(27, sort3, choices={COUNT: 150, MAX: 3}),
-    "count-char": Coding(27, count_char, choices={COUNT: 16, MAX: 6}),
-    "bool-logic": Coding(2, bool_logic),
-    "add": Coding(256, add, choices={COUNT: 9}),
-    "fib": Coding(256, fib),
-    "count-down": Coding(256, count_down),
-    "split": Coding(256, split),
-    "trim-left": Coding(256, trim_left),
-    "circle-route": Coding(256, circle_route, choices={COUNT: 100, MAX: 32}),
-    "multiply": Coding(256, multiply, choices={COUNT: 100}),
-    "divmod": Coding(256, divmod_, choices={COUNT: 100}),
-    **{name: Coding(256, known(name), choices={COUNT: 16}) for name in KNOWN},
+    "sort3": TaskSpec(27, sort3, choices={COUNT: 150, MAX: 3}),
+    "count-char": TaskSpec(27, count_char, choices={COUNT: 16, MAX: 6}),
+    "bool-logic": TaskSpec(2, bool_logic),
+    "add": TaskSpec(256, add, choices={COUNT: 9}),
+    "fib": TaskSpec(256, fib),
+    "count-down": TaskSpec(256, count_down),
+    "split": TaskSpec(256, split),
+    "trim-left": TaskSpec(256, trim_left),
+    "circle-route": TaskSpec(256, circle_route, choices={COUNT: 100, MAX: 32}),
+    "multiply": TaskSpec(256, multiply, choices={COUNT: 100}),
+    "divmod": TaskSpec(256, divmod_, choices={COUNT: 100}),
+    **{name: TaskSpec(256, cases_of_program(name), choices={COUNT: 16}) for name in REFERENCE_PROGRAMS},
 }

@@ -1,15 +1,11 @@
-"""Coding tasks: what a Brainf*ck program is worth (Abolafia et al. 2018, arXiv:1801.03526).
+"""Coding tasks: the reward of a Brainf*ck program (Abolafia et al. 2018, arXiv:1801.03526, section 4.1).
 
-    best   = sum over cases (1 + correct_bonus + code_length_bonus)
-    total  = sum over cases (reward of the output, and if it is right correct_bonus + code_length_bonus * brevity)
-    reward = total / best,   or failure_reward / best if the program does not come to its end in a case
+    best   = sum over cases of (1 + correct_bonus + code_length_bonus)
+    total  = sum over cases of (reward of the output, plus correct_bonus + code_length_bonus * brevity if it is correct)
+    reward = total / best,   or failure_reward / best if the program does not end in one of the cases
 
-`brevity` is 1 - (len(program) - shortest) / (longest - shortest) within 0 and 1, and 1 where lengths are not judged.
-
-
-How near an output is to the one wanted (Abolafia et al. 2018, arXiv:1801.03526, section 4.1).
-
-All take two sequences of integers and the base of their numbers. The rewards are 1 for equal sequences.
+`brevity` is 1 - (length - min_code_length) / (max_code_length - min_code_length), clipped to [0, 1], or 1 if these are
+equal. The reward of an output measures its distance from the expected output; it is 1 if they are equal.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ import numpy as np
 
 from hpc_es.core.data import Array
 from hpc_es.core.errors import UserError
-from hpc_es.programs.brainfuck import MAX_STEPS, Cases, Status, evaluate, packed
+from hpc_es.programs.brainfuck import MAX_STEPS, PackedInputs, Status, evaluate, pack_programs
 from hpc_es.programs.coding_cases import TASKS, Case
 
 # The 26 tasks of the paper, in its order.
@@ -37,80 +33,80 @@ PAPER = (
 
 
 @dataclass(frozen=True)
-class Score:
-    """What one program is worth."""
+class ProgramScore:
+    """Reward and outputs of one program."""
 
-    reward: float  # 1 for a right program (with the shortest code, where lengths are judged); no lower limit
+    reward: float  # 1 for a correct program (of minimum length, if the length counts); not bounded below
     correct: bool
     status: str  # correct, wrong, step-limit or syntax-error
-    outputs: tuple[tuple[int, ...], ...]  # of each case; none if one failed
+    outputs: tuple[tuple[int, ...], ...]  # of each case; empty if one failed
 
 
 @dataclass(frozen=True)
 class CodingTask:
-    """A coding task; make it with `make_task`."""
+    """A coding task; `make_task` creates it."""
 
     name: str
     base: int
     cases: tuple[Case, ...]
     max_code_length: int = 100
-    min_code_length: int = 100  # equal to max_code_length: lengths are not judged
+    min_code_length: int = 100  # equal to max_code_length: the length does not count
     max_steps: int = MAX_STEPS
     require_correct_syntax: bool = False
     correct_bonus: float = 2.0
     code_length_bonus: float = 1.0
     failure_reward: float = -2.0
-    reward: str = "absolute_distance_reward"  # a name in rewards.REWARDS
+    reward: str = "absolute_distance_reward"  # a key of REWARDS
 
     @property
     def best(self) -> float:
-        """What rewards are divided by."""
+        """The maximum total, by which rewards are divided."""
         return len(self.cases) * (1.0 + self.correct_bonus + self.code_length_bonus)
 
     def bonus(self, length: int) -> float:
-        """Return what a right output adds, for a program of this length."""
+        """Return the bonus of a correct output for a program of this length."""
         span = self.max_code_length - self.min_code_length
         brevity = min(max(1.0 - (length - self.min_code_length) / span, 0.0), 1.0) if span else 1.0
         return self.correct_bonus + self.code_length_bonus * brevity
 
-    def score(self, program: str) -> Score:
-        """One program, by the interpreter in Python: the reference for `score_many`."""
+    def score(self, program: str) -> ProgramScore:
+        """Score one program with the interpreter in Python; the reference for `score_many`."""
         reward = REWARDS[self.reward]
         total, outputs, correct = 0.0, [], True
-        for given, wanted in self.cases:
-            result = evaluate(program, given, self.base, self.max_steps, self.require_correct_syntax)
+        for inputs, expected in self.cases:
+            result = evaluate(program, inputs, self.base, self.max_steps, self.require_correct_syntax)
             if not result.success:
                 status = {Status.STEP_LIMIT: "step-limit", Status.SYNTAX_ERROR: "syntax-error"}[result.status]
-                return Score(self.failure_reward / self.best, False, status, ())
+                return ProgramScore(self.failure_reward / self.best, False, status, ())
             outputs.append(tuple(result.output))
-            total += reward(result.output, wanted, self.base)
-            if outputs[-1] == wanted:
+            total += reward(result.output, expected, self.base)
+            if outputs[-1] == expected:
                 total += self.bonus(len(program))
             else:
                 correct = False
-        return Score(total / self.best, correct, "correct" if correct else "wrong", tuple(outputs))
+        return ProgramScore(total / self.best, correct, "correct" if correct else "wrong", tuple(outputs))
 
     def score_many(self, programs: Sequence[str]) -> tuple[Array, Array]:
-        """float64[programs] rewards and bool[programs] whether correct; compiled, with the same bits as `score`."""
+        """Return rewards, float64[programs], and correctness, bool[programs]; compiled, bit-identical to `score`."""
         from hpc_es.programs.compiled import score_batch
 
-        near = (list(REWARDS).index(self.reward), np.array(logarithms(self.base)))
-        operations, lengths = packed(programs)
+        distance = (list(REWARDS).index(self.reward), np.array(logarithms(self.base)))
+        operations, lengths = pack_programs(programs)
         rules = (self.base, self.max_steps, self.require_correct_syntax)
-        worth = (self._bonuses(lengths), self.failure_reward, self.best)
-        rewarded, correct = score_batch(operations, lengths, self._packed_cases, rules, worth, near)
-        return rewarded, correct
+        scale = (self._bonuses(lengths), self.failure_reward, self.best)
+        rewards, correct = score_batch(operations, lengths, self._packed_cases, rules, scale, distance)
+        return rewards, correct
 
     def _bonuses(self, lengths: Array) -> Array:
-        """`bonus` of all lengths, float64[programs]."""
+        """Return `bonus` of int64[programs] lengths, float64[programs]."""
         span = self.max_code_length - self.min_code_length
         brevity = np.clip(1.0 - (lengths - self.min_code_length) / span, 0.0, 1.0) if span else np.ones(len(lengths))
         return self.correct_bonus + self.code_length_bonus * brevity
 
     @cached_property
     def _packed_cases(self) -> tuple[Array, Array, Array, Array]:
-        given, wanted = (Cases.of([case[side] for case in self.cases]) for side in (0, 1))
-        return given.values, given.starts, wanted.values, wanted.starts
+        inputs, expected = (PackedInputs.from_lists([case[side] for case in self.cases]) for side in (0, 1))
+        return inputs.values, inputs.starts, expected.values, expected.starts
 
 
 def make_task(
@@ -123,19 +119,19 @@ def make_task(
     chosen: Mapping[str, int] | None = None,
     **options: Any,
 ) -> CodingTask:
-    """Return the coding task of this name; UserError lists the names there are.
+    """Create the coding task of this name; raises UserError for unknown names and invalid options.
 
-    With `do_code_simplification` shorter programs are worth more. `fixed_string` is what the tasks print and
-    print-hello ask for; `base` can be changed for them and for reverse and remove-char; `chosen` are number and lengths
-    of the cases, by the names that the task has in `choices`. Further options are fields of CodingTask.
+    With `do_code_simplification`, shorter programs have higher rewards. `fixed_string` is the output of the tasks print
+    and print-hello; `base` can be changed for these, reverse and remove-char; `chosen` are the number and lengths of
+    the cases, see `choices` of the task. Further options are fields of CodingTask.
     """
     if name not in TASKS:
         raise UserError(f"unknown task {name!r}: expected one of {', '.join(TASKS)}")
     task = TASKS[name]
     base = task.base if base is None else base
     if base != task.base and not task.any_base:
-        text = ", ".join(each for each in TASKS if TASKS[each].any_base)
-        raise UserError(f"base is {base}: the task {name} has base {task.base}; another one is for {text}")
+        text = ", ".join(other for other in TASKS if TASKS[other].any_base)
+        raise UserError(f"base is {base}: the task {name} has base {task.base}; other bases are supported by {text}")
     cases = task.cases(base, chosen)
     if fixed_string is not None:
         if cases[0][0] or len(cases) > 1:
@@ -156,62 +152,69 @@ Integers = Sequence[int]
 
 
 def difference(a: int, b: int, base: int) -> int:
-    """|a - b|."""
+    """Return |a - b|."""
     return abs(a - b)
 
 
 def modular_difference(a: int, b: int, base: int) -> int:
-    """Return the shorter way from a to b on a circle of `base` numbers."""
+    """Return the distance of a and b on a circle of `base` numbers."""
     distance = abs(a - b)
     if distance >= base:
         distance %= base
     return min(distance, base - distance)
 
 
-def distance(found: Integers, wanted: Integers, base: int, between: Callable[[int, int, int], int] = difference) -> int:
-    """Return the sum of the differences, place by place; a missing or superfluous number costs `base`."""
-    common = sum(between(a, b, base) for a, b in zip(found, wanted, strict=False))
-    return common + base * abs(len(found) - len(wanted))
+def distance(
+    output: Integers, expected: Integers, base: int, between: Callable[[int, int, int], int] = difference
+) -> int:
+    """Return the sum of the differences at each position; a missing or extra number counts as `base`."""
+    common = sum(between(a, b, base) for a, b in zip(output, expected, strict=False))
+    return common + base * abs(len(output) - len(expected))
 
 
 @lru_cache(maxsize=8)
 def logarithms(base: int) -> tuple[float, ...]:
     """Return ln(d + 1) / ln(base // 2 + 2) of all distances d on a circle of `base` numbers."""
     factor = math.log(base // 2 + 2)
-    return tuple(math.log(away + 1) / factor for away in range(base // 2 + 1))
+    return tuple(math.log(d + 1) / factor for d in range(base // 2 + 1))
 
 
-def logarithmic_distance(found: Integers, wanted: Integers, base: int) -> float:
-    """The mean over the places wanted of ln(d + 1) / ln(base // 2 + 2), d modular; 1 for a missing or extra number."""
-    if not found and not wanted:
+def logarithmic_distance(output: Integers, expected: Integers, base: int) -> float:
+    """Return the mean of ln(d + 1) / ln(base // 2 + 2) over the expected numbers, with modular differences d.
+
+    A missing or extra number counts as 1.
+    """
+    if not output and not expected:
         return 0.0
     costs, common = logarithms(base), 0.0
-    for a, b in zip(found, wanted, strict=False):  # not sum(): from Python 3.12 on it rounds otherwise
+    for a, b in zip(output, expected, strict=False):  # not sum(), which rounds differently from Python 3.12 on
         common += costs[modular_difference(a, b, base)]
-    return (common + abs(len(found) - len(wanted))) / max(len(wanted), 1)
+    return (common + abs(len(output) - len(expected))) / max(len(expected), 1)
 
 
-def absolute(found: Integers, wanted: Integers, base: int) -> float:
-    """1 - distance / (base * numbers wanted): 0 for no output, below 0 without limit for long ones."""
-    return _rewarded(distance(found, wanted, base), wanted, base)
+def absolute(output: Integers, expected: Integers, base: int) -> float:
+    """Return 1 - distance / (base * expected numbers): 0 for no output, negative for long ones."""
+    return _relative(distance(output, expected, base), expected, base)
 
 
-def absolute_modular(found: Integers, wanted: Integers, base: int) -> float:
-    """As `absolute`, with differences on the circle."""
-    return _rewarded(distance(found, wanted, base, modular_difference), wanted, base)
+def absolute_modular(output: Integers, expected: Integers, base: int) -> float:
+    """Return the same with modular differences."""
+    return _relative(distance(output, expected, base, modular_difference), expected, base)
 
 
-def absolute_logarithmic(found: Integers, wanted: Integers, base: int) -> float:
-    """1 - logarithmic_distance."""
-    return 1.0 - logarithmic_distance(found, wanted, base)
+def absolute_logarithmic(output: Integers, expected: Integers, base: int) -> float:
+    """Return 1 - logarithmic_distance."""
+    return 1.0 - logarithmic_distance(output, expected, base)
 
 
-def _rewarded(away: int, wanted: Integers, base: int) -> float:
-    unit = base * len(wanted) if wanted else base
-    return (unit - away) / unit
+def _relative(total: int, expected: Integers, base: int) -> float:
+    unit = base * len(expected) if expected else base
+    return (unit - total) / unit
 
 
-REWARDS: dict[str, Callable[[Integers, Integers, int], float]] = {  # by the names that the original has
+REWARDS: dict[
+    str, Callable[[Integers, Integers, int], float]
+] = {  # names as in the original code; compiled.py uses their order
     "absolute_distance_reward": absolute,
     "absolute_mod_distance_reward": absolute_modular,
     "absolute_log_distance_reward": absolute_logarithmic,

@@ -1,14 +1,9 @@
-"""What Numba compiles, for those who have it; nothing of this is imported elsewhere but where Numba is wanted.
+"""Compiled by Numba: the interpreter of `brainfuck.py`, the scores of `coding_tasks.py` and the mutations of `ga.py`.
 
-The interpreter of `brainfuck.py` compiled by Numba: a whole batch of programs and cases in one call.
-
-Nothing in here is a Python object but the arguments and the arrays that come back. Memory and output of a program
-take at most one cell a step, so scratch arrays of `max_steps` numbers can never be too small.
-
-
-Scores of many programs in one call, compiled by Numba; the sums are those of `CodingTask.score`, to the last bit.
-
-`genetics.mutated` for many genomes at once, compiled by Numba; the same genomes come out."""
+Each works on a whole batch in one call and is bit-identical to its reference in Python. This module is imported only if
+Numba is installed. Memory and output of a program grow by at most one cell per step, so scratch arrays of
+`max_steps` elements are always large enough.
+"""
 
 from __future__ import annotations
 
@@ -30,72 +25,72 @@ from hpc_es.programs.brainfuck import (
     READ,
     RIGHT,
     WRITE,
-    Cases,
+    PackedInputs,
     Result,
     Status,
-    packed,
+    pack_programs,
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(function: F) -> F:
-    """Compiled at its first call, and kept on disk for the next process where there is a place for it."""
+    """Compile a function at its first call; the result is cached on disk if possible."""
     try:
-        made: Any = numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:  # neither the installation nor the user's cache can be written
-        made = numba.njit(nogil=True)(function)
-    return made  # type: ignore[no-any-return]
+        dispatcher: Any = numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # neither the installation nor the user's cache directory is writable
+        dispatcher = numba.njit(nogil=True)(function)
+    return dispatcher  # type: ignore[no-any-return]
 
 
-FIRST_KEPT = 32  # steps before a loop is watched; then after twice as many, as Brent's algorithm does
+FIRST_SNAPSHOT = 32  # steps before the first snapshot; the next is taken after twice as many, as in Brent's algorithm
 SUCCESS, STEP_LIMIT, SYNTAX_ERROR = int(Status.SUCCESS), int(Status.STEP_LIMIT), int(Status.SYNTAX_ERROR)
 
 
 @dataclass(frozen=True)
 class BatchOfRuns:
-    """What a batch gave: numbers by run, programs first, cases within them."""
+    """Results of a batch; runs are ordered by program, then by case."""
 
     status: Array  # int64[runs]
     steps: Array  # int64[runs]
-    output: Array  # int64[...], all outputs one after the other
+    output: Array  # int64[...], all outputs concatenated
     output_ends: Array  # int64[runs + 1]
     memory: Array
     memory_ends: Array
 
     def result(self, run: int) -> Result:
-        """As `evaluate` gives it."""
+        """Return the result of a run as `evaluate` does."""
         output = self.output[self.output_ends[run] : self.output_ends[run + 1]].tolist()
         memory = self.memory[self.memory_ends[run] : self.memory_ends[run + 1]].tolist()
         return Result(output, Status(int(self.status[run])), int(self.steps[run]), memory)
 
 
 def run_batch(*arguments: Any) -> BatchOfRuns:
-    """Arguments as those of `_run_batch`."""
+    """Run a batch; the arguments are those of `_run_batch`."""
     return BatchOfRuns(*_run_batch(*arguments))
 
 
 @compiled
 def pair(operations: Array, length: int, partner: Array, opened: Array) -> bool:
-    """Fill `partner` for one program; whether every bracket has one."""
+    """Fill int64[length] `partner` of one program; return whether every bracket has one."""
     depth, correct = 0, True
-    for place in range(length):
-        partner[place] = place
-        if operations[place] == OPEN:
-            opened[depth] = place
+    for position in range(length):
+        partner[position] = position
+        if operations[position] == OPEN:
+            opened[depth] = position
             depth += 1
-        elif operations[place] == CLOSE:
+        elif operations[position] == CLOSE:
             if depth:
                 depth -= 1
-                partner[place] = opened[depth]
-                partner[opened[depth]] = place
+                partner[position] = opened[depth]
+                partner[opened[depth]] = position
             else:
                 correct = False
     return correct and depth == 0
 
 
 @compiled
-def run(  # noqa: PLR0912  (a branch an operation)
+def run(  # noqa: PLR0912, PLR0915  (one branch per operation)
     operations: Array,
     length: int,
     partner: Array,
@@ -106,22 +101,22 @@ def run(  # noqa: PLR0912  (a branch an operation)
     max_steps: int,
     memory: Array,
     output: Array,
-    seen: Array,
+    snapshot: Array,
 ) -> tuple[int, int, int, int]:
-    """One program on inputs[start:stop]; (status, steps, length of the output, cells of the memory).
+    """Run one program on inputs[start:stop]; return status, steps, length of the output and number of memory cells.
 
-    Where `seen` has place for the memory, a program that would never end is left as soon as that is certain: with the
-    status STEP_LIMIT, but fewer steps, and less output and memory. Now and then, where a loop jumps back, its place,
-    pointer, input and memory are kept. What is the same again goes on the same for ever; and so does what is the same
-    further to the right, if it has not looked to the left of where it was.
+    If `snapshot` has space for the memory, infinite loops are detected: the status is STEP_LIMIT, with fewer steps and
+    less output and memory. From time to time, when a loop jumps back, its position, pointer, input and memory are
+    saved. If the same state occurs again, the program never ends. The same holds if it occurs shifted to the right and
+    the program has not used cells to the left of the saved pointer.
     """
     memory[0] = 0
-    place = pointer = steps = written = 0
+    position = pointer = steps = output_length = 0
     cells, unread = 1, start
-    looks, next_kept, lowest = len(seen) > 0, FIRST_KEPT, 0
-    kept_place = kept_pointer = kept_unread = kept_cells = -1
-    while place < length:
-        operation = operations[place]
+    detects_loops, next_snapshot, lowest_pointer = len(snapshot) > 0, FIRST_SNAPSHOT, 0
+    snapshot_position = snapshot_pointer = snapshot_unread = snapshot_cells = -1
+    while position < length:
+        operation = operations[position]
         if operation == RIGHT:
             pointer += 1
             if pointer == cells:
@@ -130,65 +125,71 @@ def run(  # noqa: PLR0912  (a branch an operation)
         elif operation == LEFT:
             if pointer > 0:
                 pointer -= 1
-                lowest = min(lowest, pointer)
+                lowest_pointer = min(lowest_pointer, pointer)
             else:
-                lowest = -1
+                lowest_pointer = -1
         elif operation == PLUS:
             memory[pointer] = memory[pointer] + 1 if memory[pointer] < base - 1 else 0
         elif operation == MINUS:
             memory[pointer] = memory[pointer] - 1 if memory[pointer] > 0 else base - 1
         elif operation == OPEN:
             if memory[pointer] == 0:
-                place = partner[place]
+                position = partner[position]
         elif operation == CLOSE:
             if memory[pointer] != 0:
-                if looks:
-                    ahead = pointer - kept_pointer
-                    if place == kept_place and unread == kept_unread and cells == kept_cells + ahead:
-                        whole, right = ahead == 0, ahead > 0 and lowest >= kept_pointer
-                        if (whole or right) and same(memory, seen, 0 if whole else kept_pointer, kept_cells, ahead):
-                            return STEP_LIMIT, steps, written, cells
-                    if steps >= next_kept:
-                        seen[:cells] = memory[:cells]
-                        kept_place, kept_pointer, kept_unread, kept_cells = place, pointer, unread, cells
-                        lowest, next_kept = pointer, 2 * steps
-                place = partner[place]
+                if detects_loops:
+                    ahead = pointer - snapshot_pointer
+                    if position == snapshot_position and unread == snapshot_unread and cells == snapshot_cells + ahead:
+                        is_same, is_shifted = ahead == 0, ahead > 0 and lowest_pointer >= snapshot_pointer
+                        start_cell = 0 if is_same else snapshot_pointer
+                        if (is_same or is_shifted) and matches(memory, snapshot, start_cell, snapshot_cells, ahead):
+                            return STEP_LIMIT, steps, output_length, cells
+                    if steps >= next_snapshot:
+                        snapshot[:cells] = memory[:cells]
+                        snapshot_position, snapshot_pointer, snapshot_unread, snapshot_cells = (
+                            position,
+                            pointer,
+                            unread,
+                            cells,
+                        )
+                        lowest_pointer, next_snapshot = pointer, 2 * steps
+                position = partner[position]
         elif operation == WRITE:
-            output[written] = memory[pointer]
-            written += 1
+            output[output_length] = memory[pointer]
+            output_length += 1
         elif operation == READ:
             if unread < stop:
                 memory[pointer] = inputs[unread]
                 unread += 1
             else:
                 memory[pointer] = 0
-        place += 1
+        position += 1
         steps += 1
         if steps >= max_steps:
-            return STEP_LIMIT, steps, written, cells
-    return SUCCESS, steps, written, cells
+            return STEP_LIMIT, steps, output_length, cells
+    return SUCCESS, steps, output_length, cells
 
 
 @compiled
-def same(memory: Array, seen: Array, start: int, stop: int, ahead: int) -> bool:
-    """Whether seen[start:stop] stands in the memory, so far ahead; from the end, where most differ first."""
+def matches(memory: Array, snapshot: Array, start: int, stop: int, ahead: int) -> bool:
+    """Return whether snapshot[start:stop] equals memory[start + ahead : stop + ahead], compared from the end."""
     differ = 0
     for cell in range(stop - 1, start - 1, -1):
-        differ += seen[cell] != memory[cell + ahead]
+        differ += snapshot[cell] != memory[cell + ahead]
         if differ:
             break
     return differ == 0
 
 
 @compiled
-def extended(kept: Array, used: int, more: Array, count: int) -> Array:
-    """`kept` with `count` numbers of `more` behind its first `used`; twice as long where they do not fit."""
-    if used + count > len(kept):
+def appended(buffer: Array, used: int, more: Array, count: int) -> Array:
+    """Return int64[...] with `count` elements of `more` after the first `used`; reallocated if it is too short."""
+    if used + count > len(buffer):
         longer = np.empty(2 * (used + count), np.int64)
-        longer[:used] = kept[:used]
-        kept = longer
-    kept[used : used + count] = more[:count]
-    return kept
+        longer[:used] = buffer[:used]
+        buffer = longer
+    buffer[used : used + count] = more[:count]
+    return buffer
 
 
 @compiled
@@ -201,15 +202,15 @@ def _run_batch(
     outputs, memories = np.empty(1024, np.int64), np.empty(1024, np.int64)
     memory, output = np.empty(max_steps + 1, np.int64), np.empty(max_steps, np.int64)
     partner, opened = np.empty(operations.shape[1], np.int64), np.empty(operations.shape[1], np.int64)
-    unseen = np.empty(0, np.int64)
+    no_snapshot = np.empty(0, np.int64)
     for program in range(programs):
         correct = pair(operations[program], lengths[program], partner, opened)
         for case in range(cases):
-            at = program * cases + case
-            written = cells = 0
-            status[at], steps[at] = SYNTAX_ERROR, 0
+            index = program * cases + case
+            output_length = cells = 0
+            status[index], steps[index] = SYNTAX_ERROR, 0
             if correct or not strict:
-                status[at], steps[at], written, cells = run(
+                status[index], steps[index], output_length, cells = run(
                     operations[program],
                     lengths[program],
                     partner,
@@ -220,11 +221,14 @@ def _run_batch(
                     max_steps,
                     memory,
                     output,
-                    unseen,
+                    no_snapshot,
                 )
-            outputs = extended(outputs, output_ends[at], output, written)
-            memories = extended(memories, memory_ends[at], memory, cells)
-            output_ends[at + 1], memory_ends[at + 1] = output_ends[at] + written, memory_ends[at] + cells
+            outputs = appended(outputs, output_ends[index], output, output_length)
+            memories = appended(memories, memory_ends[index], memory, cells)
+            output_ends[index + 1], memory_ends[index + 1] = (
+                output_ends[index] + output_length,
+                memory_ends[index] + cells,
+            )
     return status, steps, outputs, output_ends, memories, memory_ends
 
 
@@ -235,16 +239,16 @@ def execute(
     max_steps: int = MAX_STEPS,
     require_correct_syntax: bool = False,
 ) -> list[list[Result]]:
-    """`evaluate` for every program on every input, compiled; the results of a program are a list, in input order."""
-    cases, (operations, lengths) = Cases.of(inputs), packed(programs)
-    found = run_batch(operations, lengths, cases.values, cases.starts, base, max_steps, require_correct_syntax)
+    """Run every program on every input; return one list per program, in the order of the inputs."""
+    cases, (operations, lengths) = PackedInputs.from_lists(inputs), pack_programs(programs)
+    runs = run_batch(operations, lengths, cases.values, cases.starts, base, max_steps, require_correct_syntax)
     results = []
     for row in range(len(programs)):
-        results.append([found.result(row * len(cases) + case) for case in range(len(cases))])
+        results.append([runs.result(row * len(cases) + case) for case in range(len(cases))])
     return results
 
 
-ABSOLUTE, MODULAR, LOGARITHMIC = 0, 1, 2  # their places in rewards.REWARDS
+ABSOLUTE, MODULAR, LOGARITHMIC = 0, 1, 2  # in the order of coding_tasks.REWARDS
 
 
 @compiled
@@ -253,30 +257,30 @@ def score_batch(
     lengths: Array,
     cases: tuple[Array, Array, Array, Array],
     rules: tuple[int, int, bool],
-    worth: tuple[Array, float, float],
-    near: tuple[int, Array],
+    scale: tuple[Array, float, float],
+    distance_kind: tuple[int, Array],
 ) -> tuple[Array, Array]:
-    """float64[programs] rewards and bool[programs].
+    """Return the rewards, float64[programs], and correctness, bool[programs], of programs.
 
-    `cases` are the inputs with their starts and the outputs wanted with theirs; `rules` are base, max_steps and
-    whether syntax must be correct; `worth` are each program's bonus, what a failure gives, what rewards are divided
-    by; `near` is one of ABSOLUTE, MODULAR and LOGARITHMIC, with `rewards.logarithms` for the last.
+    `cases` are inputs, their starts, expected outputs and their starts. `rules` are base, max_steps and whether correct
+    syntax is required. `scale` is the bonus of each program, the reward of a failure and the divisor of rewards.
+    `distance_kind` is ABSOLUTE, MODULAR or LOGARITHMIC, and the table of `coding_tasks.logarithms`.
     """
-    inputs, starts, wanted, ends = cases
+    inputs, starts, expected, ends = cases
     base, max_steps, strict = rules
-    bonuses, failure, best = worth
-    kind, costs = near
+    bonuses, failure, best = scale
+    kind, costs = distance_kind
     rewards, correct = np.empty(len(lengths), np.float64), np.empty(len(lengths), np.bool_)
-    memory, seen = np.empty(max_steps + 1, np.int64), np.empty(max_steps + 1, np.int64)
+    memory, snapshot = np.empty(max_steps + 1, np.int64), np.empty(max_steps + 1, np.int64)
     output = np.empty(max_steps, np.int64)
     partner, opened = np.empty(operations.shape[1], np.int64), np.empty(operations.shape[1], np.int64)
     for program in range(len(lengths)):
         paired = pair(operations[program], lengths[program], partner, opened)
-        failed, all_right, total = strict and not paired, True, 0.0
+        failed, all_correct, total = strict and not paired, True, 0.0
         for case in range(len(starts) - 1):
             if failed:
                 break
-            status, _, written, _ = run(
+            status, _, output_length, _ = run(
                 operations[program],
                 lengths[program],
                 partner,
@@ -287,106 +291,110 @@ def score_batch(
                 max_steps,
                 memory,
                 output,
-                seen,
+                snapshot,
             )
             failed = status != SUCCESS
             start, stop = ends[case], ends[case + 1]
             if kind == LOGARITHMIC:
-                total += 1.0 - logarithmic(output, written, wanted, start, stop, base, costs)
+                total += 1.0 - logarithmic(output, output_length, expected, start, stop, base, costs)
             else:
                 unit = base * max(stop - start, 1)
-                total += (unit - distance(output, written, wanted, start, stop, base, kind == MODULAR)) / unit
-            if equal(output, written, wanted, start, stop):
+                total += (unit - distance(output, output_length, expected, start, stop, base, kind == MODULAR)) / unit
+            if equal(output, output_length, expected, start, stop):
                 total += bonuses[program]
             else:
-                all_right = False
+                all_correct = False
         rewards[program] = (failure if failed else total) / best
-        correct[program] = all_right and not failed
+        correct[program] = all_correct and not failed
     return rewards, correct
 
 
 @compiled
-def distance(output: Array, written: int, wanted: Array, start: int, stop: int, base: int, modular: bool) -> int:
-    """As `rewards.distance`."""
-    common = min(written, stop - start)
-    away = base * (max(written, stop - start) - common)
-    for place in range(common):
-        apart = abs(output[place] - wanted[start + place])
-        away += on_circle(apart, base) if modular else apart
-    return away
+def distance(
+    output: Array, output_length: int, expected: Array, start: int, stop: int, base: int, modular: bool
+) -> int:
+    """Compute `coding_tasks.distance` of int64[...] output and expected[start:stop]."""
+    common = min(output_length, stop - start)
+    total = base * (max(output_length, stop - start) - common)
+    for position in range(common):
+        difference = abs(output[position] - expected[start + position])
+        total += modular_difference(difference, base) if modular else difference
+    return total
 
 
 @compiled
-def on_circle(apart: int, base: int) -> int:
-    """As `rewards.modular_difference`."""
-    if apart >= base:
-        apart %= base
-    return min(apart, base - apart)
+def modular_difference(difference: int, base: int) -> int:
+    """Compute `coding_tasks.modular_difference` from |a - b|."""
+    if difference >= base:
+        difference %= base
+    return min(difference, base - difference)
 
 
 @compiled
-def logarithmic(output: Array, written: int, wanted: Array, start: int, stop: int, base: int, costs: Array) -> float:
-    """As `rewards.logarithmic_distance`."""
-    common, total = min(written, stop - start), 0.0
-    for place in range(common):
-        total += costs[on_circle(abs(output[place] - wanted[start + place]), base)]
-    return (total + (max(written, stop - start) - common)) / max(stop - start, 1)
+def logarithmic(
+    output: Array, output_length: int, expected: Array, start: int, stop: int, base: int, costs: Array
+) -> float:
+    """Compute `coding_tasks.logarithmic_distance` of int64[...] output and expected[start:stop]."""
+    common, total = min(output_length, stop - start), 0.0
+    for position in range(common):
+        total += costs[modular_difference(abs(output[position] - expected[start + position]), base)]
+    return (total + (max(output_length, stop - start) - common)) / max(stop - start, 1)
 
 
 @compiled
-def equal(output: Array, written: int, wanted: Array, start: int, stop: int) -> bool:
-    """Return whether the output is the one wanted."""
-    same = written == stop - start
-    for place in range(min(written, stop - start)):
-        same = same and output[place] == wanted[start + place]
+def equal(output: Array, output_length: int, expected: Array, start: int, stop: int) -> bool:
+    """Return whether the output equals expected[start:stop], both int64[...]."""
+    same = output_length == stop - start
+    for position in range(min(output_length, stop - start)):
+        same = same and output[position] == expected[start + position]
     return same
 
 
 @compiled
-def change(genomes: Array, rows: Array, places: Array, kinds: Array, fresh: Array, flags: Array) -> None:
-    """Change uint8[genomes, length] in place, change by change: each is of one row."""
+def mutate_all(genomes: Array, rows: Array, positions: Array, kinds: Array, fresh: Array, flags: Array) -> None:
+    """Apply mutations to uint8[genomes, length] in place, in order; each array has one element per mutation."""
     last = genomes.shape[1] - 1
     if last < 1:
         return
     for number in range(len(rows)):
-        genome, place, kind = genomes[rows[number]], places[number], kinds[number]
+        genome, position, kind = genomes[rows[number]], positions[number], kinds[number]
         gene, flag = fresh[number], flags[number]
-        if kind < 0.25 and 0 < place < last:
+        if kind < 0.25 and 0 < position < last:
             if flag:
-                right(genome, place, last)
-                genome[place] = gene
+                shift_right(genome, position, last)
+                genome[position] = gene
             else:
-                left(genome, 0, place - 1)
-                genome[place - 1] = gene
+                shift_left(genome, 0, position - 1)
+                genome[position - 1] = gene
         elif kind < 0.5:
             if flag:
-                left(genome, place, last)
+                shift_left(genome, position, last)
                 genome[last] = gene
             else:
-                right(genome, 0, place)
+                shift_right(genome, 0, position)
                 genome[0] = gene
         elif kind < 0.75:
             if flag:
-                moved = genome[0]
-                left(genome, 0, last)
-                genome[last] = moved
+                carried = genome[0]
+                shift_left(genome, 0, last)
+                genome[last] = carried
             else:
-                moved = genome[last]
-                right(genome, 0, last)
-                genome[0] = moved
+                carried = genome[last]
+                shift_right(genome, 0, last)
+                genome[0] = carried
         else:
-            genome[place] = gene
+            genome[position] = gene
 
 
 @compiled
-def left(genome: Array, start: int, stop: int) -> None:
-    """What is behind `start`, up to `stop`, moves one place to the left."""
-    for place in range(start, stop):
-        genome[place] = genome[place + 1]
+def shift_left(genome: Array, start: int, stop: int) -> None:
+    """Move genome[start + 1 : stop + 1] one position to the left."""
+    for position in range(start, stop):
+        genome[position] = genome[position + 1]
 
 
 @compiled
-def right(genome: Array, start: int, stop: int) -> None:
-    """What is from `start` on, before `stop`, moves one place to the right."""
-    for place in range(stop, start, -1):
-        genome[place] = genome[place - 1]
+def shift_right(genome: Array, start: int, stop: int) -> None:
+    """Move genome[start:stop] one position to the right."""
+    for position in range(stop, start, -1):
+        genome[position] = genome[position - 1]

@@ -1,10 +1,10 @@
-"""programs.jsonl: every correct program that a search has found, one JSON line each, in the order of jobs.
+"""programs.jsonl: every correct program that a search found, one JSON line per program, in the order of jobs.
 
     {"generation": 7, "npe": 763, "reward": 1.0, "length": 20, "program": ">,>,.<."}
 
-`npe` is the number of programs executed up to this one. A program is listed once in a run, where it was found first. A
-checkpoint stores `lengths()`; a resumed run starts with `cut` to them and reads what is listed, so the file is the same
-after any number of restarts. There is no file before the first correct program.
+`npe` is the number of programs executed up to this one. A program is listed only once per run. A checkpoint stores
+`lengths()`; a resumed run truncates the file to them with `cut` and reads the listed programs, so that the file does
+not depend on restarts. There is no file before the first correct program.
 """
 
 from __future__ import annotations
@@ -21,55 +21,57 @@ from hpc_es.storage.files import json_text
 from hpc_es.storage.line_logs import LinesFile
 
 NAME = "programs.jsonl"
-MOST = 1_000_000  # lines, about 200 MB in memory: a search that goes on after success may find correct ones for ever
+MAX_PROGRAMS = (
+    1_000_000  # about 200 MB in memory; a search that continues after success may find correct programs forever
+)
 
 
 class ProgramsLog:
-    """Appends the correct programs of a run; from MOST on only those that are better than all before them.
+    """Appends the correct programs of a run; after MAX_PROGRAMS lines, only programs with a new best reward.
 
-    A new run calls `cut({})` first, which removes what a run that died before its first checkpoint left behind.
+    A new run calls `cut({})` first, which removes programs of a run that died before its first checkpoint.
     """
 
     def __init__(self, run_dir: Path, warn: Callable[[str], object] = warnings.warn) -> None:
         self._file = LinesFile(run_dir / NAME)
         self._warn = warn
-        self._known: set[str] = set()
+        self._listed: set[str] = set()
         self._best = -math.inf
 
-    def write(self, found: Sequence[Mapping[str, Any]]) -> None:
-        """Append those that are not listed yet; raises RunError where the disk is full or not writable."""
-        lines = [json_text(program) + "\n" for program in found if self._is_new(program)]
+    def write(self, programs: Sequence[Mapping[str, Any]]) -> None:
+        """Append the programs that are not yet listed; raises RunError if the disk is full or not writable."""
+        lines = [json_text(program) + "\n" for program in programs if self._is_new(program)]
         if lines:
             self._file.append("".join(lines))
 
     def _is_new(self, program: Mapping[str, Any]) -> bool:
         text, reward = str(program["program"]), float(program["reward"])
-        if text in self._known or (len(self._known) >= MOST and reward <= self._best):
+        if text in self._listed or (len(self._listed) >= MAX_PROGRAMS and reward <= self._best):
             return False
-        self._known.add(text)
+        self._listed.add(text)
         self._best = max(self._best, reward)
-        if len(self._known) == MOST:
-            self._warn(f"{self._file.path} has {MOST:,} programs: from here on only better ones are added")
+        if len(self._listed) == MAX_PROGRAMS:
+            self._warn(f"{self._file.path} has {MAX_PROGRAMS:,} programs: from now on, only better ones are added")
         return True
 
     def lengths(self) -> dict[str, int]:
-        """Return the bytes in the file, all of them on the disk: what a checkpoint stores and `cut` takes."""
+        """Return the length of the file in bytes, after syncing it to disk; checkpoints store it for `cut`."""
         length = self._file.length()
         return {NAME: length} if length else {}
 
     def cut(self, lengths: Mapping[str, int]) -> None:
-        """Drop what was found after the checkpoint that holds `lengths`, where an absent name is a length of 0.
+        """Remove programs that were found after the checkpoint with these lengths; a missing name means 0.
 
-        A missing file is made anew with a warning, as one blank line of the recorded length, so that the lengths in
-        all checkpoints stay right. Raises RunError, before anything is changed, if the file was damaged.
+        A missing file is replaced, with a warning, by one blank line of the recorded length, so that the lengths in all
+        checkpoints remain valid. Raises RunError, before anything is changed, if the file was damaged.
         """
         length = lengths.get(NAME, 0)
         if not self._file.cut(length):
             self._warn(f"{self._file.path} is missing: the correct programs found before this resume are lost")
             self._file.append(" " * (length - 1) + "\n")
-        self._known, self._best = set(), -math.inf
+        self._listed, self._best = set(), -math.inf
         for program in read_programs(self._file.path.parent):
-            self._known.add(str(program["program"]))
+            self._listed.add(str(program["program"]))
             self._best = max(self._best, float(program["reward"]))
 
     def close(self) -> None:
@@ -78,9 +80,9 @@ class ProgramsLog:
 
 
 def read_programs(run_dir: Path, length: int | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the programs of a run in the order in which they were found, or those in the first `length` bytes.
+    """Yield the programs of a run in the order of discovery, or those in the first `length` bytes.
 
-    A last line that a kill left half-written is not one. Raises RunError for a line that is not a program.
+    An incomplete last line, left by a killed process, is ignored. Raises RunError for a line that is not a program.
     """
     path = run_dir / NAME
     if not path.exists():

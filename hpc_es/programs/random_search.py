@@ -1,6 +1,6 @@
-"""Random search for programs: uniform characters, full length; the baseline of Abolafia et al. 2018 (arXiv:1801.03526).
+"""Random search for programs with uniform characters: the baseline of Abolafia et al. 2018 (arXiv:1801.03526).
 
-Programs are drawn where they are executed, from their place in the generation: nothing is sent.
+All programs have the full length. A program is drawn on the rank that executes it, from the number of its job.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpc_es.programs import best_programs
 
 NEEDS = Needs(searches="programs")
 
-BLOCK = 64  # programs drawn by one key; part of the result
+BLOCK = 64  # programs drawn with one generator; results depend on it
 
 
 @options
@@ -29,40 +29,39 @@ class Options:
     """`algorithm:` with `kind: random_search`."""
 
     kind: Literal["random_search"] = option("name of the algorithm", "random_search")
-    programs_per_generation: Count = option("after so many it looks for a correct one, and may stop", 1000)
-    stop_on_success: bool = option("end when a program is correct", True, may_change=True)
+    programs_per_generation: Count = option("programs per generation; the search can stop after each", 1000)
+    stop_on_success: bool = option("stop after the first generation with a correct program", True, may_change=True)
 
 
 @dataclass(frozen=True)
 class RandomSearch(Strategy[None]):
-    """The algorithm; every method is a pure function of its arguments, the options and the seed.
+    """Random search.
 
     State, master:
-        those of `hpc_es.programs.best_programs.nothing`
+        those of `hpc_es.programs.best_programs.initial_arrays`
     """
 
     options: Options
     problem: ProgramProblem
 
     def initial(self) -> State:
-        """Nothing found."""
-        return State(0, {}, best_programs.nothing(self.problem.length))
+        """Return the state before the first program."""
+        return State(0, {}, best_programs.initial_arrays(self.problem.length))
 
     def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
-        """Return one round of `programs_per_generation`."""
-        count = self.options.programs_per_generation
-        return [] if round else cut(count, self.chunk_size)
+        """Return one round of `programs_per_generation` jobs."""
+        return [] if round else cut(self.options.programs_per_generation, self.chunk_size)
 
     def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
-        """Draw some programs, and execute them."""
+        """Draw and execute the programs of a chunk."""
         programs = self.programs(state.generation, chunk.job_numbers)
         return self.problem.evaluate(programs, self.jobs(state, chunk), poll)
 
     def programs(self, generation: int, jobs: range) -> list[str]:
         """Return the programs of consecutive jobs."""
         blocks = range(jobs.start // BLOCK, -(-jobs.stop // BLOCK))
-        drawn = np.concatenate([self._block(generation, block) for block in blocks])
-        characters = np.frombuffer(self.problem.alphabet.encode("ascii"), np.uint8)[drawn]
+        indices = np.concatenate([self._block(generation, block) for block in blocks])
+        characters = np.frombuffer(self.problem.alphabet.encode("ascii"), np.uint8)[indices]
         first = blocks.start * BLOCK
         return [row.tobytes().decode("ascii") for row in characters[jobs.start - first : jobs.stop - first]]
 
@@ -72,11 +71,10 @@ class RandomSearch(Strategy[None]):
         return rng.integers(len(self.problem.alphabet), size=shape, dtype=np.uint8)
 
     def tell(self, state: State, results: Results[None]) -> tuple[State, Mapping[str, float]]:
-        """Keep the best, and the first correct one."""
-        so_far = best_programs.updated(
-            state.master, results.rows, results.fitness, partial(self._program, state.generation)
-        )
-        return State(state.generation + 1, {}, so_far), best_programs.metrics(so_far)
+        """Update the best and the first correct program."""
+        program = partial(self._program, state.generation)
+        best = best_programs.update(state.master, results.rows, results.fitness, program)
+        return State(state.generation + 1, {}, best), best_programs.metrics(best)
 
     def _program(self, generation: int, job: int) -> str:
         return self.programs(generation, range(job, job + 1))[0]
@@ -86,11 +84,11 @@ class RandomSearch(Strategy[None]):
         return best_programs.solutions(state, results.rows, partial(self._program, state.generation))
 
     def finished(self, state: State) -> str | None:
-        """Return a correct program, where that is enough."""
+        """Return "a correct program" if the search stops on success."""
         return best_programs.finished(state.master, self.options.stop_on_success)
 
     def summary(self, state: State) -> Mapping[str, Any]:
-        """Return the programs found."""
+        """Return the best and the first correct program."""
         return best_programs.summary(state.master)
 
 

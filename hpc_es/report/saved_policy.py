@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.algorithms.actor_critic.episodes import Sampled
+from hpc_es.algorithms.actor_critic.episodes import SamplingActor
 from hpc_es.config import registry
 from hpc_es.config.registry import module
 from hpc_es.config.resolved import completed, parse_resolved, plain_data
@@ -243,7 +243,7 @@ class LoadedPolicy:
     def _actor(self, rows: int) -> Actor:
         if self._rng is None or not rows:
             return self.source.bind(self.policy, rows)
-        return Sampled(self.policy, self.source.theta, self._rng.spawn(rows))
+        return SamplingActor(self.policy, self.source.theta, self._rng.spawn(rows))
 
 
 def _parts(observations: Array) -> Sequence[Array]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.deep_ga import chain, packed, unpacked
+from hpc_es.algorithms.deep_ga import chain, pack_chains, unpack_chains
 from hpc_es.config.loading import validate
 from hpc_es.core.data import Array, Results, State, row_dtype
 from hpc_es.core.errors import ConfigError
@@ -65,7 +65,7 @@ def results_of(made: Any, state: State, returns: Sequence[float], validation: Se
 
 def keys_of(state: State) -> list[list[list[int]]]:
     """The chains of the parents."""
-    return [each.tolist() for each in unpacked(state.shared)]
+    return [each.tolist() for each in unpack_chains(state.shared)]
 
 
 # Genomes.
@@ -74,7 +74,7 @@ def keys_of(state: State) -> list[list[list[int]]]:
 def test_a_chain_is_summed_in_its_order() -> None:
     """0.5 z_0 + 0.002 z_2 + 0.002 z_1, the vector of the facts."""
     made = deep_ga(noise=D4, sigma=0.002)
-    shared = {"theta": np.ones(3), "origin": 0.5 * Z[0], **packed([chain((0, 0), (0, 2))])}
+    shared = {"theta": np.ones(3), "origin": 0.5 * Z[0], **pack_chains([chain((0, 0), (0, 2))])}
     found = made.genomes.vector(State(1, shared, {}), 1)
     assert found == pytest.approx([0.2525, -0.4975, 0.1265], rel=1e-12)
 
@@ -111,7 +111,7 @@ def test_a_search_may_begin_with_the_theta_of_another_run() -> None:
 
 
 def test_what_is_kept_belongs_to_its_origin() -> None:
-    made, chains = deep_ga(noise=D4, sigma=0.1), packed([chain((0, 0), (0, 2))])
+    made, chains = deep_ga(noise=D4, sigma=0.1), pack_chains([chain((0, 0), (0, 2))])
     for origin in (np.ones(3), np.zeros(3)):
         state = State(1, {"theta": np.ones(3), "origin": origin, **chains}, {})
         assert made.genomes.vector(state, 3) == pytest.approx(origin + 0.1 * Z[2] + 0.1 * Z[3], rel=1e-12)
@@ -119,7 +119,7 @@ def test_what_is_kept_belongs_to_its_origin() -> None:
 
 def test_sigma_decays_with_the_generations() -> None:
     made = deep_ga(noise=D4, sigma=0.1, sigma_decay=0.5)
-    shared = {"theta": np.ones(3), "origin": np.ones(3), **packed([chain((0, 0), (1, 0))])}
+    shared = {"theta": np.ones(3), "origin": np.ones(3), **pack_chains([chain((0, 0), (1, 0))])}
     found = made.genomes.vector(State(2, shared, {}), 3)
     assert found == pytest.approx(1 + 0.1 * 0.5 * Z[0] + 0.1 * 0.25 * Z[3], rel=1e-12)
 
@@ -132,7 +132,7 @@ def test_sigma_is_a_fifth_of_the_problem_s_spread() -> None:
 
 def test_parents_are_drawn_uniformly() -> None:
     made = deep_ga(population_size=900)
-    state = State(1, {**made.initial().shared, **packed([chain((0, child)) for child in range(3)])}, {})
+    state = State(1, {**made.initial().shared, **pack_chains([chain((0, child)) for child in range(3)])}, {})
     first = [int(made.genomes.chain(state, child)[0, 1]) for child in range(900)]
     assert np.bincount(first) == pytest.approx([300] * 3, abs=4 * (900 * 2 / 9) ** 0.5)  # four deviations
 
@@ -147,9 +147,9 @@ def test_a_rebuilt_parent_has_the_bits_of_a_kept_one(dtype: Any) -> None:
         new = deep_ga(7, dtype=dtype, random=True, population_size=12, parents=4)
         for child in range(12):
             assert new.genomes.vector(state, child).tobytes() == made.genomes.vector(state, child).tobytes()
-        elite = State(state.generation, {**state.shared, **packed([state.master["elite_chain"]])}, {})
-        new.genomes._rebuilder.keep(elite.shared, state.shared["origin"])
-        assert new.genomes._rebuilder.vector(state.master["elite_chain"]).tobytes() == state.theta.tobytes()
+        elite = State(state.generation, {**state.shared, **pack_chains([state.master["elite_chain"]])}, {})
+        new.genomes.cache.keep(elite.shared, state.shared["origin"])
+        assert new.genomes.cache.vector(state.master["elite_chain"]).tobytes() == state.theta.tobytes()
 
 
 def test_long_chains_cost_no_more_than_short_ones() -> None:
@@ -157,7 +157,7 @@ def test_long_chains_cost_no_more_than_short_ones() -> None:
     noise = Counted(Keys(1), 5)
     made = deep_ga(5, noise, population_size=10, parents=4, sigma=0.01, validation_episodes=1)
     state = after(made, 200)
-    assert max(len(each) for each in unpacked(state.shared)) > 100
+    assert max(len(each) for each in unpack_chains(state.shared)) > 100
     noise.drawn = 0
     state = following(made, state)
     assert noise.drawn <= 10 + 9 + 4 + 1
@@ -273,7 +273,7 @@ def test_metrics_tell_of_the_elite_and_the_parents() -> None:
     state = after(made, 2)
     results = generation(made, state)
     new, metrics = made.tell(state, results)
-    lengths = [len(each) for each in unpacked(new.shared)]
+    lengths = [len(each) for each in unpack_chains(new.shared)]
     assert (metrics["chain_length_mean"], metrics["chain_length_max"]) == (np.mean(lengths), max(lengths))
     assert metrics["sigma"] == 0.1 * 0.25
     assert metrics["parents_return_mean"] == pytest.approx(np.sort(results.rows["return_"])[-2:].mean())

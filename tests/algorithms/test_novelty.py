@@ -175,7 +175,7 @@ def test_a_behaviour_is_the_mean_of_the_rollouts_that_did_not_fail() -> None:
     after = es.with_probes(es.initial(), probes, probes["return_"])
     assert after.shared["archive"].tolist() == [[1.5, 3.0]]
     assert after.shared["returns"][0] == 2.0 and np.isnan(after.shared["returns"][1])
-    assert es.chosen(after) in (0, 1)
+    assert es.selected(after) in (0, 1)
 
 
 def test_novelty_is_against_the_archive_with_the_new_entry() -> None:
@@ -196,7 +196,7 @@ def test_parents_are_chosen_in_proportion_to_their_novelty() -> None:
     """The nearest entries of the behaviours 0, 10 and 20 are 2, 1 and 5 away."""
     es = made(neighbours=1)
     state = changed(es.initial(), behaviours=[[0, 0], [10, 0], [20, 0]], archive=[[0, 2], [10, 1], [20, 5]])
-    drawn = Counter(es.chosen(dataclasses.replace(state, generation=number)) for number in range(2000))
+    drawn = Counter(es.selected(dataclasses.replace(state, generation=number)) for number in range(2000))
     assert [drawn[parent] / 2000 for parent in range(3)] == pytest.approx([0.25, 0.125, 0.625], abs=0.03)
 
 
@@ -254,5 +254,5 @@ def test_ask_and_tell_and_what_is_saved(tmp_path: Path) -> None:
 )
 def test_a_task_without_behaviour_is_refused(task: dict[str, Any]) -> None:
     config = validate({"task": task, "algorithm": {"kind": "novelty"}})
-    with pytest.raises(ConfigError, match=r"tells of no behaviour: expected task.behaviour, such as"):
+    with pytest.raises(ConfigError, match=r"task has none: expected task.behaviour, such as"):
         build_task(config)

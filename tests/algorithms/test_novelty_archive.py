@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.novelty import chances, extended, novelties, novelty
+from hpc_es.algorithms.novelty import extended, novelties, novelty, selection_probabilities
 
 ARCHIVE = np.array([[0, 0], [3, 4], [1, 0], [0, 2]], np.float32)
 
@@ -33,9 +33,9 @@ def test_nothing_is_novel_to_an_empty_archive() -> None:
     assert novelties(np.ones((2, 3)), np.zeros((0, 3)), 10).tolist() == [0, 0]
 
 
-def test_chances_are_shares_of_all_novelty() -> None:
-    assert chances(np.array([2.0, 1.0, 5.0])).tolist() == [0.25, 0.125, 0.625]
-    assert chances(np.zeros(4)).tolist() == [0.25] * 4
+def test_selection_probabilities_are_proportional_to_novelty() -> None:
+    assert selection_probabilities(np.array([2.0, 1.0, 5.0])).tolist() == [0.25, 0.125, 0.625]
+    assert selection_probabilities(np.zeros(4)).tolist() == [0.25] * 4
 
 
 def test_of_too_many_entries_the_newest_are_kept() -> None:

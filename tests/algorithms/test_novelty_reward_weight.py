@@ -13,7 +13,7 @@ def test_the_weight_rises_at_a_best_return_and_falls_without() -> None:
     """Steps of 0.05, patience 3; the first return is a best one, and the weight is 1 already."""
     progress, weights = SearchProgress(1.0), []
     for return_ in (1, 1, 0, 1, 1, 1, 1, 2, 3, 2, 2, 2):
-        progress = SearchProgress.of(progress.after(return_, 0.05, 3).arrays())
+        progress = SearchProgress.from_arrays(progress.after(return_, 0.05, 3).arrays())
         weights.append(progress.weight)
     assert weights == pytest.approx([1, 1, 1, 0.95, 0.95, 0.95, 0.9, 0.95, 1, 1, 1, 0.95])
 

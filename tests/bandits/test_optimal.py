@@ -10,9 +10,9 @@ import pytest
 
 from hpc_es.bandits.optimal import (
     choices_of_two_arms,
+    index_of_counts,
     optimal_regret,
     optimal_reward,
-    place_of_two_arms,
     plan_of_eleven,
     values_of_arms,
 )
@@ -78,7 +78,7 @@ def test_choices_of_two_arms_are_those_of_the_values() -> None:
     choices = choices_of_two_arms(trials)
     for t in range(trials):
         cells = [(n, s, r) for n in range(t + 1) for s in range(n + 1) for r in range(t - n + 1)]
-        places = [int(place_of_two_arms(t, np.array(n), np.array(s), np.array(r))) for n, s, r in cells]
+        places = [int(index_of_counts(t, np.array(n), np.array(s), np.array(r))) for n, s, r in cells]
         assert places == list(range(len(choices[t])))
         for place, (n, s, r) in zip(places, cells, strict=True):
             counts = ((s, n - s), (r, t - n - r))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpc_es.bandits.optimal import optimal_regret, optimal_reward
-from hpc_es.bandits.reference_agents import Seen, play, posterior_greedy, references
+from hpc_es.bandits.reference_agents import AgentHistory, play, posterior_greedy, references
 from hpc_es.bandits.setting import setting
 from hpc_es.core.data import Array
 
@@ -76,7 +76,7 @@ def test_eleven_arms(other: float, searching: float) -> None:  # T20
 def test_a_prior_that_is_known_helps_with_gaussian_arms() -> None:
     """One arm pulled once: the mean of the posterior is half the reward, its variance a half."""
     made = setting("gaussian", 2, family_options={"num_arms": 2})
-    seen = Seen(made, np.random.default_rng(0), 20_000)
+    seen = AgentHistory(made, np.random.default_rng(0), 20_000)
     seen.add(np.zeros(20_000, np.int64), np.full(20_000, 2, np.float32))
     chosen = references(made)["thompson"](seen)
     first_is_larger = 0.7928919  # P(N(1, 1/2) > N(0, 1)) = Phi(1 / sqrt(1.5))
@@ -85,7 +85,7 @@ def test_a_prior_that_is_known_helps_with_gaussian_arms() -> None:
 
 def test_equal_arms_are_chosen_alike() -> None:
     made = setting("k_armed", 5, family_options={"num_arms": 4})
-    chosen = posterior_greedy(Seen(made, np.random.default_rng(0), 8000))
+    chosen = posterior_greedy(AgentHistory(made, np.random.default_rng(0), 8000))
     np.testing.assert_allclose(np.bincount(chosen, minlength=4) / 8000, 0.25, atol=0.02)
 
 
@@ -99,7 +99,7 @@ def test_ucb_pulls_each_arm_once_first() -> None:
 def test_rescorla_wagner_follows_restless_arms() -> None:
     """q moves by half of what it is off: after 1, 1, 0 it is .4375 from .5 on the arm pulled."""
     made = setting("restless", 100)
-    seen = Seen(made, np.random.default_rng(0), 1)
+    seen = AgentHistory(made, np.random.default_rng(0), 1)
     for reward in (1, 1, 0):
         seen.add(np.zeros(1, np.int64), np.array([reward], np.float32))
     assert seen.q.tolist() == [[0.4375, 0.5]]

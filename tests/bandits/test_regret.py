@@ -53,17 +53,17 @@ def stubborn(preferred: tuple[float, float], *overrides: str) -> StoredPolicy:
     return dataclasses.replace(source, shared={**source.shared, "theta": theta})
 
 
-def of(found: regret.RegretReport, agent: str) -> regret.Score:
+def of(found: regret.RegretReport, agent: str) -> regret.AgentScore:
     return next(score for score in found.scores if score.agent == agent)
 
 
 def test_a_stubborn_agent_by_hand() -> None:
     """Always arm 0 of easy arms: in the episodes where it is worse, .8 a pull is lost."""
-    found = regret.report([stubborn((9, 0))], episodes=70)
+    found = regret.regret_report([stubborn((9, 0))], episodes=70)
     score = of(found, "tiny")
     made = setting("easy", 20)
     seeds = [Keys(0).seed31(Purpose.EVALUATION, index=i, block=2) for i in range(70)]
-    drawn = made.of_seeds(seeds)
+    drawn = made.episodes_of_seeds(seeds)
     bad = int((drawn.arms.optimal() == 1).sum())
     assert 0 < bad < 70
     np.testing.assert_allclose(score.curve, 0.8 * bad / 70 * np.arange(1, 21), rtol=1e-5)
@@ -78,35 +78,35 @@ def test_a_stubborn_agent_by_hand() -> None:
 
 def test_actions_are_sampled_if_asked_for() -> None:
     """Logits of equal size: any arm, .4 a pull; logits of log 3 and 0: arm 0 in three of four pulls."""
-    even = of(regret.report([stubborn((0, 0))], episodes=1000, actions="sampled"), "tiny")
+    even = of(regret.regret_report([stubborn((0, 0))], episodes=1000, actions="sampled"), "tiny")
     assert even.regret[0] == pytest.approx(0.4 * 20, abs=4 * 0.4 * np.sqrt(20 / 1000))
     source = stubborn((float(np.log(3)), 0), "task.distribution=deterministic")
-    sampled = of(regret.report([source], episodes=1000, actions="sampled"), "tiny")
+    sampled = of(regret.regret_report([source], episodes=1000, actions="sampled"), "tiny")
     assert sampled.regret[0] == pytest.approx(5, abs=4 * np.sqrt(20 * 0.25 * 0.75 / 1000))
-    assert of(regret.report([source], episodes=1000), "tiny").regret == (0, 0)
+    assert of(regret.regret_report([source], episodes=1000), "tiny").regret == (0, 0)
 
 
 def test_the_same_seed_gives_the_same_report() -> None:
-    first, again, other = (regret.report([read_policy(run())], episodes=30, seed=seed) for seed in (1, 1, 2))
-    assert regret.content(first) == regret.content(again) != regret.content(other)
+    first, again, other = (regret.regret_report([read_policy(run())], episodes=30, seed=seed) for seed in (1, 1, 2))
+    assert regret.as_json(first) == regret.as_json(again) != regret.as_json(other)
 
 
 def test_an_episode_does_not_depend_on_how_many_there_are() -> None:
-    made = regret.tested(read_policy(run()), None, None)
+    made = regret.evaluation_setting(read_policy(run()), None, None)
     few, many = (
-        regret.learned(read_policy(run()), made, made.of_seeds(range(episodes)), 0, "sampled").pulls
+        regret.play_learned(read_policy(run()), made, made.episodes_of_seeds(range(episodes)), 0, "sampled").pulls
         for episodes in (3, 70)
     )
     assert few.tobytes() == many[:3].tobytes()
-    alike = regret.learned(stubborn((0, 0)), made, made.of_seeds([5] * 130), 0, "sampled").pulls
+    alike = regret.play_learned(stubborn((0, 0)), made, made.episodes_of_seeds([5] * 130), 0, "sampled").pulls
     assert len({pulls.tobytes() for pulls in alike}) == pytest.approx(130, abs=3)  # of 2**20
 
 
 def test_runs_of_one_configuration_are_averaged() -> None:
     """Standard error of two runs: half of what they differ by."""
     paths = [run(), run("seed=1", "name=other"), run("algorithm.sigma=0.1", "name=third")]
-    singles = [regret.report([read_policy(path)], episodes=50).scores[0] for path in paths]
-    found = regret.report([read_policy(path) for path in paths], episodes=50)
+    singles = [regret.regret_report([read_policy(path)], episodes=50).scores[0] for path in paths]
+    found = regret.regret_report([read_policy(path) for path in paths], episodes=50)
     both, third = found.scores[:2]
     assert (both.runs, third.runs) == (2, 1)
     np.testing.assert_allclose(both.curve, (singles[0].curve + singles[1].curve) / 2)
@@ -115,12 +115,12 @@ def test_runs_of_one_configuration_are_averaged() -> None:
 
 
 def test_agents_of_one_name_are_told_apart() -> None:
-    found = regret.report([read_policy(run()), read_policy(run("algorithm.sigma=0.2"))], episodes=5)
+    found = regret.regret_report([read_policy(run()), read_policy(run("algorithm.sigma=0.2"))], episodes=5)
     assert [each.agent for each in found.scores if each.learned] == ["tiny", "tiny #2"]
 
 
 def test_another_test_distribution() -> None:
-    found = regret.report([read_policy(run())], "hard", 5, episodes=40)
+    found = regret.regret_report([read_policy(run())], "hard", 5, episodes=40)
     assert (found.distribution, found.trials, found.oracle_reward) == ("hard", 5, pytest.approx(3, rel=1e-6))
     assert of(found, "bayes_optimal").regret[0] <= 5 * 0.2
 
@@ -163,7 +163,7 @@ def test_every_reference_has_a_colour() -> None:
     ("arguments", "text"),
     [
         (["--test-distribution", "eleven"], "was trained with 2 arms, eleven bandits have 11"),
-        (["--test-distribution", "esay"], "there is no such test distribution: .*expected one of 'independent'"),
+        (["--test-distribution", "esay"], "the test distribution is not valid: .*expected one of 'independent'"),
         (["--episodes", "0"], "--episodes is 0: expected a whole number of at least 1"),
         (["--num-trials", "-1"], "num_trials: expected a whole number of at least 1, found -1"),
         (["-o", "x.bmp"], "the suffix is '.bmp', expected one of .png"),

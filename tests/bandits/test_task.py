@@ -11,7 +11,7 @@ from gymnasium.utils.env_checker import check_env
 
 from hpc_es.bandits import task as bandits
 from hpc_es.bandits.families import FAMILIES, Arms, family
-from hpc_es.bandits.setting import Inputs, Lockstep, generators, setting, slots
+from hpc_es.bandits.setting import BanditInputs, Lockstep, generators, setting, slots
 from hpc_es.config.loading import validate
 from hpc_es.core.data import Array, Discrete
 from hpc_es.core.errors import ConfigError
@@ -168,24 +168,24 @@ def test_a_reward_has_a_slot() -> None:  # T23
 
 def test_inputs() -> None:  # T6
     """Reward, action and time of the trial before; first all is 0."""
-    plain = Inputs(2, 4)
+    plain = BanditInputs(2, 4)
     assert plain.first(1).tolist() == [[0, 0, 0, 0]]
     after = plain.after(0, np.array([1, 0]), np.array([1, 0.5], np.float32))
     assert after.tolist() == [[1, 0, 1, 0.25], [0.5, 1, 0, 0.25]]
-    number = Inputs(2, 4, time="number").after(2, np.array([1]), np.array([1], np.float32))
+    number = BanditInputs(2, 4, time="number").after(2, np.array([1]), np.array([1], np.float32))
     assert number.tolist() == [[1, 0, 1, 3]]
-    assert Inputs(2, 4, reward="none", time="none").after(2, np.array([1]), np.array([1])).tolist() == [[0, 1]]
-    coded = Inputs(2, 4, reward="one_hot", action=False)
+    assert BanditInputs(2, 4, reward="none", time="none").after(2, np.array([1]), np.array([1])).tolist() == [[0, 1]]
+    coded = BanditInputs(2, 4, reward="one_hot", action=False)
     assert coded.first(1).tolist() == [[1] + [0] * 13]
     assert coded.after(1, np.array([1]), np.array([1.1])).tolist() == [[0] * 11 + [1, 0, 0.5]]
-    assert Inputs(11, 5, reward="one_hot").width == 25
+    assert BanditInputs(11, 5, reward="one_hot").width == 25
 
 
 def test_the_last_reward_may_be_seen_clipped() -> None:
     """2 and -3 as 1 and -1; in slots 2 is that of 1. What the pull pays stays as it is."""
     pulls, rewards = np.array([1, 0]), np.array([2.0, -3.0], np.float32)
-    assert Inputs(2, 4, reward_clip=1.0).after(0, pulls, rewards)[:, 0].tolist() == [1, -1]
-    assert Inputs(2, 4, reward="one_hot", reward_clip=1.0).after(0, pulls, rewards)[0].argmax() == 10
+    assert BanditInputs(2, 4, reward_clip=1.0).after(0, pulls, rewards)[:, 0].tolist() == [1, -1]
+    assert BanditInputs(2, 4, reward="one_hot", reward_clip=1.0).after(0, pulls, rewards)[0].argmax() == 10
     gym = gymnasium.make("hpc_es.tasks.bandits:hpc_es/Bandit-v0", distribution="eleven", num_trials=5, reward_clip=0.5)
     gym.reset(seed=1)
     seen, reward, *_ = gym.step(0)
@@ -268,9 +268,9 @@ def test_arms_are_redrawn_or_not() -> None:  # T14
 
 def test_the_global_generator_has_no_part() -> None:
     np.random.seed(1)
-    first = setting("gaussian", 5).of_seeds([4])
+    first = setting("gaussian", 5).episodes_of_seeds([4])
     np.random.seed(2)
-    second = setting("gaussian", 5).of_seeds([4])
+    second = setting("gaussian", 5).episodes_of_seeds([4])
     assert first.uniforms.tobytes() == second.uniforms.tobytes()
     assert first.arms.values.tobytes() == second.arms.values.tobytes()
 
@@ -306,7 +306,7 @@ def test_several_episodes_a_job_are_averaged() -> None:
 def test_training_may_maximise_minus_the_regret() -> None:
     task = bandits.build(bandits.Options(distribution="easy", num_trials=5, training_return="negative_regret"))
     seeds = [1, 2, 3, 4]
-    drawn = task.setting.of_seeds(seeds)
+    drawn = task.setting.episodes_of_seeds(seeds)
     pulls = np.repeat(1 - drawn.arms.optimal().T, 5, axis=0)
     pulls[0] = 1 - pulls[0]
     trained = task.evaluate(Script(pulls), batch(seeds), nothing).rows

@@ -70,5 +70,5 @@ def test_the_exported_policy_acts_as_the_loaded_one(tmp_path: Path) -> None:
 
 
 def test_bandits_cannot_be_filmed(alone: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="bandits have no picture: leave the video out"):
+    with pytest.raises(UserError, match="bandits cannot be rendered: leave the video out"):
         cli.run(["eval", str(alone), "--episodes", "1", "--video", str(tmp_path / "x.gif")])

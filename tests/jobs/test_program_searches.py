@@ -96,7 +96,7 @@ def test_chunks_and_schedule_change_no_result(done: Callable[[int], Path], kind:
 def test_what_is_known_is_not_executed_again(done: Callable[[int], Path]) -> None:
     """Of copies nothing is new, which ends the search; elites are never executed, so that at most 18 of 20 are."""
     assert [row["episodes_this_generation"] for row in runs.rows(done(1) / "ga, nothing new")] == [20]
-    reason = "no new programs: neither mutation nor crossover changes any"
+    reason = "no new programs: there is neither mutation nor crossover"
     assert runs.status(done(2) / "ga, nothing new")["reason"] == reason
     few = [row["episodes_this_generation"] for row in runs.rows(done(1) / "ga, few new")]
     assert few[0] == 20 and all(0 < count < 18 for count in few[1:])

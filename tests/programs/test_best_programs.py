@@ -22,11 +22,11 @@ def names(*programs: str) -> Callable[[int], str]:
 
 def updated(found: Arrays, some: Rows, program: Callable[[int], str]) -> dict[str, Array]:
     """After some more programs, whose fitness is the return."""
-    return best_programs.updated(found, some, some["return_"], program)
+    return best_programs.update(found, some, some["return_"], program)
 
 
 def test_nothing_is_found_before_the_first_program() -> None:
-    assert best_programs.summary(best_programs.nothing(4)) == {
+    assert best_programs.summary(best_programs.initial_arrays(4)) == {
         "success": False,
         "npe": 0,
         "code_solution": "",
@@ -34,13 +34,15 @@ def test_nothing_is_found_before_the_first_program() -> None:
         "best_correct": False,
         "best_program": "",
     }
-    assert best_programs.finished(best_programs.nothing(4), True) is None
-    assert best_programs.metrics(best_programs.nothing(4)) == {"best_reward": 0.0, "solved": 0.0}
+    assert best_programs.finished(best_programs.initial_arrays(4), True) is None
+    assert best_programs.metrics(best_programs.initial_arrays(4)) == {"best_reward": 0.0, "solved": 0.0}
 
 
 def test_the_first_correct_program_counts_those_before_it() -> None:
     """Three in the first generation, then the second of three: five; of two correct ones it is the first."""
-    so_far = updated(best_programs.nothing(4), rows((0.1, False), (0.3, False), (0.3, False)), names("a", "b", "c"))
+    so_far = updated(
+        best_programs.initial_arrays(4), rows((0.1, False), (0.3, False), (0.3, False)), names("a", "b", "c")
+    )
     assert not best_programs.is_solved(so_far)
     assert best_programs.summary(so_far)["npe"] == 3
     after = updated(so_far, rows((-1.0, False), (0.75, True), (1.0, True)), names("d", "e", "fgh_"))
@@ -62,18 +64,18 @@ def test_the_first_correct_program_counts_those_before_it() -> None:
 
 def test_the_best_program_is_that_of_the_greatest_fitness() -> None:
     some, fitness = rows((3.0, False), (2.0, False)), np.array([0.5, 0.75])
-    so_far = best_programs.updated(best_programs.nothing(1), some, fitness, names("a", "b"))
+    so_far = best_programs.update(best_programs.initial_arrays(1), some, fitness, names("a", "b"))
     assert best_programs.summary(so_far)["best_program"] == "b"
 
 
 def test_nan_is_never_the_best() -> None:
-    so_far = updated(best_programs.nothing(1), rows((np.nan, False), (-3.0, False)), names("a", "b"))
+    so_far = updated(best_programs.initial_arrays(1), rows((np.nan, False), (-3.0, False)), names("a", "b"))
     assert best_programs.summary(so_far)["best_reward"] == -3.0
     assert best_programs.summary(so_far)["best_program"] == "b"
 
 
 def test_the_form_never_changes() -> None:
-    before = best_programs.nothing(4)
+    before = best_programs.initial_arrays(4)
     for more in (rows(), rows((0.5, True))):
         after = updated(before, more, names("+"))
         assert {name: (a.shape, a.dtype) for name, a in after.items()} == {
@@ -83,7 +85,9 @@ def test_the_form_never_changes() -> None:
 
 def test_the_correct_programs_of_a_generation() -> None:
     """With three executed before, the second and the fourth are NPE 5 and 7; what has failed is not correct."""
-    so_far = updated(best_programs.nothing(4), rows((0.1, False), (0.3, False), (0.3, False)), names("a", "b", "c"))
+    so_far = updated(
+        best_programs.initial_arrays(4), rows((0.1, False), (0.3, False), (0.3, False)), names("a", "b", "c")
+    )
     some = rows((0.5, False), (0.75, True), (np.nan, True), (1.0, True))
     some["length"] = [1, 1, 1, 2]
     listed = best_programs.solutions(State(6, {}, so_far), some, names("d", "e", "f", "gh"))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from hpc_es.programs.best_programs import MaxUniquePriorityQueue
+from hpc_es.programs.best_programs import UniquePriorityQueue
 
 
-def filled(capacity: int, *pairs: tuple[float, str]) -> MaxUniquePriorityQueue:
-    queue = MaxUniquePriorityQueue(capacity)
+def filled(capacity: int, *pairs: tuple[float, str]) -> UniquePriorityQueue:
+    queue = UniquePriorityQueue(capacity)
     for score, item in pairs:
         queue.push(score, item)
     return queue
 
 
-def items(queue: MaxUniquePriorityQueue) -> list[object]:
+def items(queue: UniquePriorityQueue) -> list[object]:
     return [item for _, item, _ in queue]
 
 
@@ -34,19 +34,19 @@ def test_of_equal_scores_the_older_stays() -> None:
 
 
 def test_of_equal_scores_the_newer_stays_where_that_is_asked() -> None:
-    queue = MaxUniquePriorityQueue(2, ties="newer")
+    queue = UniquePriorityQueue(2, ties="newer")
     assert [queue.push(1, item) for item in "abca"] == [True] * 4  # a was dropped for c, b for a
     assert items(queue) == ["a", "c"]
     assert queue.largest() == (1, "a", None) and queue.smallest() == (1, "c", None)
 
 
 def test_of_each_score_there_is_one_where_that_is_asked() -> None:
-    older, newer = MaxUniquePriorityQueue(2, unique="scores"), MaxUniquePriorityQueue(2, "newer", "scores")
+    older, newer = UniquePriorityQueue(2, unique="scores"), UniquePriorityQueue(2, "newer", "scores")
     pairs = [(1, "a"), (2, "b"), (1, "c"), (3, "d"), (2, "e"), (1, "f")]
     assert [older.push(*pair) for pair in pairs] == [True, True, False, True, False, False]
-    assert older.in_order() == [(3, "d", None), (2, "b", None)]
+    assert older.sorted_entries() == [(3, "d", None), (2, "b", None)]
     assert [newer.push(*pair) for pair in pairs] == [True, True, True, True, True, False]
-    assert newer.in_order() == [(3, "d", None), (2, "e", None)]
+    assert newer.sorted_entries() == [(3, "d", None), (2, "e", None)]
     assert "b" not in newer and "c" not in newer
 
 
@@ -58,7 +58,7 @@ def test_what_was_dropped_may_come_again() -> None:
 
 
 def test_pop_and_smallest_and_extra() -> None:
-    queue = MaxUniquePriorityQueue(3)
+    queue = UniquePriorityQueue(3)
     queue.push(2.0, "b", [1])
     queue.push(1.0, "a", [2])
     assert queue.smallest() == (1.0, "a", [2])
@@ -68,7 +68,7 @@ def test_pop_and_smallest_and_extra() -> None:
 
 
 def test_extras_are_never_compared() -> None:
-    queue = MaxUniquePriorityQueue(2)
+    queue = UniquePriorityQueue(2)
     queue.push(1.0, "a", {})
     queue.push(1.0, "b", {})
-    assert queue.in_order() == [(1.0, "a", {}), (1.0, "b", {})]
+    assert queue.sorted_entries() == [(1.0, "a", {}), (1.0, "b", {})]

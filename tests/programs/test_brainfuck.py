@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpc_es.programs.brainfuck import packed
-from hpc_es.programs.compiled import FIRST_KEPT, pair, run
+from hpc_es.programs.brainfuck import pack_programs
+from hpc_es.programs.compiled import FIRST_SNAPSHOT, pair, run
 from hpc_es.tasks.brainfuck import CHARACTERS, Result, Status, evaluate, execute
 
 Inputs = list[int]
@@ -101,7 +101,7 @@ def test_the_compiled_interpreter_agrees(code: str, inputs: Inputs, base: int) -
 
 def watched(programs: list[str], inputs: Inputs, base: int, watches: bool, max_steps: int = 5000) -> list[list[int]]:
     """Status and steps of each, where endless loops are looked for or not."""
-    operations, lengths = packed(programs)
+    operations, lengths = pack_programs(programs)
     memory, output = np.empty(max_steps + 1, np.int64), np.empty(max_steps, np.int64)
     partner, opened = np.empty((2, operations.shape[1]), np.int64)
     seen, given_ = np.empty(max_steps + 1 if watches else 0, np.int64), np.array(inputs, np.int64)
@@ -139,6 +139,6 @@ def test_only_endless_loops_are_left(seed: int, base: int, length: int) -> None:
     assert [status for status, _ in found] == [status for status, _ in expected]
     ended = [number for number, (status, _) in enumerate(expected) if status == Status.SUCCESS]
     assert [found[number] for number in ended] == [expected[number] for number in ended]
-    assert sum(expected[number][1] > 3 * FIRST_KEPT for number in ended) > 500  # these could be taken for endless
+    assert sum(expected[number][1] > 3 * FIRST_SNAPSHOT for number in ended) > 500  # these could be taken for endless
     left = sum(steps < 5000 for status, steps in found if status == Status.STEP_LIMIT)
     assert left > 0.9 * (len(programs) - len(ended)) > 1000

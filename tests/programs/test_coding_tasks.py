@@ -13,7 +13,7 @@ import pytest
 from hpc_es.core.errors import UserError
 from hpc_es.programs import coding_tasks
 from hpc_es.programs.brainfuck import CHARACTERS
-from hpc_es.programs.coding_cases import KNOWN, TASKS
+from hpc_es.programs.coding_cases import REFERENCE_PROGRAMS, TASKS
 from hpc_es.programs.task import PAPER, make_task
 
 FINGERPRINTS = {
@@ -109,9 +109,9 @@ def test_published_rewards_of_reverse() -> None:
     assert short.score(padded(",[>,]+[,<.]")).reward == pytest.approx(0.75)
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", REFERENCE_PROGRAMS)
 def test_a_known_program_solves_its_own_task(name: str) -> None:
-    score = make_task(name).score(KNOWN[name].program)
+    score = make_task(name).score(REFERENCE_PROGRAMS[name].program)
     assert (score.reward, score.correct, score.status) == (1.0, True, "correct")
     assert score.outputs == tuple(wanted for _, wanted in make_task(name).cases)
 
@@ -187,8 +187,8 @@ def test_sums_beyond_those_that_are_always_there() -> None:
 @pytest.mark.parametrize(
     ("name", "chosen", "text"),
     [
-        ("add", {"case_count": 8}, "case_count is 8: 9 cases of this task are always there"),
-        ("count-char", {"case_count": 4}, "case_count is 4: 5 cases of this task are always there"),
+        ("add", {"case_count": 8}, "case_count is 8: 9 cases of this task are always used"),
+        ("count-char", {"case_count": 4}, "case_count is 4: 5 cases of this task are always used"),
         ("count-char", {"max_length": 1}, "max_length is 1: the inputs of count-char have at least 2"),
         ("reverse", {"min_length": 7}, "min_length is 7: expected at most max_length, which is 6"),
     ],

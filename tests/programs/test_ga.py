@@ -137,10 +137,14 @@ def test_success_ends_the_search_only_where_asked() -> None:
 @pytest.mark.parametrize(
     ("length", "settings", "why"),
     [
-        (6, {"mutation_rate": 0.0, "crossover_rate": 0.0}, "neither mutation nor crossover changes any"),
-        (6, {"mutation_rate": 0.0, "hall_of_fame_size": 1}, "crossover of the population gives what it has already"),
-        (1, {}, "crossover of the population gives what it has already"),
-        (6, {"population_size": 3}, "beside the hall of fame there is no pair of parents"),
+        (6, {"mutation_rate": 0.0, "crossover_rate": 0.0}, "there is neither mutation nor crossover"),
+        (
+            6,
+            {"mutation_rate": 0.0, "hall_of_fame_size": 1},
+            "crossover of the population gives only programs that it already contains",
+        ),
+        (1, {}, "crossover of the population gives only programs that it already contains"),
+        (6, {"population_size": 3}, "in addition to the hall of fame, there is no pair of parents"),
     ],
 )
 def test_it_ends_where_no_new_program_can_be_made(length: int, settings: dict[str, Any], why: str) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from hpc_es.programs import ga
-from hpc_es.programs.compiled import change
 from hpc_es.programs.compiled import compiled as compile_
-from hpc_es.programs.ga import Change, crossed, is_closed, mutated, offspring, roulette
+from hpc_es.programs.compiled import mutate_all
+from hpc_es.programs.ga import Mutation, crossover, is_closed, mutate, offspring, roulette
 
 
 def genome(text: str) -> bytes:
@@ -22,15 +22,15 @@ def text(genome: bytes) -> str:
     return "".join(map(str, genome))
 
 
-def compiled(parent: bytes, changes: list[Change]) -> bytes:
-    """`mutated`, as Numba does it."""
+def compiled(parent: bytes, changes: list[Mutation]) -> bytes:
+    """`mutate`, as Numba does it."""
     table = np.frombuffer(parent, np.uint8).reshape(1, -1).copy()
     places, kinds, fresh, flags = (np.array(column) for column in zip(*changes, strict=True))
-    change(table, np.zeros(len(places), np.int64), places, kinds, fresh.astype(np.uint8), flags)
+    mutate_all(table, np.zeros(len(places), np.int64), places, kinds, fresh.astype(np.uint8), flags)
     return table[0].tobytes()
 
 
-@pytest.mark.parametrize("changed", [mutated, compiled])
+@pytest.mark.parametrize("changed", [mutate, compiled])
 @pytest.mark.parametrize(
     ("place", "kind", "flag", "expected"),
     [
@@ -54,13 +54,13 @@ def test_one_mutation(changed: Any, place: int, kind: float, flag: bool, expecte
     assert text(changed(genome("01234"), [(place, kind, 9, flag)])) == expected
 
 
-@pytest.mark.parametrize("changed", [mutated, compiled])
+@pytest.mark.parametrize("changed", [mutate, compiled])
 def test_mutations_follow_each_other_in_the_changed_genome(changed: Any) -> None:
     """Rotate to the left at 0, then replace at 2."""
     assert text(changed(genome("012"), [(0, 0.6, 9, True), (2, 0.8, 7, True)])) == "127"
 
 
-@pytest.mark.parametrize("changed", [mutated, compiled])
+@pytest.mark.parametrize("changed", [mutate, compiled])
 def test_one_gene_is_left_alone(changed: Any) -> None:
     assert changed(genome("3"), [(0, 0.8, 9, True)]) == genome("3")
 
@@ -102,14 +102,14 @@ def test_kinds_of_change_are_equally_frequent() -> None:
     rng = np.random.default_rng(6)
     places = Counter[int]()
     for kind, flag in zip(rng.random(count).tolist(), (rng.random(count) < 0.5).tolist(), strict=True):
-        places[mutated(genome("000"), [(1, kind, 9, flag)]).find(9)] += 1
+        places[mutate(genome("000"), [(1, kind, 9, flag)]).find(9)] += 1
     for place, share in {1: 3 / 8, 0: 2 / 8, 2: 1 / 8, -1: 2 / 8}.items():
         assert abs(places[place] - share * count) < 5 * (count * share * (1 - share)) ** 0.5
 
 
 def test_crossover_swaps_the_tails() -> None:
     pair = [[0, 0, 0, 0, 0], [1, 1, 1, 1, 1]]
-    children = crossed(np.array([pair, pair, pair], np.uint8), np.array([2, 0, 5]))
+    children = crossover(np.array([pair, pair, pair], np.uint8), np.array([2, 0, 5]))
     assert children.tolist() == [[[0, 0, 1, 1, 1], [1, 1, 0, 0, 0]], pair[::-1], pair]
 
 

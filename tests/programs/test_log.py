@@ -79,11 +79,11 @@ def test_a_damaged_file_is_refused(tmp_path: Path, text: str, message: str) -> N
 def test_a_full_list_takes_better_programs_only_after_a_resume_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_module, "MOST", 2)
+    monkeypatch.setattr(log_module, "MAX_PROGRAMS", 2)
     told: list[str] = []
     log = ProgramsLog(tmp_path, told.append)
     log.write([program("a", 0.5), program("b", 0.7), program("c", 0.6), program("d", 0.8)])
-    assert [text.split(" has ")[1] for text in told] == ["2 programs: from here on only better ones are added"]
+    assert [text.split(" has ")[1] for text in told] == ["2 programs: from now on, only better ones are added"]
     again = ProgramsLog(tmp_path, told.append)
     again.cut(log.lengths())
     again.write([program("e", 0.8), program("f", 0.9)])

@@ -10,7 +10,7 @@ import pytest
 from hpc_es.programs.brainfuck import evaluate
 from hpc_es.programs.coding_cases import TASKS
 from hpc_es.programs.coding_tasks import make_task
-from hpc_es.programs.shorten import Judged, fresh_cases, judged
+from hpc_es.programs.shorten import ProgramCheck, check_program, fresh_cases
 from tests.helpers.harness import ROOT
 
 
@@ -27,16 +27,16 @@ from tests.helpers.harness import ROOT
     ],
 )
 def test_what_a_program_does_not_need_is_removed(name: str, program: str, shortest: str) -> None:
-    known = judged(program, name)
+    known = check_program(program, name)
     assert known is not None and known.shortest == shortest
     task = make_task(name)
     assert all(not task.score(shortest[:at] + shortest[at + 1 :]).correct for at in range(len(shortest)))
 
 
 def test_a_program_that_knows_the_cases_by_heart_is_told() -> None:
-    known = judged(by_heart("divide-2"), "divide-2")
-    assert known is not None and known.fresh == 94 and known.right <= 5  # right by luck
-    assert judged(",[-[->>+<]>[<]<]>>.", "divide-2") == Judged(",[-[->>+<]<]>>.", 94, 94)
+    known = check_program(by_heart("divide-2"), "divide-2")
+    assert known is not None and known.fresh == 94 and known.solved <= 5  # right by luck
+    assert check_program(",[-[->>+<]>[<]<]>>.", "divide-2") == ProgramCheck(",[-[->>+<]<]>>.", 94, 94)
 
 
 def by_heart(name: str) -> str:
@@ -91,6 +91,6 @@ def _is_right(program: str, task: str, case: tuple[tuple[int, ...], tuple[int, .
 
 
 def test_what_is_not_correct_is_not_judged() -> None:
-    assert judged(".", "echo") is None
-    assert judged("+.", "zigzag") is None
-    assert judged(",[.,].", "echo") == Judged(",[.,].", 25, 25)
+    assert check_program(".", "echo") is None
+    assert check_program("+.", "zigzag") is None
+    assert check_program(",[.,].", "echo") == ProgramCheck(",[.,].", 25, 25)

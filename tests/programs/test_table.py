@@ -137,7 +137,7 @@ def test_directories_may_be_named_one_by_one(made: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        (row(0, True, 100), "repetition 0 of ga-1K on add with seed 0 was there already"),
+        (row(0, True, 100), "repetition 0 of ga-1K on add with seed 0 occurs twice"),
         (row(7, True, 100, budget={"episodes": 2000}), "ga-1K may execute 2000 programs here, and 1000 in another run"),
     ],
 )

@@ -1,181 +1,223 @@
-"""Episodes to learn from: actions are sampled, and every step is written down.
+"""Training episodes of the actor-critic: actions are sampled from the policy, and every step is recorded.
 
-Which action a job takes in its n-th step depends on its own generator and on the probabilities alone.
+The action of a job in its n-th step depends only on the job's own generator and on the action probabilities.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.bandits.setting import Draws, Inputs
-from hpc_es.core.data import Array, Discrete, Float32, Float64
-from hpc_es.core.policy import Actor, Policy
+from hpc_es.bandits.setting import BanditEpisodes, BanditInputs
+from hpc_es.core.data import EPISODE_LENGTH, Array, Discrete, Float32, Float64, Outcome, Poll
+from hpc_es.core.errors import RunError
+from hpc_es.core.policy import Actor, Batch, Policy, Segments
 from hpc_es.core.population import unperturbed
 
-ArrayMemory = list[Float32]  # of a recurrent policy: h and c of each layer, float32[rows, 2, units]
+ArrayMemory = list[Float32]  # memory of a recurrent policy: h and c of each layer, float32[rows, 2, units]
 
-MEMORY = "memory/"  # before the number of a layer, among the arrays of a sample
-
-DRAWN_AT_ONCE = 64  # steps for which random numbers are drawn at a time
-SHORTEST = 16  # steps of a trajectory: lengths are powers of two from here, as each length is compiled anew
-
-
-def payouts(drawn: Draws) -> Float32:
-    """What each arm would pay in each trial, float32[trials, episodes, arms]; as `Arms.rewards` of the arm pulled."""
-    arms = drawn.arms
-    values = arms.values if drawn.normal is None else arms.values + arms.spreads * drawn.normal[:, :, np.newaxis]
-    paid = np.where(drawn.uniforms[:, :, np.newaxis] < arms.chances, values, np.float32(0))
-    return np.ascontiguousarray(paid.transpose(1, 0, 2))
+MEMORY = "memory/"  # prefix of the number of a layer, among the arrays of a sample
+UNIFORMS_PER_DRAW = 64  # steps for which random numbers are drawn at once
+MIN_STEPS = 16  # minimum length of trajectories; lengths are powers of two, since each length is compiled separately
+MAX_FAILURES = 20  # consecutive updates in which all environments of a rank may fail
 
 
-class Sampled:
-    """The actor of a policy with Discrete actions, which draws them from its softmax.
-
-    It stands in for the policy's head: what the network gives are the logits.
-    """
+class SamplingActor:
+    """The actor of a policy with Discrete actions that samples them from the softmax of the network's outputs."""
 
     def __init__(self, policy: Policy, theta: Float32, generators: Sequence[np.random.Generator]) -> None:
         any_policy: Any = policy
         self._space: Discrete = any_policy.head.space
         self._generators = list(generators)
-        self._acted = 0
+        self._steps = 0
         population = unperturbed(policy.layout, theta, len(self._generators))
-        self._actor: Actor = any_policy.bind_with(self, population, None)
+        self._actor: Actor = any_policy.bind_with(self, population, None)  # this object is the head of the policy
 
     def act(self, observations: Float32) -> Array:
-        """int64[rows] from float32[rows, observations]."""
-        place = self._acted % DRAWN_AT_ONCE
-        if place == 0:
-            self._uniforms = np.stack([generator.random(DRAWN_AT_ONCE) for generator in self._generators])
-        self._acted += 1
-        self._now = self._uniforms[:, place]
+        """Return the actions of all rows, int64[rows], from float32[rows, observations]."""
+        column = self._steps % UNIFORMS_PER_DRAW
+        if column == 0:
+            self._uniforms = np.stack([generator.random(UNIFORMS_PER_DRAW) for generator in self._generators])
+        self._steps += 1
+        self._step_uniforms = self._uniforms[:, column]
         return self._actor.act(observations)
 
     def actions(self, logits: Float32) -> Array:
-        """Return the head's part: the first action whose cumulated probability is above the row's uniforms."""
+        """Sample the action of each row, int64[rows], from logits, float32[rows, actions]; called as the policy's head.
+
+        It is the first action whose cumulative probability exceeds the row's uniform number.
+        """
         weights = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-        cumulated = weights.cumsum(axis=1)
-        below: Array = cumulated[:, :-1] <= self._now[:, np.newaxis] * cumulated[:, -1:]
+        cumulative = weights.cumsum(axis=1)
+        below: Array = cumulative[:, :-1] <= self._step_uniforms[:, np.newaxis] * cumulative[:, -1:]
         actions: Array = below.sum(axis=1) + self._space.start
         return actions
 
     def keep(self, rows: npt.NDArray[np.intp]) -> None:
-        """Forget the others."""
+        """Drop all other rows."""
         self._generators = [self._generators[row] for row in rows]
-        if self._acted % DRAWN_AT_ONCE:
+        if self._steps % UNIFORMS_PER_DRAW:
             self._uniforms = self._uniforms[rows]
         self._actor.keep(rows)
 
     def restart(self, row: int) -> None:
-        """A new episode begins; the random numbers go on."""
+        """Clear the memory of a row; its random numbers continue."""
         self._actor.restart(row)
 
     def memory(self) -> ArrayMemory:
-        """Return what a recurrent policy remembers, h and c of each layer."""
+        """Return the memory of a recurrent policy, float32[rows, 2, units] for each layer."""
         actor: Any = self._actor
         memory: ArrayMemory = actor.memory()
         return memory
 
     def remember(self, memory: ArrayMemory) -> None:
-        """Take over what a recurrent policy remembered in an earlier batch."""
+        """Continue with the memory of an earlier batch."""
         actor: Any = self._actor
         actor.remember(memory)
 
 
 @dataclass(frozen=True)
 class Trajectories:
-    """What the jobs of a chunk saw, did and got, 0 beyond their ends; steps is a power of two above the longest."""
+    """The steps of the jobs of a chunk, 0 after the end of an episode."""
 
-    inputs: Float32  # float32[steps, jobs, observations]; the state after the last step too
+    inputs: Float32  # float32[steps, jobs, observations], including the state after the last step
     actions: npt.NDArray[np.int32]  # int32[steps, jobs], from 0
     rewards: Float32  # float32[steps, jobs]
-    lives: Float32  # float32[steps, jobs], 1 where a step was taken
-    cuts: Float32  # float32[steps, jobs], 1 a step after the last where the time limit ended the episode
+    lives: Float32  # float32[steps, jobs], 1 for steps that were taken
+    cuts: Float32  # float32[steps, jobs], 1 in the step after the last one if the time limit ended the episode
 
     def arrays(self) -> tuple[Array, ...]:
-        """As `graph.episodes_graph` takes them."""
+        """Return the arrays in the order of the arguments of `graph.episodes_graph`."""
         return self.inputs, self.actions, self.rewards, self.lives, self.cuts
 
 
-def bandit_trajectories(inputs: Inputs, actions: Array, rewards: Float32) -> Trajectories:
-    """Return whole episodes of bandits with these actions and rewards, [trials, episodes]."""
-    seen = [inputs.first(actions.shape[1])]
-    seen += [inputs.after(t, actions[t].astype(np.int64), rewards[t]) for t in range(len(actions) - 1)]
-    return Trajectories(np.stack(seen), actions, rewards, np.ones_like(rewards), np.zeros_like(rewards))
-
-
-def joined(samples: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Return the trajectories of several chunks, by name, as those of one; what is remembered has jobs first."""
+def concatenated(samples: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Return the trajectories of several chunks as one; arrays are [steps, jobs, ...], memory is [jobs, ...]."""
     steps = max((len(sample["inputs"]) for sample in samples), default=0)
-    whole: dict[str, Array] = {}
+    result: dict[str, Array] = {}
     for name in samples[0] if samples else ():
         if name.startswith(MEMORY):
-            whole[name] = np.concatenate([sample[name] for sample in samples])
+            result[name] = np.concatenate([sample[name] for sample in samples])
             continue
-        ends = [[(0, steps - len(sample[name])), *[(0, 0)] * (sample[name].ndim - 1)] for sample in samples]
-        padded = [np.pad(sample[name], end) for sample, end in zip(samples, ends, strict=True)]
-        whole[name] = np.concatenate(padded, axis=1)
-    return whole
+        widths = [[(0, steps - len(sample[name])), *[(0, 0)] * (sample[name].ndim - 1)] for sample in samples]
+        padded = [np.pad(sample[name], width) for sample, width in zip(samples, widths, strict=True)]
+        result[name] = np.concatenate(padded, axis=1)
+    return result
+
+
+# Bandits, whose episodes are computed in a TensorFlow graph.
+
+
+def potential_rewards(episodes: BanditEpisodes) -> Float32:
+    """Return the reward that each arm would give in each trial, float32[trials, episodes, arms]; see `Arms.rewards`."""
+    arms = episodes.arms
+    values = arms.values if episodes.normal is None else arms.values + arms.spreads * episodes.normal[:, :, np.newaxis]
+    rewards = np.where(episodes.uniforms[:, :, np.newaxis] < arms.chances, values, np.float32(0))
+    return np.ascontiguousarray(rewards.transpose(1, 0, 2))
+
+
+def bandit_trajectories(inputs: BanditInputs, actions: Array, rewards: Float32) -> Trajectories:
+    """Return whole episodes of bandits with these actions, int32, and rewards, float32, both [trials, episodes]."""
+    observations = [inputs.first(actions.shape[1])]
+    observations += [inputs.after(t, actions[t].astype(np.int64), rewards[t]) for t in range(len(actions) - 1)]
+    return Trajectories(np.stack(observations), actions, rewards, np.ones_like(rewards), np.zeros_like(rewards))
+
+
+# Gymnasium environments, whose episodes are recorded.
+
+
+class RecordedStep(NamedTuple):
+    """What `on_step` gets of one step."""
+
+    jobs: Array  # intp[rows], job of each row
+    rows: Array  # intp[live], rows that took the step
+    rewards: Float64  # float64[live]
+    cut_rows: Array  # intp[cut], rows whose episode the time limit ended
+    cut_observations: Float32  # float32[cut, observations]
 
 
 class EpisodeRecorder:
-    """An actor that records the steps of its episodes, one a job."""
+    """An actor that records the steps of its episodes, one episode per job."""
 
     def __init__(self, actor: Actor, jobs: int, first_action: int) -> None:
         self._actor, self._jobs, self._first_action = actor, jobs, first_action
-        self._seen: list[Float32] = []  # of each step, float32[rows, observations]
-        self._done: list[Array] = []  # int64[rows]
-        self._told: list[tuple[Array, Array, Float32, Float64, Array]] = []
+        self._observations: list[Float32] = []  # of each step, float32[rows, observations]
+        self._actions: list[Array] = []  # of each step, int64[rows]
+        self._steps: list[RecordedStep] = []
 
     def act(self, observations: Float32) -> Array:
-        """As the actor does."""
-        self._seen.append(observations.copy())
-        self._done.append(self._actor.act(observations))
-        return self._done[-1]
+        """Return the actor's actions, int64[rows], from float32[rows, observations], and record both."""
+        self._observations.append(observations.copy())
+        self._actions.append(self._actor.act(observations))
+        return self._actions[-1]
 
     def on_step(
         self, jobs: Sequence[int], live: Sequence[int], observations: Float32, rewards: Float64, cut: Sequence[int]
     ) -> None:
-        """`acting.OnStep`."""
+        """Record a step; the arguments are those of `hpc_es.core.policy.OnStep`."""
         rows, cut_rows = np.array(live, np.intp), np.array(cut, np.intp)
-        self._told.append((np.array(jobs, np.intp), rows, observations[cut_rows], rewards[rows], cut_rows))
+        step = RecordedStep(np.array(jobs, np.intp), rows, rewards[rows], cut_rows, observations[cut_rows])
+        self._steps.append(step)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no job has taken a step, as where all environments failed when they were reset."""
-        return not self._told
+        """Whether no job has taken a step, for example because all environments failed in their reset."""
+        return not self._steps
 
-    def trajectories(self, failed: Array, longest: int | None = None) -> Trajectories:
-        """Return what was recorded; jobs of bool[jobs] have failed, and count as if they had taken no step.
+    def trajectories(self, failed: Array, max_steps: int | None = None) -> Trajectories:
+        """Return the recorded steps; jobs that failed, bool[jobs], count as if they had taken no step.
 
-        `longest` is the most steps that a job can take, where that is known.
+        `max_steps` is the maximum number of steps per job, if it is known.
         """
-        steps = SHORTEST
-        while steps < len(self._told) + 1:
+        steps = MIN_STEPS
+        while steps < len(self._steps) + 1:
             steps *= 2
-        steps = steps if longest is None else min(steps, longest + 1)
+        steps = steps if max_steps is None else min(steps, max_steps + 1)
         shape = (steps, self._jobs)
-        inputs = np.zeros((*shape, self._seen[0].shape[1]), np.float32)
+        inputs = np.zeros((*shape, self._observations[0].shape[1]), np.float32)
         actions, rewards = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
         lives, cuts = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-        for t, (jobs, rows, last, got, cut) in enumerate(self._told):
-            who = jobs[rows]
-            inputs[t, who], rewards[t, who], lives[t, who] = self._seen[t][rows], got, 1.0
-            actions[t, who] = self._done[t][rows] - self._first_action
-            inputs[t + 1, jobs[cut]], cuts[t + 1, jobs[cut]] = last, 1.0
+        for t, step in enumerate(self._steps):
+            jobs, cut_jobs = step.jobs[step.rows], step.jobs[step.cut_rows]
+            inputs[t, jobs], rewards[t, jobs], lives[t, jobs] = self._observations[t][step.rows], step.rewards, 1.0
+            actions[t, jobs] = self._actions[t][step.rows] - self._first_action
+            inputs[t + 1, cut_jobs], cuts[t + 1, cut_jobs] = step.cut_observations, 1.0
         for array in (inputs, actions, rewards, lives, cuts):
             array[:, failed] = 0
         return Trajectories(inputs, actions, rewards, lives, cuts)
 
     def keep(self, rows: npt.NDArray[np.intp]) -> None:
-        """As the actor does."""
+        """Drop all other rows of the actor."""
         self._actor.keep(rows)
 
     def restart(self, row: int) -> None:
-        """As the actor does."""
+        """Clear the actor's memory of a row."""
         self._actor.restart(row)
+
+
+class SegmentPlayer:
+    """A rank's environments, whose episodes continue from update to update as in A3C, and the policy's memory."""
+
+    def __init__(self, segments: Segments, memory_shapes: Sequence[tuple[int, int, int]]) -> None:
+        self._segments = segments
+        self._failures = 0  # consecutive updates in which all environments failed
+        self.memory: ArrayMemory = [np.zeros(shape, np.float32) for shape in memory_shapes]
+
+    def play(self, actor: SamplingActor, recorder: EpisodeRecorder, batch: Batch, steps: int, poll: Poll) -> Outcome:
+        """Continue all episodes for this number of steps; raises RunError if the environments fail again and again."""
+        if self.memory:
+            actor.remember(self.memory)
+        outcome = self._segments.play(recorder, batch, steps, poll)
+        failed = np.isnan(outcome.rows["return_"])
+        self._failures = self._failures + 1 if failed.all() else 0
+        if self._failures == MAX_FAILURES:
+            text = f"every environment of a rank has failed in {self._failures} updates in a row, the last time by"
+            raise RunError(f"{text} {outcome.failures[-1].text}")
+        if self.memory:
+            continues = ~failed & (outcome.rows[EPISODE_LENGTH.name] == 0)
+            self.memory = [np.where(continues[:, None, None], state, np.float32(0)) for state in actor.memory()]
+        return outcome

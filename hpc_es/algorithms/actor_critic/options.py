@@ -1,4 +1,4 @@
-"""The options of the actor-critic, and what does not go together with them."""
+"""Options of the actor-critic, and checks that they fit the problem."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from hpc_es.core.policy import Policy
 
 @options
 class Entropy:
-    """`algorithm.entropy:`, beta."""
+    """`algorithm.entropy:`, the weight beta of the entropy."""
 
-    start: NonNegative = option("the weight of the entropy in the first update", 0.1)
-    end: NonNegative = option("what it falls to in a straight line", 0.0)
-    episodes: Count | None = option("training episodes until then; null: it stays at its start", None)
-    timesteps: Count | None = option("steps of training episodes until then, in place of `episodes`", None)
+    start: NonNegative = option("initial weight of the entropy", 0.1)
+    end: NonNegative = option("final weight of the entropy, reached linearly", 0.0)
+    episodes: Count | None = option("training episodes until the final weight; null: constant weight", None)
+    timesteps: Count | None = option("training timesteps until the final weight, instead of `episodes`", None)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Mistakes that no single option shows: (key, text)."""
+        """Yield mistakes that involve several options: (key, text)."""
         if self.episodes is not None and self.timesteps is not None:
             yield "timesteps", f"is {self.timesteps}, and episodes {self.episodes}: expected one of them"
 
     def warnings(self) -> Iterator[tuple[str, str]]:
-        """Yield what has no effect: (key, text)."""
+        """Yield options without effect: (key, text)."""
         if self.episodes is None and self.timesteps is None:
             yield from unused(self, ("end",), "episodes and timesteps are null, so the weight stays at its start")
 
@@ -37,54 +37,58 @@ class Options:
     """`algorithm:` with `kind: actor_critic`."""
 
     kind: Literal["actor_critic"] = option("name of the algorithm", "actor_critic")
-    batch_size: Count = option("episodes an update; with update_every: environments of a rank, stepped together", 16)
+    batch_size: Count = option(
+        "episodes per update; with update_every: number of environments per rank, stepped together", 16
+    )
     updates: Literal["synchronous", "asynchronous"] = option(
-        "synchronous: all ranks share a batch; asynchronous: a batch a rank, followed as it comes", "synchronous"
+        "synchronous: one batch for all ranks; asynchronous: one batch per rank, applied as it arrives", "synchronous"
     )
     update_every: Count | None = option(
-        "steps an update, after which episodes go on (asynchronous updates only; a restart begins new episodes, as no "
-        "checkpoint holds environments); null: whole episodes",
+        "steps per update, after which episodes continue (asynchronous updates only; a restart begins new episodes, "
+        "since checkpoints do not store environments); null: whole episodes",
         None,
     )
-    discount: Probability = option("of a reward a step later", 0.8)
+    discount: Probability = option("discount factor gamma", 0.8)
     gae_lambda: Probability = option("lambda of generalised advantage estimation; 1: return minus value", 1.0)
-    value_weight: NonNegative = option("of the squared error of the value", 0.25)
-    entropy: Entropy = option("what keeps the policy trying", default_factory=Entropy)
-    unroll: Count | None = option("steps that gradients pass through a memory; null: the whole episode", None)
+    value_weight: NonNegative = option("weight of the squared error of the value", 0.25)
+    entropy: Entropy = option("entropy bonus, for exploration", default_factory=Entropy)
+    unroll: Count | None = option("maximum steps of backpropagation through time; null: the whole episode", None)
     reward_clip: Positive | None = option(
-        "rewards to learn from are clipped to [-clip, clip]; null: not. The last reward that a policy sees is clipped "
-        "by task.reward_clip of bandits, or by reward_clip of the wrapper LastStep",
+        "clipping of rewards in the loss, to [-clip, clip]; null: no clipping. The last reward in the observation is "
+        "clipped by task.reward_clip of bandits, or by reward_clip of the wrapper LastStep",
         None,
     )
-    gradient_clip: Positive | None = option("longest gradient; null: any", 1.0)
+    gradient_clip: Positive | None = option("maximum gradient norm; null: no clipping", 1.0)
     evaluation_actions: Literal["sampled", "greedy"] = option(
-        "of evaluation episodes in training: drawn as in training, or the most probable", "sampled", may_change=True
+        "actions in evaluations: sampled as in training, or greedy (the most probable)", "sampled", may_change=True
     )
-    optimizer: optimizers.Options = option("how the parameters follow", default_factory=optimizers.Options)
+    optimizer: optimizers.Options = option("optimizer of the parameters", default_factory=optimizers.Options)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Mistakes that no single option shows: (key, text)."""
+        """Yield mistakes that involve several options: (key, text)."""
         every = self.update_every
         if every is not None and self.updates != "asynchronous":
-            text = "the ranks' environments go on from update to update, so each rank needs updates of its own"
+            text = "environments continue from update to update, so each rank needs its own updates"
             yield "update_every", f"is {every}, but updates are {self.updates}: {text} (try updates: asynchronous)"
         if every is not None and self.unroll is not None and self.unroll > every:
-            text = f"is {self.unroll}, but no gradient passes further than the {every} steps of update_every"
+            text = f"is {self.unroll}, but gradients pass through at most the {every} steps of update_every"
             yield "unroll", f"{text}: leave it out"
 
 
 def incompatibilities(options: Options, problem: TrajectoryProblem) -> Iterator[tuple[str, str]]:
-    """Yield why this problem does not fit: (key, text)."""
+    """Yield reasons why the problem does not fit the options: (key, text)."""
     actions = problem.spaces.actions
     if not isinstance(actions, Discrete):
         kind = "Box" if isinstance(actions, Box) else str(actions)
         yield "task", f"{problem.name} has {kind} actions, actor_critic needs Discrete ones: try algorithm.kind: es"
     if problem.episodes_per_job != 1:
-        text = f"is {problem.episodes_per_job}, expected 1: actor_critic takes algorithm.batch_size episodes an update"
+        text = f"is {problem.episodes_per_job}, expected 1: actor_critic uses algorithm.batch_size episodes per update"
         yield "task.episodes_per_job", text
     if options.update_every is not None and problem.segments is None:
-        text = f"is {options.update_every}, but {problem.name} can only be played in whole episodes: expected null"
-        yield "algorithm.update_every", text + _instead(problem)
+        text = f"is {options.update_every}, but {problem.name} supports whole episodes only: expected null"
+        if problem.compiled is not None:
+            text += ", or task: {kind: episodes, env_id: 'hpc_es.tasks.bandits:hpc_es/Bandit-v0'}"
+        yield "algorithm.update_every", text
     yield from _policy_misfits(options, problem.policy)
     if options.unroll is not None and problem.time_limit is not None and options.unroll > problem.time_limit:
         text = (
@@ -93,17 +97,14 @@ def incompatibilities(options: Options, problem: TrajectoryProblem) -> Iterator[
         yield "algorithm.unroll", text
 
 
-def _instead(problem: TrajectoryProblem) -> str:
-    if problem.compiled is None:
-        return ""
-    return ", or task: {kind: episodes, env_id: 'hpc_es.tasks.bandits:hpc_es/Bandit-v0'}"
-
-
 def _policy_misfits(options: Options, policy: Policy) -> Iterator[tuple[str, str]]:
     from hpc_es.policies.networks.differentiable import DifferentiableNetwork
 
     network = DifferentiableNetwork.of(policy)
     if network is None:
-        yield "policy", f"is {type(policy).__name__}, whose gradient is not known: expected the kind 'lstm' or 'mlp'"
+        yield (
+            "policy",
+            f"is {type(policy).__name__}, which is not differentiable here: expected the kind 'lstm' or 'mlp'",
+        )
     elif not network.is_recurrent and options.unroll is not None:
-        yield "algorithm.unroll", f"is {options.unroll}, but the policy mlp remembers nothing: leave it out"
+        yield "algorithm.unroll", f"is {options.unroll}, but the policy mlp has no memory: leave it out"

@@ -37,7 +37,7 @@ from hpc_es.core.errors import UserError
 from hpc_es.core.interfaces import Needs, ProgramProblem
 from hpc_es.core.keys import Purpose
 from hpc_es.programs import best_programs
-from hpc_es.programs.best_programs import MaxUniquePriorityQueue
+from hpc_es.programs.best_programs import UniquePriorityQueue
 from hpc_es.programs.policy_gradient.loss import ProgramLoss, baseline_after
 from hpc_es.programs.policy_gradient.options import TOKENS, Options
 from hpc_es.programs.policy_gradient.token_lstm import END, TokenLSTM, Writing, lengths, write
@@ -61,14 +61,14 @@ def queue_after(
 ) -> dict[str, Array]:
     """Return the queue after some more programs, uint8[programs, length], one after the other; NaN is no reward."""
     capacity, length = arrays["queue_tokens"].shape
-    queue = MaxUniquePriorityQueue(capacity, ties, "scores" if unique == "rewards" else "items")
+    queue = UniquePriorityQueue(capacity, ties, "scores" if unique == "rewards" else "items")
     kept = range(int(arrays["queue_count"]))
     for place in kept if ties == "older" else reversed(kept):  # from the older ones of a reward to the newer
         queue.push(float(arrays["queue_rewards"][place]), arrays["queue_tokens"][place].tobytes())
     for row, reward in zip(tokens, rewards.tolist(), strict=True):
         if not math.isnan(reward):
             queue.push(reward, row.tobytes())
-    after, entries = queue_nothing(capacity, length), queue.in_order()
+    after, entries = queue_nothing(capacity, length), queue.sorted_entries()
     if entries:
         scores, texts, _ = zip(*entries, strict=True)
         after["queue_rewards"][: len(entries)] = scores
@@ -121,7 +121,7 @@ class PolicyGradient(Strategy[None]):
         replayed_rewards: float64[replays], if there is a buffer; their rewards
     State, master:
         those of `hpc_es.algorithms.common.optimizers.initial_slots`
-        those of `hpc_es.programs.best_programs.nothing`
+        those of `hpc_es.programs.best_programs.initial_arrays`
         restarts: int64[], if restart_programs is not 0; number of restarts
         queue_tokens: uint8[topk, length], if there is a queue; the best programs, the best first
         queue_rewards: float64[topk], if there is a queue; their rewards
@@ -151,7 +151,7 @@ class PolicyGradient(Strategy[None]):
 
     def initial(self) -> State:
         """Random weights; the baseline is 0, the queue and the buffer are empty."""
-        found: dict[str, Array] = best_programs.nothing(self.problem.length)
+        found: dict[str, Array] = best_programs.initial_arrays(self.problem.length)
         if self.options.restart_programs:
             found["restarts"] = np.array(0, np.int64)
         return self._begun(0, found)
@@ -233,7 +233,7 @@ class PolicyGradient(Strategy[None]):
         """Return a step along the gradient; then baseline, queue and buffer take this batch in."""
         chunks, rewards = results.chunk_arrays, results.rows["return_"].astype(np.float64)
         tokens = np.concatenate([arrays["tokens"] for arrays in chunks])
-        so_far = best_programs.updated(
+        so_far = best_programs.update(
             state.master, results.rows, rewards, lambda job: self._texts(tokens[job : job + 1])[0]
         )
         fine = ~np.isnan(rewards)

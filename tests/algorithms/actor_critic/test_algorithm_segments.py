@@ -13,7 +13,8 @@ import pytest
 
 import hpc_es
 from hpc_es.algorithms.actor_critic.algorithm import SUMS, ActorCritic
-from hpc_es.algorithms.actor_critic.graph import FAILURES_IN_A_ROW, Loss, episodes_graph, segments_graph
+from hpc_es.algorithms.actor_critic.episodes import MAX_FAILURES
+from hpc_es.algorithms.actor_critic.graph import Loss, episodes_graph, segments_graph
 from hpc_es.algorithms.common.optimizers import GRADIENT
 from hpc_es.config.loading import validate
 from hpc_es.config.schema import Config
@@ -159,7 +160,7 @@ def test_memory_goes_on_as_if_there_had_been_no_update(seeds: list[list[int]], b
         actor = algorithm.policy.bind(centre(state.theta, 1), None)
         for step in range(steps):
             actor.act(np.array([[step, life, 1]], np.float32))
-        for whole, kept in zip(actor.memory(), algorithm._worker.memory, strict=True):
+        for whole, kept in zip(actor.memory(), algorithm._segment_player.memory, strict=True):
             np.testing.assert_allclose(kept[row], whole[0], atol=1e-6)
             assert np.abs(whole).max() > 1e-3
 
@@ -208,7 +209,7 @@ def test_evaluation_leaves_the_episodes_alone(seeds: list[list[int]]) -> None:
     algorithm = built()
     state = algorithm.initial()
     update(algorithm, state)
-    kept = [held.copy() for held in algorithm._worker.memory]
+    kept = [held.copy() for held in algorithm._segment_player.memory]
     algorithm.evaluate(state, Chunk(0, 0, 2, "evaluate"), nothing)
     assert update(algorithm, later(state, 1)).rows["return_"].tolist() == [6, 5]
     assert kept[0].any()
@@ -276,10 +277,10 @@ def test_an_update_in_which_all_failed_leaves_the_parameters(seeds: list[list[in
 def test_environments_that_always_fail_end_the_run(seeds: list[list[int]]) -> None:
     seeds += [[7, 7]]
     algorithm = built(faulty(2, 7))
-    for generation in range(FAILURES_IN_A_ROW - 1):
+    for generation in range(MAX_FAILURES - 1):
         update(algorithm, later(algorithm.initial(), generation))
     with pytest.raises(RunError, match=r"failed in 20 updates in a row.*the simulator diverged"):
-        update(algorithm, later(algorithm.initial(), FAILURES_IN_A_ROW))
+        update(algorithm, later(algorithm.initial(), MAX_FAILURES))
 
 
 # Mistakes.

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from hpc_es.algorithms.actor_critic.episodes import (
-    DRAWN_AT_ONCE,
-    SHORTEST,
+    MIN_STEPS,
+    UNIFORMS_PER_DRAW,
     EpisodeRecorder,
-    Sampled,
+    SamplingActor,
     Trajectories,
-    payouts,
+    potential_rewards,
 )
 from hpc_es.bandits.families import Arms
-from hpc_es.bandits.setting import Draws
+from hpc_es.bandits.setting import BanditEpisodes
 from hpc_es.core.data import Discrete, Spaces, flat_observations
 from hpc_es.policies.lstm import LSTM
 from hpc_es.policies.lstm import Options as LSTMOptions
@@ -44,7 +44,7 @@ def biased(probabilities: Sequence[float], start: int = 0) -> tuple[MLP, np.ndar
 def test_actions_come_as_often_as_they_are_probable() -> None:
     policy, theta = biased((0.1, 0.6, 0.3), start=5)
     rows, steps = 40, 100
-    actor = Sampled(policy, theta, generators(rows))
+    actor = SamplingActor(policy, theta, generators(rows))
     actions = np.concatenate([actor.act(np.zeros((rows, 2), np.float32)) for _ in range(steps)])
     shares = np.bincount(actions - 5, minlength=3) / actions.size
     assert np.abs(shares - (0.1, 0.6, 0.3)).max() < 4 * np.sqrt(0.25 / actions.size)  # four standard errors
@@ -52,17 +52,17 @@ def test_actions_come_as_often_as_they_are_probable() -> None:
 
 def test_sampling_leaves_the_policy_as_it_was() -> None:
     policy, theta = biased((0.1, 0.9))
-    Sampled(policy, theta, generators(2))
+    SamplingActor(policy, theta, generators(2))
     assert policy.head.actions(np.array([[3.0, 1.0]], np.float32)).tolist() == [0]
 
 
-@pytest.mark.parametrize("moment", [0, 3, DRAWN_AT_ONCE, DRAWN_AT_ONCE + 1])
+@pytest.mark.parametrize("moment", [0, 3, UNIFORMS_PER_DRAW, UNIFORMS_PER_DRAW + 1])
 def test_a_job_acts_the_same_whoever_else_is_there(moment: int) -> None:
     """Also after others have left the stack, at any moment between two draws."""
     policy = LSTM(LSTMOptions(hidden_dims=(4,)), Spaces(flat_observations(2), Discrete(3)))
     theta = 3 * policy.initial(np.random.default_rng(1))
-    observations = np.random.default_rng(2).standard_normal((2 * DRAWN_AT_ONCE + 5, 5, 2)).astype(np.float32)
-    together, leaving = (Sampled(policy, theta, generators(5)) for _ in range(2))
+    observations = np.random.default_rng(2).standard_normal((2 * UNIFORMS_PER_DRAW + 5, 5, 2)).astype(np.float32)
+    together, leaving = (SamplingActor(policy, theta, generators(5)) for _ in range(2))
     expected = np.array([together.act(step) for step in observations])
     for t, step in enumerate(observations):
         if t == moment:
@@ -88,7 +88,7 @@ def test_every_step_is_written_down() -> None:
     found = recorded(episodes("Survival"), seeds, action=1)
     lengths = np.array([lifetime(seed) for seed in seeds])
     assert lengths.tolist() == [3, 12, 6, 8]
-    t = np.arange(SHORTEST)[:, np.newaxis]
+    t = np.arange(MIN_STEPS)[:, np.newaxis]
     lives = (t < lengths).astype(np.float32)
     np.testing.assert_array_equal(found.lives, lives)
     np.testing.assert_array_equal(found.rewards, lives)
@@ -135,7 +135,7 @@ def test_payouts_are_what_each_arm_would_pay() -> None:
     chances = np.array([[[0.5, 0.9]]], np.float32)
     values, spreads = np.array([[[1.0, 5.0]]], np.float32), np.array([[[0.0, 2.0]]], np.float32)
     uniforms, normal = np.array([[0.4, 0.5, 0.95]], np.float32), np.array([[1.0, -1.0, 1.0]], np.float32)
-    found = payouts(Draws(Arms(chances, values, spreads), uniforms, normal))
+    found = potential_rewards(BanditEpisodes(Arms(chances, values, spreads), uniforms, normal))
     assert found[:, 0].tolist() == [[1.0, 7.0], [0.0, 3.0], [0.0, 0.0]]
-    plain = payouts(Draws(Arms(chances, values, 0 * spreads), uniforms, None))
+    plain = potential_rewards(BanditEpisodes(Arms(chances, values, 0 * spreads), uniforms, None))
     assert plain[:, 0].tolist() == [[1.0, 5.0], [0.0, 5.0], [0.0, 0.0]]

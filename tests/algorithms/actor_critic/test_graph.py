@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpc_es.algorithms.actor_critic.episodes import payouts
+from hpc_es.algorithms.actor_critic.episodes import potential_rewards
 from hpc_es.algorithms.actor_critic.graph import (
     Loss,
+    bandit_episodes,
+    bandit_observations,
     bandits_graph,
     episodes_graph,
-    learned,
+    loss_gradient,
+    loss_terms,
     losses,
-    played,
-    seen_by,
-    terms,
 )
-from hpc_es.bandits.setting import Inputs, Lockstep, setting
+from hpc_es.bandits.setting import BanditInputs, Lockstep, setting
 from hpc_es.core.data import Box, Discrete, Spaces, flat_observations
 from hpc_es.policies.lstm import LSTM
 from hpc_es.policies.lstm import Options as LSTMOptions
@@ -51,7 +51,7 @@ def normal(*shape: int) -> Any:
 
 def gradient(network: DifferentiableNetwork, loss: Loss, theta: Any, value: Any, *episodes: Any) -> Any:
     """What `learned` gives, with beta 0.1."""
-    found = learned(tf, network, loss, tf.constant(theta), tf.constant(value), 0.1, *episodes)
+    found = loss_gradient(tf, network, loss, tf.constant(theta), tf.constant(value), 0.1, *episodes)
     return [part.numpy() for part in found]
 
 
@@ -99,7 +99,7 @@ def test_a_fresh_policy_is_nearly_uniform() -> None:
         )
         steps = np.ones((5, 1))
         given = (normal(5, 1, 4), np.zeros((5, 1), np.int64), steps, steps, 0 * steps)
-        entropy = terms(tf, network, PLAIN, theta, np.zeros(49), *given)[2]
+        entropy = loss_terms(tf, network, PLAIN, theta, np.zeros(49), *given)[2]
         assert float(entropy) / 5 == pytest.approx(expected, abs=1e-3)
 
 
@@ -115,7 +115,7 @@ def test_targets_are_constants_and_an_episode_cut_off_is_worth_its_last_value() 
             worth = rewards[t, row] + PLAIN.discount * worth
             squares += (v[t, row] - worth) ** 2
             errors += v[t, row] - worth
-    found = terms(tf, FORWARD, PLAIN, theta, value, inputs, actions, rewards, lives, cuts)[1]
+    found = loss_terms(tf, FORWARD, PLAIN, theta, value, inputs, actions, rewards, lives, cuts)[1]
     assert float(found) == pytest.approx(squares, rel=1e-12)
     slope, _ = gradient(FORWARD, PLAIN, theta, value, inputs, actions, rewards, lives, cuts)
     assert slope[-1] == pytest.approx(2 * PLAIN.value_weight * errors, rel=1e-12)  # of the value's bias
@@ -239,12 +239,14 @@ SETTINGS = {
 def test_episodes_of_bandits_are_those_of_numpy(name: str) -> None:
     """The actions of the graph, played by the task: the same rewards, and the same inputs (T6)."""
     problem = SETTINGS[name]
-    drawn = problem.of_seeds([3, 4, 5])
+    drawn = problem.episodes_of_seeds([3, 4, 5])
     network = DifferentiableNetwork((problem.inputs.width, 6, problem.family.arms), None)
     theta = normal(size(network)).astype(np.float32)
     uniforms = RNG.random((problem.num_trials, 3)).astype(np.float32)
-    actions, rewards = played(tf, network, problem.inputs, tf.constant(theta), payouts(drawn), uniforms)
-    seen = seen_by(tf, problem.inputs, actions, rewards).numpy()
+    actions, rewards = bandit_episodes(
+        tf, network, problem.inputs, tf.constant(theta), potential_rewards(drawn), uniforms
+    )
+    seen = bandit_observations(tf, problem.inputs, actions, rewards).numpy()
     lockstep = Lockstep(problem, drawn)
     for t in range(problem.num_trials):
         np.testing.assert_allclose(seen[t], lockstep.observations, atol=1e-6)
@@ -256,17 +258,17 @@ def test_episodes_of_bandits_are_those_of_numpy(name: str) -> None:
 @pytest.mark.parametrize(
     "inputs",
     [
-        Inputs(3, 4),
-        Inputs(3, 4, "one_hot", time="number"),
-        Inputs(3, 4, "none", False),
-        Inputs(3, 4, reward_clip=0.5),
-        Inputs(3, 4, "one_hot", reward_clip=0.5),
+        BanditInputs(3, 4),
+        BanditInputs(3, 4, "one_hot", time="number"),
+        BanditInputs(3, 4, "none", False),
+        BanditInputs(3, 4, reward_clip=0.5),
+        BanditInputs(3, 4, "one_hot", reward_clip=0.5),
     ],
 )
-def test_inputs_are_those_of_the_step_before(inputs: Inputs) -> None:
+def test_inputs_are_those_of_the_step_before(inputs: BanditInputs) -> None:
     """T6: for the rewards [1, 0, 1] the policy sees [none yet, 1, 0]."""
     actions, rewards = np.array([[2], [0], [1]], np.int32), np.array([[1.0], [0.0], [1.0]], np.float32)
-    seen = seen_by(tf, inputs, tf.constant(actions), tf.constant(rewards)).numpy()
+    seen = bandit_observations(tf, inputs, tf.constant(actions), tf.constant(rewards)).numpy()
     expected = [inputs.first(1), inputs.after(0, np.array([2]), np.ones(1, np.float32))]
     expected.append(inputs.after(1, np.array([0]), np.zeros(1, np.float32)))
     np.testing.assert_array_equal(seen, expected)
@@ -274,13 +276,13 @@ def test_inputs_are_those_of_the_step_before(inputs: Inputs) -> None:
 
 def test_actions_are_drawn_from_the_softmax() -> None:
     """A network of zeros with the output bias ln p: uniforms below p_0 is action 0, and so on."""
-    inputs = Inputs(3, 1)
+    inputs = BanditInputs(3, 1)
     network = DifferentiableNetwork((inputs.width, 1, 3), None)
     theta = np.zeros(size(network), np.float32)
     theta[-3:] = np.log([0.2, 0.5, 0.3])
     uniforms = np.array([[0.0, 0.19, 0.21, 0.69, 0.71, 0.999]], np.float32)
     rewards = np.zeros((1, 6, 3), np.float32)
-    actions, _ = played(tf, network, inputs, tf.constant(theta), rewards, uniforms)
+    actions, _ = bandit_episodes(tf, network, inputs, tf.constant(theta), rewards, uniforms)
     assert actions.numpy().tolist() == [[0, 0, 1, 1, 2, 2]]
 
 
@@ -288,11 +290,11 @@ def test_the_gradient_of_bandits_is_that_of_their_episodes() -> None:
     problem = SETTINGS["values"]
     network = DifferentiableNetwork((problem.inputs.width, 6, problem.family.arms), None)
     theta, value = normal(size(network)).astype(np.float32), normal(7).astype(np.float32)
-    uniforms, paid = RNG.random((6, 3)).astype(np.float32), payouts(problem.of_seeds([3, 4, 5]))
+    uniforms, paid = RNG.random((6, 3)).astype(np.float32), potential_rewards(problem.episodes_of_seeds([3, 4, 5]))
     beta = np.float32(0.1)
     found, sums, actions, rewards = bandits_graph(network, PLAIN, problem.inputs)(theta, value, beta, paid, uniforms)
     lives = np.ones((6, 3), np.float32)
-    seen = seen_by(tf, problem.inputs, actions, rewards)
+    seen = bandit_observations(tf, problem.inputs, actions, rewards)
     expected = gradient(network, PLAIN, theta, value, seen, actions, rewards, lives, 0 * lives)
     np.testing.assert_allclose(found, expected[0], rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(sums, expected[1], rtol=1e-4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_es.programs.shorten import BLOCKS, score
+from hpc_es.programs.task import BLOCKS, hill_climb_score
 
 
 def path(names: str, *more: int) -> list[int]:
@@ -28,10 +28,10 @@ def path(names: str, *more: int) -> list[int]:
     ],
 )
 def test_reward(tokens: list[int], reward: float) -> None:
-    assert score(tokens)[0] == pytest.approx(reward)
+    assert hill_climb_score(tokens)[0] == pytest.approx(reward)
 
 
 def test_only_the_target_is_correct() -> None:
-    assert score(path("abcdefgh", 0)) == (8.0, True)
-    assert score(path("abh")) == (3.0, False)
-    assert score(path("abcdefgh", 1))[1] is False
+    assert hill_climb_score(path("abcdefgh", 0)) == (8.0, True)
+    assert hill_climb_score(path("abh")) == (3.0, False)
+    assert hill_climb_score(path("abcdefgh", 1))[1] is False
