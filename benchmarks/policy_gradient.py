@@ -64,8 +64,8 @@ def update() -> Callable[[], Any]:
     rows = search.evaluate(state, chunk, lambda: None).rows
 
     def work() -> Any:
-        writing = search.written(state, chunk, search.lessons.given(state.shared, 0, 1))
-        arrays = search.lessons.learned(state.shared, writing, rows["return_"], 0, 1)
+        writing = search.sampled(state, chunk, search.loss.forced_tokens(state.shared, 0, 1))
+        arrays = search.loss.chunk_arrays(state.shared, writing, rows["return_"], 0, 1)
         return search.tell(state, Results(rows, [arrays], []))
 
     work()
@@ -77,8 +77,8 @@ def sampling() -> Callable[[], Any]:
     search = algorithm()
     state = search.initial()
     (chunk,) = search.ask(state, 0, NO_ROWS, NO_FITNESS)
-    search.written(state, chunk)
-    return lambda: search.written(state, chunk)
+    search.sampled(state, chunk)
+    return lambda: search.sampled(state, chunk)
 
 
 def keras() -> Callable[[], Any]:

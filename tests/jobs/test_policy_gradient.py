@@ -150,7 +150,7 @@ def test_a_correct_program_ends_the_run_and_is_told(tmp_path: Path) -> None:
     ("overrides", "key", "text"),
     [
         (["algorithm.alpha=1.0"], "algorithm.alpha", "below 1"),
-        (["algorithm.alpha=0.01"], "algorithm.alpha", "of a batch of 12 no program is replayed"),
+        (["algorithm.alpha=0.01"], "algorithm.alpha", "no program of a batch of 12 is replayed"),
         (["algorithm.alpha=0.5", "algorithm.ema_baseline_decay=0"], "algorithm.ema_baseline_decay", "try 0.99"),
         (
             ["algorithm.topk=5", "algorithm.topk_loss_hparam=1.0", "algorithm.topk_batch_size=0"],

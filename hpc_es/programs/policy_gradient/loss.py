@@ -1,25 +1,7 @@
-"""Programs that are kept to be learned from again, drawn by weight (Abolafia et al. 2018, arXiv:1801.03526).
+"""The loss of a batch of programs: replay buffer, entropy weight, gradient, and the part of each chunk.
 
-A program's weight is exp(reward / temperature), and each program is in once. When the buffer is full those of the
-smallest rewards leave; of equal ones the younger. All of it is arrays of fixed form in the order of arrival.
-
-
-How much the entropy of the tokens counts: always the same, less with time, or as much as holds it at a target.
-
-Held at a target, the factor is raised while the entropy is below it and lowered while it is above, as the temperature
-of soft actor-critic is (Haarnoja et al. 2018, arXiv:1812.05905, section 5), but never below `entropy_beta`: else it
-would come back late from a time of much entropy, such as the beginning. It is the entropy of a program, the sum of
-those of its tokens: that of a token alone is had by short programs too, of which there are few.
-
-    beta <- max(entropy_beta, beta * exp(entropy_rate * (1 - entropy / entropy_target)))
-
-
-The gradient of the loss of programs, backwards through the pass that has written or read them.
-
-What programs teach the network that wrote them: the parts of `policy_gradient.py` besides its loop.
-
-A chunk has its share of the batch: its own programs, some of the replays, and the first chunk what is imitated from
-the queue. It gives the gradient of its share of the loss.
+A chunk computes the gradient of its share of the loss: of its own programs, of a part of the replayed programs and, in
+the first chunk, of the programs imitated from the queue.
 """
 
 from __future__ import annotations
@@ -36,19 +18,23 @@ import numpy as np
 from hpc_es.algorithms.common.optimizers import GRADIENT
 from hpc_es.core.data import Array, Arrays, Float32, Float64
 from hpc_es.programs.policy_gradient.options import TOKENS, Options
-from hpc_es.programs.policy_gradient.token_lstm import TokenLSTM, Writing, lengths, write
+from hpc_es.programs.policy_gradient.token_lstm import ForwardPass, TokenLSTM, lengths, sample_programs
 
 
 @dataclass(frozen=True)
 class ReplayBuffer:
-    """The form of a buffer."""
+    """A replay buffer of programs, as arrays of constant shape in the order of arrival (Abolafia et al. 2018).
 
-    capacity: int  # programs
-    length: int  # tokens of a program, zeros behind it
+    Programs are sampled with probabilities proportional to exp(reward / temperature). Each program is in the buffer
+    only once. A full buffer drops the programs with the lowest rewards; of equal ones, the newer.
+    """
+
+    capacity: int  # maximum number of programs
+    length: int  # maximum number of tokens of a program
     temperature: float
 
-    def nothing(self) -> dict[str, Array]:
-        """Return an empty buffer."""
+    def empty(self) -> dict[str, Array]:
+        """Return the arrays of an empty buffer."""
         return {
             "replay_tokens": np.zeros((self.capacity, self.length), np.uint8),
             "replay_rewards": np.zeros(self.capacity, np.float64),
@@ -56,204 +42,223 @@ class ReplayBuffer:
             "replay_count": np.array(0, np.int64),
         }
 
-    def added(self, buffer: Arrays, tokens: Array, rewards: Float64) -> dict[str, Array]:
-        """With some programs more, uint8[programs, length]; what is in already keeps the reward it had."""
+    def with_programs(self, buffer: Arrays, tokens: Array, rewards: Float64) -> dict[str, Array]:
+        """Return the buffer with further programs, uint8[programs, length], and rewards, float64[programs].
+
+        Programs that are already in the buffer keep their rewards.
+        """
         count = int(buffer["replay_count"])
-        fresh = first_of_each(tokens_names := names(tokens))
-        fresh = fresh[~np.isin(tokens_names[fresh], buffer["replay_names"][:count])]
-        columns = {"replay_tokens": tokens, "replay_rewards": rewards, "replay_names": tokens_names}
-        both = {name: np.concatenate([buffer[name][:count], new[fresh]]) for name, new in columns.items()}
-        best = np.argsort(-both["replay_rewards"], kind="stable")[: self.capacity]
-        kept = np.sort(best)
-        after = self.nothing()
-        for name, column in both.items():
-            after[name][: len(kept)] = column[kept]
-        return {**after, "replay_count": np.array(len(kept), np.int64)}
+        new_names = digests(tokens)
+        fresh = first_occurrences(new_names)
+        fresh = fresh[~np.isin(new_names[fresh], buffer["replay_names"][:count])]
+        columns = {"replay_tokens": tokens, "replay_rewards": rewards, "replay_names": new_names}
+        longer = {name: np.concatenate([buffer[name][:count], new[fresh]]) for name, new in columns.items()}
+        kept = np.sort(np.argsort(-longer["replay_rewards"], kind="stable")[: self.capacity])
+        result = self.empty()
+        for name, column in longer.items():
+            result[name][: len(kept)] = column[kept]
+        return {**result, "replay_count": np.array(len(kept), np.int64)}
 
     def probabilities(self, buffer: Arrays) -> Float64:
-        """float64[count]: how likely each program is drawn."""
+        """Return the probability that each program is sampled, float64[count]."""
         rewards = buffer["replay_rewards"][: int(buffer["replay_count"])]
         weights = np.exp((rewards - rewards.max(initial=-np.inf)) / self.temperature)
         odds: Float64 = weights / weights.sum()
         return odds
 
-    def drawn(self, buffer: Arrays, draws: int, rng: np.random.Generator) -> Array:
-        """Return the places of `draws` programs, with replacement, of a buffer that is not empty."""
+    def sample(self, buffer: Arrays, size: int, rng: np.random.Generator) -> Array:
+        """Return the indices of programs sampled with replacement, intp[size]; the buffer must not be empty."""
         sums = np.cumsum(self.probabilities(buffer))
-        places: Array = np.searchsorted(sums[:-1], rng.random(draws) * sums[-1], side="right")
-        return places
+        indices: Array = np.searchsorted(sums[:-1], rng.random(size) * sums[-1], side="right")
+        return indices
 
 
-def names(tokens: Array) -> Array:
-    """uint64[rows]: what tells a program from others, in 64 bits of a digest."""
-    digests = (hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in tokens)
-    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
+def digests(tokens: Array) -> Array:
+    """Return 64-bit digests that identify programs, uint64[rows], from uint8[rows, length]."""
+    values = (hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in tokens)
+    return np.frombuffer(b"".join(values), "<u8").astype(np.uint64)
 
 
-def first_of_each(values: Array) -> Array:
-    """Return the places of the first of equal values, in their order."""
-    places: Array = np.sort(np.unique(values, return_index=True)[1])
-    return places
+def first_occurrences(values: Array) -> Array:
+    """Return the index of the first occurrence of each value, ascending, intp[distinct values]."""
+    indices: Array = np.sort(np.unique(values, return_index=True)[1])
+    return indices
 
 
-LARGEST = 100.0  # of a factor that follows a target
+MAX_ENTROPY_WEIGHT = 100.0  # with entropy_target
 
 
 @dataclass(frozen=True)
-class EntropyFactor:
-    """The factor, `entropy_beta` in the state where it is not constant."""
+class EntropyWeight:
+    """The weight of the entropy: constant, interpolated over the executed programs, or adapted to a target entropy.
+
+    With a target, the weight rises while the entropy is below it and falls while it is above, like the temperature of
+    soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905, section 5), but not below `entropy_beta`, so that it can
+    rise soon after a period of high entropy:
+
+        beta <- max(entropy_beta, beta * exp(entropy_rate * (1 - entropy / entropy_target)))
+
+    The entropy is that of a program, the sum over its tokens; the entropy per token can also be high for short
+    programs, of which only a few exist. A weight that is not constant is stored in the state as `entropy_beta`.
+    """
 
     options: Options
 
     @property
     def is_constant(self) -> bool:
-        """Whether it stays what the options say."""
+        """Whether the weight is constant."""
         return self.options.entropy_target is None and self.options.entropy_beta_end is None
 
     def initial(self) -> dict[str, Array]:
-        """Return what the first generation has of it."""
+        """Return the arrays of the first generation."""
         return {} if self.is_constant else {"entropy_beta": np.array(self.options.entropy_beta, np.float64)}
 
-    def of(self, shared: Arrays) -> float:
-        """Return the factor of a generation."""
+    def value(self, shared: Arrays) -> float:
+        """Return the weight in the generation with these shared arrays."""
         return self.options.entropy_beta if self.is_constant else float(shared["entropy_beta"])
 
-    def after(self, shared: Arrays, entropy: float, executed: int) -> dict[str, Array]:
-        """Return what the next generation has, where this one's programs had this entropy on average."""
+    def next(self, shared: Arrays, entropy: float, executed: int) -> dict[str, Array]:
+        """Return the arrays of the next generation, given the mean entropy of this one and the programs executed."""
         options = self.options
         if self.is_constant:
             return {}
         if options.entropy_target is not None:
             change = math.exp(options.entropy_rate * (1 - entropy / options.entropy_target))
-            beta = min(max(self.of(shared) * change, options.entropy_beta), LARGEST)
+            beta = min(max(self.value(shared) * change, options.entropy_beta), MAX_ENTROPY_WEIGHT)
         else:
             assert options.entropy_beta_end is not None
-            share = min(executed / options.entropy_programs, 1.0)
-            beta = (1 - share) * options.entropy_beta + share * options.entropy_beta_end
+            fraction = min(executed / options.entropy_programs, 1.0)
+            beta = (1 - fraction) * options.entropy_beta + fraction * options.entropy_beta_end
         return {"entropy_beta": np.array(beta, np.float64)}
 
 
 class ProgramBatch(NamedTuple):
-    """What the loss makes of the programs of a pass; `dtype` is that of theta.
+    """Coefficients of the loss for the programs of a pass; `dtype` is that of theta.
 
-    loss = sum over rows ( - policy * w * sum_t (returns_t - judged * value_t) log p(token_t)
+    loss = sum over rows ( - policy * w * sum_t (returns_t - rewarded * value_t) log p(token_t)
                            - entropy * sum_t H_t  +  value * sum_t (value_t - returns_t)^2 )
 
-    w is 1 / (1 - a + a q / p) for judged rows, 1 else, where a is the share of replays, q the probability that a
-    program is replayed and p the policy's. Values are 0 in a network without.
+    The importance weight w is 1 / (1 - a + a q / p) for rewarded rows and 1 for others, where a is the fraction of
+    replayed programs, q the probability that a program is replayed, and p its probability under the policy. Values are
+    0 in a network without values.
     """
 
-    lengths: Array  # int32[rows]; 0 gives no loss
-    returns: Array  # dtype[rows, length]: what each step is worth
-    judged: Array  # dtype[rows]: 1 for programs of this batch, 0 for those that are imitated
+    lengths: Array  # int32[rows]; 0: no loss
+    returns: Array  # dtype[rows, length], return of each step
+    rewarded: Array  # dtype[rows], 1 for sampled and replayed programs, 0 for imitated ones
     policy: Array  # dtype[rows]
     entropy: Array  # dtype[rows]
     value: Array  # dtype[rows]
-    log_replayed: Array | None = None  # float64[rows], ln q, -inf if q is 0; None where there is no replay
+    log_replayed: Array | None = None  # float64[rows], ln q, -inf if q is 0; None without replay
 
 
-class Terms(NamedTuple):
-    """What a batch gives."""
+class LossTerms(NamedTuple):
+    """Gradient and terms of the loss of a batch."""
 
-    gradients: Array  # dtype[1, params], or [2, params]: of the judged rows' policy term, and of the rest
-    policy: Array  # dtype[rows], the term of the loss that `policy` belongs to, times w, sign and `policy` left out
-    entropy: Array  # dtype[rows], sum of H
-    value: Array  # dtype[rows], sum of squared errors
-    log_probability: Array  # dtype[rows], of the program
-    w: Array  # dtype[rows]
+    gradients: Array  # dtype[1, params], or [2, params]: of the policy term of the rewarded rows, and of the rest
+    policy: Array  # dtype[rows], w * sum_t (returns_t - value_t) log p(token_t)
+    entropy: Array  # dtype[rows], sum_t H_t
+    value: Array  # dtype[rows], sum_t (value_t - returns_t)^2
+    log_probability: Array  # dtype[rows], log probability of the program
+    w: Array  # dtype[rows], importance weights
 
 
-def differentiate(writing: Writing, batch: ProgramBatch, replayed_share: float = 0.0, apart: bool = False) -> Terms:
+def loss_gradient(
+    forward: ForwardPass, batch: ProgramBatch, replayed_fraction: float = 0.0, separate: bool = False
+) -> LossTerms:
     """Return the gradient of the loss and its terms.
 
-    With `apart` the gradient of the judged rows' policy term is given apart from the rest.
+    With `separate`, the gradient of the policy term of the rewarded rows is returned separately.
     """
-    steps, dtype = writing.steps, writing.logits.dtype
+    steps, dtype = forward.steps, forward.logits.dtype
     mask = (np.arange(steps)[:, np.newaxis] < batch.lengths).astype(dtype)
     returns = np.ascontiguousarray(batch.returns.T[:steps])
-    log_all = _log_softmax(writing.logits)
+    log_all = _log_softmax(forward.logits)
     p_all = np.exp(log_all)
-    chosen = _chosen(writing, dtype)
+    chosen = _one_hot_tokens(forward, dtype)
     log_p, entropy = mask * (chosen * log_all).sum(axis=1), -mask * (p_all * log_all).sum(axis=1)
-    values = _values(writing)
+    values = _values(forward)
     error, probability = mask * (values - returns), log_p.sum(axis=0)
-    w = _weights(batch, probability, replayed_share).astype(dtype)
-    advantages = returns - batch.judged * values
-    terms = Terms(
+    w = _importance_weights(batch, probability, replayed_fraction).astype(dtype)
+    advantages = returns - batch.rewarded * values
+    terms = LossTerms(
         gradients=np.zeros(0, dtype),
         policy=w * (advantages * log_p).sum(axis=0),
         entropy=entropy.sum(axis=0),
-        value=batch.judged * (error**2).sum(axis=0),
+        value=batch.rewarded * (error**2).sum(axis=0),
         log_probability=probability,
         w=w,
     )
     by_log_p = (-batch.policy * w * mask * advantages)[:, np.newaxis] * (chosen - p_all)
     rest = (batch.entropy * mask)[:, np.newaxis] * p_all * (log_all + entropy[:, np.newaxis])
-    by_value = 2 * batch.value * batch.judged * error
-    if not apart:
-        taught = _taught(batch)
-        some = (taught, (by_log_p + rest)[..., taught], by_value[:, taught])
-        return terms._replace(gradients=_gradient(writing, *some)[np.newaxis])
-    judged, imitated = batch.judged * by_log_p, (1 - batch.judged) * by_log_p
-    whole = slice(0, len(batch.lengths))
-    both = [_gradient(writing, whole, judged, 0 * by_value), _gradient(writing, whole, imitated + rest, by_value)]
-    return terms._replace(gradients=np.stack(both))
+    by_value = 2 * batch.value * batch.rewarded * error
+    if not separate:
+        rows = _contributing_rows(batch)
+        gradient = _gradient(forward, rows, (by_log_p + rest)[..., rows], by_value[:, rows])
+        return terms._replace(gradients=gradient[np.newaxis])
+    rewarded, imitated = batch.rewarded * by_log_p, (1 - batch.rewarded) * by_log_p
+    rows = slice(0, len(batch.lengths))
+    first = _gradient(forward, rows, rewarded, 0 * by_value)
+    second = _gradient(forward, rows, imitated + rest, by_value)
+    return terms._replace(gradients=np.stack([first, second]))
 
 
-def _taught(batch: ProgramBatch) -> slice:
-    """Return the rows from the first to the last that have a part in the loss; the others' gradients are 0."""
-    places = np.flatnonzero((batch.policy != 0) | (batch.entropy != 0) | (batch.value != 0))
-    return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
+def _contributing_rows(batch: ProgramBatch) -> slice:
+    """Return the rows from the first to the last one with a coefficient that is not 0; the others have no gradient."""
+    indices = np.flatnonzero((batch.policy != 0) | (batch.entropy != 0) | (batch.value != 0))
+    return slice(int(indices[0]), int(indices[-1]) + 1) if len(indices) else slice(0, 0)
 
 
 def _log_softmax(logits: Array) -> Array:
-    """Over [steps, tokens, rows]."""
-    less = logits - logits.max(axis=1, keepdims=True)
-    log_all: Array = less - np.log(np.exp(less).sum(axis=1, keepdims=True))
+    """Return log probabilities, [steps, tokens, rows], from logits of this shape."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    log_all: Array = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return log_all
 
 
-def _chosen(writing: Writing, dtype: np.dtype[np.generic]) -> Array:
-    """1 where a token was written or read, [steps, tokens, rows]."""
-    tokens = writing.tokens.T[: writing.steps].astype(np.int64) - writing.network.first_token
-    chosen: Array = (tokens[:, np.newaxis] == np.arange(writing.logits.shape[1])[:, np.newaxis]).astype(dtype)
+def _one_hot_tokens(forward: ForwardPass, dtype: np.dtype[np.generic]) -> Array:
+    """Return the tokens of the programs as one-hot vectors, [steps, tokens, rows]."""
+    tokens = forward.tokens.T[: forward.steps].astype(np.int64) - forward.network.first_token
+    chosen: Array = (tokens[:, np.newaxis] == np.arange(forward.logits.shape[1])[:, np.newaxis]).astype(dtype)
     return chosen
 
 
-def _weights(batch: ProgramBatch, probability: Array, share: float) -> Array:
-    """w of each row; in float64, where p may be smaller than float32 has it."""
+def _importance_weights(batch: ProgramBatch, log_p: Array, replayed_fraction: float) -> Array:
+    """Return w of each row, [rows]; computed in float64, since p can be too small for float32."""
     if batch.log_replayed is None:
-        return np.ones_like(probability)
-    mixed = np.logaddexp(np.log1p(-share), np.log(share) + batch.log_replayed - probability.astype(np.float64))
-    return np.where(batch.judged > 0, np.exp(-mixed), 1.0)
+        return np.ones_like(log_p)
+    log_ratio = np.log(replayed_fraction) + batch.log_replayed - log_p.astype(np.float64)
+    mixed = np.logaddexp(np.log1p(-replayed_fraction), log_ratio)
+    return np.where(batch.rewarded > 0, np.exp(-mixed), 1.0)
 
 
-def _values(writing: Writing) -> Array:
-    """[steps, rows] of the second stack, which reads the programs here; 0 in a network without."""
-    if writing.values is None:
-        return np.zeros(writing.before.shape, writing.logits.dtype)
-    embedding, output = writing.arrays["embedding"].T.copy(), writing.arrays["value/output"]
-    writing.values.set(writing.network.weights(writing.arrays, "value"))
-    for t, before in enumerate(writing.before):
-        embedding.take(before, axis=1, out=writing.values.input(t), mode="clip")
-        writing.values.step(t)
-    values: Array = np.matmul(output.T, writing.values.h[: writing.steps])[:, 0]
+def _values(forward: ForwardPass) -> Array:
+    """Compute the values of all steps, dtype[steps, rows]; 0 in a network without values."""
+    if forward.values is None:
+        return np.zeros(forward.inputs.shape, forward.logits.dtype)
+    embedding, output = forward.arrays["embedding"].T.copy(), forward.arrays["value/output"]
+    forward.values.set(forward.network.weights(forward.arrays, "value"))
+    for t, tokens in enumerate(forward.inputs):
+        embedding.take(tokens, axis=1, out=forward.values.input(t), mode="clip")
+        forward.values.step(t)
+    values: Array = np.matmul(output.T, forward.values.h[: forward.steps])[:, 0]
     return values
 
 
-def _gradient(writing: Writing, rows: slice, by_logits: Array, by_values: Array) -> Array:
-    """[params], from the gradients of these rows' logits [steps, tokens, rows] and values [steps, rows]."""
-    network, steps, whole = writing.network, writing.steps, rows == slice(0, writing.before.shape[1])
+def _gradient(forward: ForwardPass, rows: slice, by_logits: Array, by_values: Array) -> Array:
+    """Return the gradient, dtype[params], from those of logits, [steps, tokens, rows], and values, [steps, rows]."""
+    network, steps = forward.network, forward.steps
+    is_all = rows == slice(0, forward.inputs.shape[1])
     by_input: Array | float = 0.0
     gradients = {name: np.zeros(shape, by_logits.dtype) for name, shape in network.layout.shapes.items()}
     if rows.start == rows.stop:
         return np.concatenate([zeros.ravel() for zeros in gradients.values()])
-    stacks = [("policy", writing.policy, network.first_token, by_logits)]
-    if writing.values is not None:
-        stacks.append(("value", writing.values, 0, by_values[:, np.newaxis]))
-    for stack, every, first, by_outputs in stacks:
-        layers = every if whole else every.of(rows)
-        output = writing.arrays[f"{stack}/output"][:, first:]
+    stacks = [("policy", forward.policy, network.first_token, by_logits)]
+    if forward.values is not None:
+        stacks.append(("value", forward.values, 0, by_values[:, np.newaxis]))
+    for stack, all_rows, first, by_outputs in stacks:
+        layers = all_rows if is_all else all_rows.select(rows)
+        output = forward.arrays[f"{stack}/output"][:, first:]
         by_output = np.matmul(layers.h[:steps], by_outputs.transpose(0, 2, 1)).sum(axis=0)
         gradients[f"{stack}/output"][:, first:] = by_output
         weights, by_x = layers.backwards(np.matmul(output, by_outputs))
@@ -261,165 +266,173 @@ def _gradient(writing: Writing, rows: slice, by_logits: Array, by_values: Array)
             gradients[f"{stack}/{number}/kernel"], gradients[f"{stack}/{number}/bias"] = kernel, bias
         by_input = by_input + by_x
     assert isinstance(by_input, np.ndarray)
-    read = (writing.before[:, np.newaxis, rows] == np.arange(TOKENS)[:, np.newaxis]).astype(by_logits.dtype)
-    gradients["embedding"] = np.matmul(read, by_input.transpose(0, 2, 1)).sum(axis=0)
+    one_hot = (forward.inputs[:, np.newaxis, rows] == np.arange(TOKENS)[:, np.newaxis]).astype(by_logits.dtype)
+    gradients["embedding"] = np.matmul(one_hot, by_input.transpose(0, 2, 1)).sum(axis=0)
     return np.concatenate([gradients[name].ravel() for name in network.layout.shapes])
 
 
-PAPER_BATCH = 64  # the paper sums the loss over its batch
-JUDGED = "gradient_judged"  # the part of the gradient that importance weights scale, where they are normalised
+PAPER_BATCH = 64  # batch size of the paper, which sums the loss over its batch
+REWARDED_GRADIENT = (
+    "gradient_judged"  # array of a chunk: the part of the gradient that normalised importance weights scale
+)
 SUMS = ("policy_loss", "value_loss", "imitation_loss", "entropy", "tokens", "weights")
 
 
 @dataclass(frozen=True)
 class ProgramLoss:
-    """The loss of a batch of programs, by chunk."""
+    """The loss of a batch of programs that is distributed over chunks."""
 
     options: Options
     network: TokenLSTM
 
     @cached_property
     def replay(self) -> ReplayBuffer:
-        """The form of the buffer."""
+        """The replay buffer."""
         return ReplayBuffer(self.options.replay_capacity, self.network.length, self.options.replay_temperature)
 
     @cached_property
-    def entropy(self) -> EntropyFactor:
-        """How much the entropy counts."""
-        return EntropyFactor(self.options)
+    def entropy(self) -> EntropyWeight:
+        """The weight of the entropy."""
+        return EntropyWeight(self.options)
 
     @property
-    def share(self) -> float:
-        """Of replays in a batch."""
+    def replayed_fraction(self) -> float:
+        """Fraction of replayed programs in a batch."""
         return self.options.replays / self.options.batch_size
 
     @property
-    def apart(self) -> bool:
-        """Whether the weights' mean, known to rank 0 only, is to scale a part of the gradient."""
+    def separate(self) -> bool:
+        """Whether a part of the gradient is scaled by the mean of the importance weights, which only rank 0 knows."""
         return self.options.replays > 0 and self.options.iw_normalize
 
-    def replayed(self, master: Arrays, rng: np.random.Generator) -> dict[str, Array]:
-        """What the chunks need of the buffer: the draws, of length 0 while it is empty, and the odds of all in it."""
-        count, draws = int(master["replay_count"]), self.options.replays
-        by_name = np.argsort(master["replay_names"][:count])
-        known = np.full(self.replay.capacity, np.iinfo(np.uint64).max)
+    def sample_replays(self, master: Arrays, rng: np.random.Generator) -> dict[str, Array]:
+        """Return the shared arrays of the buffer: sampled programs, of length 0 if it is empty, and probabilities."""
+        count, size = int(master["replay_count"]), self.options.replays
+        order = np.argsort(master["replay_names"][:count])
+        sorted_names = np.full(self.replay.capacity, np.iinfo(np.uint64).max)
         odds = np.zeros(self.replay.capacity)
-        known[:count] = master["replay_names"][by_name]
-        odds[:count] = self.replay.probabilities(master)[by_name] if count else 0
-        places = self.replay.drawn(master, draws, rng) if count else np.zeros(draws, np.intp)
-        tokens = master["replay_tokens"][places]
+        sorted_names[:count] = master["replay_names"][order]
+        odds[:count] = self.replay.probabilities(master)[order] if count else 0
+        indices = self.replay.sample(master, size, rng) if count else np.zeros(size, np.intp)
+        tokens = master["replay_tokens"][indices]
         return {
-            "replay_names": known,
+            "replay_names": sorted_names,
             "replay_odds": odds,
             "replayed_tokens": tokens,
-            "replayed_lengths": lengths(tokens) if count else np.zeros(draws, np.int32),
-            "replayed_rewards": master["replay_rewards"][places],
+            "replayed_lengths": lengths(tokens) if count else np.zeros(size, np.int32),
+            "replayed_rewards": master["replay_rewards"][indices],
         }
 
-    def replays(self, shared: Arrays) -> bool:
-        """Return whether this generation has replays: the buffer is not empty."""
+    def has_replays(self, shared: Arrays) -> bool:
+        """Return whether this generation has replayed programs, because the buffer is not empty."""
         return self.options.alpha > 0 and bool(shared["replayed_lengths"][0])
 
-    def given(self, shared: Arrays, place: int, chunks: int, imitated: str = "imitated_tokens") -> Array:
-        """uint8[more, length]: programs that chunk number `place` of so many has besides those it writes.
+    def forced_tokens(self, shared: Arrays, chunk: int, chunks: int, imitated: str = "imitated_tokens") -> Array:
+        """Return the replayed and imitated programs of a chunk, uint8[programs, length].
 
-        With `imitated_read` it is what is read in place of the imitated ones.
+        `chunk` is its index among `chunks`; with `imitated_read`, imitated programs are replaced by their input tokens.
         """
-        read = [np.zeros((0, self.network.length), np.uint8)]
+        programs = [np.zeros((0, self.network.length), np.uint8)]
         if self.options.alpha:
-            read.append(shared["replayed_tokens"][self._share(shared, place, chunks)])
-        if self.options.imitates and place == 0:
-            read.append(shared[imitated])
-        return np.concatenate(read)
+            programs.append(shared["replayed_tokens"][self._replay_slice(shared, chunk, chunks)])
+        if self.options.imitates and chunk == 0:
+            programs.append(shared[imitated])
+        return np.concatenate(programs)
 
-    def _share(self, shared: Arrays, place: int, chunks: int) -> slice:
-        """Return which of the replays are the chunk's; none while the buffer is empty."""
-        draws = self.options.replays if self.replays(shared) else 0
-        return slice(draws * place // chunks, draws * (place + 1) // chunks)
+    def _replay_slice(self, shared: Arrays, chunk: int, chunks: int) -> slice:
+        """Return the replayed programs of a chunk; none while the buffer is empty."""
+        size = self.options.replays if self.has_replays(shared) else 0
+        return slice(size * chunk // chunks, size * (chunk + 1) // chunks)
 
-    def learned(self, shared: Arrays, writing: Writing, rewards: Float64, place: int, chunks: int) -> dict[str, Array]:
-        """Return the arrays of a chunk, number `place` of so many, that has written programs with these rewards.
+    def chunk_arrays(
+        self, shared: Arrays, forward: ForwardPass, rewards: Float64, chunk: int, chunks: int
+    ) -> dict[str, Array]:
+        """Return the arrays of a chunk for rank 0, with its programs and its part of the gradient.
 
-        Programs that failed, with the reward NaN, weigh nothing.
+        `rewards` are float64[programs] of the sampled programs; failed ones, NaN, have no weight. `chunk` is the index
+        of the chunk among `chunks`.
         """
-        given: dict[str, Array] = {"tokens": writing.tokens[: len(rewards)]}
-        tokens, reached = given["tokens"], lengths(given["tokens"])
+        tokens = forward.tokens[: len(rewards)]
+        arrays: dict[str, Array] = {"tokens": tokens}
+        token_counts = lengths(tokens)
         if self.options.alpha:
-            share = self._share(shared, place, chunks)
-            given["replayed_rewards"] = shared["replayed_rewards"][share]
-            given["replayed_lengths"] = shared["replayed_lengths"][share]
-            tokens = np.concatenate([tokens, shared["replayed_tokens"][share]])
-            rewards = np.concatenate([rewards, given["replayed_rewards"]])
-            reached = np.concatenate([reached, given["replayed_lengths"]])
-        batch = self._batch(shared, tokens, rewards, reached, self.options.batch_size)
-        if self.options.imitates and place == 0:
+            part = self._replay_slice(shared, chunk, chunks)
+            arrays["replayed_rewards"] = shared["replayed_rewards"][part]
+            arrays["replayed_lengths"] = shared["replayed_lengths"][part]
+            tokens = np.concatenate([tokens, shared["replayed_tokens"][part]])
+            rewards = np.concatenate([rewards, arrays["replayed_rewards"]])
+            token_counts = np.concatenate([token_counts, arrays["replayed_lengths"]])
+        batch = self._batch(shared, tokens, rewards, token_counts, self.options.batch_size)
+        if self.options.imitates and chunk == 0:
             batch = self._with_imitated(batch, shared)
-        terms = differentiate(writing, batch, self.share, self.apart)
-        given[GRADIENT] = terms.gradients[-1]
-        if self.apart:
-            given[JUDGED] = terms.gradients[0]
-        return {**given, "sums": _sums(batch, terms)}
+        terms = loss_gradient(forward, batch, self.replayed_fraction, self.separate)
+        arrays[GRADIENT] = terms.gradients[-1]
+        if self.separate:
+            arrays[REWARDED_GRADIENT] = terms.gradients[0]
+        return {**arrays, "sums": _sums(batch, terms)}
 
-    def _batch(self, shared: Arrays, tokens: Array, rewards: Float64, reached: Array, whole: int) -> ProgramBatch:
-        """Programs with the reward of the end at every step, minus the baseline where that is a mean of rewards.
+    def _batch(
+        self, shared: Arrays, tokens: Array, rewards: Float64, token_counts: Array, batch_size: int
+    ) -> ProgramBatch:
+        """Return the coefficients of programs from a batch of `batch_size`.
 
-        They are some of a batch of `whole` programs.
+        The return of every step is the reward of the program, minus the baseline if that is a running mean.
         """
         options, failed = self.options, np.isnan(rewards)
         returns = np.repeat(np.where(failed, 0.0, rewards)[:, np.newaxis], self.network.length, axis=1)
-        unit = np.where(failed, 0.0, PAPER_BATCH / whole).astype(np.float32)
-        waits = options.alpha > 0 and not self.replays(shared)
+        unit = np.where(failed, 0.0, PAPER_BATCH / batch_size).astype(np.float32)
+        is_waiting = options.alpha > 0 and not self.has_replays(shared)
         return ProgramBatch(
-            lengths=reached,
+            lengths=token_counts,
             returns=(returns if options.learns_values else returns - shared["baseline"]).astype(np.float32),
-            judged=np.ones(len(tokens), np.float32),
-            policy=unit * np.float32(0 if waits else options.pi_loss_hparam),
-            entropy=unit * np.float32(self.entropy.of(shared)),
+            rewarded=np.ones(len(tokens), np.float32),
+            policy=unit * np.float32(0 if is_waiting else options.pi_loss_hparam),
+            entropy=unit * np.float32(self.entropy.value(shared)),
             value=unit * np.float32(options.vf_loss_hparam if options.learns_values else 0),
             log_replayed=self._log_replayed(shared, tokens) if options.alpha else None,
         )
 
     def _log_replayed(self, shared: Arrays, tokens: Array) -> Float64:
-        """ln of the odds that a draw from the buffer is this program, -inf for one that is not in it."""
-        mine = names(tokens)
-        places = np.minimum(np.searchsorted(shared["replay_names"], mine), self.replay.capacity - 1)
-        odds = np.where(shared["replay_names"][places] == mine, shared["replay_odds"][places], 0.0)
+        """Return ln of the probability that each program is replayed, float64[rows]; -inf outside the buffer."""
+        program_names = digests(tokens)
+        indices = np.minimum(np.searchsorted(shared["replay_names"], program_names), self.replay.capacity - 1)
+        odds = np.where(shared["replay_names"][indices] == program_names, shared["replay_odds"][indices], 0.0)
         with np.errstate(divide="ignore"):
             logarithms: Float64 = np.log(odds)
         return logarithms
 
     def _with_imitated(self, batch: ProgramBatch, shared: Arrays) -> ProgramBatch:
-        """With the draws from the queue, whose likelihood is to grow."""
-        draws, zeros = self.options.topk_batch_size, np.zeros(self.options.topk_batch_size, np.float32)
-        more = ProgramBatch(
+        """Return the batch with the imitated programs, whose likelihood increases."""
+        count, zeros = self.options.topk_batch_size, np.zeros(self.options.topk_batch_size, np.float32)
+        imitated = ProgramBatch(
             lengths=shared["imitated_lengths"],
-            returns=np.ones((draws, self.network.length), np.float32),
-            judged=zeros,
-            policy=np.full(draws, self.options.topk_loss_hparam / draws, np.float32),
+            returns=np.ones((count, self.network.length), np.float32),
+            rewarded=zeros,
+            policy=np.full(count, self.options.topk_loss_hparam / count, np.float32),
             entropy=zeros,
             value=zeros,
             log_replayed=None if batch.log_replayed is None else zeros.astype(np.float64),
         )
-        both: Any = [None if a is None else np.concatenate([a, b]) for a, b in zip(batch, more, strict=True)]
-        return ProgramBatch(*both)
+        columns: Any = [None if a is None else np.concatenate([a, b]) for a, b in zip(batch, imitated, strict=True)]
+        return ProgramBatch(*columns)
 
     def gradients(self, theta: Float32, chunks: Sequence[Arrays]) -> tuple[list[Arrays], dict[str, float]]:
-        """Return what is to be summed, in order, and the terms of the loss; on rank 0."""
+        """Return the gradients to sum, in order, and the terms of the loss; on rank 0."""
         sums = np.sum([arrays["sums"] for arrays in chunks], axis=0)
         scale, losses = self._losses(sums, self.options.batch_size)
         gradients: list[Arrays] = [{GRADIENT: arrays[GRADIENT]} for arrays in chunks]
-        if self.apart:
-            gradients += [{GRADIENT: np.float32(scale) * arrays[JUDGED]} for arrays in chunks]
+        if self.separate:
+            gradients += [{GRADIENT: np.float32(scale) * arrays[REWARDED_GRADIENT]} for arrays in chunks]
         if self.options.regularizer:
             decay = np.float32(self.options.regularizer) * theta
-            decay[: self.network.embedded] = 0
+            decay[: self.network.embedding_parameters] = 0
             gradients.append({GRADIENT: decay})
         return gradients, losses
 
-    def _losses(self, of_batch: Float64, programs: int) -> tuple[float, dict[str, float]]:
-        """Return what importance weights scale the policy's term by, and the terms, of float64[SUMS] of a batch."""
-        sums = dict(zip(SUMS, of_batch.tolist(), strict=True))
-        scale = programs / sums["weights"] if self.apart else 1.0
+    def _losses(self, batch_sums: Float64, programs: int) -> tuple[float, dict[str, float]]:
+        """Return the scale of the policy term by normalised importance weights, and the terms, from float64[SUMS]."""
+        sums = dict(zip(SUMS, batch_sums.tolist(), strict=True))
+        scale = programs / sums["weights"] if self.separate else 1.0
         losses = {name: sums[name] for name in ("policy_loss", "value_loss", "imitation_loss")}
         losses["policy_loss"] *= scale
         losses["token_entropy"] = sums["entropy"] / sums["tokens"]
@@ -427,38 +440,41 @@ class ProgramLoss:
         return scale, losses
 
     def with_total(self, theta: Float32, shared: Arrays, losses: dict[str, float]) -> dict[str, float]:
-        """Return the terms with "loss", their sum, in which the entropy has its weight and the regularizer its part."""
+        """Return the terms with "loss", their weighted sum including entropy and regularizer."""
         total = losses["policy_loss"] + losses["value_loss"] + losses["imitation_loss"]
-        total -= PAPER_BATCH * self.entropy.of(shared) * losses["program_entropy"]
-        weights = theta[self.network.embedded :].astype(np.float64)
+        total -= PAPER_BATCH * self.entropy.value(shared) * losses["program_entropy"]
+        weights = theta[self.network.embedding_parameters :].astype(np.float64)
         return {**losses, "loss": total + self.options.regularizer * float(weights @ weights) / 2}
 
-    def of_programs(self, theta: Float32, shared: Arrays, tokens: Array, rewards: Float64) -> dict[str, float]:
-        """Return the terms of the loss of programs, uint8[programs, length], that are read and not written."""
-        writing = write(self.network, theta, np.zeros((0, self.network.length)), given=tokens)
+    def losses_of_programs(self, theta: Float32, shared: Arrays, tokens: Array, rewards: Float64) -> dict[str, float]:
+        """Return the loss terms of existing programs, uint8[programs, length], with rewards, float64[programs]."""
+        forward = sample_programs(self.network, theta, np.zeros((0, self.network.length)), forced=tokens)
         batch = self._batch(shared, tokens, rewards, lengths(tokens), len(tokens))
-        terms = differentiate(writing, batch, self.share, self.apart)
+        terms = loss_gradient(forward, batch, self.replayed_fraction, self.separate)
         return self._losses(_sums(batch, terms), len(tokens))[1]
 
 
-def _sums(batch: ProgramBatch, terms: Terms) -> Float64:
-    """float64[SUMS] of a chunk; of the judged programs, besides the imitated ones' loss."""
-    judged, policy = batch.judged.astype(np.float64), -batch.policy.astype(np.float64) * terms.policy
+def _sums(batch: ProgramBatch, terms: LossTerms) -> Float64:
+    """Return float64[SUMS] of a chunk: of its rewarded programs, and the loss of its imitated ones."""
+    rewarded, policy = batch.rewarded.astype(np.float64), -batch.policy.astype(np.float64) * terms.policy
     return np.array(
         [
-            judged @ policy,
-            judged @ (batch.value.astype(np.float64) * terms.value),
-            (1 - judged) @ policy,
-            judged @ terms.entropy.astype(np.float64),
-            judged @ batch.lengths,
-            judged @ terms.w.astype(np.float64),
+            rewarded @ policy,
+            rewarded @ (batch.value.astype(np.float64) * terms.value),
+            (1 - rewarded) @ policy,
+            rewarded @ terms.entropy.astype(np.float64),
+            rewarded @ batch.lengths,
+            rewarded @ terms.w.astype(np.float64),
         ]
     )
 
 
-def baseline_after(baseline: Float64, rewards: Float64, reached: Array, decay: float) -> Float64:
-    """The running mean of each position after these programs, one after the other; beyond a program's end it stays."""
-    after: Float64 = baseline.copy()
-    for reward, length in zip(rewards.tolist(), reached.tolist(), strict=True):
-        after[:length] = decay * after[:length] + (1 - decay) * reward
-    return after
+def updated_baseline(baseline: Float64, rewards: Float64, token_counts: Array, decay: float) -> Float64:
+    """Return the running mean of each position after further programs in order; float64[length].
+
+    `rewards` are float64[programs]; a program changes the positions up to its number of tokens, int[programs].
+    """
+    result: Float64 = baseline.copy()
+    for reward, length in zip(rewards.tolist(), token_counts.tolist(), strict=True):
+        result[:length] = decay * result[:length] + (1 - decay) * reward
+    return result

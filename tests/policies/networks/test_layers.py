@@ -6,10 +6,10 @@ import numpy as np
 
 from hpc_es.core.data import Array
 from hpc_es.policies.networks import layers as layers_module
-from hpc_es.programs.policy_gradient.token_lstm import AT_ONCE, Layers
+from hpc_es.programs.policy_gradient.token_lstm import STEPS_PER_PRODUCT, LSTMLayers
 
 INPUTS, SIZES, ROWS = 2, (3, 4), 3
-STEPS = AT_ONCE + 2  # more than are differentiated at once
+STEPS = STEPS_PER_PRODUCT + 2  # more than are differentiated at once
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((STEPS, INPUTS, ROWS))
 FACTORS = RNG.standard_normal((STEPS, SIZES[-1], ROWS))  # the loss is a sum of h with these factors
@@ -19,7 +19,7 @@ WEIGHTS = [
 ]
 
 
-def forwards(layers: Layers, x: Array) -> Array:
+def forwards(layers: LSTMLayers, x: Array) -> Array:
     layers.set(WEIGHTS)
     for t in range(len(x)):
         layers.input(t)[:] = x[t]
@@ -27,8 +27,8 @@ def forwards(layers: Layers, x: Array) -> Array:
     return layers.h[: len(x)]
 
 
-def made() -> Layers:
-    return Layers(INPUTS, SIZES, STEPS, ROWS, "float64")
+def made() -> LSTMLayers:
+    return LSTMLayers(INPUTS, SIZES, STEPS, ROWS, "float64")
 
 
 def test_outputs_are_those_of_the_cell() -> None:
@@ -63,7 +63,7 @@ def test_the_gradient_is_that_of_differences() -> None:
 def test_fewer_steps_than_there_is_memory_for_are_computed_alone() -> None:
     layers = made()
     forwards(layers, X)
-    few = Layers(INPUTS, SIZES, 5, ROWS, "float64")
+    few = LSTMLayers(INPUTS, SIZES, 5, ROWS, "float64")
     assert np.array_equal(forwards(layers, X[:5]), forwards(few, X[:5]))
     for one, other in zip(layers.backwards(FACTORS[:5])[0], few.backwards(FACTORS[:5])[0], strict=True):
         assert np.array_equal(one[0], other[0]) and np.array_equal(one[1], other[1])

@@ -13,10 +13,10 @@ from hpc_es.algorithms.common.optimizers import GRADIENT, norm
 from hpc_es.core.data import CORRECT, NO_FITNESS, Array, Outcome, Results, State, row_dtype
 from hpc_es.core.keys import Keys
 from hpc_es.programs import task as programs
-from hpc_es.programs.policy_gradient.algorithm import PolicyGradient, build, imitated, queue_after, queue_nothing
-from hpc_es.programs.policy_gradient.loss import SUMS, ProgramBatch, baseline_after, differentiate
+from hpc_es.programs.policy_gradient.algorithm import PolicyGradient, build, draw_imitated, empty_queue, updated_queue
+from hpc_es.programs.policy_gradient.loss import SUMS, ProgramBatch, loss_gradient, updated_baseline
 from hpc_es.programs.policy_gradient.options import Options
-from hpc_es.programs.policy_gradient.token_lstm import lengths, write
+from hpc_es.programs.policy_gradient.token_lstm import lengths, sample_programs
 from tests.helpers.toys import nothing
 
 NO_ROWS = np.zeros(0, row_dtype((CORRECT,)))
@@ -53,7 +53,7 @@ def trained(algorithm: PolicyGradient, generations: int) -> tuple[State, list[di
 def whole(algorithm: PolicyGradient, state: State) -> Array:
     """The gradient of the batch."""
     _, results = generation(algorithm, state)
-    gradients, _ = algorithm.lessons.gradients(state.theta, results.chunk_arrays)
+    gradients, _ = algorithm.loss.gradients(state.theta, results.chunk_arrays)
     total: Array = sum(each[GRADIENT].astype(np.float64) for each in gradients)  # type: ignore[assignment]
     return total
 
@@ -146,7 +146,7 @@ def test_rows_are_the_scores_of_the_programs() -> None:
 
 def test_the_baseline_by_hand() -> None:
     """b = d b + (1 - d) R for each program in turn, as far as it goes."""
-    after = baseline_after(np.array([1.0, 1.0, 1.0]), np.array([3.0, 5.0]), np.array([3, 2]), 0.5)
+    after = updated_baseline(np.array([1.0, 1.0, 1.0]), np.array([3.0, 5.0]), np.array([3, 2]), 0.5)
     assert after.tolist() == [3.5, 3.5, 2.0]
 
 
@@ -166,10 +166,10 @@ def test_a_baseline_equal_to_all_rewards_leaves_no_gradient() -> None:
     state = algorithm.initial()
     chunk = algorithm.ask(state, 0, NO_ROWS, NO_FITNESS)[0]
     shared = {**state.shared, "baseline": np.full(4, 0.7)}
-    writing = algorithm.written(state, chunk)
-    even = algorithm.lessons.learned(shared, writing, np.full(chunk.jobs, 0.7), 0, 2)
+    writing = algorithm.sampled(state, chunk)
+    even = algorithm.loss.chunk_arrays(shared, writing, np.full(chunk.jobs, 0.7), 0, 2)
     assert not even[GRADIENT].any()
-    assert algorithm.lessons.learned(shared, writing, np.full(chunk.jobs, 0.8), 0, 2)[GRADIENT].any()
+    assert algorithm.loss.chunk_arrays(shared, writing, np.full(chunk.jobs, 0.8), 0, 2)[GRADIENT].any()
 
 
 def test_returns_and_advantages_of_the_published_episode() -> None:
@@ -187,12 +187,12 @@ def test_returns_and_advantages_of_the_published_episode() -> None:
 
 
 def test_the_queue_keeps_the_best_once_and_of_equal_ones_the_older() -> None:
-    arrays = queue_nothing(2, 3)
+    arrays = empty_queue(2, 3)
     for tokens, reward in (([1, 2, 3], 0.1), ([1, 2, 3], 0.9), ([2, 2, 2], 0.5), ([3, 3, 3], 0.1), ([4, 4, 4], 0.2)):
-        arrays = queue_after(arrays, np.array([tokens], np.uint8), np.array([reward]))
+        arrays = updated_queue(arrays, np.array([tokens], np.uint8), np.array([reward]))
     assert arrays["queue_tokens"].tolist() == [[2, 2, 2], [4, 4, 4]]
     assert arrays["queue_rewards"].tolist() == [0.5, 0.2]
-    tied = queue_after(arrays, np.array([[5, 5, 5]], np.uint8), np.array([0.2]))
+    tied = updated_queue(arrays, np.array([[5, 5, 5]], np.uint8), np.array([0.2]))
     assert tied["queue_tokens"].tolist() == arrays["queue_tokens"].tolist()
 
 
@@ -211,7 +211,7 @@ def test_the_queue_after_programs_of_equal_rewards(ties: Any, unique: Any, expec
     rewards = np.array([0.2, 0.5, 0.2, 0.2, 0.1, 0.2, np.nan])
     if (ties, unique) == ("newer", "rewards"):
         tokens, rewards = np.delete(tokens, 5, 0), np.delete(rewards, 5)  # else 3 came back
-    arrays = queue_after(queue_nothing(3, 1), tokens, rewards, ties, unique)
+    arrays = updated_queue(empty_queue(3, 1), tokens, rewards, ties, unique)
     assert list(zip(arrays["queue_rewards"].tolist(), arrays["queue_tokens"][:, 0].tolist(), strict=True)) == expected
 
 
@@ -251,11 +251,11 @@ def test_weights_and_queue_begin_anew_when_no_better_program_came_for_long() -> 
 
 
 def test_draws_from_the_queue_are_even_and_none_while_it_is_empty() -> None:
-    arrays = queue_nothing(3, 2)
-    assert imitated(arrays, 2, np.random.default_rng(0))["imitated_lengths"].tolist() == [0, 0]
+    arrays = empty_queue(3, 2)
+    assert draw_imitated(arrays, 2, np.random.default_rng(0))["imitated_lengths"].tolist() == [0, 0]
     for token in (1, 2):
-        arrays = queue_after(arrays, np.array([[token, 0]], np.uint8), np.array([float(token)]))
-    drawn = imitated(arrays, 1000, np.random.default_rng(0))
+        arrays = updated_queue(arrays, np.array([[token, 0]], np.uint8), np.array([float(token)]))
+    drawn = draw_imitated(arrays, 1000, np.random.default_rng(0))
     assert set(drawn["imitated_lengths"].tolist()) == {2}
     assert np.bincount(drawn["imitated_tokens"][:, 0], minlength=3)[[0, 1, 2]] == pytest.approx([0, 500, 500], abs=50)
 
@@ -298,12 +298,12 @@ def test_priority_queue_training_alone_makes_the_queued_program_likelier() -> No
 
 def test_noise_is_in_what_is_read_of_the_queue_and_not_in_what_is_learned() -> None:
     """A random one of 8 characters for each with probability 0.4: another one for 0.4 * 7 / 8 of them."""
-    arrays = queue_after(queue_nothing(1, 5), np.array([[3, 1, 2, 0, 0]], np.uint8), np.array([1.0]))
-    drawn = imitated(arrays, 2000, np.random.default_rng(0), 0.4)
+    arrays = updated_queue(empty_queue(1, 5), np.array([[3, 1, 2, 0, 0]], np.uint8), np.array([1.0]))
+    drawn = draw_imitated(arrays, 2000, np.random.default_rng(0), 0.4)
     tokens, read = drawn["imitated_tokens"], drawn["imitated_read"]
     assert (tokens == [3, 1, 2, 0, 0]).all() and not read[:, 3:].any() and read[:, :3].min() == 1
     assert (read != tokens)[:, :3].mean() == pytest.approx(0.35, abs=0.03)
-    plain = imitated(arrays, 2000, np.random.default_rng(0))
+    plain = draw_imitated(arrays, 2000, np.random.default_rng(0))
     assert "imitated_read" not in plain and np.array_equal(plain["imitated_tokens"], tokens)
 
 
@@ -315,7 +315,7 @@ def test_a_program_is_learned_from_the_tokens_that_are_read() -> None:
     targets, read = state.shared["imitated_tokens"], state.shared["imitated_read"]
     assert (read != targets).any()
     theta, nobody = state.theta.astype(np.float64), np.zeros((0, 4))
-    writing = write(algorithm.network, theta, nobody, given=read)
+    writing = sample_programs(algorithm.network, theta, nobody, forced=read)
     logits = writing.logits[np.arange(4), :, 0]
     log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     expected = -log_p[np.arange(4), targets[0].astype(int) - 1].sum()
@@ -327,19 +327,19 @@ def test_a_program_is_learned_from_the_tokens_that_are_read() -> None:
 
 def test_the_factor_of_the_entropy_follows_its_target_by_hand() -> None:
     """beta exp(rate (1 - H / target)): at no entropy exp(rate) times as much, at the target the same; 0.5 at least."""
-    factor = made(entropy_beta=0.5, entropy_target=0.8, entropy_rate=0.1).lessons.entropy
+    factor = made(entropy_beta=0.5, entropy_target=0.8, entropy_rate=0.1).loss.entropy
     first = factor.initial()
-    assert factor.of(first) == 0.5
+    assert factor.value(first) == 0.5
     for entropy, expected in ((0.0, 0.5 * np.exp(0.1)), (0.8, 0.5), (1.6, 0.5)):
-        assert factor.of(factor.after(first, entropy, 0)) == pytest.approx(expected, rel=1e-12)
+        assert factor.value(factor.next(first, entropy, 0)) == pytest.approx(expected, rel=1e-12)
     raised = {"entropy_beta": np.array(2.0)}
-    assert factor.of(factor.after(raised, 1.6, 0)) == pytest.approx(2 * np.exp(-0.1), rel=1e-12)
-    assert factor.of(factor.after({"entropy_beta": np.array(99.9)}, 0.0, 0)) == 100
+    assert factor.value(factor.next(raised, 1.6, 0)) == pytest.approx(2 * np.exp(-0.1), rel=1e-12)
+    assert factor.value(factor.next({"entropy_beta": np.array(99.9)}, 0.0, 0)) == 100
 
 
 def test_the_factor_of_the_entropy_falls_evenly() -> None:
-    factor = made(entropy_beta=0.5, entropy_beta_end=0.1, entropy_programs=1000).lessons.entropy
-    found = [factor.of(factor.after(factor.initial(), 1.0, executed)) for executed in (0, 250, 1000, 5000)]
+    factor = made(entropy_beta=0.5, entropy_beta_end=0.1, entropy_programs=1000).loss.entropy
+    found = [factor.value(factor.next(factor.initial(), 1.0, executed)) for executed in (0, 250, 1000, 5000)]
     assert found == pytest.approx([0.5, 0.4, 0.1, 0.1])
 
 
@@ -415,7 +415,7 @@ def test_weights_with_and_without_normalisation_by_hand() -> None:
     tokens = np.concatenate([outcomes[0].arrays["tokens"], state.shared["replayed_tokens"]])
     odds = {row.tobytes(): 0.0 for row in tokens}
     count = int(state.master["replay_count"])
-    buffer = zip(state.master["replay_tokens"][:count], plain.lessons.replay.probabilities(state.master), strict=True)
+    buffer = zip(state.master["replay_tokens"][:count], plain.loss.replay.probabilities(state.master), strict=True)
     odds |= {row.tobytes(): float(each) for row, each in buffer}
     weights = [
         1 / (0.5 + 0.5 * odds[row.tobytes()] / p) for row, p in zip(tokens, odds_of(plain, state, tokens), strict=True)
@@ -430,8 +430,8 @@ def odds_of(algorithm: PolicyGradient, state: State, tokens: Array) -> Array:
     """The policy's probability of each program."""
     ones, theta = np.ones(len(tokens)), state.theta.astype(np.float64)
     batch = ProgramBatch(lengths(tokens), 0.0 * tokens, ones, ones, ones, ones)
-    read = write(algorithm.network, theta, np.zeros((0, algorithm.network.length)), given=tokens)
-    probability: Array = np.exp(differentiate(read, batch).log_probability)
+    read = sample_programs(algorithm.network, theta, np.zeros((0, algorithm.network.length)), forced=tokens)
+    probability: Array = np.exp(loss_gradient(read, batch).log_probability)
     return probability
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from hpc_es.core.data import Array
-from hpc_es.programs.policy_gradient.loss import ProgramBatch, Terms, differentiate
-from hpc_es.programs.policy_gradient.token_lstm import TOKENS, TokenLSTM, lengths, write
+from hpc_es.programs.policy_gradient.loss import LossTerms, ProgramBatch, loss_gradient
+from hpc_es.programs.policy_gradient.token_lstm import TOKENS, TokenLSTM, lengths, sample_programs
 
 SMALL = TokenLSTM((5,), (), 3, 2, ends=True)
 RNG = np.random.default_rng
@@ -58,7 +58,7 @@ def batch(network: TokenLSTM, tokens: Any, **fields: Any) -> ProgramBatch:
     given: dict[str, Any] = {
         "lengths": lengths(tokens),
         "returns": np.ones(tokens.shape),
-        "judged": ones,
+        "rewarded": ones,
         "policy": ones,
         "entropy": 0 * ones,
         "value": 0 * ones,
@@ -67,18 +67,18 @@ def batch(network: TokenLSTM, tokens: Any, **fields: Any) -> ProgramBatch:
 
 
 def written(network: TokenLSTM, theta: Array, numbers: Array, sharpness: float = 1.0, noise: float = 0.0) -> Array:
-    return write(network, theta, numbers, sharpness, noise=noise).tokens
+    return sample_programs(network, theta, numbers, sharpness, noise=noise).tokens
 
 
-def terms_of(network: TokenLSTM, theta: Array, tokens: Any, told: ProgramBatch, *arguments: Any) -> Terms:
+def terms_of(network: TokenLSTM, theta: Array, tokens: Any, told: ProgramBatch, *arguments: Any) -> LossTerms:
     """What these programs teach, which are read."""
     nothing = np.zeros((0, network.length))
-    return differentiate(write(network, theta, nothing, given=np.array(tokens, np.uint8)), told, *arguments)
+    return loss_gradient(sample_programs(network, theta, nothing, forced=np.array(tokens, np.uint8)), told, *arguments)
 
 
 def single(told: ProgramBatch) -> ProgramBatch:
     """In float32, but for the odds."""
-    names = ("returns", "judged", "policy", "entropy", "value")
+    names = ("returns", "rewarded", "policy", "entropy", "value")
     return told._replace(**{name: getattr(told, name).astype(np.float32) for name in names})
 
 
@@ -89,7 +89,7 @@ def test_the_default_network_has_the_parameters_of_the_paper() -> None:
     network = TokenLSTM((35, 35), (), 10, 100, ends=False)
     assert network.layout.size == 90 + (45 * 140 + 140) + (70 * 140 + 140) + 315 == 16_785
     assert next(iter(network.layout.shapes)) == "embedding"
-    assert network.embedded == 90
+    assert network.embedding_parameters == 90
 
 
 def test_a_network_of_values_is_there_only_if_wanted() -> None:
@@ -143,10 +143,10 @@ def test_nothing_is_computed_behind_the_longest_program() -> None:
     network, ends_at = TokenLSTM((5,), (), 3, 8, ends=True), np.array([[0.9, 0.0], [0.0, 0.9]])
     numbers = np.concatenate([ends_at, np.full((2, 6), 0.9).T.reshape(2, 6)], axis=1)
     theta = 0 * network.initial(RNG(0))  # even odds: 0 gives token 0, which ends, and 0.9 the last one
-    writing = write(network, theta, numbers, given=np.array([[3, 4, 5, 0, 0, 0, 0, 0]], np.uint8))
+    writing = sample_programs(network, theta, numbers, forced=np.array([[3, 4, 5, 0, 0, 0, 0, 0]], np.uint8))
     assert writing.tokens.tolist() == [[8, 0, *[0] * 6], [0] * 8, [3, 4, 5, 0, 0, 0, 0, 0]]
     assert writing.steps == 4 and len(writing.logits) == 4
-    assert write(network, theta, numbers).steps == 2
+    assert sample_programs(network, theta, numbers).steps == 2
 
 
 def test_programs_that_may_not_end_are_of_full_length() -> None:
@@ -189,7 +189,7 @@ def test_imitated_programs_have_no_value_and_those_of_length_zero_no_loss() -> N
     network = TokenLSTM((5,), (3,), 3, 2, ends=True)
     theta, one = theta_of(network), np.ones(2)
     tokens = [[3, 1], [3, 1]]
-    told = batch(network, tokens, judged=0 * one, value=one, lengths=np.array([2, 0], np.int32))
+    told = batch(network, tokens, rewarded=0 * one, value=one, lengths=np.array([2, 0], np.int32))
     terms = terms_of(network, theta, tokens, told)
     assert terms.value.tolist() == [0, 0]
     np.testing.assert_allclose(terms.policy, [terms.log_probability[0], 0])
@@ -208,12 +208,12 @@ def test_the_gradient_is_that_of_the_loss(network: TokenLSTM) -> None:
     tokens = [[3, 1, 8], [2, 2, 2], [5, 6, 7]] if network is FIXED else [[3, 0, 0], [8, 7, 6], [0, 0, 0]]
     judged = np.array([1.0, 1.0, 0.0])
     fields = {name: rng.random(3) for name in ("policy", "entropy", "value")}
-    told = batch(network, tokens, returns=rng.standard_normal((3, 3)), judged=judged, **fields)
+    told = batch(network, tokens, returns=rng.standard_normal((3, 3)), rewarded=judged, **fields)
     found = terms_of(network, theta, tokens, told).gradients[0]
 
     # d/dtheta of policy * (returns - value) * ln p, the value held: two calls with the values' share taken out
     def loss(at: Array) -> float:
-        held = told._replace(returns=told.returns - values, judged=0 * judged, value=0 * judged)
+        held = told._replace(returns=told.returns - values, rewarded=0 * judged, value=0 * judged)
         terms = terms_of(network, at, tokens, held)
         total = -told.policy @ terms.policy - told.entropy @ terms.entropy
         return float(total + told.value @ terms_of(network, at, tokens, told).value)
@@ -268,13 +268,13 @@ def test_the_parts_of_the_gradient_add_up() -> None:
     theta = theta_of(SMALL)
     tokens = [[3, 1], [0, 0], [4, 4]]
     told = batch(
-        SMALL, tokens, judged=np.array([1.0, 1, 0]), entropy=np.array([0.1, 0.1, 0]),
+        SMALL, tokens, rewarded=np.array([1.0, 1, 0]), entropy=np.array([0.1, 0.1, 0]),
         returns=RNG(0).random((3, 2)), log_replayed=np.log([0.5, 0.2, 1]),
     )  # fmt: skip
     whole = terms_of(SMALL, theta, tokens, told, 0.5).gradients
     judged, rest = terms_of(SMALL, theta, tokens, told, 0.5, True).gradients
     np.testing.assert_allclose(judged + rest, whole[0], rtol=1e-12, atol=1e-14)
-    only = told._replace(entropy=0 * told.entropy, policy=told.policy * told.judged)
+    only = told._replace(entropy=0 * told.entropy, policy=told.policy * told.rewarded)
     np.testing.assert_allclose(judged, terms_of(SMALL, theta, tokens, only, 0.5).gradients[0], rtol=1e-12, atol=1e-14)
 
 
@@ -284,7 +284,7 @@ def test_importance_weights_by_hand() -> None:
     with np.errstate(divide="ignore"):
         odds_of_replay = np.log([0.5, 0, 0.3])
     tokens = [[3, 1], [3, 1], [4, 0]]
-    told = batch(SMALL, tokens, judged=np.array([1.0, 1, 0]), log_replayed=odds_of_replay)
+    told = batch(SMALL, tokens, rewarded=np.array([1.0, 1, 0]), log_replayed=odds_of_replay)
     terms = terms_of(SMALL, theta, tokens, told, a)
     p = np.exp(terms.log_probability)
     np.testing.assert_allclose(terms.w, [1 / (0.75 + a * 0.5 / p[0]), 1 / 0.75, 1], rtol=1e-12)
