@@ -260,7 +260,7 @@ def constants(size: int, population: int) -> Constants:
 
 
 class ChunkSamples(NamedTuple):
-    """Samples of a chunk."""
+    """Candidates of a chunk, with two numbers per sample."""
 
     candidates: Perturbed
     along: Float64  # float64[samples], u . z
@@ -329,7 +329,7 @@ class CRFMNES(DistributionStrategy):
         return []
 
     def _samples(self, state: State, chunk: Chunk) -> ChunkSamples:
-        """Return the samples of a chunk."""
+        """Compute a chunk's samples, or return them from the cache."""
         cache = self._cache
         if cache and cache[0][0] is state and cache[0][1] == chunk:
             return cache[0][2]

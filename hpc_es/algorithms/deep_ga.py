@@ -165,7 +165,7 @@ class Genomes:
 
 
 class VectorCache:
-    """Computes vectors from chains; caches those of the parents, since most chains continue one of theirs.
+    """Computes vectors from chains; caches those of the parents, since most chains continue one of these.
 
     No result depends on what is cached. There are as many cached vectors as parents, and twice as many while a
     generation begins.

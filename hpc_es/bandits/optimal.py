@@ -145,7 +145,7 @@ def optimal_regret(distribution: str, num_trials: int, **family_options: Any) ->
 
 
 def _reward_of_uniform(num_trials: int) -> float:
-    """After t trials, the evidence for arm 0 is uniform on 0 .. t, and m = (evidence + 1) / (t + 2)."""
+    """Return the optimal reward for "uniform": after t trials, evidence for arm 0 is uniform on 0 .. t."""
     total = 0.0
     for t in range(num_trials):
         mean = (np.arange(t + 1) + 1) / (t + 2)
@@ -166,11 +166,11 @@ def plan_of_eleven(
 ) -> tuple[float, list[list[bool]]]:
     """Return the expected regret of the optimal plan for "eleven", and when it pulls arm 10, which reveals the target.
 
-    asks[n][m] is whether to pull it with n trials left after m arms were tried in vain. Trying the lowest arms first
-    keeps the reward of arm 10 high.
+    asks[n][m] is whether to pull it with n trials left after m other arms turned out not to be the target. Trying the
+    lowest arms first keeps the reward of arm 10 high.
     """
     miss = target_reward - non_target_reward
-    regrets: Float64 = np.zeros(10)  # by the number of arms tried in vain, for the remaining trials
+    regrets: Float64 = np.zeros(10)  # by the number of arms that were not the target, for the remaining trials
     asks: list[list[bool]] = [[False] * 10]
     for _ in range(num_trials):
         before = regrets.copy()

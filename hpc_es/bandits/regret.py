@@ -167,8 +167,8 @@ def play_learned(
     ]
     actors = [_actor(source, policy, part, seed, sampled) for part in parts]
     while not lockstep.is_over:
-        seen = lockstep.observations
-        pulls = [actor.act(seen[part.start : part.stop]) for actor, part in zip(actors, parts, strict=True)]
+        observations = lockstep.observations
+        pulls = [actor.act(observations[part.start : part.stop]) for actor, part in zip(actors, parts, strict=True)]
         lockstep.pull(np.concatenate(pulls))
     return lockstep
 
@@ -216,7 +216,7 @@ def average(scores: Sequence[AgentScore]) -> AgentScore:
 
 
 def as_json(report: RegretReport) -> dict[str, Any]:
-    """Return the report as JSON."""
+    """Return the report as plain data for JSON."""
     return {
         "test_distribution": report.distribution,
         "num_trials": report.trials,

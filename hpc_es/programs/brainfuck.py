@@ -30,7 +30,7 @@ MAX_STEPS = 5000
 
 
 class Status(enum.IntEnum):
-    """How a program ended."""
+    """Reason why a program ended."""
 
     SUCCESS = 0
     STEP_LIMIT = 1  # also if the program ended with the last allowed step

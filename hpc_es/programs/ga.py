@@ -305,8 +305,8 @@ class GeneticAlgorithm(Strategy[None]):
     def _exhausted(self, state: State) -> str | None:
         """Return why no program outside the population can occur in any later generation, or None.
 
-        It follows from the options and the population. A number of generations without new programs is no proof, since
-        the next one may have some.
+        It follows from the options and the population. Generations without new programs do not prove it, since the
+        next one may have some.
         """
         if int(state.shared["count"]):
             return None

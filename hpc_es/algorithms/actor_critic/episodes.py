@@ -131,7 +131,7 @@ def bandit_trajectories(inputs: BanditInputs, actions: Array, rewards: Float32) 
 
 
 class RecordedStep(NamedTuple):
-    """What `on_step` gets of one step."""
+    """One recorded step."""
 
     jobs: Array  # intp[rows], job of each row
     rows: Array  # intp[live], rows that took the step
@@ -208,7 +208,7 @@ class SegmentPlayer:
         self.memory: ArrayMemory = [np.zeros(shape, np.float32) for shape in memory_shapes]
 
     def play(self, actor: SamplingActor, recorder: EpisodeRecorder, batch: Batch, steps: int, poll: Poll) -> Outcome:
-        """Continue all episodes for this number of steps; raises RunError if the environments fail again and again."""
+        """Continue all episodes for this number of steps; raises RunError after MAX_FAILURES failed updates."""
         if self.memory:
             actor.remember(self.memory)
         outcome = self._segments.play(recorder, batch, steps, poll)

@@ -34,7 +34,7 @@ def blocks(samples: int, size: int) -> int:
 
 
 def _block_rows(samples: int, size: int) -> int:
-    """Return the rows per block; one block if the samples are so few that summing is cheaper than sending."""
+    """Return the rows per block; one block if there are few samples, so that summing is cheaper than sending."""
     return BLOCK_ROWS if samples >= MIN_SHARED_SAMPLES else size
 
 

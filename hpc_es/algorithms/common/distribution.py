@@ -177,7 +177,7 @@ class DistributionStrategy(Strategy[Ranked], ABC):
 
     @abstractmethod
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Any:
-        """Return what `partial_update` and `update` need of the ranking; fitness is float64[samples]."""
+        """Return the weights for `partial_update` and `update`, by the fitness, float64[samples]."""
 
     @abstractmethod
     def update(self, state: State, weights: Any, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
@@ -188,7 +188,7 @@ class DistributionStrategy(Strategy[Ranked], ABC):
         """Return the quantities that the stopping criteria test."""
 
     def metrics(self, state: State) -> Mapping[str, float]:
-        """Return metrics of the distribution."""
+        """Return numbers for the metrics, by default the step size."""
         return {"sigma": float(state.shared["sigma"])}
 
     # Shared methods.

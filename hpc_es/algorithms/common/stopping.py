@@ -210,5 +210,5 @@ def bit(name: str) -> int:
 
 
 def names(stopped: int) -> str:
-    """Return the names of the criteria whose bits are set, separated by commas."""
+    """Return the names of the criteria that are set in `stopped`, separated by commas."""
     return ", ".join(name for name in NAMES if stopped & bit(name))

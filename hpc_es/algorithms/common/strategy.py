@@ -170,7 +170,7 @@ class Strategy(Generic[Prepared]):
         return sums
 
     def partial_update(self, state: State, prepared: Prepared, block: int) -> Arrays:
-        """Return one block of the update."""
+        """Compute one block of the update; needed if `blocks` is not 0."""
         raise AssertionError(f"{type(self).__name__} has blocks but no `partial_update`")
 
     # Reports.
@@ -226,7 +226,7 @@ class PairedStrategy(Strategy[Weights], ABC):
 
     @abstractmethod
     def weights(self, state: State, rows: Rows, fitness: Float64) -> Weights:
-        """Return the weights of the pairs without failures, of which there is at least one.
+        """Return the weights of the pairs without failures; there is at least one.
 
         `rows` are [pairs, jobs per pair], `fitness` is float64[pairs, jobs per pair].
         """

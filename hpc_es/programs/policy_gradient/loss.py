@@ -1,7 +1,7 @@
 """The loss of a batch of programs: replay buffer, entropy weight, gradient, and the part of each chunk.
 
-A chunk computes the gradient of its share of the loss: of its own programs, of a part of the replayed programs and, in
-the first chunk, of the programs imitated from the queue.
+A chunk computes the gradient of its share of the loss, for its own programs, a part of the replayed programs and, in
+the first chunk, the programs imitated from the queue.
 """
 
 from __future__ import annotations
@@ -98,15 +98,15 @@ class EntropyWeight:
 
         beta <- max(entropy_beta, beta * exp(entropy_rate * (1 - entropy / entropy_target)))
 
-    The entropy is that of a program, the sum over its tokens; the entropy per token can also be high for short
-    programs, of which only a few exist. A weight that is not constant is stored in the state as `entropy_beta`.
+    The entropy is that of a program, the sum over its tokens; the entropy per token can also be high for the
+    few short programs. A weight that is not constant is stored in the state as `entropy_beta`.
     """
 
     options: Options
 
     @property
     def is_constant(self) -> bool:
-        """Whether the weight is constant."""
+        """Whether neither a target nor a final weight is set."""
         return self.options.entropy_target is None and self.options.entropy_beta_end is None
 
     def initial(self) -> dict[str, Array]:
@@ -155,7 +155,7 @@ class ProgramBatch(NamedTuple):
 class LossTerms(NamedTuple):
     """Gradient and terms of the loss of a batch."""
 
-    gradients: Array  # dtype[1, params], or [2, params]: of the policy term of the rewarded rows, and of the rest
+    gradients: Array  # dtype[1, params], or [2, params]: policy term of the rewarded rows, then the rest
     policy: Array  # dtype[rows], w * sum_t (returns_t - value_t) log p(token_t)
     entropy: Array  # dtype[rows], sum_t H_t
     value: Array  # dtype[rows], sum_t (value_t - returns_t)^2
@@ -455,7 +455,7 @@ class ProgramLoss:
 
 
 def _sums(batch: ProgramBatch, terms: LossTerms) -> Float64:
-    """Return float64[SUMS] of a chunk: of its rewarded programs, and the loss of its imitated ones."""
+    """Return float64[SUMS] of a chunk, for its rewarded programs except for imitation_loss."""
     rewarded, policy = batch.rewarded.astype(np.float64), -batch.policy.astype(np.float64) * terms.policy
     return np.array(
         [
