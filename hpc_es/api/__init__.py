@@ -1,1 +1,1 @@
-"""What users call from Python, and the command of a job: train, minimize, Strategy, evaluation, repetitions."""
+"""The Python interface (train, minimize, Strategy, evaluation) and the job of the command line."""

@@ -1,7 +1,6 @@
-"""Noise-free episodes of what a run has saved: of one theta, or of all its snapshots, shared out over the ranks.
+"""Noise-free evaluation of the parameters that a run has saved: of one theta, or of all its snapshots on all ranks.
 
-A snapshot is evaluated by one rank as a whole, in chunks of a fixed size, so that the numbers do not depend on how many
-ranks there are.
+One rank evaluates a whole snapshot, in chunks of a fixed size, so results do not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ SAMPLING_BLOCK = 2  # training's own episodes have blocks 0 and 1
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """How many episodes, with which seed, and how actions are chosen."""
+    """Number of episodes, seed, and how actions are chosen."""
 
     episodes: int
     seed: int
@@ -47,7 +46,7 @@ class EvaluationRequest:
 
 
 def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> dict[str, Any]:
-    """Return the numbers of the episodes; returns and lengths are those of episodes that did not fail, or None."""
+    """Return statistics of the episodes; those of returns and lengths leave out failed episodes, and may be None."""
     if asked.actions == "sampled":
         require_stochastic(source.config)
     task: Episodic = single_episodes(source.config.task)
@@ -66,7 +65,7 @@ def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> dict[str, Any]:
 
 
 def play(source: StoredPolicy, task: Episodic, asked: EvaluationRequest) -> Rows:
-    """Return ROW[episodes], in chunks of a fixed size, as in training; why episodes failed goes to stderr."""
+    """Return rows[episodes], in chunks of a fixed size as in training; failures are written to stderr."""
     policy = source.policy(task.spaces)
     if module("tasks", source.config.task.kind).OFFERS.compiled:
         policy = task.compiled(policy)  # type: ignore[attr-defined]
@@ -78,7 +77,7 @@ def play(source: StoredPolicy, task: Episodic, asked: EvaluationRequest) -> Rows
             training=False,
             observe=np.zeros(chunk.jobs, np.bool_),
             action_noise_std=0.0,
-            action_noise=np.random.default_rng,  # never asked for
+            action_noise=np.random.default_rng,  # unused
         )
         outcome = task.evaluate(_actor(source, policy, chunk, asked), batch, lambda: None)
         rows.append(outcome.rows)
@@ -102,37 +101,40 @@ def seeds(seed: int, episodes: Sequence[int]) -> list[int]:
 
 
 def statistics(rows: Rows) -> dict[str, Any]:
-    """Return means over the episodes that did not fail, None of none; the standard deviation is that of n."""
-    good = rows[~np.isnan(rows["return_"])]
+    """Return statistics of rows[episodes] without the failed ones (None if all failed), and their number.
+
+    The standard deviation has the divisor n.
+    """
+    succeeded = rows[~np.isnan(rows["return_"])]
     names = ("return_mean", "return_std", "return_min", "return_max", "length_mean")
     values: dict[str, Any] = dict.fromkeys(names)
-    if len(good):
-        returns = good["return_"]
-        numbers = (returns.mean(), returns.std(), returns.min(), returns.max(), good["length"].mean())
+    if len(succeeded):
+        returns = succeeded["return_"]
+        numbers = (returns.mean(), returns.std(), returns.min(), returns.max(), succeeded["length"].mean())
         values = dict(zip(names, map(float, numbers), strict=True))
-    return {**values, "failed": len(rows) - len(good)}
+    return {**values, "failed": len(rows) - len(succeeded)}
 
 
 # All snapshots.
 
 
 def snapshots(run: Path, trust: bool = False) -> list[str]:
-    """Return the numbered checkpoints of a run, oldest first, and best.h5 if it is there; CheckpointError of none.
+    """Return the numbered checkpoints of a run, oldest first, and best.h5 if it exists.
 
-    UserError where one would run code that is not what it was trained with, unless `trust`.
+    Raises CheckpointError without checkpoints, and, unless `trust` is set, UserError if custom code has changed since.
     """
     require_run(run)
-    found = [path for folder in (run, run / DIRECTORY) for path in [*Store(folder).paths(), folder / BEST]]
-    there = [str(path) for path in found if path.exists() and is_whole(path)]
-    if not there:
+    candidates = [path for folder in (run, run / DIRECTORY) for path in [*Store(folder).paths(), folder / BEST]]
+    paths = [path for path in candidates if path.exists() and is_whole(path)]
+    if not paths:
         raise CheckpointError(f"{run}: expected a run directory with checkpoints, found none")
-    for each in there:
-        check_snapshot(Path(each), load(Path(each)), trust)
-    return there
+    for path in paths:
+        check_snapshot(path, load(path), trust)
+    return [str(path) for path in paths]
 
 
 def prepare_all(run: Path, overridden: Changed, trust: bool = False) -> dict[str, Any]:
-    """Return, on rank 0, what every rank needs to evaluate all snapshots: paths, and how native stepping compares."""
+    """Return, on rank 0, the argument of `evaluate_all`: paths, and the results of comparing native stepping."""
     paths = snapshots(run, trust)
     task = overridden(_snapshot(Path(paths[0]), trust)).config.task
     if getattr(task, "stepping", "") in {"auto", "native"}:
@@ -143,36 +145,35 @@ def prepare_all(run: Path, overridden: Changed, trust: bool = False) -> dict[str
 def evaluate_all(
     world: World, prepared: Mapping[str, Any], asked: EvaluationRequest, overridden: Changed, trust: bool = False
 ) -> list[dict[str, Any]]:
-    """Return a row for each snapshot, in their order, on every rank; each rank evaluates its share.
+    """Return one row per snapshot, in order, on every rank; every rank calls this and evaluates its share.
 
-    `prepared` is what `prepare_all` gave rank 0, `overridden(source)` the same theta with another task. Every rank
-    calls this with the same arguments.
+    `prepared` is the result of `prepare_all` on rank 0; `overridden(source)` returns the same theta with another task.
     """
     differences.update(prepared["differences"])
     paths = prepared["paths"]
-    mine = {}
-    for place in range(world.rank, len(paths), world.size):
-        source = overridden(_snapshot(Path(paths[place]), trust))
-        mine[place] = {"snapshot": Path(paths[place]).name, **evaluate(source, asked)}
-    told = world.allgather(np.frombuffer(json.dumps(mine).encode(), np.uint8))
-    every = {int(place): row for part in told for place, row in json.loads(part.tobytes()).items()}
-    return [every[place] for place in range(len(paths))]
+    own = {}
+    for index in range(world.rank, len(paths), world.size):
+        source = overridden(_snapshot(Path(paths[index]), trust))
+        own[index] = {"snapshot": Path(paths[index]).name, **evaluate(source, asked)}
+    gathered = world.allgather(np.frombuffer(json.dumps(own).encode(), np.uint8))
+    rows = {int(index): row for part in gathered for index, row in json.loads(part.tobytes()).items()}
+    return [rows[index] for index in range(len(paths))]
 
 
 def _snapshot(path: Path, trust: bool) -> StoredPolicy:
-    """Return the theta that a file is kept for: that of best.h5 is the best, of the others the last."""
+    """Return the best theta of best.h5, or the last theta of another file."""
     snapshot = load(path)
-    check_snapshot(path, snapshot, trust)  # here too, as this may be another node
+    check_snapshot(path, snapshot, trust)  # again, because this may be another node
     config = parse_resolved(snapshot.config_text)
     if config.policy is None or "theta" not in snapshot.state.shared:
-        raise CheckpointError(f"{path}: holds no policy; hpc-es inspect shows what it holds")
+        raise CheckpointError(f"{path} has no policy; hpc-es inspect shows its content")
     if path.name == BEST and snapshot.best is not None:
         return StoredPolicy(path, config, "best", snapshot.best.generation, snapshot.best.shared)
     return StoredPolicy(path, config, "last", snapshot.state.generation, snapshot.state.shared)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the rows as CSV, what is not known as nan."""
+    """Return the rows as CSV text, with nan for None."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()

@@ -1,11 +1,9 @@
-"""An experiment and its repetitions, which differ in their random numbers only.
+"""The job of `python -m hpc_es.main` and `hpc-es train`: its command line, and one experiment with its repetitions.
 
-The ranks are split into groups, each with a master of its own, and the repetitions into contiguous shares: of array
-tasks first, then of the groups of a task. What is finished is not run again, what is half finished carries on. World
-rank 0, the chief, waits for the other groups, says what is still out, and writes the summary.
-
-
-The job of `python -m hpc_es.main` and `hpc-es train`: its command line, and how every rank runs it."""
+Repetitions differ only in their random numbers. The ranks are split into groups, each with its own rank 0, and the
+repetitions into contiguous shares: first of array tasks, then of the groups of a task. Finished repetitions are skipped
+and unfinished ones are resumed. Rank 0 of the world waits for the other groups and writes the summary.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ from hpc_es.training.collective import (
 )
 from hpc_es.training.run import OnRow, RunRequest, run_once, with_recovery
 
-SAY_SECONDS = 60.0  # between two messages of what is still out
+MESSAGE_SECONDS = 60.0  # between two messages about unfinished repetitions
 
 
 def run_experiment(
@@ -59,22 +57,23 @@ def run_experiment(
     shard: Shard | None = None,
     on_row: OnRow | None = None,
 ) -> ExitReason:
-    """Run all repetitions of this shard to their end; every rank calls this and gets the same answer.
+    """Run all repetitions of this shard; every rank calls this and returns the same reason.
 
-    One repetition is run in `directory` itself, more in directory/repetition_0000 and so on. `on_row(repetition, row)`
-    is called on rank 0 of a group after each generation; if it returns False that repetition ends early.
+    A single repetition runs in `directory` itself, several in directory/repetition_0000 and so on.
+    `on_row(repetition, row)` is called on rank 0 of a group after each generation; if it returns False, that repetition
+    ends early.
     """
 
-    def run(again: bool) -> ExitReason:
-        how: Any = "auto" if again else resume
+    def run(restarted: bool) -> ExitReason:
+        mode: Any = "auto" if restarted else resume
         if config.repetitions == 1:
-            return run_once(world, signals, config, RunRequest(directory, how, on_row=on_row))[0]
+            return run_once(world, signals, config, RunRequest(directory, mode, on_row=on_row))[0]
         try:
-            return Repetitions(world, signals, config, directory, shard, on_row).run(how)
+            return Repetitions(world, signals, config, directory, shard, on_row).run(mode)
         except CollectiveExit as ended:
             return ended.reason
 
-    return with_recovery(world, run) if config.mpi.fault_tolerance else run(again=False)
+    return with_recovery(world, run) if config.mpi.fault_tolerance else run(restarted=False)
 
 
 @dataclass(frozen=True)
@@ -89,83 +88,69 @@ class Repetitions:
     on_row: OnRow | None
 
     def run(self, resume: str) -> ExitReason:
-        """Open the directory, run this group's share, wait for the others."""
+        """Open the directory, run the share of this group, and wait for the others."""
         on_rank_0(self.world, lambda: self._open(resume))
-        groups = self.config.repetition_groups
+        groups, rank, size = self.config.repetition_groups, self.world.rank, self.world.size
         shared = shared_noise(self.config, self.world)
         group = self.world.split(groups)
-        number = self._group(groups)
-        ended = ExitReason(0)
-        for repetition in self._share(Shard(number, groups)):
-            one = self._tried(group, Shard(number, groups), repetition, shared)
-            ended = worse(ended, one)
+        part = Shard(next(g for g in range(groups) if rank < -(-size * (g + 1) // groups)), groups)
+        own = self._task_share()
+        reason = ExitReason(0)
+        for index in part.share(len(own)):
+            repetition = own.start + index
+            try:
+                one = self._run_repetition(group, part, repetition, shared)
+            except CollectiveExit as ended:  # the other groups are waited for all the same
+                one = ended.reason
+            reason = combine(reason, one)
             if one.status == INTERRUPTED:
                 break
-        return self._together(ended)
+        return self._wait_for_groups(reason)
 
-    def place(self, repetition: int) -> Path:
+    def path(self, repetition: int) -> Path:
         """Return the run directory of a repetition."""
         return self.directory / f"repetition_{repetition:04d}"
 
-    def _group(self, groups: int) -> int:
-        return next(g for g in range(groups) if self.world.rank < -(-self.world.size * (g + 1) // groups))
-
-    def _share(self, part: Shard) -> range:
-        mine = (self.shard or Shard()).share(self.config.repetitions)
-        within = part.share(len(mine))
-        return range(mine.start + within.start, mine.start + within.stop)
+    def _task_share(self) -> range:
+        """Return the repetitions of this task of a job array."""
+        return (self.shard or Shard()).share(self.config.repetitions)
 
     def _open(self, resume: str) -> None:
-        """The chief: find every reason not to begin."""
+        """Check, on rank 0, whether the repetitions can run in this directory, and create it; UserError."""
         from hpc_es.storage import results
 
-        if self.config.repetition_groups > self.world.size:
-            text = f"is {self.config.repetition_groups}, but the job has {self.world.size} ranks: a group needs one"
+        directory, config = self.directory, self.config
+        if config.repetition_groups > self.world.size:
+            text = f"is {config.repetition_groups}, but the job has {self.world.size} ranks: each group needs one"
             raise ConfigError([("repetition_groups", text)])
-        if (self.directory / "checkpoints").exists():
-            raise UserError(f"{self.directory} holds a single run, not repetitions: choose another --output")
-        used = (self.directory / results.SHARDS).exists() or any(self.directory.glob("repetition_*"))
-        if resume == "never" and used:
-            text = "holds repetitions already, and --resume is never: choose another --output, or --resume auto"
-            raise UserError(f"{self.directory} {text}")
-        if resume == "require" and not used:
-            raise UserError(f"--resume require: there are no repetitions in {self.directory}")
-        with writing(self.directory):
-            self.directory.mkdir(parents=True, exist_ok=True)
-        self._same_experiment()
-        for row in results.read_results(self.directory):
-            self._same("repetitions", row["repetitions"], self.config.repetitions)
-            self._same("stop", row["budget"], results.budget(self.config))
-        write_text(self.directory / "config.yaml", dump(self.config))
-        self._status("running")
-
-    def _same_experiment(self) -> None:
-        path = self.directory / "config.yaml"
-        old = self._completed(plain_data(path.read_text())) if path.exists() else identity(self.config)
-        if different := differences(old, identity(self.config), "in the directory"):
+        if (directory / "checkpoints").exists():
+            raise UserError(f"{directory} holds a single run, not repetitions: choose another --output")
+        is_used = (directory / results.SHARDS).exists() or any(directory.glob("repetition_*"))
+        if resume == "never" and is_used:
+            text = "already holds repetitions, and --resume is never: choose another --output, or --resume auto"
+            raise UserError(f"{directory} {text}")
+        if resume == "require" and not is_used:
+            raise UserError(f"--resume require: there are no repetitions in {directory}")
+        with writing(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+        file, new = directory / "config.yaml", identity(config)
+        old = completed(plain_data(file.read_text()), named_user_kinds(resolved(config))) if file.exists() else new
+        if different := differences(old, new, "in the directory"):
             lines = "\n  ".join(different)
-            text = (
-                f"{self.directory} holds another experiment; these may not change:\n  {lines}\nchoose another --output"
+            raise UserError(
+                f"{directory} holds another experiment; these may not change:\n  {lines}\nchoose another --output"
             )
-            raise UserError(text)
+        for row in results.read_results(directory):
+            budgets = ("stop", row["budget"], results.budget(config))
+            for key, before, now in (("repetitions", row["repetitions"], config.repetitions), budgets):
+                if before != now:
+                    text = f"is {json.dumps(now)}, but finished repetitions of {directory} have {json.dumps(before)}"
+                    raise ConfigError([(key, f"{text}: results would not be comparable; choose another --output")])
+        write_text(file, dump(config))
+        self._write_status("running")
 
-    def _completed(self, old: Mapping[str, Any]) -> Mapping[str, Any]:
-        return completed(old, named_user_kinds(resolved(self.config)))
-
-    def _same(self, key: str, before: Any, now: Any) -> None:
-        if before != now:
-            text = f"finished repetitions of {self.directory} have {json.dumps(before)}, the config {json.dumps(now)}"
-            raise ConfigError([(key, f"{text}: they could not be compared; choose another --output")])
-
-    def _tried(self, group: World, part: Shard, repetition: int, shared: Any) -> ExitReason:
-        """As `_repetition`; what ends one group does not keep the others from being waited for."""
-        try:
-            return self._repetition(group, part, repetition, shared)
-        except CollectiveExit as ended:
-            return ended.reason
-
-    def _repetition(self, group: World, part: Shard, repetition: int, shared: Any) -> ExitReason:
-        """Run one repetition and book its result, unless that is done."""
+    def _run_repetition(self, group: World, part: Shard, repetition: int, shared: Any) -> ExitReason:
+        """Run one repetition and add its result, unless there is one already."""
         from hpc_es.storage import results
 
         def is_done() -> bool:
@@ -173,104 +158,102 @@ class Repetitions:
 
         if on_rank_0(group, is_done, lambda done: {"done": done})[1]["done"]:
             return ExitReason(0)
-        speaks = self.world.rank == 0
-        request = RunRequest(self.place(repetition), "auto", repetition, shared, self.on_row, speaks)
-        ended, result = run_once(group, self.signals, self.config, request)
-        if ended.in_use and self.shard is not None:  # another task of the array has it
-            return ExitReason(0, ended.text)
+        shows_progress = self.world.rank == 0
+        request = RunRequest(self.path(repetition), "auto", repetition, shared, self.on_row, shows_progress)
+        reason, result = run_once(group, self.signals, self.config, request)
+        if reason.in_use and self.shard is not None:  # another task of the array runs it
+            return ExitReason(0, reason.text)
         if result is not None:
-            outer = self.shard or Shard()
-            whole = Shard(outer.index * part.count + part.index, outer.count * part.count)
-            results.append(self.directory, whole, result)
-            if speaks:
-                self._status("running")
-        return replace(ended, text=f"repetition {repetition}: {ended.text}") if ended.status else ended
+            task = self.shard or Shard()
+            shard = Shard(task.index * part.count + part.index, task.count * part.count)
+            results.append(self.directory, shard, result)
+            if shows_progress:
+                self._write_status("running")
+        return replace(reason, text=f"repetition {repetition}: {reason.text}") if reason.status else reason
 
-    def _together(self, ended: ExitReason) -> ExitReason:
-        """Wait for the other groups; the chief says which repetitions are out, and sums up."""
-        told = json.dumps({"status": ended.status, "text": ended.text}).encode()
-        before, self.world.poll = self.world.poll, Poll(self)
-        every = self.world.allgather(np.frombuffer(told, np.uint8))
+    def _wait_for_groups(self, reason: ExitReason) -> ExitReason:
+        """Wait for the other groups, and write the summary on rank 0; return the common reason."""
+        own = json.dumps({"status": reason.status, "text": reason.text}).encode()
+        before, self.world.poll = self.world.poll, GroupPoll(self)
+        gathered = self.world.allgather(np.frombuffer(own, np.uint8))
         self.world.poll = before
-        for other in every:
-            ended = worse(ended, ExitReason(**json.loads(other.tobytes())))
+        for other in gathered:
+            reason = combine(reason, ExitReason(**json.loads(other.tobytes())))
         if self.world.rank == 0:
-            self._sum_up(ended)
-        return ended
+            self._summarize(reason)
+        return reason
 
     def give_up(self) -> NoReturn:
-        """End all groups, with what they have saved."""
+        """End all groups; what they have saved is kept."""
         if self.world.rank == 0:
-            self._status("interrupted", exit_status=INTERRUPTED, reason="a second signal while other groups trained")
+            text = "a second signal while other groups trained"
+            self._write_status("interrupted", exit_status=INTERRUPTED, reason=text)
         self.world.abort(INTERRUPTED)
 
-    def _sum_up(self, ended: ExitReason) -> None:
+    def _summarize(self, reason: ExitReason) -> None:
         from hpc_es.storage import results
 
         rows = results.read_results(self.directory)
         summary = results.summary(rows, self.config.repetitions)
         write_json(self.directory / "summary.json", summary)
-        say = {0: "finished", INTERRUPTED: "interrupted"}.get(ended.status, "failed")
-        self._status(say, exit_status=ended.status, reason=ended.text)
+        status = {0: "finished", INTERRUPTED: "interrupted"}.get(reason.status, "failed")
+        self._write_status(status, exit_status=reason.status, reason=reason.text)
         if rows and self.config.report.plot_interval_seconds:
             from hpc_es.report.plot import plot
 
-            plot([self.place(row["repetition"]) for row in rows], self.directory / "curve.png")
+            plot([self.path(row["repetition"]) for row in rows], self.directory / "curve.png")
         sys.stdout.write(results.summary_text(summary))
-        if ended.status == INTERRUPTED:  # which rank 0's own repetition need not have said
-            sys.stdout.write(f"interrupted ({ended.text}); the same command resumes the run\n")
+        if reason.status == INTERRUPTED:  # perhaps in another group
+            sys.stdout.write(f"interrupted ({reason.text}); the same command resumes the run\n")
 
-    def _status(self, status: str, **more: object) -> None:
-        """Replace this task's status file, which scripts read."""
-        mine = (self.shard or Shard()).share(self.config.repetitions)
-        generations = {repetition: generation(self.place(repetition)) for repetition in mine}
-        values = {"status": status, "generation": sum(generations.values()), "repetitions": list(mine)}
+    def _write_status(self, status: str, **more: object) -> None:
+        """Replace the status file of this task, which scripts read."""
+        own = self._task_share()
+        generations = sum(finished_generations(self.path(repetition)) for repetition in own)
+        values = {"status": status, "generation": generations, "repetitions": list(own)}
         write_json(self.directory / status_name(self.shard), {**values, **more, **this_run(os.environ)})
 
 
-class Poll:
-    """Called while a rank waits for the other groups."""
+class GroupPoll:
+    """Called repeatedly while a rank waits for the other groups."""
 
     def __init__(self, repetitions: Repetitions) -> None:
         self._repetitions = repetitions
-        self._said = time.monotonic()
-        self._limit = math.inf
+        self._last_message = time.monotonic()
+        self._give_up_at = math.inf
 
     def __call__(self) -> None:
-        """Give up soon after a second signal, for a rank of another group may have died; the chief says what is out."""
+        """Give up soon after a second signal, as a rank of another group may be dead; rank 0 lists what is missing."""
         now, r = time.monotonic(), self._repetitions
         if r.signals.count >= 2:
-            self._limit = min(self._limit, now + abandon_timeout(os.environ))
-        if now >= self._limit:
+            self._give_up_at = min(self._give_up_at, now + abandon_timeout(os.environ))
+        if now >= self._give_up_at:
             r.give_up()
-        if r.world.rank == 0 and now - self._said >= SAY_SECONDS:
-            self._say()
-
-    def _say(self) -> None:
+        if r.world.rank != 0 or now - self._last_message < MESSAGE_SECONDS:
+            return
         from hpc_es.storage import results
 
-        self._said = time.monotonic()
-        r = self._repetitions
-        there = {row["repetition"] for row in results.read_results(r.directory)}
-        mine = (r.shard or Shard()).share(r.config.repetitions)
-        out = [f"{n} (generation {generation(r.place(n))})" for n in mine if n not in there]
-        sys.stdout.write(f"waiting for repetitions {', '.join(out)}\n")
+        self._last_message = now
+        done = {row["repetition"] for row in results.read_results(r.directory)}
+        missing = [n for n in (r.shard or Shard()).share(r.config.repetitions) if n not in done]
+        items = ", ".join(f"{n} (generation {finished_generations(r.path(n))})" for n in missing)
+        sys.stdout.write(f"waiting for repetitions {items}\n")
         sys.stdout.flush()
 
 
-def worse(one: ExitReason, other: ExitReason) -> ExitReason:
-    """Return the status of both: interrupted if one is, as the same command then carries on, else failed if one is."""
+def combine(one: ExitReason, other: ExitReason) -> ExitReason:
+    """Return the reason with the higher priority: interrupted, since the same command then resumes, before failed."""
     order = [0, 1, 2, INTERRUPTED]
-    return max(one, other, key=lambda ended: order.index(ended.status) if ended.status in order else 1)
+    return max(one, other, key=lambda reason: order.index(reason.status) if reason.status in order else 1)
 
 
 def status_name(shard: Shard | None) -> str:
-    """Return the status file of an array task, or of the whole."""
+    """Return the name of the status file of an array task, or of the whole experiment."""
     return "status.json" if shard is None or shard.count == 1 else f"status_{shard.index}_of_{shard.count}.json"
 
 
-def generation(run: Path) -> int:
-    """Return how many generations a run has finished, as its status file says."""
+def finished_generations(run: Path) -> int:
+    """Return the number of finished generations in the status file of a run, 0 without one."""
     try:
         return int(json.loads((run / "status.json").read_text())["generation"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -312,9 +295,10 @@ def run_job(read_arguments: Callable[[], argparse.Namespace]) -> int:
     world = connect()
     signals = Signals()
     try:
-        _, told = on_rank_0(world, lambda: _orders(read_arguments()), dict)
-        config, shard = config_from_message(world, told), Shard(*told["shard"]) if told["shard"] else None
-        reason = run_experiment(world, signals, config, Path(told["output"]), told["resume"], shard)
+        _, message = on_rank_0(world, lambda: _job_message(read_arguments()), dict)
+        config = config_from_message(world, message)
+        shard = Shard(*message["shard"]) if message["shard"] else None
+        reason = run_experiment(world, signals, config, Path(message["output"]), message["resume"], shard)
     except CollectiveExit as ended:
         reason = ended.reason
     if world.rank == 0 and reason.text and reason.status != INTERRUPTED:
@@ -322,11 +306,12 @@ def run_job(read_arguments: Callable[[], argparse.Namespace]) -> int:
     return reason.status
 
 
-def _orders(options: argparse.Namespace) -> Mapping[str, Any] | ExitReason:
+def _job_message(options: argparse.Namespace) -> Mapping[str, Any] | ExitReason:
+    """Return what every rank needs for the job, on rank 0."""
     config = valid_config(read(options.config, options.overrides), options.output)
     shard = Shard.parse(options.shard) if options.shard else None
     if shard is not None and config.repetitions == 1:
-        raise UserError("--shard is for several repetitions, and the config has one: set repetitions")
+        raise UserError("--shard needs several repetitions, and the config has one: set repetitions")
     if shard is None and config.repetitions > 1:
         shard = Shard.of_array(os.environ)
     if options.check:
@@ -334,7 +319,7 @@ def _orders(options: argparse.Namespace) -> Mapping[str, Any] | ExitReason:
 
         return ExitReason(check(config, options.ranks, options.output, options.call))
     if options.ranks is not None:
-        raise UserError("--ranks is for --check; the launcher says how many a run has: mpiexec -n 4, srun -n 64")
+        raise UserError("--ranks is only for --check; the launcher sets the ranks of a run: mpiexec -n 4, srun -n 64")
     return {
         **config_message(config),
         "output": str(options.output or config.output),

@@ -29,7 +29,7 @@ from hpc_es.training.loop import Training
 from hpc_es.training.metrics_row import MetricsRow
 from hpc_es.training.recorder import Recorder
 
-EVALUATIONS = 10_000  # at most, where the caller names no limit
+EVALUATIONS = 10_000  # default limit
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def minimize(
     install_hooks()
 
     def checked() -> Config:
-        objective(f, arguments or {})  # raises where f does not take the call
+        objective(f, arguments or {})  # raises if f cannot be called so
         task = {"kind": "function", "function": OUTSIDE, **vector_options(x0, region, bounds, keep)}
         task |= {"batch": batch, "timeout_seconds": timeout_seconds, "arguments": dict(arguments or {})}
         config = validate(
@@ -100,17 +100,17 @@ def minimize(
                 "stop": {"episodes": max_evaluations, "target_value": target},
             }
         )
-        _parts(config, f)  # raises where the algorithm does not fit
+        _parts(config, f)  # raises if the algorithm does not fit
         return config
 
     try:
-        _, told = on_rank_0(world, argument_errors()(checked), lambda config: {"config": dump_json(config)})
+        _, message = on_rank_0(world, argument_errors()(checked), lambda config: {"config": dump_json(config)})
     except CollectiveExit as ended:
         raise (ended.__cause__ or SystemExit(ended.reason.status)) from None
-    config = parse_resolved(told["config"])
+    config = parse_resolved(message["config"])
     signals = Signals()
     try:
-        return _found(world, signals, config, _parts(config, f), callback)
+        return _run(world, signals, config, _parts(config, f), callback)
     finally:
         signals.restore()
         world.poll = None
@@ -125,27 +125,27 @@ def _parts(config: Config, f: Callable[..., Any]) -> Parts:
     return parts_of(config, task, config.task.batch or 1)
 
 
-def _found(
-    world: World, signals: Signals, config: Config, made: Parts, callback: Callable[[MetricsRow], object] | None
+def _run(
+    world: World, signals: Signals, config: Config, parts: Parts, callback: Callable[[MetricsRow], object] | None
 ) -> Minimum:
-    state = made.initial()
-    recorder = Recorder(config, made.problem, state) if world.rank == 0 else None
-    training = Training(config, world, made, lambda: signals.count, recorder, state)
+    state = parts.initial()
+    recorder = Recorder(config, parts.problem, state) if world.rank == 0 else None
+    training = Training(config, world, parts, lambda: signals.count, recorder, state)
     signals.abort_if_hung = training.abort_if_hung
     for row in training.run():
         if callback is not None:
             callback(row)
 
-    def found() -> dict[str, Any]:
+    def result() -> dict[str, Any]:
         assert recorder is not None
-        best = BestVector.from_arrays(made.problem.carried().extract_from(training.state).master)
+        best = BestVector.from_arrays(parts.problem.carried().extract_from(training.state).master)
         if math.isnan(best.value):
-            raise RunFailedError(f"no evaluation succeeded: ended by {recorder.reason}")
+            raise RunFailedError(f"no evaluation succeeded; the search ended by {recorder.reason}")
         count = {"evaluations": int(recorder.counters["episodes"]), "generations": training.state.generation}
         return {"x": best.x.tolist(), "f": best.value, **count, "reason": recorder.reason}
 
     try:
-        _, told = on_rank_0(world, found, dict)
+        _, message = on_rank_0(world, result, dict)
     except CollectiveExit as ended:
         raise RunFailedError(ended.reason.text) from None
-    return Minimum(**{**told, "x": np.array(told["x"])})
+    return Minimum(**{**message, "x": np.array(message["x"])})

@@ -29,34 +29,49 @@ from hpc_es.training.build import Parts, algorithm_mismatches, needs
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, update_state
 
-ALGORITHM = "cma_es"  # where the caller names none
-Region = tuple[npt.ArrayLike, npt.ArrayLike]  # low and high, vectors or one and a number
-OUTSIDE = "the_caller:evaluates"  # in place of a function, of which there is no name
+ALGORITHM = "cma_es"  # default
+Region = tuple[npt.ArrayLike, npt.ArrayLike]  # low and high: two vectors, or a vector and a number
+OUTSIDE = "the_caller:evaluates"  # in place of the name of a function
 
 
 def parts_of(config: Config, task: Any, chunk_size: int) -> Parts:
-    """Return the parts of a search by a VectorTask in chunks of so many jobs; ConfigError where they do not fit."""
-    wanted, keys = needs(config), Keys(config.seed)
-    if wanted.searches != "vectors":
-        text = f"is {config.algorithm.kind!r}, which searches {wanted.searches}: expected one of vectors"
+    """Return the parts of a search for an ObjectiveTask in chunks of `chunk_size` jobs.
+
+    Raises ConfigError if the algorithm does not fit.
+    """
+    requirements, keys = needs(config), Keys(config.seed)
+    if requirements.searches != "vectors":
+        text = f"is {config.algorithm.kind!r}, which searches {requirements.searches}: expected one for vectors"
         raise ConfigError([("algorithm", text)])
     problem: Any = task.problem("vectors", None, keys, chunk_size)
     if problems := list(algorithm_mismatches(config, problem)):
         raise ConfigError(problems)
     noise = None
-    if wanted.noise:
+    if requirements.noise:
         noise = module("noise", config.noise.kind).build(config.noise, keys, problem.layout, None)
     build = module("algorithms", config.algorithm.kind).build
     algorithm = build(config.algorithm, problem, noise, keys, chunk_size)
-    row = row_dtype((*problem.columns, *wanted.columns))
-    return Parts(task, None, problem, noise, algorithm, row, chunk_size, problem.cutting, wanted.growing)
+    row = row_dtype((*problem.columns, *requirements.columns))
+    return Parts(task, None, problem, noise, algorithm, row, chunk_size, problem.cutting, requirements.growing)
 
 
 def vector_options(x0: npt.ArrayLike | None, region: Region | None, bounds: Any, keep: str) -> dict[str, Any]:
-    """Return the options of a task that begins with this vector, or in this region; ConfigError."""
+    """Return the options of a task that starts at `x0` or in a region; ConfigError if both or neither are set."""
     if (x0 is None) == (region is None):
-        raise ConfigError([("x0", f"expected x0, or region, found {'neither' if x0 is None else 'both'}")])
-    start = _at(x0) if region is None else _between(region)
+        raise ConfigError([("x0", f"expected x0 or region, found {'neither' if x0 is None else 'both'}")])
+    start: dict[str, Any]
+    if region is None:
+        first = np.asarray(x0, np.float64)
+        _require_vector("x0", first)
+        start = {"dimension": first.size, "initial": first.tolist()}
+    else:
+        try:
+            lows, highs = np.broadcast_arrays(*(np.asarray(side, np.float64) for side in region))
+        except ValueError as error:
+            raise ConfigError([("region", f"expected low and high of the same length: {error}")]) from error
+        _require_vector("region", lows)
+        sides = {"low": lows.tolist(), "high": highs.tolist()}
+        start = {"dimension": lows.size, "initial": "random", "initial_region": sides}
     low, high = read_bounds(bounds, start["dimension"])
     return {
         **start,
@@ -66,31 +81,15 @@ def vector_options(x0: npt.ArrayLike | None, region: Region | None, bounds: Any,
     }
 
 
-def _at(x0: Any) -> dict[str, Any]:
-    first = np.asarray(x0, np.float64)
-    _require_vector("x0", first)
-    return {"dimension": first.size, "initial": first.tolist()}
-
-
-def _between(region: Region) -> dict[str, Any]:
-    try:
-        low, high = np.broadcast_arrays(*(np.asarray(side, np.float64) for side in region))
-    except ValueError as error:
-        raise ConfigError([("region", f"expected low and high of one length: {error}")]) from error
-    _require_vector("region", low)
-    sides = {"low": low.tolist(), "high": high.tolist()}
-    return {"dimension": low.size, "initial": "random", "initial_region": sides}
-
-
 def _require_vector(name: str, values: Float64) -> None:
     if values.ndim != 1 or not values.size:
         raise ConfigError([(name, f"expected a vector of numbers, found an array of shape {values.shape}")])
 
 
 def algorithm_options(kind: str, sigma0: float | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the algorithm's section; plain names that only its optimizer has go there."""
+    """Return the algorithm section; names that only the optimizer has go to its section."""
     require_algorithm(kind)
-    fields = {each.name: each for each in dataclasses.fields(module("algorithms", kind).Options)}
+    fields = {field.name for field in dataclasses.fields(module("algorithms", kind).Options)}
     section: dict[str, Any] = {"kind": kind}
     if sigma0 is not None:
         section["sigma"] = float(sigma0)
@@ -106,7 +105,7 @@ def algorithm_options(kind: str, sigma0: float | None, options: Mapping[str, Any
     return section
 
 
-ALL = 1 << 30  # jobs of a chunk: a round is asked for in one
+ALL = 1 << 30  # jobs of a chunk: a round is one chunk
 
 
 @dataclass(frozen=True)
@@ -166,17 +165,17 @@ class Strategy:
             self._start(validate(data))
 
     def _start(self, config: Config) -> None:
-        self.config, self._values = config, Given()
+        self.config, self._values = config, CallerValues()
         self._parts = parts_of(config, ObjectiveTask("", config.task, initial_vector(config.task), self._values), ALL)
         self._problem: Any = self._parts.problem
         self._algorithm: Any = self._parts.algorithm
-        self._names: ProblemState = self._problem.carried()  # of what the problem itself learns
+        self._names: ProblemState = self._problem.carried()  # arrays that the problem itself learns
         self._executor = SerialExecutor()
         self._evaluations = 0
         self._begin(self._parts.initial())
 
     def _begin(self, state: State) -> None:
-        """Begin a generation."""
+        """Start a generation."""
         self._state = state
         self._generation = Generation(self._parts, state)
         self._outcomes: dict[int, Outcome] = {}  # of the rounds so far
@@ -203,8 +202,8 @@ class Strategy:
     @property
     def best(self) -> Best | None:
         """Best vector evaluated so far; None before the first value."""
-        found = BestVector.from_arrays(self._carried().master)
-        return None if np.isnan(found.value) else Best(found.x.copy(), found.value)
+        best = BestVector.from_arrays(self._carried().master)
+        return None if np.isnan(best.value) else Best(best.x.copy(), best.value)
 
     def ask(self) -> Float64:
         """Return the vectors to evaluate next, float64[k, size]; the same ones until `tell` is called."""
@@ -216,14 +215,14 @@ class Strategy:
 
         A generation whose evaluations all failed makes no update. Raises ValueError for another number of values.
         """
-        given = np.asarray(values, np.float64)
-        wanted = sum(chunk.jobs for chunk in self._chunks)
-        if given.shape != (wanted,):
-            raise ValueError(f"expected {wanted} values, one for each vector of ask(), found shape {given.shape}")
-        rounds, evaluations = [*self._round_values, given.tolist()], self._evaluations + wanted
+        array = np.asarray(values, np.float64)
+        expected = sum(chunk.jobs for chunk in self._chunks)
+        if array.shape != (expected,):
+            raise ValueError(f"expected {expected} values, one for each vector of ask(), found shape {array.shape}")
+        rounds, evaluations = [*self._round_values, array.tolist()], self._evaluations + expected
         try:
             following = self._take(rounds[-1])
-        except BaseException:  # the same vectors may be told again
+        except BaseException:  # undo the round, so that `tell` can be called again
             self._begin(self._state)
             for earlier in rounds[:-1]:
                 self._take(earlier)
@@ -236,7 +235,7 @@ class Strategy:
         self._evaluations = evaluations
 
     def _take(self, values: list[float]) -> State | None:
-        """Take the values of a round; return the state after the generation, None where it has another round."""
+        """Evaluate a round with these values; return the state after the generation, None if another round follows."""
         generation, start = self._generation, 0
         outcomes: dict[int, Outcome] = {}
         for chunk in self._chunks:
@@ -268,8 +267,8 @@ class Strategy:
         from hpc_es.storage.checkpoint import Snapshot, save
 
         counters = {"episodes": self._evaluations, "rounds": self._round_values}
-        given = (dump(self.config), config_hash(self.config), identity(self.config))
-        save(Path(path), Snapshot(self._state, counters, None, {}, *given, {}, {"versions": {"hpc_es": __version__}}))  # type: ignore[arg-type]
+        config = (dump(self.config), config_hash(self.config), identity(self.config))
+        save(Path(path), Snapshot(self._state, counters, None, {}, *config, {}, {"versions": {"hpc_es": __version__}}))  # type: ignore[arg-type]
 
     @staticmethod
     def load(path: str | Path) -> Strategy:
@@ -280,7 +279,7 @@ class Strategy:
         snapshot = load(Path(path))
         config = parse_resolved(snapshot.config_text)
         if getattr(config.task, "function", None) != OUTSIDE:
-            raise CheckpointError(f"{path}: expected what Strategy.save wrote, found the checkpoint of a run")
+            raise CheckpointError(f"{path}: expected a file of Strategy.save, found the checkpoint of a run")
         strategy = Strategy.__new__(Strategy)
         strategy._start(config)
         verify_restored(strategy._state, snapshot.state, strategy._parts.growing)
@@ -299,14 +298,14 @@ class Strategy:
         return unperturbed(self._problem.layout, self._algorithm.centre(state, chunk.parent), chunk.jobs)
 
     def _carried(self) -> ProblemState:
-        """Return what the problem knows after the rounds so far."""
+        """Return the problem's arrays after the rounds so far."""
         units = [self._problem.unit(parts) for outcome in self._outcomes.values() for parts in outcome.learned]
         carried: ProblemState = self._problem.merge(self._names.extract_from(self._state), units)
         return carried
 
 
-class Given:
-    """An evaluator whose values come from outside."""
+class CallerValues:
+    """An evaluator that returns the values passed to `tell`."""
 
     identity = ""
 
@@ -314,7 +313,7 @@ class Given:
         self.next: list[float] = []
 
     def open(self, run: RunContext) -> None:
-        """There is no run."""
+        """Do nothing: there is no run."""
 
     def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Any) -> list[EvaluationResult]:
         """Return what was given."""
@@ -322,7 +321,7 @@ class Given:
         return [result_of(value, 0.0) for value in self.next]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 def _no_poll() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,9 +15,8 @@ from hpc_es.core.data import Array, Arrays, State
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
-from hpc_es.mpi.world import World
 from hpc_es.training.build import require_gradient, valid_config
-from hpc_es.training.collective import CollectiveExit, ExitReason, config_from_message, config_message, on_rank_0
+from hpc_es.training.collective import CollectiveExit, config_from_message, config_message, on_rank_0
 from hpc_es.training.loop import AfterTrainStep
 from hpc_es.training.metrics_row import MetricsRow
 from hpc_es.training.run import Run, RunRequest, start_run
@@ -60,31 +58,29 @@ def train(
     world = connect()
     install_hooks()
     try:
-        request, told = on_rank_0(world, partial(_request, config, output, triggers, after_train_step), _told)
+        request, message = on_rank_0(
+            world,
+            lambda: _request(config, output, triggers, after_train_step),
+            lambda pair: pair[1] if pair else {},
+        )
     except CollectiveExit as ended:
         raise (ended.__cause__ or SystemExit(ended.reason.status)) from None
-    mine = request[0] if request else RunRequest(Path(told["directory"]), keeps_samples=told["keeps_samples"])
+    run_request = RunRequest(Path(message["directory"]), keeps_samples=message["keeps_samples"])
+    if request is not None:
+        run_request = request[0]
     signals = Signals()
     try:
-        run = TrainingRun(start_run(world, signals, config_from_message(world, told), mine), signals)
-        for trigger in mine.triggers:
-            trigger.run = weakref.ref(run)  # not more, as a run that nobody holds is closed
+        run = TrainingRun(start_run(world, signals, config_from_message(world, message), run_request), signals)
+        for trigger in run_request.triggers:
+            trigger.run = weakref.ref(run)  # weak, so that a run without other references is closed
         return run
     except CollectiveExit as ended:
         signals.restore()
-        raise (ended.__cause__ or _told_or_silent(world, ended.reason)) from None
+        text = ended.reason.text
+        raise (ended.__cause__ or (SystemExit(ended.reason.status) if world.rank else UserError(text))) from None
     except BaseException:
         signals.restore()
         raise
-
-
-def _told_or_silent(world: World, reason: ExitReason) -> BaseException:
-    """Return what a rank raises where all end: rank 0 says why."""
-    return SystemExit(reason.status) if world.rank else UserError(reason.text)
-
-
-def _told(request: tuple[RunRequest, Mapping[str, Any]] | None) -> Mapping[str, Any]:
-    return request[1] if request else {}
 
 
 def _request(
@@ -95,12 +91,16 @@ def _request(
 ) -> tuple[RunRequest, Mapping[str, Any]]:
     config = _config(source, output)
     directory = Path(output or config.output or f"runs/{config.name or 'unnamed'}")
-    made = [_trigger(trigger, number) for number, trigger in enumerate(triggers)]
-    keeps = after_train_step is not None
-    if keeps:
+    keeps_samples = after_train_step is not None
+    if keeps_samples:
         require_gradient(config, "after_train_step")
-    request = RunRequest(directory, triggers=made, after_train_step=after_train_step, keeps_samples=keeps)
-    return request, {**config_message(config), "directory": str(directory), "keeps_samples": keeps}
+    request = RunRequest(
+        directory,
+        triggers=[_trigger(trigger, number) for number, trigger in enumerate(triggers)],
+        after_train_step=after_train_step,
+        keeps_samples=keeps_samples,
+    )
+    return request, {**config_message(config), "directory": str(directory), "keeps_samples": keeps_samples}
 
 
 def _trigger(trigger: Trigger, number: int) -> IntervalTrigger:
@@ -118,9 +118,9 @@ def _config(source: ConfigSource, output: str | Path | None) -> Config:
         registry.make_importable()
     config = source if isinstance(source, Config) else valid_config(source, Path(output) if output else None)
     if config.repetitions > 1:
-        raise ConfigError([("repetitions", f"is {config.repetitions}, but train() is for one run: start it so often")])
+        raise ConfigError([("repetitions", f"is {config.repetitions}, but train() runs one: call it for each one")])
     if config.mpi.fault_tolerance:
-        raise ConfigError([("mpi.fault_tolerance", "is true, but train() has none: use python -m hpc_es.main")])
+        raise ConfigError([("mpi.fault_tolerance", "is true, but train() has no support for it: use hpc-es train")])
     return config
 
 
@@ -182,7 +182,7 @@ class TrainingRun:
     def __next__(self) -> MetricsRow:
         try:
             return next(self._rows)
-        except BaseException:  # the end among them
+        except BaseException:  # including StopIteration
             self._end()
             raise
 

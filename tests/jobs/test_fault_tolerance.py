@@ -213,7 +213,7 @@ def test_it_is_for_one_group_of_ranks_and_for_the_command(tmp_path: Path) -> Non
     assert "repetition_groups: is 2: with mpi.fault_tolerance the ranks stay together" in done.stderr
     config = {"task": {"env_id": "CartPole-v1"}, "mpi": {"fault_tolerance": True}}
     done = python(script(f"import hpc_es\nnext(hpc_es.train({config!r}, {str(tmp_path / 'library')!r}))"))
-    assert "mpi.fault_tolerance: is true, but train() has none" in done.stderr
+    assert "mpi.fault_tolerance: is true, but train() has no support for it" in done.stderr
 
 
 @pytest.mark.parametrize(("updates", "refused"), [("asynchronous", ["algorithm.updates"]), ("synchronous", [])])
