@@ -41,14 +41,16 @@ def told(made: Any) -> tuple[Any, Any, Any]:
         (1, 1.75, [0.04, 0.03, -0.02]),
     ],
 )
-def test_a_step_by_all_directions_and_by_the_best(top: int | None, deviation: float, step: list[float]) -> None:
+def test_ars_steps_along_all_directions_and_the_best_ones_by_hand(
+    top: int | None, deviation: float, step: list[float]
+) -> None:
     found, metrics, notices = told(directed(top_directions=top))
     assert found == pytest.approx(step, rel=1e-9)
     assert metrics["return_deviation"] == pytest.approx(deviation, rel=1e-9)
     assert (metrics["skipped_update"], notices) == (0, [])
 
 
-def test_both_ways_are_tried_at_nu_in_the_same_episodes() -> None:
+def test_both_halves_of_a_pair_use_nu_and_the_same_episodes() -> None:
     made = directed(sigma=0.5)
     generation(made, made.initial())
     tried = np.concatenate(made.problem.evaluated)
@@ -56,7 +58,7 @@ def test_both_ways_are_tried_at_nu_in_the_same_episodes() -> None:
     assert [made.group(job) for job in range(4)] == [0, 0, 1, 1]
 
 
-def test_of_equal_directions_the_first_are_followed() -> None:
+def test_ties_between_directions_are_resolved_in_job_order() -> None:
     """All have the maximum 1: followed is 0 alone, w = (1 - 0) / .5 = 2, so the step is .02 * 2 * delta_0."""
     step, *_ = told(directed([1, 0, 1, 0], [0, 1, 0, 1], top_directions=1))
     assert step == pytest.approx([0.02, -0.04, 0.01])
@@ -79,14 +81,14 @@ def test_a_failed_half_drops_its_direction(wrong: float) -> None:
         ([NAN, 1, NAN, 2], [0, NAN, NAN, NAN], "every direction has a failed evaluation: no update"),
     ],
 )
-def test_nothing_moves_and_it_says_why(plus: list[float], minus: list[float], why: str) -> None:
+def test_ars_without_information_keeps_theta_and_says_why(plus: list[float], minus: list[float], why: str) -> None:
     made = directed(plus, minus, anneal_updates=2)
     step, metrics, notices = told(made)
     assert (step.tolist(), metrics["skipped_update"], notices) == ([0, 0, 0], 1, [why])
     assert after(made, 3).master["updates"] == 0  # nor does the learning rate fall
 
 
-def test_the_learning_rate_falls_in_a_straight_line() -> None:
+def test_learning_rate_decays_linearly() -> None:
     made = directed(anneal_updates=4)
     steps, state = [], made.initial()
     for _ in range(6):
@@ -96,7 +98,7 @@ def test_the_learning_rate_falls_in_a_straight_line() -> None:
     assert steps == pytest.approx([0.01555634919 * share for share in (1, 0.75, 0.5, 0.25, 0, 0)], rel=1e-6, abs=1e-12)
 
 
-def test_without_a_sigma_each_coordinate_has_its_own() -> None:
+def test_without_sigma_perturbations_have_the_problems_deviations() -> None:
     """Spreads 1, 2, 4: nu is their geometric mean 2, the shares .5, 1, 2, of what is tried and of the step."""
     made = directed(sigma=None)
     made.problem.spread = np.array([1.0, 2.0, 4.0])
@@ -105,7 +107,7 @@ def test_without_a_sigma_each_coordinate_has_its_own() -> None:
     assert step == pytest.approx([0.01555634919 / 2, 0.001414213562, -0.01555634919 * 2])
 
 
-def test_it_walks_down_a_bowl() -> None:
+def test_ars_minimises_a_sphere() -> None:
     made = strategy("ars", sphere, np.full(10, 0.2), sigma=0.02, learning_rate=0.01, anneal_updates=150)
     assert sphere(after(made, 150).theta) < 1e-3 * sphere(made.initial().theta)
 
@@ -117,12 +119,12 @@ def test_it_walks_down_a_bowl() -> None:
         ({"population_size": 8, "top_directions": 5}, r"top_directions: is 5, .* has 4 directions \(try 4\)"),
     ],
 )
-def test_what_does_not_fit_is_refused(options: dict[str, Any], text: str) -> None:
+def test_invalid_ars_options_are_refused(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         validate({"task": {"env_id": "CartPole-v1"}, "algorithm": {"kind": "ars", **options}})
 
 
-def test_its_policy_is_linear_from_zero_and_sees_normalised_observations() -> None:
+def test_ars_presets_are_a_zero_linear_policy_and_normalised_observations() -> None:
     config = validate({"task": {"env_id": "CartPole-v1"}, "algorithm": {"kind": "ars"}})
     assert (config.policy.hidden_dims, config.policy.bias, config.policy.initial) == ((), False, "zeros")
     seen = config.task.observation_normalization

@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.stepping import Rotated, Rows, Waves, after, elli, rotation, strategy
 
 
-def test_one_and_three_generations_of_the_ellipsoid() -> None:
+def test_cma_es_equals_other_implementations_on_the_ellipsoid() -> None:
     """Against a plain implementation of the tutorial, which agrees with the package cmaes."""
     made = strategy("cma_es", elli, np.ones(3), Waves(7, 3), sigma=0.5)
     one, three = after(made, 1), after(made, 3)
@@ -26,7 +26,7 @@ def test_one_and_three_generations_of_the_ellipsoid() -> None:
     assert three.master["covariance"][np.triu_indices(3)] == pytest.approx(upper, rel=1e-8)
 
 
-def test_a_rotated_function_is_searched_alike() -> None:
+def test_cma_es_is_invariant_under_rotation() -> None:
     """f(R^T x) from R x, with rotated directions, gives R m and R C R^T."""
     turn = rotation(4)
     plain = after(strategy("cma_es", elli, np.ones(4), Rotated(np.eye(4)), sigma=0.3), 30)
@@ -37,7 +37,7 @@ def test_a_rotated_function_is_searched_alike() -> None:
     assert elli(plain.theta) < elli(np.ones(4)) / 10
 
 
-def test_without_active_weights_bad_samples_do_not_count() -> None:
+def test_without_active_weights_the_worse_half_is_ignored() -> None:
     """The worst three of six samples may be any others."""
 
     def searched(worst: float) -> Any:
@@ -47,7 +47,7 @@ def test_without_active_weights_bad_samples_do_not_count() -> None:
     assert searched(1).tobytes() == searched(9).tobytes()
 
 
-def test_the_path_is_told_and_the_axes_are() -> None:
+def test_path_length_and_axis_ratio_are_metrics() -> None:
     made = strategy("cma_es", elli, np.ones(3), Waves(7, 3), sigma=0.5)
     state = after(made, 1)
     shown = made.metrics(state)
@@ -60,7 +60,7 @@ def test_the_path_is_told_and_the_axes_are() -> None:
 
 @pytest.mark.parametrize("kind", ["cma_es", "sep_cma_es"])
 @pytest.mark.parametrize(("length", "is_long"), [(1.6, False), (1.85, True)])
-def test_a_long_step_size_path_holds_the_covariance_path(kind: str, length: float, is_long: bool) -> None:
+def test_a_long_step_size_path_stalls_the_covariance_path(kind: str, length: float, is_long: bool) -> None:
     """Samples all along one z: the path is sqrt(mueff) |z|, which h compares with (1.4 + 2 / 3) 1.2543 = 2.592.
 
     mueff is 2.029, of sep-CMA-ES 2.255: 2.28 and 2.63, or 2.40 and 2.78.

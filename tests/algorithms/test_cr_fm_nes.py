@@ -48,7 +48,7 @@ def after(start: float, sigma: float, generations: int, dtype: Any = np.float64,
     return made, state
 
 
-def test_a_covariance_that_degenerates_ends_the_search() -> None:
+def test_a_degenerate_covariance_ends_the_search() -> None:
     """Where v has grown beyond what numbers can hold: its condition number, 1 + |v|^2, is past 1e14."""
     made, state = after(1.0, 0.5, 1)
     for length, reason in ((1e2, None), (1e8, "tolconditioncov")):
@@ -63,7 +63,7 @@ def numbers(state: State) -> list[float]:
     return [float(state.shared["sigma"]), *np.concatenate(ends).tolist()]
 
 
-def test_the_constants_of_six_parameters_and_eight_samples() -> None:
+def test_constants_of_six_parameters_and_eight_samples() -> None:
     c = constants(6, 8)
     found = (c.mu_eff, c.c_sigma, c.c_c, c.c_1(8), c.eta_b(8), c.alpha(8), c.eta_sigma(0.5, 8))
     expected = (2.84061043, 0.3497396632, 0.4086496883, 0.005938530345, 0.1931457104, 1.074796922, 0.875254292)
@@ -72,7 +72,7 @@ def test_the_constants_of_six_parameters_and_eight_samples() -> None:
     assert c.eta_sigma(0.05, 8) == pytest.approx(2 * np.tanh(14.7 / 10))
 
 
-def test_failed_samples_slow_it_down() -> None:
+def test_failed_samples_reduce_the_learning_rates() -> None:
     """A quarter of the samples: half of alpha, a quarter of c_1."""
     c = constants(6, 8)
     assert c.alpha(2) == pytest.approx(1.074796922 / 2, rel=1e-8)
@@ -85,24 +85,24 @@ def test_c_1_is_not_negative_for_few_parameters() -> None:
 
 
 @pytest.mark.parametrize("generations", NEAR)
-def test_generations_of_the_ellipsoid(generations: int) -> None:
+def test_cr_fm_nes_equals_another_implementation_on_the_ellipsoid(generations: int) -> None:
     assert numbers(after(1.0, 0.5, generations)[1]) == pytest.approx(NEAR[generations], rel=1e-8)
 
 
-def test_far_samples_weigh_more_while_the_centre_travels() -> None:
+def test_distance_weights_apply_while_the_path_is_long() -> None:
     """From generation 2 on, whose path is 1.3188 times as long as expected."""
     made, second = after(30.0, 0.1, 2)
     assert float(second.shared["path_length"]) / made.constants(second).chi_n == pytest.approx(1.3188, abs=1e-4)
     assert numbers(after(30.0, 0.1, 4)[1]) == pytest.approx(FAR, rel=1e-8)
 
 
-def test_float32_is_as_near_as_its_digits() -> None:
+def test_float32_agrees_with_float64_to_its_precision() -> None:
     _, state = after(1.0, 0.5, 3, np.float32)
     assert state.shared["v"].dtype == state.master["sigma_path"].dtype == np.float32
     assert numbers(state) == pytest.approx(NEAR[3], rel=1e-4)
 
 
-def test_chunks_that_part_a_pair_change_no_bit() -> None:
+def test_chunks_that_split_a_pair_do_not_change_results() -> None:
     one, other = (after(1.0, 0.5, 2, chunk_size=size)[1] for size in (3, 8))
     for name, array in (*one.shared.items(), *one.master.items()):
         assert array.tobytes() == {**other.shared, **other.master}[name].tobytes(), name
@@ -116,7 +116,7 @@ def test_deviations_stay_above_zero() -> None:
     assert (state.shared["scales"] > 0).all() and np.isfinite(state.theta).all()
 
 
-def test_rows_tell_of_z_and_those_of_an_evaluation_of_nothing() -> None:
+def test_rows_hold_the_norm_and_the_projection_of_z() -> None:
     made, state = after(1.0, 0.5, 0)
     rows = generation(made, state).rows
     z = np.stack([Waves(4, 6).direction(0, pair, 0, 6) for pair in range(4)])
@@ -129,7 +129,7 @@ def test_rows_tell_of_z_and_those_of_an_evaluation_of_nothing() -> None:
 
 
 @pytest.mark.parametrize(("path", "kinds"), [(3.0, 1), (4.0, 2)])
-def test_weights_by_distance_are_summed_only_where_the_path_may_be_long(path: float, kinds: int) -> None:
+def test_distance_weighted_sums_are_computed_only_if_needed(path: float, kinds: int) -> None:
     """Where halves are equal a path only fades, to 0.65 of its length; chi of six parameters is 2.35."""
     made, state = after(1.0, 0.5, 1)
     rows = generation(made, state).rows
@@ -138,7 +138,7 @@ def test_weights_by_distance_are_summed_only_where_the_path_may_be_long(path: fl
     assert len(made.weights(told, rows, rows["return_"]).weights) == kinds
 
 
-def test_a_failed_evaluation_is_as_bad_as_the_largest_cost_but_is_known_to_have_failed() -> None:
+def test_a_failed_evaluation_gets_the_weight_of_the_largest_cost_and_is_not_feasible() -> None:
     found = []
     for worst in (np.nan, 1e300):
         costs = [3.0, 1.0, 2.0, 5.0, 4.0, 6.0, 7.0, worst]
@@ -158,14 +158,14 @@ def test_an_odd_population_is_refused_with_the_nearest_even_one() -> None:
         strategy("cr_fm_nes", sphere, np.ones(6), population_size=7)
 
 
-def test_restarts_have_whole_pairs() -> None:
+def test_populations_of_restarts_are_even() -> None:
     run = RestartPolicy("ipop", 10, 1.5, 9, multiple=2).next_search(Keys(1), Search(0, 10), 1)
     assert run is not None and run.population == 16
     run = RestartPolicy("ipop", 10, 1.5, 9).next_search(Keys(1), Search(0, 10), 1)
     assert run is not None and run.population == 15
 
 
-def test_a_search_without_progress_is_told_of() -> None:
+def test_a_stalled_search_is_reported() -> None:
     """Every generation gives the same returns, so the best is of the first one."""
     made = strategy("cr_fm_nes", [1.0, 2, 3, 4, 5, 6, 7, 8], np.ones(6), Waves(4, 6), population_size=8)
     state, told = made.initial(), []
@@ -180,7 +180,7 @@ def test_a_search_without_progress_is_told_of() -> None:
     assert told == [[]] * STALLED + [[text]] * 2
 
 
-def test_ask_and_tell_find_what_minimize_finds() -> None:
+def test_ask_tell_finds_the_result_of_minimize() -> None:
     options: dict[str, Any] = {"population_size": 8, "seed": 3, "max_evaluations": 400}
     found = hpc_es.minimize(sphere, np.ones(6), 0.3, algorithm="cr_fm_nes", **options)
     es = hpc_es.Strategy("cr_fm_nes", x0=np.ones(6), sigma0=0.3, **options)
@@ -190,7 +190,7 @@ def test_ask_and_tell_find_what_minimize_finds() -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 1 << 20])
-def test_samples_that_are_kept_are_those_of_their_state_and_chunk(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_samples_are_used_for_the_same_state_and_chunk_only(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpc_es.algorithms.cr_fm_nes.MAX_CACHED", kept)
     made, other = (strategy("cr_fm_nes", sphere, np.ones(6), population_size=8) for _ in range(2))
     first = made.initial()
@@ -206,18 +206,18 @@ def test_samples_that_are_kept_are_those_of_their_state_and_chunk(kept: int, mon
 UTILITIES = [0.4804227103, 0.01957728969, -0.25, -0.25]  # of four samples
 
 
-def test_the_factor_of_far_samples() -> None:
+def test_distance_factor_equals_that_of_crfmnes() -> None:
     found = [far_factor(size) for size in (6, 40, 1000)]
     assert found == pytest.approx([1.074796922, 1.5739443, 2.618795732], rel=1e-8)
 
 
 @pytest.mark.parametrize("size", [1, 10**6, 10**9])
-def test_the_factor_solves_its_equation_for_any_size(size: int) -> None:
+def test_distance_factor_solves_its_equation_for_any_dimension(size: int) -> None:
     h = far_factor(size)
     assert (1 + h * h) * math.exp(h * h / 2) / 0.24 == pytest.approx(10 + size, rel=1e-12)
 
 
-def test_failed_samples_are_last_and_the_longest_of_them_at_the_end() -> None:
+def test_failed_samples_rank_last_by_length() -> None:
     returns = np.array([np.nan, -5.0, np.nan, 1.0, -5.0, np.nan])
     lengths = np.array([2.0, 9.0, 1.0, 8.0, 7.0, 2.0])
     assert standing(returns, lengths).tolist() == [-2, 0, -1, 1, 0, -2]
@@ -229,7 +229,7 @@ def test_equal_samples_have_equal_weights() -> None:
     assert by_rank(np.array([1.0, 1.0, 0.0, 0.5]), lengths) == pytest.approx([0.25, 0.25, -0.25, -0.25])
 
 
-def test_a_far_sample_weighs_more_but_a_bad_one_nothing() -> None:
+def test_distance_weights_grow_with_the_distance_of_good_samples_only() -> None:
     """Before 1/4 is taken away: .7304 and .2696 of the two good ones; the second is ln 2 / alpha farther."""
     lengths = np.array([1.0, 1 + math.log(2) / 3, 50.0, 1.0])
     found = by_distance(np.array(UTILITIES), lengths, 3.0)
@@ -255,7 +255,7 @@ def test_sums_over_pairs_are_sums_over_samples() -> None:
 V = np.array([0.4, -0.5, 0.45, 0.5, -0.4, 0.55])
 
 
-def test_samples_have_its_covariance() -> None:
+def test_samples_have_the_rank_one_covariance() -> None:
     """The sample of z is M z with M M^T = I + v v^T."""
     shape = RankOne(V)
     root = np.stack([shape.sample(z, dot(shape.axis, z)) for z in np.eye(6)], axis=1)
@@ -276,7 +276,7 @@ def natural(v: Float64, y: Float64) -> tuple[Float64, Float64]:
     return found[: len(v)], found[len(v) :]
 
 
-def test_the_natural_gradient_is_that_of_the_fisher_matrix() -> None:
+def test_natural_gradient_equals_that_of_the_fisher_matrix() -> None:
     shape, y = RankOne(V), np.array([0.3, -1.2, 2.0, 0.1, -0.7, 0.9])
     s, t = shape.natural(shape.gradient(y))
     of_scales, of_v = natural(V, y)
@@ -285,14 +285,14 @@ def test_the_natural_gradient_is_that_of_the_fisher_matrix() -> None:
 
 
 @pytest.mark.parametrize("v", [[1.0], [2.0, 0.1, 0.0], [0.01, 0.0, 0.0]])
-def test_it_is_finite_where_one_coordinate_has_most_of_v(v: list[float]) -> None:
+def test_natural_gradient_is_finite_if_one_coordinate_dominates_v(v: list[float]) -> None:
     """There the Fisher matrix is singular, and the plain inverse would be too."""
     shape = RankOne(np.array(v))
     for part in shape.natural(shape.gradient(np.full(len(v), 2.0))):
         assert np.isfinite(part).all() and np.abs(part).max() < 100
 
 
-def test_sums_are_those_of_single_samples() -> None:
+def test_rank_one_sums_equal_sums_over_single_samples() -> None:
     shape, rng = RankOne(V), np.random.default_rng(0)
     z, w = rng.standard_normal((5, 6)), np.array([0.5, 0.25, -0.1, -0.3, -0.35])
     along = z @ V / np.linalg.norm(V)

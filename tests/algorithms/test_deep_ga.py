@@ -71,7 +71,7 @@ def keys_of(state: State) -> list[list[list[int]]]:
 # Genomes.
 
 
-def test_a_chain_is_summed_in_its_order() -> None:
+def test_mutations_of_a_chain_are_added_in_order() -> None:
     """0.5 z_0 + 0.002 z_2 + 0.002 z_1, the vector of the facts."""
     made = deep_ga(noise=D4, sigma=0.002)
     shared = {"theta": np.ones(3), "origin": 0.5 * Z[0], **pack_chains([chain((0, 0), (0, 2))])}
@@ -91,7 +91,7 @@ def test_the_first_generation_is_of_initial_vectors_and_the_next_of_their_mutati
     assert made.genomes.vector(state, 3) == pytest.approx(drawn[0] + 0.1 * Z[3], rel=1e-12)
 
 
-def test_where_there_is_one_initial_vector_the_first_generation_mutates_it() -> None:
+def test_a_fixed_initial_vector_is_mutated_in_the_first_generation() -> None:
     made = deep_ga(noise=D4, population_size=4, sigma=0.1)
     state = made.initial()
     assert np.array_equal(made.centre(state, 0), np.ones(3))
@@ -99,7 +99,7 @@ def test_where_there_is_one_initial_vector_the_first_generation_mutates_it() -> 
         assert made.genomes.vector(state, child) == pytest.approx(1 + 0.1 * Z[child], rel=1e-12)
 
 
-def test_a_search_may_begin_with_the_theta_of_another_run() -> None:
+def test_deep_ga_can_start_from_the_theta_of_another_run() -> None:
     """As policy.init_from puts it into the initial state."""
     made, theta = deep_ga(noise=D4, random=True, population_size=4, parents=1, sigma=0.1), np.array([5.0, 6, 7])
     state = made.initial()
@@ -110,21 +110,21 @@ def test_a_search_may_begin_with_the_theta_of_another_run() -> None:
     assert again.genomes.vector(state, 3) == pytest.approx(theta + 0.1 * Z[2] + 0.1 * Z[3], rel=1e-12)
 
 
-def test_what_is_kept_belongs_to_its_origin() -> None:
+def test_cached_vectors_are_used_for_their_own_origin_only() -> None:
     made, chains = deep_ga(noise=D4, sigma=0.1), pack_chains([chain((0, 0), (0, 2))])
     for origin in (np.ones(3), np.zeros(3)):
         state = State(1, {"theta": np.ones(3), "origin": origin, **chains}, {})
         assert made.genomes.vector(state, 3) == pytest.approx(origin + 0.1 * Z[2] + 0.1 * Z[3], rel=1e-12)
 
 
-def test_sigma_decays_with_the_generations() -> None:
+def test_sigma_decays_by_generation() -> None:
     made = deep_ga(noise=D4, sigma=0.1, sigma_decay=0.5)
     shared = {"theta": np.ones(3), "origin": np.ones(3), **pack_chains([chain((0, 0), (1, 0))])}
     found = made.genomes.vector(State(2, shared, {}), 3)
     assert found == pytest.approx(1 + 0.1 * 0.5 * Z[0] + 0.1 * 0.25 * Z[3], rel=1e-12)
 
 
-def test_sigma_is_a_fifth_of_the_problem_s_spread() -> None:
+def test_sigma_defaults_to_a_fifth_of_the_problems_deviation() -> None:
     made = deep_ga(noise=D4)
     made.problem.spread = np.array([0.1, 0.2, 0.4])
     assert made.genomes.vector(made.initial(), 1) == pytest.approx(1 + np.array([0.02, 0.04, 0.08]) * Z[1], rel=1e-12)
@@ -138,7 +138,7 @@ def test_parents_are_drawn_uniformly() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_rebuilt_parent_has_the_bits_of_a_kept_one(dtype: Any) -> None:
+def test_a_rebuilt_parent_equals_a_cached_one_bit_for_bit(dtype: Any) -> None:
     """Of each generation anew, as after a restart; and theta is the elite's chain."""
     made = deep_ga(7, dtype=dtype, random=True, population_size=12, parents=4, validation_episodes=1)
     state = made.initial()
@@ -152,7 +152,7 @@ def test_a_rebuilt_parent_has_the_bits_of_a_kept_one(dtype: Any) -> None:
         assert new.genomes.cache.vector(state.master["elite_chain"]).tobytes() == state.theta.tobytes()
 
 
-def test_long_chains_cost_no_more_than_short_ones() -> None:
+def test_long_chains_are_evaluated_as_cheaply_as_short_ones() -> None:
     """A generation draws one direction for each child, each who is validated, and each parent."""
     noise = Counted(Keys(1), 5)
     made = deep_ga(5, noise, population_size=10, parents=4, sigma=0.01, validation_episodes=1)
@@ -170,7 +170,7 @@ def test_long_chains_cost_no_more_than_short_ones() -> None:
 # Selection.
 
 
-def test_the_best_are_parents_ties_by_number_and_failed_ones_never() -> None:
+def test_parents_are_the_best_jobs_ties_in_job_order_without_failures() -> None:
     made = deep_ga(population_size=5, parents=2, validation_episodes=1, random=True)
     state = told(made, made.initial(), [3, 7, 7, np.nan, 5], [0, 1, 0, 0, 0])  # child 1 is the elite
     assert keys_of(state) == [[[0, 1]], [[0, 2]]]
@@ -179,7 +179,7 @@ def test_the_best_are_parents_ties_by_number_and_failed_ones_never() -> None:
     assert keys_of(state) == [[[0, 1]], [[0, 2]], [[0, 4]], [[0, 0]]]
 
 
-def test_the_elite_comes_first_where_it_is_not_among_the_parents() -> None:
+def test_the_elite_is_added_before_the_parents() -> None:
     made = deep_ga(population_size=5, parents=2, validation_episodes=1, random=True)
     first = made.initial()
     assert keys_of(told(made, first, [1, 2, 3, 4, 5], [9, 0, 0, 0, 0, 0])) == [[[0, 0]], [[0, 4]]]
@@ -191,7 +191,7 @@ def test_the_elite_comes_first_where_it_is_not_among_the_parents() -> None:
 
 
 @pytest.mark.parametrize(("means", "elite"), [((9, 5, 9, 9), 0), ((5, 9, 9, 5), 2), ((np.nan, -1, 0, np.nan), 3)])
-def test_the_best_mean_is_the_elite_and_the_earliest_of_several(means: Sequence[float], elite: int) -> None:
+def test_the_elite_is_the_first_with_the_best_validation_mean(means: Sequence[float], elite: int) -> None:
     """Validated are the elite of before, which is genome 0, then the children 2, 3 and 1."""
     made = deep_ga(population_size=4, parents=1, validation_episodes=2, validate_top=4, random=True)
     validation = np.repeat(np.array(means, float), 2) + np.tile([-1.0, 1.0], 4)
@@ -214,7 +214,7 @@ def test_without_validation_the_elite_keeps_its_return() -> None:
     assert keys_of(told(made, state, [8, 5, 4])) == [[[0, 1], [2, 0]]]
 
 
-def test_without_parents_each_generation_begins_anew() -> None:
+def test_with_zero_parents_every_generation_is_drawn_anew() -> None:
     made = deep_ga(population_size=4, parents=0, random=True)
     state = after(made, 3)
     assert keys_of(state) == []
@@ -226,7 +226,7 @@ def test_without_parents_each_generation_begins_anew() -> None:
     ("returns", "notice"),
     [([2.0] * 4, "all evaluations are equal"), ([np.nan] * 4, "0 of 4 evaluations did not fail")],
 )
-def test_nothing_moves_where_nothing_can_be_learned(returns: list[float], notice: str) -> None:
+def test_deep_ga_without_information_keeps_its_state(returns: list[float], notice: str) -> None:
     made = deep_ga(population_size=4, random=True)
     for state in (made.initial(), after(made, 2)):
         rows = rows_of(returns)
@@ -260,7 +260,7 @@ def test_the_best_and_the_elite_are_validated_on_the_same_episodes() -> None:
     assert made.ask(state, 2, rows, rows["return_"]) == []
 
 
-def test_an_objective_is_validated_once_and_a_policy_by_thirty_episodes() -> None:
+def test_validation_uses_one_evaluation_or_thirty_episodes() -> None:
     made, rows = deep_ga(population_size=3), rows_of([1, 2, 3])
     assert sum(each.jobs for each in made.ask(made.initial(), 1, rows, rows["return_"])) == 4 * 30
     made.problem.evaluation_episodes = 1
@@ -268,7 +268,7 @@ def test_an_objective_is_validated_once_and_a_policy_by_thirty_episodes() -> Non
     assert deep_ga(population_size=3, validation_episodes=0).ask(made.initial(), 1, rows, rows["return_"]) == []
 
 
-def test_metrics_tell_of_the_elite_and_the_parents() -> None:
+def test_metrics_describe_the_elite_and_the_parents() -> None:
     made = deep_ga(population_size=20, sigma=0.1, sigma_decay=0.5)
     state = after(made, 2)
     results = generation(made, state)

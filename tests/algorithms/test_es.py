@@ -172,13 +172,13 @@ UNITS = [[1, 0], [0, 1]]
         ({"fitness_shaping": "sign"}, [0, 0]),  # all returns are negative
     ],
 )
-def test_the_update_by_hand(options: dict[str, Any], step: list[float]) -> None:  # T43
+def test_es_update_by_hand(options: dict[str, Any], step: list[float]) -> None:  # T43
     es = strategy(noise=Given(UNITS), population_size=4, **options)
     np.testing.assert_allclose(rows_of(es)["return_"], [-5.21, -4.81, -4.61, -5.41], rtol=1e-6)
     np.testing.assert_allclose(moved(es), step, rtol=1e-5, atol=1e-7)
 
 
-def test_weights_by_hand() -> None:  # T36, T43
+def test_pair_weights_by_hand() -> None:  # T36, T43
     for returns, weights in (([3, 1, 2, 9], [2 / 3, -2 / 3]), ([-5.21, -4.81, -4.61, -5.41], [-1 / 3, 1])):
         es = strategy(noise=Given(UNITS), population_size=4)
         found = prepared_by(es, es.initial(), rows(returns))
@@ -195,14 +195,14 @@ def test_weights_by_hand() -> None:  # T36, T43
         ("centered_sign_rank", [1, -1 / 3]),
     ],
 )
-def test_shapings_by_hand(shaping: str, weights: list[float]) -> None:
+def test_fitness_shapings_by_hand(shaping: str, weights: list[float]) -> None:
     """Returns 5, 5, 4, 7 rank 1.5, 1.5, 0, 3; signs 3, -1, 1, 2 rank 3, 0, 1, 2."""
     es = strategy(noise=Given(UNITS), population_size=4, fitness_shaping=shaping)
     found = prepared_by(es, es.initial(), rows([5, 5, 4, 7], [3, -1, 1, 2]))
     np.testing.assert_allclose(found.values, [weights], atol=1e-7)
 
 
-def test_without_mirroring_each_job_is_its_own_direction() -> None:
+def test_without_mirroring_every_job_has_its_own_perturbation() -> None:
     """At (1, -2): (1.1, -2) gives -5.21, (1, -1.9) gives -4.61; g = sum F_i eps_i / 2, with ranks -1/2 and 1/2."""
     keywords: dict[str, Any] = {"noise": Given(UNITS), "population_size": 2, "mirrored_sampling": False}
     np.testing.assert_allclose(moved(strategy(**keywords, fitness_shaping="none")), [-2.605, -2.305], rtol=1e-5)
@@ -217,7 +217,7 @@ def test_without_mirroring_each_job_is_its_own_direction() -> None:
         ("sgd", [0.000095, 0.00021]),  # the first velocity is a tenth of the gradient
     ],
 )
-def test_weight_decay_by_hand(kind: Any, step: list[float]) -> None:  # T44: -g + l2 theta = [-.095, -.21]
+def test_weight_decay_shrinks_theta_by_hand(kind: Any, step: list[float]) -> None:  # T44: -g + l2 theta = [-.095, -.21]
     es = strategy(
         noise=Given(UNITS),
         population_size=4,
@@ -229,7 +229,7 @@ def test_weight_decay_by_hand(kind: Any, step: list[float]) -> None:  # T44: -g 
     np.testing.assert_allclose(moved(es, returns), step, rtol=1e-4, atol=2e-7)  # theta + step is rounded near 2
 
 
-def test_metrics_by_hand() -> None:
+def test_es_metrics_by_hand() -> None:
     es = strategy(np.array([3, -4], np.float32), Given(UNITS), population_size=4, fitness_shaping="none")
     _, metrics = told(es, rows([12, 0, 0, 16]))  # w = [12, -16], g = [3, -4]
     assert metrics["gradient_norm"] == pytest.approx(5)
@@ -240,7 +240,7 @@ def test_metrics_by_hand() -> None:
 # The update by statistics.
 
 
-def test_the_gradient_of_a_quadratic_is_found() -> None:
+def test_es_estimates_the_gradient_of_a_quadratic() -> None:
     """For F = -|x - c|^2 the smoothed gradient is -2 (x - c), which w / 2 sigma estimates without bias.
 
     Per pair the estimate is eps (eps . G), so its variance is |G|^2 + G_k^2; 20,000 pairs, 5 standard errors.
@@ -262,7 +262,7 @@ def test_the_gradient_of_a_quadratic_is_found() -> None:
 
 @pytest.mark.parametrize("shaping", ["centered_rank", "none"])
 @pytest.mark.parametrize("mirrored", [True, False])
-def test_a_sphere_is_climbed(shaping: str, mirrored: bool) -> None:
+def test_es_maximises_a_sphere(shaping: str, mirrored: bool) -> None:
     optimizer = optimizers.Options(kind="adam", learning_rate=0.05)
     keywords: dict[str, Any] = {"fitness_shaping": shaping, "mirrored_sampling": mirrored, "optimizer": optimizer}
     es = strategy(np.array([1, -2, 0.5], np.float32), population_size=40, chunk_size=40, **keywords)
@@ -277,14 +277,14 @@ def test_a_sphere_is_climbed(shaping: str, mirrored: bool) -> None:
 
 
 @pytest.mark.parametrize("shaping", ["centered_rank", "centered_sign_rank", "sign", "none"])
-def test_ties_move_nothing(shaping: str) -> None:  # T37
+def test_equal_fitness_gives_no_update(shaping: str) -> None:  # T37
     es = strategy(noise=Given(UNITS), population_size=4, fitness_shaping=shaping)
     assert moved(es, rows([5, 5, 5, 5])).tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("shaping", ["centered_rank", "none", "sign"])
 @pytest.mark.parametrize("failing", [0, 1])
-def test_a_failed_pair_is_dropped_whole(shaping: str, failing: int) -> None:
+def test_a_failed_half_drops_its_pair(shaping: str, failing: int) -> None:
     """As if the generation had never had it: same ranks, same divisor, its direction unused."""
     returns = [3.0, 1, 2, 9, 8, -1]
     returns[2 + failing] = np.nan
@@ -301,7 +301,7 @@ def test_without_mirroring_a_failed_job_is_dropped() -> None:
 
 @pytest.mark.parametrize("returns", [[np.nan] * 4, [np.nan, 1, 2, np.nan]])
 @pytest.mark.parametrize("kind", ["adam", "sgd"])
-def test_without_a_whole_pair_neither_theta_nor_the_optimizer_moves(kind: Any, returns: list[float]) -> None:
+def test_without_a_valid_pair_theta_and_optimizer_stay(kind: Any, returns: list[float]) -> None:
     """Nor does weight decay, or momentum."""
     optimizer = optimizers.Options(kind=kind, learning_rate=0.1)
     es = strategy(noise=Given(UNITS), population_size=4, optimizer=optimizer, weight_decay=0.1)
@@ -317,7 +317,7 @@ def test_without_a_whole_pair_neither_theta_nor_the_optimizer_moves(kind: Any, r
 # Population, rounds, chunks.
 
 
-def test_a_round_has_population_size_jobs_two_a_pair() -> None:  # T48
+def test_a_round_has_population_size_jobs() -> None:  # T48
     es = strategy(population_size=500, chunk_size=16)
     chunks = asked(es)
     assert [chunk.jobs for chunk in chunks] == [16] * 31 + [4]
@@ -325,7 +325,7 @@ def test_a_round_has_population_size_jobs_two_a_pair() -> None:  # T48
     assert prepared_by(es, es.initial(), rows([0.0] * 500)).values.shape == (1, 250)
 
 
-def test_further_rounds_go_on_with_the_numbers() -> None:
+def test_further_rounds_continue_the_job_numbers() -> None:
     es = strategy(population_size=10, chunk_size=4, min_timesteps_per_generation=100)
     first, second = asked(es), asked(es, round=1, before=rows([0.0] * 10))
     assert [chunk.jobs for chunk in first + second] == [4, 4, 2, 4, 4, 2]
@@ -335,14 +335,16 @@ def test_further_rounds_go_on_with_the_numbers() -> None:
 @pytest.mark.parametrize(
     ("minimum", "lengths", "enough"), [(0, 0, True), (100, 24, False), (100, 25, True), (100, 0, True)]
 )
-def test_a_generation_needs_both_minima(minimum: int, lengths: int, enough: bool) -> None:  # T48
+def test_a_generation_lasts_until_min_timesteps_and_min_episodes_are_reached(
+    minimum: int, lengths: int, enough: bool
+) -> None:  # T48
     """Of 4 episodes; where not one has made a step no round would ever be enough."""
     es = strategy(population_size=4, min_timesteps_per_generation=minimum)
     assert (asked(es, round=1, before=rows([0.0] * 4, lengths=lengths)) == []) is enough
     assert len(asked(es)) == 1
 
 
-def test_an_odd_population_of_pairs_is_a_mistake() -> None:
+def test_an_odd_population_with_mirroring_is_refused() -> None:
     assert [key for key, _ in Options(population_size=7).problems()] == ["population_size"]
     assert not list(Options(population_size=7, mirrored_sampling=False).problems())
 
@@ -380,7 +382,7 @@ def test_sigma_scales_the_perturbation() -> None:
     np.testing.assert_allclose(large, 4 * small, rtol=1e-5, atol=1e-6)
 
 
-def test_a_jobs_seeds_and_parameters_do_not_depend_on_its_chunk() -> None:
+def test_seeds_and_parameters_of_a_job_do_not_depend_on_its_chunk() -> None:
     """Also where a chunk begins in the middle of a pair."""
     whole, batch = evaluated(Chunk(0, 0, 8))
     for first, jobs in ((3, 1), (3, 2), (5, 3)):
@@ -391,7 +393,7 @@ def test_a_jobs_seeds_and_parameters_do_not_depend_on_its_chunk() -> None:
             assert its.action_noise(place).random() == batch.action_noise(first + place).random()
 
 
-def test_generations_seeds_and_repetitions_differ() -> None:  # T49, T54
+def test_perturbations_differ_by_generation_seed_and_repetition() -> None:  # T49, T54
     made = [
         evaluated(Chunk(0, 0, 8), generation, Keys(seed, repetition))
         for generation in (0, 1)
@@ -402,14 +404,14 @@ def test_generations_seeds_and_repetitions_differ() -> None:  # T49, T54
     assert len(np.unique(np.concatenate([actor.stack for actor, _ in made]), axis=0)) == 8 * 8
 
 
-def test_action_noise_is_each_jobs_own_and_the_policys() -> None:
+def test_action_noise_differs_by_job_and_uses_the_policys_deviation() -> None:
     _, batch = evaluated(Chunk(0, 0, 8))
     assert batch.training
     assert batch.action_noise_std == 0.25
     assert len({batch.action_noise(place).random() for place in range(8)}) == 8
 
 
-def test_evaluation_is_of_theta_itself_with_seeds_of_its_own() -> None:
+def test_evaluation_uses_theta_without_perturbation_and_its_own_seeds() -> None:
     actor, batch = evaluated(Chunk(0, 0, 6, "evaluate"))
     _, training = evaluated(Chunk(0, 0, 8))
     assert np.array_equal(actor.stack, np.tile(THETA, (6, 1)))
@@ -421,20 +423,20 @@ def test_evaluation_is_of_theta_itself_with_seeds_of_its_own() -> None:
 # Observation normalisation.
 
 
-def test_without_normalisation_there_is_none() -> None:
+def test_without_normalisation_nothing_is_normalised_or_observed() -> None:
     actor, batch = evaluated(Chunk(0, 0, 8))
     assert actor.normaliser is None
     assert not batch.observe.any()
 
 
 @pytest.mark.parametrize(("probability", "share"), [(0.0, 0), (1.0, 1)])
-def test_probabilities_0_and_1(probability: float, share: int) -> None:
+def test_observation_probabilities_0_and_1_observe_no_and_all_jobs(probability: float, share: int) -> None:
     normalization = ObservationNormalization(enabled=True, probability=probability)
     _, batch = evaluated(Chunk(0, 0, 8), normalization=normalization)
     assert batch.observe.tolist() == [bool(share)] * 8
 
 
-def test_the_share_of_pairs_observed_and_both_halves_of_each() -> None:
+def test_observed_pairs_have_the_given_share_and_both_halves() -> None:
     """2000 pairs at 0.3: 600, within 5 standard deviations of 20.5."""
     normalization = ObservationNormalization(enabled=True, probability=0.3)
     _, batch = evaluated(Chunk(0, 0, 4000), normalization=normalization)
@@ -462,7 +464,7 @@ def sums(samples: Array) -> dict[str, Array]:
     }
 
 
-def test_observations_of_all_units_are_merged_over_generations() -> None:
+def test_observation_statistics_merge_units_and_generations() -> None:
     es = strategy(noise=Given(UNITS), population_size=4, normalization=ObservationNormalization(enabled=True))
     samples = np.random.default_rng(0).normal(2, 3, (30, 3))
     parts = np.split(samples, [5, 20])
@@ -474,7 +476,7 @@ def test_observations_of_all_units_are_merged_over_generations() -> None:
     np.testing.assert_allclose(state.shared["observation_std"], samples.std(axis=0), rtol=0.01)
 
 
-def test_a_generation_with_episodes_counts_what_its_policies_saw() -> None:
+def test_observation_counts_equal_the_steps_of_observed_episodes() -> None:
     """Survival's observations at probability 1, from the lifetimes of the seeds that the task is given."""
     task, seeds = episodes("Survival"), list[int]()
     policy = mlp.build(mlp.Options(hidden_dims=(4,)), task.spaces)
@@ -529,7 +531,7 @@ def test_blocks_may_be_computed_in_any_order() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(forwards, backwards, strict=True))
 
 
-def test_the_contribution_is_that_of_the_states_generation() -> None:
+def test_partial_updates_use_the_generation_of_the_state() -> None:
     es = strategy(population_size=2)
     state = es.initial()
     later = State(1, state.shared, state.master)
@@ -583,7 +585,7 @@ def test_a_problem_of_float64_is_searched_in_float64() -> None:
 
 
 @pytest.mark.parametrize("shaping", ["sign", "centered_sign_rank", "centered_rank", "none"])
-def test_signs_are_for_problems_with_rewards(shaping: Any) -> None:
+def test_sign_shaping_needs_a_problem_with_rewards(shaping: Any) -> None:
     options = Options(fitness_shaping=shaping)
     assert not list(incompatibilities(options, strategy().problem))
     expected = ["algorithm.fitness_shaping"] if "sign" in shaping else []

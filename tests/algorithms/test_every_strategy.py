@@ -51,13 +51,13 @@ def moving(state: State) -> dict[str, Array]:
 
 
 @every
-def test_it_finds_the_optimum_of_a_sphere(kind: str) -> None:
+def test_strategy_finds_the_optimum_of_a_sphere(kind: str) -> None:
     reach = REACH.get(kind, Reach())
     assert sphere(after(strategy(kind, sphere, np.ones(SIZE)), reach.generations).theta) < reach.cost
 
 
 @every
-def test_it_ranks_the_fitness_and_not_the_return(kind: str) -> None:
+def test_strategy_ranks_the_fitness_not_the_return(kind: str) -> None:
     """The returns are the costs themselves, so that a greater one is worse; the fitness is as in the other search."""
     plain, upside_down = (strategy(kind, sphere, np.ones(SIZE)) for _ in range(2))
     kind_of_problem = type(plain.problem)
@@ -82,7 +82,7 @@ def test_it_ranks_the_fitness_and_not_the_return(kind: str) -> None:
 
 @every
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_its_vectors_have_the_dtype_of_the_problem(kind: str, dtype: Any) -> None:
+def test_strategy_vectors_have_the_dtype_of_the_problem(kind: str, dtype: Any) -> None:
     """float32 of a policy's parameters, and on the way to the optimum as well."""
     made = strategy(kind, sphere, np.ones(SIZE, dtype))
     state = after(made, 12)
@@ -91,14 +91,14 @@ def test_its_vectors_have_the_dtype_of_the_problem(kind: str, dtype: Any) -> Non
 
 
 @every
-def test_it_comes_near_the_optimum_of_a_noisy_sphere(kind: str) -> None:
+def test_strategy_approaches_the_optimum_of_a_noisy_sphere(kind: str) -> None:
     made = strategy(kind, lambda x: sphere(x) + 0.3 * hash_noise(x), np.ones(SIZE))
     reach = REACH.get(kind, Reach())
     assert sphere(after(made, reach.generations).theta) < reach.noisy
 
 
 @every
-def test_a_plateau_moves_nothing(kind: str) -> None:
+def test_strategy_stays_on_a_plateau(kind: str) -> None:
     made = strategy(kind, lambda x: 7.0, np.ones(SIZE))
     state = made.initial()
     later = after(made, 3)
@@ -109,7 +109,7 @@ def test_a_plateau_moves_nothing(kind: str) -> None:
 
 
 @every
-def test_some_failures_do_not_stop_it(kind: str) -> None:
+def test_strategy_converges_despite_some_failures(kind: str) -> None:
     """One evaluation in six; nothing of it becomes NaN."""
     made = strategy(kind, lambda x: np.nan if hash_noise(x) > 1 else sphere(x), np.ones(SIZE))
     reach = REACH.get(kind, Reach())
@@ -119,7 +119,7 @@ def test_some_failures_do_not_stop_it(kind: str) -> None:
 
 
 @every
-def test_failures_alone_move_nothing_and_are_told_of(kind: str) -> None:
+def test_strategy_stays_and_reports_if_all_evaluations_fail(kind: str) -> None:
     made = strategy(kind, lambda x: np.nan, np.ones(SIZE))
     state = made.initial()
     results = generation(made, state)
@@ -131,13 +131,13 @@ def test_failures_alone_move_nothing_and_are_told_of(kind: str) -> None:
 
 
 @every
-def test_one_parameter_is_enough(kind: str) -> None:
+def test_strategy_works_with_one_parameter(kind: str) -> None:
     reach = REACH.get(kind, Reach())
     assert sphere(after(strategy(kind, sphere, np.ones(1)), reach.generations).theta) < max(0.01, reach.cost)
 
 
 @every
-def test_chunks_change_no_bit(kind: str) -> None:
+def test_strategy_results_do_not_depend_on_chunks(kind: str) -> None:
     one, other = (after(strategy(kind, sphere, np.ones(SIZE), chunk_size=size), 4) for size in (1, 5))
     for name, array in (*one.shared.items(), *one.master.items()):
         assert {**other.shared, **other.master}[name].tobytes() == array.tobytes(), name

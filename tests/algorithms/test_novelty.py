@@ -94,7 +94,7 @@ def test_the_update_mixes_the_ranks_of_return_and_novelty(mode: str, weight: flo
     assert es.partial_update(state, found, 0)["sums"][0] / found.count == pytest.approx(gradient, rel=1e-9)
 
 
-def test_the_parent_follows_the_gradient_and_the_others_stay() -> None:
+def test_only_the_chosen_parent_is_updated() -> None:
     """A plain step of rate 1: theta + g - decay * theta."""
     es = made(mode="ns", weight_decay=0.5, optimizer={"kind": "none", "learning_rate": 1.0})
     state = es.initial()
@@ -119,7 +119,7 @@ def test_a_failed_job_drops_its_pair() -> None:
     assert found.values[0].tolist() == [0, *alone.values[0]] and found.count == 6
 
 
-def test_without_anything_to_learn_nobody_moves_but_returns_weigh_less() -> None:
+def test_without_information_parents_stay_and_the_return_weight_falls() -> None:
     """All returns are equal and novelty does not count: the weight of the returns falls after `patience`."""
     es = made(lambda x: 1.0, patience=2, reward_weight_step=0.25)
     first = state = es.initial()
@@ -132,7 +132,7 @@ def test_without_anything_to_learn_nobody_moves_but_returns_weigh_less() -> None
     assert [float(each.shared["reward_weight"]) for each in (state, following(es, state))] == [1, 0.75]
 
 
-def test_without_a_pair_that_did_not_fail_nobody_moves() -> None:
+def test_without_a_valid_pair_all_parents_stay() -> None:
     es = made(lambda x: np.nan)
     state = es.initial()
     results = generation(es, state)
@@ -145,7 +145,7 @@ def test_without_a_pair_that_did_not_fail_nobody_moves() -> None:
 # The archive.
 
 
-def test_each_theta_joins_the_archive_once_it_is_known() -> None:
+def test_a_theta_joins_the_archive_after_its_behaviour_is_evaluated() -> None:
     """First those to begin with, then the one that each generation has moved."""
     es = made(mode="nsr")
     state = es.initial()
@@ -156,7 +156,7 @@ def test_each_theta_joins_the_archive_once_it_is_known() -> None:
         expected.append(state.shared["parents"][int(state.shared["moved"]), :2].tolist())
 
 
-def test_probes_are_of_all_parents_first_and_then_of_the_one_that_was_moved() -> None:
+def test_probes_evaluate_all_parents_first_and_then_the_updated_one() -> None:
     es = made()
     chunks = es.ask(es.initial(), 0, rows_of([], []), NO_FITNESS)
     assert [(chunk.purpose, chunk.parent, list(chunk.job_numbers)) for chunk in chunks] == [
@@ -168,7 +168,7 @@ def test_probes_are_of_all_parents_first_and_then_of_the_one_that_was_moved() ->
     assert [(chunk.purpose, chunk.parent, list(chunk.job_numbers)) for chunk in chunks] == [("probe", 2, [0, 1])]
 
 
-def test_a_behaviour_is_the_mean_of_the_rollouts_that_did_not_fail() -> None:
+def test_behaviours_are_means_over_valid_rollouts() -> None:
     es = made(parents=2, rollouts=3)
     probes = rows_of([1, 3, np.nan, np.nan, np.nan, np.nan], np.zeros(6))
     probes["behaviour"] = [[1, 2], [2, 4], [9, 9], [9, 9], [9, 9], [9, 9]]
@@ -178,7 +178,7 @@ def test_a_behaviour_is_the_mean_of_the_rollouts_that_did_not_fail() -> None:
     assert es.selected(after) in (0, 1)
 
 
-def test_novelty_is_against_the_archive_with_the_new_entry() -> None:
+def test_novelty_is_computed_with_the_new_archive_entry() -> None:
     """With one parent: the places where it has begun and where it is now, the nearest of which counts."""
     es = made(parents=1, neighbours=1, rollouts=1)
     first = es.initial()
@@ -200,7 +200,7 @@ def test_parents_are_chosen_in_proportion_to_their_novelty() -> None:
     assert [drawn[parent] / 2000 for parent in range(3)] == pytest.approx([0.25, 0.125, 0.625], abs=0.03)
 
 
-def test_theta_is_the_newest_of_the_parent_with_the_best_return() -> None:
+def test_theta_is_that_of_the_parent_with_the_best_return() -> None:
     es = made(mode="nsr")
     state = following(es, es.initial())
     best = int(np.argmin(np.square(es.initial().shared["parents"]).sum(axis=1)))  # the cost is the sphere
@@ -209,7 +209,7 @@ def test_theta_is_the_newest_of_the_parent_with_the_best_return() -> None:
     assert np.array_equal(es.centre(state, 2), state.shared["parents"][1])
 
 
-def test_the_first_parent_begins_at_a_theta_from_elsewhere() -> None:
+def test_init_from_sets_the_first_parent() -> None:
     es = made()
     state = changed(es.initial(), theta=[7, 8, 9])
     assert es.centre(state, 1).tolist() == [7, 8, 9]
@@ -220,7 +220,7 @@ def test_the_first_parent_begins_at_a_theta_from_elsewhere() -> None:
 
 
 @pytest.mark.long
-def test_the_same_on_any_ranks_and_after_a_restart(tmp_path: Path) -> None:
+def test_novelty_runs_are_identical_on_any_ranks_and_after_a_restart(tmp_path: Path) -> None:
     novelty = ("algorithm={kind: novelty, population_size: 12, parents: 2, rollouts: 3}",)
     runs.finished(1, tmp_path / "one", *novelty)
     runs.finished(3, tmp_path / "three", *novelty, "stop.generations=3")
@@ -232,7 +232,7 @@ def test_the_same_on_any_ranks_and_after_a_restart(tmp_path: Path) -> None:
     assert runs.newest(tmp_path / "three").state.shared["archive"].shape[0] == 2 + 5
 
 
-def test_ask_and_tell_and_what_is_saved(tmp_path: Path) -> None:
+def test_ask_tell_with_behaviours_can_be_saved_and_resumed(tmp_path: Path) -> None:
     es = hpc_es.Strategy("novelty", x0=[1.0, 2.0], sigma0=0.1, population_size=6, parents=1, rollouts=1)
     for _ in range(3):
         assert np.array_equal(es.ask(), [es.theta])  # its behaviour is to be known first

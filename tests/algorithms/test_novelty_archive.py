@@ -23,13 +23,13 @@ def test_novelty_is_the_mean_distance_to_the_nearest(behaviour: tuple[int, int],
     assert found == pytest.approx(expected, rel=1e-9)
 
 
-def test_each_novelty_is_as_if_it_were_alone() -> None:
+def test_novelties_of_a_batch_equal_single_ones() -> None:
     rng = np.random.default_rng(0)
     behaviours, archive = rng.standard_normal((9, 3)), rng.standard_normal((50, 3)).astype(np.float32)
     assert novelties(behaviours, archive, 10).tolist() == [novelty(each, archive, 10) for each in behaviours]
 
 
-def test_nothing_is_novel_to_an_empty_archive() -> None:
+def test_novelty_against_an_empty_archive_is_zero() -> None:
     assert novelties(np.ones((2, 3)), np.zeros((0, 3)), 10).tolist() == [0, 0]
 
 
@@ -38,7 +38,7 @@ def test_selection_probabilities_are_proportional_to_novelty() -> None:
     assert selection_probabilities(np.zeros(4)).tolist() == [0.25] * 4
 
 
-def test_of_too_many_entries_the_newest_are_kept() -> None:
+def test_a_full_archive_keeps_the_newest_entries() -> None:
     longer = extended(ARCHIVE, np.array([[9, 9]], np.float32), None)
     assert longer.tolist() == [*ARCHIVE.tolist(), [9, 9]]
     assert extended(ARCHIVE, np.array([[9, 9]], np.float32), 2).tolist() == [[0, 2], [9, 9]]

@@ -46,7 +46,7 @@ def given(returns: Sequence[float] = RETURNS, noise: Any = D4, **options: Any) -
         ),
     ],
 )
-def test_a_generation_by_the_numbers_of_other_implementations(
+def test_pgpe_equals_other_implementations(
     options: dict[str, Any], gradient: list[float], deviations: list[float]
 ) -> None:
     made, state = given(optimizer=PLAIN, **options)
@@ -65,14 +65,14 @@ def test_both_halves_of_a_pair_are_mirrored_and_share_their_seeds() -> None:
     assert list(made.jobs(state, made.ask(state, 0, np.zeros(0, row_dtype()), NO_FITNESS)[1]).groups) == [2, 2, 3, 3]
 
 
-def test_clipup_moves_by_its_learning_rate_first() -> None:
+def test_the_first_clipup_step_has_the_learning_rate_as_length() -> None:
     made, state = given(optimizer={"max_speed": 0.3})
     step = following(made, state).theta - MU
     gradient = np.array([0.07700892857, 0.001785714286, -0.02410714286])
     assert step == pytest.approx(0.15 * gradient / math.sqrt((gradient**2).sum()), rel=1e-8)
 
 
-def test_metrics_by_hand() -> None:
+def test_pgpe_metrics_by_hand() -> None:
     made, state = given(optimizer=PLAIN, sigma_max_change=0.0)
     metrics = made.tell(state, generation(made, state))[1]
     length = math.hypot(0.07700892857, 0.001785714286, -0.02410714286)
@@ -83,7 +83,7 @@ def test_metrics_by_hand() -> None:
     assert (metrics["sigma_min"], metrics["sigma_max"], metrics["skipped_update"]) == (0.2, 0.5, 0)
 
 
-def test_the_deviations_have_a_floor() -> None:
+def test_deviations_stay_above_their_minimum() -> None:
     made, state = given(fitness_shaping="none", sigma_learning_rate=1.0, sigma_min=0.19)
     assert following(made, state).shared["deviations"] == pytest.approx([0.6, 0.421875, 0.19])
 
@@ -92,7 +92,7 @@ def test_the_deviations_have_a_floor() -> None:
 
 
 @pytest.mark.parametrize("shaping", ["none", "centered_rank"])
-def test_a_failed_pair_is_dropped_whole(shaping: str) -> None:
+def test_a_failed_half_drops_its_pair(shaping: str) -> None:
     """As if the generation had never had it."""
     rows = [[0.5, -1, 0.25], [9, 9, 9], [-0.25, 0.5, 1.25]]
     three = given([1, 0, math.nan, 5, -2, 1], Rows(rows), fitness_shaping=shaping)
@@ -109,7 +109,7 @@ def test_a_failed_pair_is_dropped_whole(shaping: str) -> None:
         ([5, 5, math.nan, 7], "all evaluations are equal: no update"),
     ],
 )
-def test_nothing_moves_where_nothing_can_be_learned(returns: list[float], notice: str) -> None:
+def test_pgpe_without_information_keeps_its_distribution(returns: list[float], notice: str) -> None:
     """Nor does the velocity of before."""
     made, state = given(returns)
     state = replace(state, master={**state.master, "clipup_velocity": np.ones(3)})
@@ -120,7 +120,7 @@ def test_nothing_moves_where_nothing_can_be_learned(returns: list[float], notice
     assert metrics["skipped_update"] == 1 and np.isfinite(list(metrics.values())).all()
 
 
-def test_a_return_of_noise_lets_the_deviations_stay() -> None:
+def test_deviations_stay_if_returns_are_noise() -> None:
     """The mean of ln sigma drifts by less than 0.1 in 100 generations."""
     rng = np.random.default_rng(0)
     made = strategy("pgpe", lambda x: rng.standard_normal(), np.zeros(20), sigma=1.0, population_size=20)
@@ -130,13 +130,13 @@ def test_a_return_of_noise_lets_the_deviations_stay() -> None:
 # A search.
 
 
-def test_a_sphere_is_found_to_a_few_steps() -> None:
+def test_pgpe_minimises_a_sphere() -> None:
     """From a distance of sqrt(10), 50 of ClipUp's longest steps."""
     made = strategy("pgpe", sphere, np.ones(10), chunk_size=40, population_size=40)
     assert math.sqrt(sphere(after(made, 200).theta)) < 3 * made.optimizer.max_speed
 
 
-def test_only_ranks_of_returns_count() -> None:
+def test_pgpe_depends_on_ranks_of_returns_only() -> None:
     def steep(x: Array) -> float:
         return math.exp(sphere(x)) + 7
 
@@ -171,7 +171,7 @@ def test_sigma_radius_and_speed_follow_from_each_other(
     assert made.optimizer.max_speed == (None if speed is None else pytest.approx(speed))
 
 
-def test_where_coordinates_differ_they_begin_with_their_own_spread() -> None:
+def test_initial_deviations_follow_the_problem_per_coordinate() -> None:
     made = strategy("pgpe", sphere, np.ones(2))
     made.problem.spread = np.array([3.0, 4.0])
     assert made.initial().shared["deviations"] == pytest.approx([3, 4])
@@ -192,9 +192,7 @@ def test_the_population_is_even_and_grows_with_the_parameters(size: int, jobs: i
     ("least", "most", "rounds"),
     [(0, None, [8]), (20, None, [8, 8, 8]), (20, 20, [8, 8, 4]), (20, 16, [8, 8]), (16, 100, [8, 8])],
 )
-def test_rounds_are_added_to_the_least_timesteps_or_the_most_jobs(
-    least: int, most: int | None, rounds: list[int]
-) -> None:
+def test_rounds_are_added_until_min_timesteps_or_max_jobs(least: int, most: int | None, rounds: list[int]) -> None:
     """A job is one timestep."""
     made = strategy(
         "pgpe", sphere, np.ones(2), population_size=8, min_timesteps_per_generation=least, max_population_size=most
@@ -224,11 +222,11 @@ def test_rounds_are_added_to_the_least_timesteps_or_the_most_jobs(
         ({"sigma": 1e-12}, ("sigma", "is 1e-12: expected at least sigma_min, 1e-10")),
     ],
 )
-def test_mistakes_are_told(options: dict[str, Any], problem: tuple[str, str]) -> None:
+def test_invalid_pgpe_options_are_refused(options: dict[str, Any], problem: tuple[str, str]) -> None:
     assert list(Options(**options).problems()) == [problem]
 
 
-def test_what_does_nothing_is_told() -> None:
+def test_pgpe_options_without_effect_are_warned_about() -> None:
     (cap,) = Options(population_size=8, max_population_size=8).warnings()
     assert cap == (
         "max_population_size",

@@ -18,7 +18,7 @@ CONSTANTS = {  # size, population: mueff, c_c, c_s, c_1, c_mu, of the equations 
 
 
 @pytest.mark.parametrize(("size", "population"), CONSTANTS)
-def test_the_constants_are_those_of_the_paper(size: int, population: int) -> None:
+def test_sep_cma_es_constants_equal_those_of_the_paper(size: int, population: int) -> None:
     c = constants(size, population)
     assert (c.mu_eff, c.c_c, c.c_sigma, c.c_1, c.c_mu) == pytest.approx(CONSTANTS[size, population], rel=1e-9)
     assert c.weights.sum() == pytest.approx(1) and (c.weights[c.mu :] == 0).all()
@@ -32,7 +32,7 @@ def test_constants_of_any_population_keep_the_variances_positive(size: int, popu
 
 
 @pytest.mark.parametrize(("dtype", "rel"), [(np.float64, 1e-8), (np.float32, 1e-4)])
-def test_three_generations_of_the_ellipsoid(dtype: Any, rel: float) -> None:
+def test_sep_cma_es_equals_another_implementation_on_the_ellipsoid(dtype: Any, rel: float) -> None:
     """Against a plain implementation whose loop agrees with the package cmaes."""
     state = after(strategy("sep_cma_es", elli, np.ones(10, dtype), Waves(10, 10), sigma=0.5), 3)
     assert float(state.shared["sigma"]) == pytest.approx(0.589243176, rel=rel)

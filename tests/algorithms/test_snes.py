@@ -21,14 +21,14 @@ def snes(returns: list[float], dtype: Any = np.float64, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize(("dtype", "rel"), [(np.float64, 1e-8), (np.float32, 1e-5)])
-def test_a_generation_is_the_published_update(dtype: Any, rel: float) -> None:
+def test_snes_update_equals_the_published_one(dtype: Any, rel: float) -> None:
     state = after(snes([2, -1, 4, 3], dtype), 1)
     assert state.theta == pytest.approx([-0.2198414836, -0.08478864485, 0.4345634065], rel=rel)
     assert state.shared["deviations"] == pytest.approx([0.4363523528, 0.3761757585, 0.2347732011], rel=rel)
     assert state.theta.dtype == state.shared["deviations"].dtype == dtype
 
 
-def test_learning_rates_of_the_config() -> None:
+def test_snes_uses_the_learning_rates_of_the_config() -> None:
     """Half of the mean's step, and a growth by exp of half the default's: eta is (3 + ln 3) / (5 sqrt 3)."""
     state = after(snes([2, -1, 4, 3], mean_learning_rate=0.5, sigma_learning_rate=0.4732669816 / 2), 1)
     whole = np.array([-0.2198414836, -0.08478864485, 0.4345634065]) - MEAN
@@ -43,7 +43,7 @@ def test_equal_samples_share_their_utilities() -> None:
     assert state.theta == pytest.approx(MEAN + DEVIATIONS * [0.8125, 0, -0.5], abs=1e-12)
 
 
-def test_failed_samples_are_the_worst_and_share_theirs() -> None:
+def test_failed_samples_share_the_worst_utilities() -> None:
     """u(4) = .4804, .0196, -.25, -.25 for samples 1, 3 and the failures 0, 2."""
     state = after(snes([np.nan, 2, np.nan, 1]), 1)
     z = np.array(D4._directions)
@@ -51,13 +51,13 @@ def test_failed_samples_are_the_worst_and_share_theirs() -> None:
     assert state.theta == pytest.approx(MEAN + DEVIATIONS * expected, rel=1e-8)
 
 
-def test_a_deviation_grows_by_no_more_than_e() -> None:
+def test_a_deviation_grows_by_a_factor_of_at_most_e() -> None:
     """Where a learning rate is far too large."""
     state = after(snes([2, -1, 4, 3], sigma_learning_rate=1e4), 1)
     assert state.shared["deviations"] == pytest.approx(DEVIATIONS * [np.exp(-1), np.exp(-1), np.exp(1)])
 
 
-def test_coordinates_of_other_units_are_searched_alike() -> None:
+def test_snes_is_invariant_under_scaling_of_coordinates() -> None:
     """f(x / units) from units * x, with deviations of these units: powers of two change no digit."""
     units = np.array([1.0, 1024, 2**-20])
 

@@ -215,7 +215,9 @@ State, master:
         ("scores:", "scored:", "master scored is documented, but not in the state"),
     ],
 )
-def test_a_wrong_line_is_noticed(right: str, wrong: str, message: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_line_of_documentation_is_detected(
+    right: str, wrong: str, message: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert right in RIGHT
     monkeypatch.setattr(Misdocumented, "__doc__", RIGHT.replace(right, wrong) if right else RIGHT)
     parts = opened({**example("algorithms", "es"), "task": CHAOS, "algorithm": {"kind": "tests.helpers.growing:Walk"}})
@@ -232,7 +234,7 @@ def test_growing_arrays_need_a_growing_algorithm(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("line", ["theta dtype[params]; where it is", "theta: dtype[params]", "of `es`"])
-def test_a_line_that_is_no_array_is_an_error(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_without_an_array_is_an_error(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Misdocumented, "__doc__", f"A walk.\n\nState, shared:\n    {line}\n")
     with pytest.raises(ValueError, match="Misdocumented: not a line of a section State"):
         DOCS.state_arrays(Misdocumented)

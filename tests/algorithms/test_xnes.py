@@ -23,7 +23,7 @@ def begun(made: Any) -> State:
     return replace(state, shared={**state.shared, "shape": SHAPE})
 
 
-def test_a_generation_is_that_of_the_package_cmaes() -> None:
+def test_xnes_equals_the_package_cmaes() -> None:
     made = strategy("xnes", [-2, 1, -4, -3], MEAN, D4, population_size=4, sigma=0.5)
     state = following(made, begun(made))
     assert state.theta == pytest.approx([-0.2198414836, -0.2159065479, 0.6364085164], rel=1e-8)
@@ -37,14 +37,14 @@ def test_a_generation_is_that_of_the_package_cmaes() -> None:
     assert np.linalg.det(state.shared["shape"]) == pytest.approx(1)
 
 
-def test_samples_follow_the_shape() -> None:
+def test_samples_are_transformed_by_the_shape_matrix() -> None:
     """x = m + sigma B z of the first direction: B (.5, -1, .25) = (.5, -.75, .25)."""
     made = strategy("xnes", [-2, 1, -4, -3], MEAN, D4, population_size=4, sigma=0.5)
     following(made, begun(made))
     assert made.problem.evaluated[0][0] == pytest.approx([0.1 + 0.25, -0.2 - 0.375, 0.3 + 0.125])
 
 
-def test_learning_rates_of_the_config() -> None:
+def test_xnes_uses_the_learning_rates_of_the_config() -> None:
     """Half of each exponent: eta is (9 + 3 ln 3) / (15 sqrt 3)."""
     eta = 0.4732669816
     rates = {"mean_learning_rate": 0.5, "sigma_learning_rate": eta / 2, "shape_learning_rate": 1e-12}
@@ -56,7 +56,7 @@ def test_learning_rates_of_the_config() -> None:
     assert state.shared["shape"] == pytest.approx(SHAPE, abs=1e-10)
 
 
-def test_few_samples_of_many_parameters_move_the_shape_by_the_whole_exponential() -> None:
+def test_few_samples_use_the_exact_matrix_exponential() -> None:
     """B expm(eta / 2 (G - g I)) by way of all eigenvectors of G, though the samples span 6 of 40 dimensions."""
     size, eta = 40, 0.05
     made = strategy("xnes", [3, 1, 4, 1.5, 9, 2.6], np.ones(size), population_size=6, shape_learning_rate=eta)
@@ -71,13 +71,13 @@ def test_few_samples_of_many_parameters_move_the_shape_by_the_whole_exponential(
     np.testing.assert_allclose(state.shared["shape"], expected, rtol=1e-9, atol=1e-12)
 
 
-def test_many_samples_share_their_sum_in_blocks() -> None:
+def test_many_samples_are_summed_in_blocks() -> None:
     made = strategy("xnes", sphere, np.ones(3), population_size=MIN_SHARED_SAMPLES)
     assert made.blocks(made.initial()) == 1
     assert sphere(after(made, 30).theta) < 1e-3
 
 
-def test_a_rotated_function_is_searched_alike() -> None:
+def test_xnes_is_invariant_under_rotation() -> None:
     """f(R^T x) from R x, with rotated directions, gives R m."""
     turn = rotation(4)
     plain = after(strategy("xnes", elli, np.ones(4), Rotated(np.eye(4)), sigma=0.3), 30)

@@ -29,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-def test_all_snapshots_give_the_same_table_on_any_ranks(run: Path, tmp_path: Path) -> None:
+def test_evaluate_all_snapshots_gives_the_same_table_on_any_ranks(run: Path, tmp_path: Path) -> None:
     command = ["-m", "hpc_es", "eval", str(run), "--all", *EPISODES]
     alone = python(command, cwd=ROOT)
     assert alone.status == 0, str(alone)
@@ -54,12 +54,12 @@ def test_all_snapshots_give_the_same_table_on_any_ranks(run: Path, tmp_path: Pat
         (["--output", "x.csv"], "--output is the table of --all: leave it out"),
     ],
 )
-def test_what_cannot_be_is_refused(arguments: list[str], said: str, run: Path) -> None:
+def test_invalid_combinations_of_eval_options_are_refused(arguments: list[str], said: str, run: Path) -> None:
     done = python(["-m", "hpc_es", "eval", str(run), *arguments], cwd=ROOT)
     assert done.status == 2 and done.stdout == "" and said in done.stderr and "Traceback" not in done.stderr, str(done)
 
 
-def test_a_directory_without_snapshots_is_told_once(tmp_path: Path) -> None:
+def test_a_directory_without_snapshots_is_reported_once(tmp_path: Path) -> None:
     done = mpiexec(2, ["-m", "hpc_es", "eval", str(tmp_path), "--all"], cwd=ROOT)
     assert done.status == 2 and done.stderr.count("expected a run directory with checkpoints") == 1, str(done)
 
@@ -78,7 +78,7 @@ def returns(actions: Actions, seed: int = 0) -> list[float]:
     return rows
 
 
-def test_sampled_actions_are_drawn_and_greedy_ones_are_not() -> None:
+def test_eval_samples_actions_only_if_asked() -> None:
     """Drawn: half of the pulls pay 0.9, half 0.1, 50 +- 5 in all. Greedy: always the first arm, 10 or 90 +- 3."""
     assert all(30 < each < 70 for each in returns("sampled"))
     assert not any(30 < each < 70 for each in returns("greedy"))
@@ -93,7 +93,7 @@ def drawn(rows: int, seed: int | None) -> list[int]:
     return [int(pull) for step in pulls for pull in step]
 
 
-def test_a_loaded_policy_draws_by_its_generator_or_is_greedy() -> None:
+def test_a_loaded_policy_samples_with_its_generator_or_is_greedy() -> None:
     """Of 600 fair pulls 300 +- 12 are the second arm; both rows of a batch draw for themselves."""
     assert set(drawn(2, None)) == {0}
     pulls = drawn(2, seed=1)
@@ -103,7 +103,7 @@ def test_a_loaded_policy_draws_by_its_generator_or_is_greedy() -> None:
     assert drawn(0, seed=1) == []
 
 
-def test_a_deterministic_policy_is_not_sampled(run: Path) -> None:
+def test_sampling_a_deterministic_policy_is_refused(run: Path) -> None:
     with pytest.raises(UserError, match="policies trained by es are deterministic"):
         load_policy(run, actions="sampled")
     with pytest.raises(ValueError, match="actions is 'drawn', expected 'greedy', 'sampled'"):

@@ -37,7 +37,7 @@ def shifted(x: Any, shift: float = 0.0) -> float:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_finds_what_a_strategy_finds(kind: str) -> None:
+def test_minimize_finds_the_result_of_a_strategy(kind: str) -> None:
     found = hpc_es.minimize(shifted, START, algorithm=kind, arguments={"shift": 0.5}, seed=3, max_evaluations=200)
     es = hpc_es.Strategy(kind, x0=START, seed=3, max_evaluations=200)
     while es.generation < found.generations:
@@ -48,7 +48,7 @@ def test_it_finds_what_a_strategy_finds(kind: str) -> None:
     assert found.f == shifted(found.x, 0.5) < 0.75
 
 
-def test_it_is_cma_es_which_finds_the_bottom_of_rosenbrocks_valley() -> None:
+def test_minimize_uses_cma_es_and_solves_rosenbrock() -> None:
     """pycma needs 345 to 512 evaluations, of 11 seeds."""
     found = hpc_es.minimize(rosenbrock, [0.0, 0.0], 0.5, target=1e-8)
     assert found.reason == "stop.target_value: 1e-08"
@@ -57,7 +57,7 @@ def test_it_is_cma_es_which_finds_the_bottom_of_rosenbrocks_valley() -> None:
         hpc_es.minimize(shifted, np.ones(2001))
 
 
-def test_every_rank_gets_the_same_on_any_ranks() -> None:
+def test_minimize_returns_the_same_result_on_every_rank() -> None:
     said = {}
     for ranks in (1, 3):
         ended = mpiexec(ranks, script(PROGRAM))
@@ -68,7 +68,7 @@ def test_every_rank_gets_the_same_on_any_ranks() -> None:
     assert len(said[3]) == 1 and said[1] == said[3]
 
 
-def test_batches_are_arrays_of_at_most_so_many_vectors() -> None:
+def test_batches_are_arrays_of_at_most_batch_size_vectors() -> None:
     shapes: list[tuple[int, ...]] = []
 
     def costs(vectors: Any) -> Any:
@@ -80,7 +80,7 @@ def test_batches_are_arrays_of_at_most_so_many_vectors() -> None:
     assert found.evaluations == 20
 
 
-def test_failed_evaluations_are_left_out(capfd: Any) -> None:
+def test_minimize_ignores_failed_evaluations(capfd: Any) -> None:
     def sometimes(x: Any) -> float:
         if x[0] > 1:
             raise ZeroDivisionError("too far")
@@ -107,7 +107,7 @@ FAILING = r"""
 """
 
 
-def test_where_no_evaluation_succeeds_every_rank_raises_after_one_generation() -> None:
+def test_minimize_raises_on_every_rank_if_all_evaluations_fail() -> None:
     ended = mpiexec(3, script(FAILING))
     assert ended.status == 0, str(ended)
     said = ended.stdout.splitlines()
@@ -117,7 +117,7 @@ def test_where_no_evaluation_succeeds_every_rank_raises_after_one_generation() -
     assert len(ended.stderr.splitlines()) == 1 and ": ZeroDivisionError" in ended.stderr
 
 
-def test_two_generations_in_a_row_without_a_value_end_it() -> None:
+def test_two_generations_of_failures_end_minimize() -> None:
     calls: list[int] = []
 
     def breaks(x: Any) -> float:
@@ -131,7 +131,7 @@ def test_two_generations_in_a_row_without_a_value_end_it() -> None:
     assert len(calls) == 14 + 14  # generations of 4 + floor(3 ln 3) = 7
 
 
-def test_a_target_ends_it_and_the_callback_sees_each_generation() -> None:
+def test_minimize_stops_at_the_target_and_calls_back_per_generation() -> None:
     rows: list[Any] = []
     found = hpc_es.minimize(
         shifted, START, 0.1, target=1.0, callback=rows.append, **{**SEARCH, "max_evaluations": 9999}
@@ -140,7 +140,7 @@ def test_a_target_ends_it_and_the_callback_sees_each_generation() -> None:
     assert [row["generation"] for row in rows] == list(range(found.generations))
 
 
-def test_in_place_of_x0_a_region_says_where_to_begin() -> None:
+def test_minimize_can_start_from_a_region_instead_of_x0() -> None:
     seen: list[Any] = []
 
     def recorded(x: Any) -> float:
@@ -151,7 +151,7 @@ def test_in_place_of_x0_a_region_says_where_to_begin() -> None:
     assert ((np.array(seen) > [5, -7]) & (np.array(seen) < [6, -6])).all()
 
 
-def test_a_function_that_does_not_take_the_call_is_refused() -> None:
+def test_a_function_with_the_wrong_signature_is_refused() -> None:
     with pytest.raises(ConfigError, match="does not take the vector"):
         hpc_es.minimize(lambda: 1.0, START, 0.1)
     with pytest.raises(ConfigError, match="expected a number greater than 0"):

@@ -33,7 +33,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def test_repetitions_differ_and_each_is_there(reference: Path) -> None:
+def test_repetitions_differ_and_are_complete(reference: Path) -> None:
     rows = found(reference)
     assert [row["repetition"] for row in rows] == [0, 1, 2, 3, 4]
     assert len({row["theta_sha256"] for row in rows}) == 5
@@ -69,14 +69,14 @@ def test_array_tasks_share_the_directory(reference: Path, tmp_path: Path) -> Non
     assert json.loads((tmp_path / "run" / "status_0_of_2.json").read_text())["status"] == "finished"
 
 
-def test_shard_option(tmp_path: Path) -> None:
+def test_a_shard_runs_its_repetitions_only(tmp_path: Path) -> None:
     runs.finished(0, tmp_path / "run", *FIVE, "--shard", "1/3")
     assert [row["repetition"] for row in found(tmp_path / "run")] == [2, 3]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("groups", [1, 2])
-def test_killed_in_the_middle_and_started_again(reference: Path, tmp_path: Path, groups: int) -> None:
+def test_killed_repetitions_are_resumed(reference: Path, tmp_path: Path, groups: int) -> None:
     run, pause = tmp_path / "run", tmp_path / "slow"
     slowly = f"task.env_kwargs={{pause_file: {pause}, pause_seconds: 0.002}}"  # some 0.5 s a repetition
     arguments = (*FIVE, f"repetition_groups={groups}", slowly)
@@ -116,7 +116,7 @@ def test_finished_repetitions_are_not_run_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_signal_stops_all_groups_with_75_and_the_same_command_carries_on(reference: Path, tmp_path: Path) -> None:
+def test_a_signal_stops_all_groups_with_status_75_and_the_command_resumes(reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     arguments = ("repetitions=3", "repetition_groups=2", "stop.generations=40")
     with runs.begin(3, run, *arguments, "task.env_kwargs.pause_seconds=0.001") as job:
@@ -141,7 +141,9 @@ def test_a_signal_stops_all_groups_with_75_and_the_same_command_carries_on(refer
         (("repetition_groups=2",), "repetition_groups: is 2, but the job has 1 ranks"),
     ],
 )
-def test_refused(reference: Path, arguments: tuple[str, ...], text: str) -> None:
+def test_an_invalid_command_is_refused_and_changes_no_file(
+    reference: Path, arguments: tuple[str, ...], text: str
+) -> None:
     before = {path: path.read_bytes() for path in reference.rglob("*") if path.is_file()}
     done = runs.train(0, reference, *FIVE, *arguments)
     assert done.status == 2
@@ -161,7 +163,7 @@ def test_a_directory_holds_one_run_or_several(reference: Path, tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_results_command(reference: Path, tmp_path: Path) -> None:
+def test_results_command_prints_the_summary(reference: Path, tmp_path: Path) -> None:
     done = python(["-m", "hpc_es", "results", str(reference), "--json"])
     assert json.loads(done.stdout)["finished"] == 5
     lines = python(["-m", "hpc_es", "results", str(reference), "--csv"]).stdout.splitlines()
@@ -173,7 +175,7 @@ def test_results_command(reference: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_failed_repetition_leaves_the_others_alone(tmp_path: Path) -> None:
+def test_a_failed_repetition_does_not_affect_the_others(tmp_path: Path) -> None:
     """The checkpoints of repetition 1 are not ours."""
     run = tmp_path / "run"
     runs.finished(0, run, "repetitions=3")

@@ -55,7 +55,7 @@ def test_equal_seeds_give_the_vectors_of_the_batch_job(tmp_path: Path, monkeypat
     assert np.array_equal(np.concatenate(asked), evaluated)
 
 
-def test_ask_gives_the_same_vectors_until_they_are_told() -> None:
+def test_ask_returns_the_same_vectors_until_tell() -> None:
     es = strategy()
     first = es.ask()
     assert first.shape == (8, 3) and first.dtype == np.float64
@@ -65,7 +65,7 @@ def test_ask_gives_the_same_vectors_until_they_are_told() -> None:
     assert not np.array_equal(es.ask(), first)
 
 
-def test_best_is_the_smallest_value_told() -> None:
+def test_best_is_the_smallest_value_passed_to_tell() -> None:
     es = strategy()
     assert es.best is None
     x = es.ask()
@@ -75,7 +75,7 @@ def test_best_is_the_smallest_value_told() -> None:
     assert np.array_equal(es.best.x, x[4])
 
 
-def test_the_centre_moves_against_the_values() -> None:
+def test_the_centre_moves_towards_smaller_values() -> None:
     """Two directions, unit steps: w = u+ - u-, centred ranks of -values, so theta follows the better halves."""
     es = strategy(population_size=4, optimizer_kind="none", learning_rate=1.0)
     x = es.ask()
@@ -85,7 +85,7 @@ def test_the_centre_moves_against_the_values() -> None:
     np.testing.assert_allclose(es.theta, expected, rtol=1e-12)
 
 
-def test_it_climbs_down_a_sphere_and_stops_at_the_target() -> None:
+def test_strategy_minimises_a_sphere_and_stops_at_the_target() -> None:
     es = strategy(population_size=20, learning_rate=0.1, target=0.01, max_evaluations=20_000)
     while not es.stop():
         es.tell(sphere(es.ask()))
@@ -96,7 +96,7 @@ def test_it_climbs_down_a_sphere_and_stops_at_the_target() -> None:
     assert es.evaluations == evaluations + 20
 
 
-def test_the_number_of_evaluations_stops_it() -> None:
+def test_strategy_stops_at_the_number_of_evaluations() -> None:
     es = strategy(max_evaluations=16)
     for _ in range(2):
         assert es.stop() is None
@@ -117,7 +117,7 @@ def test_rounds_of_one_generation_are_asked_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_saved_and_loaded_it_goes_on_to_the_same_vectors(tmp_path: Path, rounds: int) -> None:
+def test_a_saved_strategy_continues_with_the_same_vectors(tmp_path: Path, rounds: int) -> None:
     """Also in the middle of a generation of two rounds."""
     es = strategy(population_size=4, min_timesteps_per_generation=8)
     for _ in range(rounds):
@@ -134,7 +134,7 @@ def test_saved_and_loaded_it_goes_on_to_the_same_vectors(tmp_path: Path, rounds:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_strategy_goes_on_to_the_same_vectors_after_every_generation(tmp_path: Path, kind: str) -> None:
+def test_every_strategy_can_be_saved_after_every_generation(tmp_path: Path, kind: str) -> None:
     """Also where its arrays grow."""
     es = hpc_es.Strategy(kind, x0=[1.0, -2.0, 0.5], seed=5)
     for _ in range(7):
@@ -145,7 +145,7 @@ def test_every_strategy_goes_on_to_the_same_vectors_after_every_generation(tmp_p
         assert np.array_equal(loaded.ask(), es.ask())
 
 
-def test_the_checkpoint_of_a_run_is_no_strategy(tmp_path: Path) -> None:
+def test_the_checkpoint_of_a_run_is_refused_as_a_strategy(tmp_path: Path) -> None:
     config = {
         "task": {"env_id": "CartPole-v1"},
         "algorithm": {"population_size": 4},
@@ -160,7 +160,7 @@ def test_the_checkpoint_of_a_run_is_no_strategy(tmp_path: Path) -> None:
         hpc_es.Strategy.load(saved)
 
 
-def test_bounds_are_kept() -> None:
+def test_asked_vectors_are_within_the_bounds() -> None:
     es = strategy(x0=[0.9, 0.9, 0.9], sigma0=0.5, bounds=(-1, [1.0, 1.0, 0.95]))
     x = es.ask()
     assert (x >= -1).all() and (x <= [1.0, 1.0, 0.95]).all()
@@ -180,14 +180,14 @@ def test_a_region_draws_the_first_vector_and_that_of_each_restart() -> None:
 
 
 @pytest.mark.parametrize(("values", "shape"), [([1.0] * 7, r"\(7,\)"), ([[1.0] * 8], r"\(1, 8\)"), (3.0, r"\(\)")])
-def test_another_number_of_values_is_refused(values: Any, shape: str) -> None:
+def test_tell_refuses_another_number_of_values(values: Any, shape: str) -> None:
     es = strategy()
     with pytest.raises(ValueError, match=f"expected 8 values.*{shape}"):
         es.tell(values)
     es.tell(sphere(es.ask()))  # nothing was lost
 
 
-def test_a_generation_without_a_value_moves_nothing() -> None:
+def test_a_generation_of_nan_values_keeps_the_centre() -> None:
     es = strategy()
     before = es.theta.tobytes()
     es.tell([np.nan] * 8)
@@ -196,13 +196,13 @@ def test_a_generation_without_a_value_moves_nothing() -> None:
     assert es.generation == 2 and es.theta.tobytes() != before
 
 
-def test_it_is_cma_es_unless_another_is_named() -> None:
+def test_the_default_strategy_is_cma_es() -> None:
     assert hpc_es.Strategy(x0=[1.0, 2.0]).config.algorithm.kind == "cma_es"
     with pytest.raises(ConfigError, match=r"square of 2,001 parameters: expected at most 2,000; try sep_cma_es"):
         hpc_es.Strategy(x0=np.ones(2001))
 
 
-def test_it_says_that_a_search_has_ended() -> None:
+def test_strategy_reports_the_end_of_a_search() -> None:
     """After two flat generations, by the default of stops.tolflatfitness."""
     es = hpc_es.Strategy(x0=[1.0, 2.0])
     said = []
@@ -213,7 +213,7 @@ def test_it_says_that_a_search_has_ended() -> None:
     assert said == [None, None] and reason is not None and "tolflatfitness" in reason
 
 
-def test_mistakes_are_told_at_once() -> None:
+def test_invalid_arguments_of_strategy_are_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         hpc_es.Strategy("es", x0=[1.0], sigma0=-1.0, populaton_size=3)
     text = str(caught.value)
@@ -256,11 +256,11 @@ def test_mistakes_are_told_at_once() -> None:
         (([1, 0], [2, 3]), 2, ([1, 0], [2, 3])),
     ],
 )
-def test_bounds_in_both_forms(bounds: Any, size: int, expected: Any) -> None:
+def test_bounds_are_accepted_in_both_forms(bounds: Any, size: int, expected: Any) -> None:
     assert read_bounds(bounds, size) == expected
 
 
-def test_bounds_of_scipy_itself() -> None:
+def test_bounds_objects_of_scipy_are_accepted() -> None:
     class Bounds:  # as scipy.optimize.Bounds
         lb, ub = np.array([-1.0, -np.inf]), np.array([1.0, 2.0])
 
@@ -284,7 +284,7 @@ def test_bounds_of_scipy_itself() -> None:
         ({"lo": 7}, 3, "found {'lo': 7}"),
     ],
 )
-def test_bounds_that_are_refused(bounds: Any, size: int, message: str) -> None:
+def test_invalid_bounds_are_refused(bounds: Any, size: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_bounds(bounds, size)
 
@@ -305,7 +305,7 @@ def test_bounds_that_are_refused(bounds: Any, size: int, message: str) -> None:
         ({"x0": None, "region": (2, [1, 3, 3])}, "region: is 2 to 1 in coordinate 0"),
     ],
 )
-def test_errors_name_the_arguments(arguments: dict[str, Any], message: str) -> None:
+def test_errors_name_the_callers_arguments(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         Strategy(**{"x0": np.zeros(3), "sigma0": 0.5, **arguments})
     assert not re.search(r"\b(task|stop|algorithm)\.", str(caught.value))

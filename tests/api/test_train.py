@@ -41,7 +41,7 @@ def program(ranks: int, directory: Path, body: str) -> Finished:
 
 
 @pytest.mark.parametrize("ranks", [0, 3])
-def test_rows_come_on_rank_0_only(ranks: int, reference: Path, tmp_path: Path) -> None:
+def test_train_yields_rows_on_rank_0_only(ranks: int, reference: Path, tmp_path: Path) -> None:
     done = program(
         ranks,
         tmp_path,
@@ -78,7 +78,7 @@ def test_breaking_out_leaves_a_checkpoint_and_ends_all_ranks(ranks: int, referen
     runs.assert_same(tmp_path / "run", reference)
 
 
-def test_two_trainings_in_one_process_and_one_that_goes_on(reference: Path, tmp_path: Path) -> None:
+def test_two_runs_and_a_resumed_one_work_in_one_process(reference: Path, tmp_path: Path) -> None:
     done = program(
         2,
         tmp_path,
@@ -96,7 +96,7 @@ def test_two_trainings_in_one_process_and_one_that_goes_on(reference: Path, tmp_
 
 
 @pytest.mark.parametrize("ranks", [0, 3])
-def test_a_mistake_is_a_user_error_that_may_be_caught(ranks: int, reference: Path, tmp_path: Path) -> None:
+def test_an_invalid_config_raises_a_catchable_user_error(ranks: int, reference: Path, tmp_path: Path) -> None:
     done = program(
         ranks,
         tmp_path,
@@ -121,7 +121,7 @@ def test_a_mistake_is_a_user_error_that_may_be_caught(ranks: int, reference: Pat
 
 
 @pytest.mark.parametrize("ranks", [0, 3])
-def test_a_mistake_that_is_not_caught_ends_all_ranks(ranks: int, tmp_path: Path) -> None:
+def test_an_uncaught_user_error_ends_all_ranks(ranks: int, tmp_path: Path) -> None:
     done = program(ranks, tmp_path, """list(hpc_es.train({"algorithm": {"sigma": 0}}, directory / "run"))""")
     assert done.status == 2 and not done.timed_out and done.seconds < 10, str(done)
     assert done.stderr.count("algorithm.sigma: expected a number greater than 0, found 0") == 1, done.stderr
@@ -144,7 +144,7 @@ def test_an_exception_in_the_body_ends_all_ranks(ranks: int, tmp_path: Path) -> 
     runs.finished(2, tmp_path / "run")
 
 
-def test_a_signal_ends_the_loop_and_the_program_goes_on(reference: Path, tmp_path: Path) -> None:
+def test_a_signal_ends_the_loop_and_the_program_continues(reference: Path, tmp_path: Path) -> None:
     done = program(
         2,
         tmp_path,
@@ -178,7 +178,7 @@ report: {plot_interval_seconds: 0}
 
 
 @pytest.mark.parametrize("ranks", [0, 3])
-def test_losses_and_samples_are_seen_and_change_nothing(ranks: int, tmp_path: Path) -> None:
+def test_reading_losses_and_samples_does_not_change_results(ranks: int, tmp_path: Path) -> None:
     (tmp_path / "learner.yaml").write_text(LEARNER)
     done = program(
         ranks,
@@ -215,7 +215,7 @@ def test_losses_and_samples_are_seen_and_change_nothing(ranks: int, tmp_path: Pa
     assert "the sample has no 'rewards': expected one as after_train_step gets it" in done.stdout
 
 
-def test_only_a_gradient_has_a_loss(tmp_path: Path) -> None:
+def test_losses_exist_for_gradient_algorithms_only(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"algorithm.kind: is 'es', which has no loss: after_train_step is for 'actor"
     ):

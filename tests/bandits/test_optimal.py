@@ -32,7 +32,9 @@ from hpc_es.core.errors import ConfigError, UserError
         (1, 7, 3.5),
     ],
 )
-def test_rewards_of_independent_arms(num_arms: int, num_trials: int, reward: float) -> None:
+def test_optimal_rewards_of_independent_arms_equal_the_published_ones(
+    num_arms: int, num_trials: int, reward: float
+) -> None:
     assert optimal_reward(num_arms, num_trials) == pytest.approx(reward, abs=5e-7)
 
 
@@ -50,7 +52,7 @@ def test_rewards_of_independent_arms(num_arms: int, num_trials: int, reward: flo
         ("high_low", 100, 0.0),
     ],
 )
-def test_regrets(distribution: str, num_trials: int, regret: float) -> None:
+def test_optimal_regrets_equal_the_reference_values(distribution: str, num_trials: int, regret: float) -> None:
     assert optimal_regret(distribution, num_trials) == pytest.approx(regret, abs=1e-6)
 
 
@@ -58,22 +60,22 @@ def test_regrets(distribution: str, num_trials: int, regret: float) -> None:
     ("distribution", "regret"),  # of a coin in the first trial, as nothing is known
     [("independent", 1 / 6), ("uniform", 0.25), ("easy", 0.4), ("medium", 0.25), ("hard", 0.1)],
 )
-def test_a_single_trial(distribution: str, regret: float) -> None:
+def test_optimal_regret_of_a_single_trial_by_hand(distribution: str, regret: float) -> None:
     assert optimal_regret(distribution, 1) == pytest.approx(regret, rel=1e-12)
 
 
-def test_easy_arms_in_two_trials() -> None:
+def test_optimal_regret_of_two_trials_by_hand() -> None:
     """After one trial the evidence is right with chance 0.9: .4 + .8 * .1."""
     assert optimal_regret("easy", 2) == pytest.approx(0.48, rel=1e-12)
 
 
-def test_both_ways_to_compute_two_arms_agree() -> None:
+def test_both_algorithms_for_two_arms_agree() -> None:
     """Blocks of counts against sets of counts."""
     values = values_of_arms((), 2, 9)
     assert optimal_reward(2, 9) == pytest.approx(max(values), rel=1e-12)
 
 
-def test_choices_of_two_arms_are_those_of_the_values() -> None:
+def test_optimal_choices_follow_from_the_values() -> None:
     trials = 12
     choices = choices_of_two_arms(trials)
     for t in range(trials):
@@ -106,7 +108,7 @@ def by_brute_force(num_trials: int, other: float) -> float:
 
 @pytest.mark.parametrize("num_trials", [1, 2, 3, 5])
 @pytest.mark.parametrize("other", [1.0, 1.1, 4.5])
-def test_the_plan_of_eleven_arms_is_the_best(num_trials: int, other: float) -> None:
+def test_the_plan_for_eleven_arms_is_optimal(num_trials: int, other: float) -> None:
     assert plan_of_eleven(num_trials, other)[0] == pytest.approx(by_brute_force(num_trials, other), rel=1e-12)
 
 
@@ -120,12 +122,12 @@ def test_the_plan_of_eleven_arms_is_the_best(num_trials: int, other: float) -> N
         ((2, True), "num_trials is True"),
     ],
 )
-def test_what_cannot_be_computed(arguments: Any, text: str) -> None:
+def test_problems_too_large_are_refused(arguments: Any, text: str) -> None:
     with pytest.raises(UserError, match=text):
         optimal_reward(*arguments)
 
 
-def test_distributions_without_a_value() -> None:
+def test_optimal_regret_refuses_unknown_distributions_and_numbers_of_trials() -> None:
     with pytest.raises(UserError, match="no exact value is known for 'restless'"):
         optimal_regret("restless", 100)
     with pytest.raises(ConfigError, match=r"distribution: expected one of .* found 'esay'"):

@@ -33,7 +33,7 @@ def near(found: Array, expected: float, tolerance: float = 0.0) -> bool:
 
 
 @pytest.mark.parametrize(("distribution", "regret"), [*zip(TWO, (16.667, 25, 40, 25, 10), strict=True)])  # T15
-def test_random(distribution: str, regret: float) -> None:
+def test_the_random_agent_has_the_expected_regret(distribution: str, regret: float) -> None:
     assert near(regrets(distribution, "random"), regret)
 
 
@@ -47,7 +47,7 @@ def test_random(distribution: str, regret: float) -> None:
     ],
 )
 @pytest.mark.parametrize("number", range(5))
-def test_known_agents(agent: str, expected: tuple[float, ...], number: int) -> None:
+def test_reference_agents_have_the_published_regrets(agent: str, expected: tuple[float, ...], number: int) -> None:
     assert near(regrets(TWO[number], agent), expected[number], 0.05)
 
 
@@ -56,7 +56,7 @@ def test_the_optimal_agent_has_the_exact_regret(distribution: str) -> None:  # T
     assert near(regrets(distribution, "bayes_optimal"), optimal_regret(distribution, 100))
 
 
-def test_the_optimal_agent_of_many_arms() -> None:  # T19
+def test_the_optimal_agent_of_many_arms_has_the_exact_regret() -> None:  # T19
     exact = optimal_regret("k_armed", 10)
     found = regrets("k_armed", "bayes_optimal", 10, 2000)
     assert near(found, exact)
@@ -66,14 +66,14 @@ def test_the_optimal_agent_of_many_arms() -> None:  # T19
 
 
 @pytest.mark.parametrize(("other", "searching"), [(1.1, 13.65), (1.0, 14.0)])
-def test_eleven_arms(other: float, searching: float) -> None:  # T20
+def test_regrets_of_agents_on_eleven_arms_by_hand(other: float, searching: float) -> None:  # T20
     assert near(regrets("eleven", "bayes_optimal", 5, non_target_reward=other), 4.45)
     assert near(regrets("eleven", "thompson", 5, non_target_reward=other), searching)
     rewards = 5 * (5 + 9 * other + 0.55) / 11
     assert near(regrets("eleven", "random", 5, non_target_reward=other), 25 - rewards)
 
 
-def test_a_prior_that_is_known_helps_with_gaussian_arms() -> None:
+def test_thompson_sampling_uses_the_known_prior_of_gaussian_arms() -> None:
     """One arm pulled once: the mean of the posterior is half the reward, its variance a half."""
     made = setting("gaussian", 2, family_options={"num_arms": 2})
     seen = AgentHistory(made, np.random.default_rng(0), 20_000)
@@ -83,7 +83,7 @@ def test_a_prior_that_is_known_helps_with_gaussian_arms() -> None:
     assert (chosen == 0).mean() == pytest.approx(first_is_larger, abs=4 * 0.5 / np.sqrt(20_000))
 
 
-def test_equal_arms_are_chosen_alike() -> None:
+def test_ties_between_arms_are_broken_uniformly() -> None:
     made = setting("k_armed", 5, family_options={"num_arms": 4})
     chosen = posterior_greedy(AgentHistory(made, np.random.default_rng(0), 8000))
     np.testing.assert_allclose(np.bincount(chosen, minlength=4) / 8000, 0.25, atol=0.02)
@@ -120,5 +120,5 @@ def test_rescorla_wagner_follows_restless_arms() -> None:
         ("fixed", 1000, True),
     ],
 )
-def test_an_optimal_agent_is_there_where_it_can_be_computed(distribution: str, trials: int, there: bool) -> None:
+def test_the_optimal_agent_exists_if_it_can_be_computed(distribution: str, trials: int, there: bool) -> None:
     assert ("bayes_optimal" in references(setting(distribution, trials))) == there

@@ -57,7 +57,7 @@ def of(found: regret.RegretReport, agent: str) -> regret.AgentScore:
     return next(score for score in found.scores if score.agent == agent)
 
 
-def test_a_stubborn_agent_by_hand() -> None:
+def test_regret_of_an_agent_with_a_fixed_arm_by_hand() -> None:
     """Always arm 0 of easy arms: in the episodes where it is worse, .8 a pull is lost."""
     found = regret.regret_report([stubborn((9, 0))], episodes=70)
     score = of(found, "tiny")
@@ -86,7 +86,7 @@ def test_actions_are_sampled_if_asked_for() -> None:
     assert of(regret.regret_report([source], episodes=1000), "tiny").regret == (0, 0)
 
 
-def test_the_same_seed_gives_the_same_report() -> None:
+def test_equal_seeds_give_equal_regret_reports() -> None:
     first, again, other = (regret.regret_report([read_policy(run())], episodes=30, seed=seed) for seed in (1, 1, 2))
     assert regret.as_json(first) == regret.as_json(again) != regret.as_json(other)
 
@@ -114,18 +114,18 @@ def test_runs_of_one_configuration_are_averaged() -> None:
     assert third.regret == singles[2].regret
 
 
-def test_agents_of_one_name_are_told_apart() -> None:
+def test_agents_with_equal_names_are_distinguished() -> None:
     found = regret.regret_report([read_policy(run()), read_policy(run("algorithm.sigma=0.2"))], episodes=5)
     assert [each.agent for each in found.scores if each.learned] == ["tiny", "tiny #2"]
 
 
-def test_another_test_distribution() -> None:
+def test_regret_can_be_measured_on_another_distribution() -> None:
     found = regret.regret_report([read_policy(run())], "hard", 5, episodes=40)
     assert (found.distribution, found.trials, found.oracle_reward) == ("hard", 5, pytest.approx(3, rel=1e-6))
     assert of(found, "bayes_optimal").regret[0] <= 5 * 0.2
 
 
-def test_json(capsys: Any) -> None:
+def test_regret_report_as_json(capsys: Any) -> None:
     trained = str(run())
     capsys.readouterr()  # what training printed, if it was trained only now
     assert cli.run(["bandit-report", trained, "--episodes", "20", "--json"]) == 0
@@ -140,7 +140,7 @@ def test_json(capsys: Any) -> None:
         assert each["cumulative_regret"][-1] == each["regret"] == pytest.approx(0.8 * each["suboptimal_pulls"])
 
 
-def test_tables_and_a_picture(tmp_path: Path, capsys: Any) -> None:
+def test_regret_report_writes_tables_and_a_plot(tmp_path: Path, capsys: Any) -> None:
     picture = tmp_path / "regret.png"
     distributions = ["--test-distribution", "easy", "--test-distribution", "restless"]
     arguments = ["bandit-report", str(run()), *distributions, "--episodes", "20", "-o", str(picture)]
@@ -170,7 +170,7 @@ def test_every_reference_has_a_colour() -> None:
         (["-o", "nowhere/x.png"], "there is no directory nowhere"),
     ],
 )
-def test_mistakes(arguments: list[str], text: str) -> None:
+def test_invalid_arguments_of_bandit_report_are_refused(arguments: list[str], text: str) -> None:
     with pytest.raises(UserError, match=text):
         cli.run(["bandit-report", str(run()), *arguments])
 
@@ -182,7 +182,7 @@ def test_runs_that_cannot_be_compared() -> None:
     assert cli.run(["bandit-report", str(run()), str(other), "--num-trials", "6", "--episodes", "5"]) == 0
 
 
-def test_another_task_is_refused() -> None:
+def test_bandit_report_refuses_other_tasks() -> None:
     from tests.helpers import trained
 
     with pytest.raises(UserError, match="was trained on the task 'episodes', expected 'bandits'"):

@@ -60,7 +60,7 @@ def test_every_distribution_has_arms_of_its_shape(distribution: str) -> None:
 
 
 @pytest.mark.parametrize(("distribution", "low"), [("easy", 0.1), ("medium", 0.25), ("hard", 0.4)])
-def test_two_chances_in_either_order(distribution: str, low: float) -> None:
+def test_two_probabilities_occur_in_both_orders(distribution: str, low: float) -> None:
     """A set of two, not an interval."""
     drawn = arms(distribution)
     first = drawn.chances[:, 0, 0]
@@ -70,7 +70,7 @@ def test_two_chances_in_either_order(distribution: str, low: float) -> None:
 
 
 @pytest.mark.parametrize("distribution", ["independent", "uniform", "k_armed"])
-def test_uniform_chances(distribution: str) -> None:
+def test_uniform_probabilities_have_the_expected_moments(distribution: str) -> None:
     """Mean 1/2 and variance 1/12; opposite in "uniform", uncorrelated otherwise."""
     chances = arms(distribution).chances[:, 0].astype(np.float64)
     assert abs(chances[:, 0].mean() - 0.5) < 4 * np.sqrt(1 / 12 / EPISODES)
@@ -83,19 +83,19 @@ def test_uniform_chances(distribution: str) -> None:
     ("distribution", "reward"),  # T16, of 100 trials
     [("independent", 66.6667), ("uniform", 75), ("easy", 90), ("medium", 75), ("hard", 60), ("k_armed", 100 * 5 / 6)],
 )
-def test_oracle_reward(distribution: str, reward: float) -> None:
+def test_oracle_reward_equals_the_expected_maximum(distribution: str, reward: float) -> None:
     assert 100 * arms(distribution, 40_000).best().mean() == pytest.approx(reward, abs=0.5)
 
 
 @pytest.mark.parametrize(("distribution", "regret"), [("easy", 0.8), ("medium", 0.5), ("hard", 0.2)])
-def test_a_pull_of_the_worse_arm(distribution: str, regret: float) -> None:  # T21
+def test_regret_of_the_worse_arm_by_hand(distribution: str, regret: float) -> None:  # T21
     drawn = arms(distribution, 5)
     worse = 1 - drawn.optimal()
     pulls = np.concatenate([drawn.optimal(), worse, drawn.optimal()], axis=1)
     np.testing.assert_allclose(drawn.regrets(pulls), [[0, regret, 0]] * 5, atol=1e-6)
 
 
-def test_the_optimal_arm_counts_from_0() -> None:  # T22
+def test_the_optimal_arm_is_numbered_from_0() -> None:  # T22
     assert arms("fixed", 1, chances=[0.9, 0.1]).optimal().tolist() == [[0]]
     assert arms("fixed", 1, chances=[0.1, 0.9]).optimal().tolist() == [[1]]
     assert arms("fixed", 1, chances=[0.5, 0.5]).optimal().tolist() == [[0]]
@@ -105,7 +105,7 @@ def test_the_optimal_arm_counts_from_0() -> None:  # T22
 
 
 @pytest.mark.parametrize("other", [1.1, 1.0])
-def test_eleven_arms(other: float) -> None:  # T20
+def test_arms_of_the_eleven_arm_task_by_hand(other: float) -> None:  # T20
     drawn = arms("eleven", 500, non_target_reward=other)
     targets = drawn.optimal()[:, 0]
     assert set(targets.tolist()) == set(range(10))
@@ -150,7 +150,7 @@ def test_rewards_have_the_moments_of_their_arms() -> None:
     assert paid.std() == pytest.approx(0.5, rel=0.05)
 
 
-def test_chances_of_0_and_1_are_certain() -> None:
+def test_probabilities_0_and_1_are_deterministic() -> None:
     uniforms = np.array([0, np.nextafter(np.float32(1), np.float32(0))], np.float32)
     assert arms("deterministic", 2).rewards(0, np.array([0, 0]), uniforms).tolist() == [1, 1]
     assert arms("deterministic", 2).rewards(0, np.array([1, 1]), uniforms).tolist() == [0, 0]
@@ -159,14 +159,14 @@ def test_chances_of_0_and_1_are_certain() -> None:
 # What the agent sees.
 
 
-def test_a_reward_has_a_slot() -> None:  # T23
+def test_rewards_are_numbered_by_slots() -> None:  # T23
     rewards = {0: 0, 0.1: 1, 0.7: 7, 1.0: 10, 1.1: 11, 5: 12}
     assert slots(np.array(list(rewards), np.float32)).tolist() == list(rewards.values())
     told = np.arange(1, 11, dtype=np.float32) * np.float32(0.1)
     assert slots(told).tolist() == list(range(1, 11))
 
 
-def test_inputs() -> None:  # T6
+def test_inputs_are_reward_action_and_time_of_the_previous_trial() -> None:  # T6
     """Reward, action and time of the trial before; first all is 0."""
     plain = BanditInputs(2, 4)
     assert plain.first(1).tolist() == [[0, 0, 0, 0]]
@@ -181,7 +181,7 @@ def test_inputs() -> None:  # T6
     assert BanditInputs(11, 5, reward="one_hot").width == 25
 
 
-def test_the_last_reward_may_be_seen_clipped() -> None:
+def test_the_observed_reward_can_be_clipped() -> None:
     """2 and -3 as 1 and -1; in slots 2 is that of 1. What the pull pays stays as it is."""
     pulls, rewards = np.array([1, 0]), np.array([2.0, -3.0], np.float32)
     assert BanditInputs(2, 4, reward_clip=1.0).after(0, pulls, rewards)[:, 0].tolist() == [1, -1]
@@ -201,7 +201,7 @@ def test_the_last_reward_may_be_seen_clipped() -> None:
 # The same episode in each form.
 
 
-def test_generators_are_those_of_the_keys() -> None:
+def test_arms_are_drawn_from_the_generators_of_the_keys() -> None:
     for seed, rng in zip((3, 2**31 - 1, 3), generators([3, 2**31 - 1, 3]), strict=True):
         expected = Keys(seed).generator(Purpose.BANDITS)
         assert rng.random(3).tolist() == expected.random(3).tolist()
@@ -237,7 +237,7 @@ def test_the_environment_and_the_task_play_the_same_episode(distribution: str, m
     assert outcome.rows["length"].tolist() == [trials] * 3
 
 
-def test_the_environment_keeps_the_rules_of_gymnasium() -> None:
+def test_the_environment_passes_the_gymnasium_checker() -> None:
     environment = gymnasium.make("hpc_es/Bandit-v0", distribution="restless", num_trials=5)
     with pytest.warns(UserWarning, match="infinity"):
         check_env(environment.unwrapped, skip_render_check=True)
@@ -251,7 +251,7 @@ def test_the_environment_keeps_the_rules_of_gymnasium() -> None:
         environment.unwrapped.step(2)
 
 
-def test_arms_are_redrawn_or_not() -> None:  # T14
+def test_arms_are_redrawn_per_episode_or_per_job() -> None:  # T14
     def chances(**keywords: Any) -> list[Any]:
         environment = gymnasium.make("hpc_es/Bandit-v0", num_trials=2, **keywords)
         infos = [environment.reset(seed=seed)[1] for seed in (1, None, None, 1)]
@@ -266,7 +266,7 @@ def test_arms_are_redrawn_or_not() -> None:  # T14
     assert chances(meta=False, arms_seed=1)[0] != fixed[0] == chances(meta=False, arms_seed=0)[0]
 
 
-def test_the_global_generator_has_no_part() -> None:
+def test_bandits_do_not_use_the_global_generator() -> None:
     np.random.seed(1)
     first = setting("gaussian", 5).episodes_of_seeds([4])
     np.random.seed(2)
@@ -278,7 +278,7 @@ def test_the_global_generator_has_no_part() -> None:
 # The task.
 
 
-def test_several_episodes_a_job_are_averaged() -> None:
+def test_several_episodes_per_job_are_averaged() -> None:
     """The same, whether they are played at once or one after the other."""
     task = bandits.build(bandits.Options(num_trials=4, episodes_per_job=3))
     seeds = np.arange(6).reshape(2, 3)
@@ -303,7 +303,7 @@ def test_several_episodes_a_job_are_averaged() -> None:
     np.testing.assert_allclose(wide.rows["return_"], single.rows["return_"].reshape(2, 3).mean(axis=1))
 
 
-def test_training_may_maximise_minus_the_regret() -> None:
+def test_the_training_reward_can_be_minus_the_regret() -> None:
     task = bandits.build(bandits.Options(distribution="easy", num_trials=5, training_return="negative_regret"))
     seeds = [1, 2, 3, 4]
     drawn = task.setting.episodes_of_seeds(seeds)
@@ -319,7 +319,7 @@ def test_training_may_maximise_minus_the_regret() -> None:
     assert trained["sign_return"].tolist() == evaluated["sign_return"].tolist()
 
 
-def test_other_ranks_are_answered_in_each_trial() -> None:
+def test_the_task_polls_messages_in_each_trial() -> None:
     polls: list[int] = []
     task = bandits.build(bandits.Options(num_trials=7))
     task.evaluate(Script(scripted(7, 2, 2)), batch([1, 2]), lambda: polls.append(1))
@@ -358,13 +358,13 @@ def test_other_ranks_are_answered_in_each_trial() -> None:
         ({"reward": "none", "action": False, "time": "none"}, r"task.reward: is 'none', and so are action and time"),
     ],
 )
-def test_mistakes_are_found_before_the_run(task: dict[str, Any], text: str) -> None:
+def test_invalid_bandit_configs_are_refused(task: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         validate({"task": {"kind": "bandits", **task}, "policy": {"kind": "lstm"}, "algorithm": {}})
 
 
 @pytest.mark.parametrize("keywords", [{"distribution": "esay"}, {"num_trials": 0}, {"num_arm": 3}, {"time": "now"}])
-def test_mistakes_in_the_environment(keywords: dict[str, Any]) -> None:
+def test_invalid_environment_arguments_are_refused(keywords: dict[str, Any]) -> None:
     key = next(iter(keywords))
     with pytest.raises(ConfigError, match=key):
         gymnasium.make("hpc_es/Bandit-v0", **keywords)

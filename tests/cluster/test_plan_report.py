@@ -29,7 +29,7 @@ EVEN = MeasuredGeneration(
 FREE = Cluster(latency=0.0, bandwidth=float("inf"), dispatch=0.0, per_rank=0.0, cores_a_node=4)
 
 
-def test_costs_are_fitted() -> None:
+def test_costs_of_jobs_are_fitted() -> None:
     """Chunks that take 3 + 2 jobs + 0.5 steps + 0.25 of the longest."""
     rng = np.random.default_rng(0)
     jobs = rng.integers(1, 17, 50)
@@ -48,7 +48,7 @@ def test_a_job_of_one_step_has_one_cost() -> None:
     assert fitted(several, lockstep=False) == pytest.approx((0.1, 0.02, 0, 0))
 
 
-def test_what_a_chunk_took_beyond_the_fit_is_of_the_jobs_that_failed() -> None:
+def test_time_beyond_the_fit_is_attributed_to_failed_jobs() -> None:
     costs = Costs(step=0.0, call=0.0, job=1.0, chunk=0.5, lockstep=False)
     chunks = [
         TimedChunk(2, 2, 1, 2.5, 0),
@@ -59,7 +59,7 @@ def test_what_a_chunk_took_beyond_the_fit_is_of_the_jobs_that_failed() -> None:
     assert extra_seconds(costs, chunks) == pytest.approx([0, 0, 10, 10, 0, 0, 0.5, 0.5, -0.5])
 
 
-def test_the_seconds_of_many_jobs_are_put_together_but_none_is_lost() -> None:
+def test_measured_seconds_of_many_jobs_are_binned_without_loss() -> None:
     costs = Costs(step=0.0, call=0.0, job=0.0, chunk=0.0, lockstep=False)
     extras = extra_seconds(costs, [TimedChunk(1, 1, 1, float(number), 0) for number in range(4 * 4096)])
     assert len(extras) == 4096 and extras[:2] == (1.5, 5.5)
@@ -76,7 +76,7 @@ report: {plot_interval_seconds: 0}
 """
 
 
-def test_evaluations_that_reach_their_time_out_cost_what_they_take() -> None:
+def test_evaluations_that_time_out_cost_their_time_limit() -> None:
     """By hand, one rank: per generation 18 times 2 ms, and two time-outs of 0.15 s, both tried again: 0.636 s."""
     found = measure(validate(yaml.safe_load(HANGING)), 0.0)
     assert found.failed == 0.1
@@ -86,7 +86,7 @@ def test_evaluations_that_reach_their_time_out_cost_what_they_take() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_run_with_time_outs_takes_what_was_predicted(ranks: int, tmp_path: Path) -> None:
+def test_a_run_with_timeouts_takes_the_predicted_time(ranks: int, tmp_path: Path) -> None:
     """Within a factor of 1.5; without the time-outs it would be one of 15."""
     (predicted,) = predictions(measure(validate(yaml.safe_load(HANGING)), 2.0), Stop(), (ranks,), Cluster())
     config, run = runs.tiny(tmp_path, HANGING), tmp_path / "run"
@@ -98,7 +98,7 @@ def test_a_run_with_time_outs_takes_what_was_predicted(ranks: int, tmp_path: Pat
     assert real / 1.5 < predicted.seconds < real * 1.5
 
 
-def test_no_cost_is_negative() -> None:
+def test_fitted_costs_are_not_negative() -> None:
     jobs = np.array([1.0, 2.0, 3.0, 4.0])
     found = fitted(np.stack([jobs, jobs, np.ones(4), 2 * jobs - 0.5], axis=1))
     assert min(found) >= 0 and max(found) > 0
@@ -118,7 +118,7 @@ def test_equal_episodes_scale_to_their_number() -> None:
     assert found[64].paying_population == 256  # five each for some, four for the others: 0.79; 128 would be 0.66
 
 
-def test_the_shortest_limit_tells_the_generations() -> None:
+def test_predicted_generations_follow_the_first_limit() -> None:
     assert generations_to(Stop(timesteps=640_000), EVEN) == 10
     assert generations_to(Stop(timesteps=640_000, generations=4), EVEN) == 4
     assert generations_to(Stop(episodes=65), EVEN) == 2
@@ -127,18 +127,18 @@ def test_the_shortest_limit_tells_the_generations() -> None:
     assert (found.hours, found.core_hours) == (2.0, 4.0)
 
 
-def test_where_chunks_are_fixed_the_best_number_is_told() -> None:
+def test_plan_recommends_a_chunk_size_if_chunks_are_fixed() -> None:
     (found,) = predictions(replace(EVEN, cutting="fixed"), Stop(), (16,), FREE)
     assert found.chunk_size == 1  # of all that give four seconds the first
     assert found.seconds == pytest.approx(16.0)  # with the 16 that it has
 
 
-def test_ranks_that_never_pay_are_told() -> None:
+def test_plan_names_ranks_that_do_not_help() -> None:
     slow = replace(EVEN, costs=replace(EVEN.costs, tell=1e9))
     assert paying_population(slow, 4, FREE) is None
 
 
-def test_faster_cores_and_longer_episodes() -> None:
+def test_costs_scale_with_faster_cores_and_longer_episodes() -> None:
     assert EVEN.faster(2.0).costs.step == 5e-4
     assert replace(EVEN, costs=replace(EVEN.costs, extras=(2.0,))).faster(2.0).costs.extras == (1.0,)
     assert EVEN.with_length(10).costs.lengths == (10,)
@@ -178,7 +178,7 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_generations_are_measured(name: str) -> None:
+def test_measure_runs_generations_of_every_kind(name: str) -> None:
     found = measure(validate(CONFIGS[name]), 0.2)
     assert found.generations >= 3 and found.jobs >= 4
     assert found.costs.step + found.costs.job + found.costs.call + found.costs.chunk > 0
@@ -188,7 +188,7 @@ def test_generations_are_measured(name: str) -> None:
     )
 
 
-def test_measuring_is_training(tmp_path: Path) -> None:
+def test_measure_passes_through_the_states_of_a_run(tmp_path: Path) -> None:
     """The states that are gone through are those of a run: so are the lengths of the last generation's episodes."""
     config = validate({**CONFIGS["episodes"], "stop": {"generations": 3}, "evaluation": {"interval": 0}})
     with hpc_es.train(config, tmp_path / "run") as run:
@@ -204,7 +204,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: Any) -> str:
     return capsys.readouterr().out
 
 
-def test_the_command_prints_a_table_and_what_to_submit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_plan_prints_a_table_and_the_job_to_submit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config, picture = runs.tiny(tmp_path), tmp_path / "plan.png"
     shown = told(capsys, config, "--seconds", 0.1, "--ranks", "1,4", "--plot", picture, "--cores-per-node", 2)
     assert "12 jobs and" in shown and "core hours" in shown
@@ -212,7 +212,7 @@ def test_the_command_prints_a_table_and_what_to_submit(capsys: pytest.CaptureFix
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_durations_are_told_in_their_units() -> None:
+def test_durations_are_printed_in_suitable_units() -> None:
     """64 s per generation on one rank: 36 of them are 38.4 minutes, 3,600 are 64 hours; two of them on 2 ranks 64 s."""
     lines = [text("x", EVEN, predictions(EVEN, Stop(generations=n), ranks, FREE), "") for n, ranks in TOLD]
     rows = [line.split() for told in lines for line in told.splitlines() if line.endswith(" 64")]
@@ -226,7 +226,7 @@ def test_durations_are_told_in_their_units() -> None:
 TOLD = ((36, (1,)), (3600, (1,)), (2, (2,)))
 
 
-def test_the_words_of_an_objective_are_evaluations() -> None:
+def test_plan_of_an_objective_speaks_of_evaluations() -> None:
     costs = Costs(step=0, call=0, job=0.02, chunk=0, lengths=(1,), extras=(0.0, 0.0, 0.0, 1.98))
     found = replace(EVEN, costs=costs, is_objective=True, failed=0.25, steps_per_second=1.92)
     told = text("x", found, predictions(found, Stop(), (1,), FREE), "")
@@ -235,7 +235,7 @@ def test_the_words_of_an_objective_are_evaluations() -> None:
     assert " step" not in told
 
 
-def test_the_ticks_of_the_picture_are_plain_numbers(tmp_path: Path) -> None:
+def test_ticks_of_the_plan_plot_are_plain_numbers(tmp_path: Path) -> None:
     """As text in a PDF or SVG; "$\\mathdefault{10^{-3}}$" is the raw text that Matplotlib's own ticks would show."""
     draw("x", predictions(EVEN, Stop(), (1, 16, 64), FREE), tmp_path / "plan.svg")
     drawn = (tmp_path / "plan.svg").read_text()
@@ -258,14 +258,16 @@ def test_a_log_axis_has_some_labels_however_many_decades_it_has(low: float, high
     assert plot.LogTicks().tick_values(low, high) == pytest.approx(ticks)
 
 
-def test_the_command_prints_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_plan_prints_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     found = json.loads(told(capsys, runs.tiny(tmp_path), "--seconds", 0.1, "--ranks", "3", "--length", 50, "--json"))
     assert [each["ranks"] for each in found["ranks"]] == [3]
     assert found["measured"]["costs"]["lengths"] == [50]
 
 
 @pytest.mark.parametrize("words", [["--ranks", "0"], ["--ranks", "a"], ["--seconds", "-1"], ["--plot", "plan.txt"]])
-def test_mistakes_are_told(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_of_plan_are_refused(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["plan", str(runs.tiny(tmp_path)), *words])
     assert ended.value.code == 2

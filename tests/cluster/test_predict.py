@@ -16,13 +16,13 @@ FREE = Cluster(latency=0.0, bandwidth=math.inf, dispatch=0.0, per_rank=0.0)
 SLOW = Cluster(latency=0.0, bandwidth=math.inf, dispatch=0.1, per_rank=0.0)
 
 
-def test_equal_chunks_on_two_ranks_take_half() -> None:
+def test_two_ranks_halve_the_time_of_equal_chunks() -> None:
     found = simulate_round([1.0, 1.0, 1.0, 1.0], 2, FREE, rank_0_evaluates=True)
     assert (found.evaluating, found.work, found.tail, found.dispatch) == (2.0, 4.0, 0.0, 0.0)
     assert found.efficiency == 1.0
 
 
-def test_the_longest_chunk_is_the_tail() -> None:
+def test_the_longest_chunk_determines_the_end() -> None:
     """Rank 0 has 1 and 1, rank 1 has 5: it is alone for 3."""
     found = simulate_round([1.0, 5.0, 1.0], 2, FREE, rank_0_evaluates=True)
     assert (found.evaluating, found.tail, found.efficiency) == (5.0, 3.0, 0.7)
@@ -43,7 +43,7 @@ def test_rank_0_answers_one_after_the_other() -> None:
     assert found.evaluating == pytest.approx(9.0)
 
 
-def test_latency_is_paid_by_who_was_not_answered_ahead() -> None:
+def test_latency_delays_ranks_without_a_prefetched_chunk() -> None:
     found = simulate_round([1.0, 1.0, 1.0, 1.0], 2, Cluster(0.25, math.inf, dispatch=0.0), rank_0_evaluates=True)
     assert found.evaluating == 2.5  # there and back
 
@@ -53,7 +53,7 @@ def test_fewer_chunks_than_ranks_leave_ranks_idle() -> None:
     assert (found.evaluating, found.tail, found.efficiency) == (2.0, 2.0, 0.25)
 
 
-def test_messages_by_their_formulas() -> None:
+def test_message_costs_by_formula() -> None:
     cluster = Cluster(latency=1e-6, bandwidth=1e9, per_rank=1e-5)
     assert broadcast_seconds(1000, 8, cluster) == pytest.approx(3 * (1e-6 + 1e-6))
     assert broadcast_seconds(10**9, 8, cluster) == pytest.approx((3 + 7) * 1e-6 + 2.0)  # scattered, gathered again
@@ -91,7 +91,7 @@ def test_a_generation_adds_messages_and_the_update() -> None:
     assert found.limit() == "the update"
 
 
-def test_several_rounds_are_evaluated_one_after_the_other_and_learned_from_once() -> None:
+def test_rounds_are_sequential_and_followed_by_one_update() -> None:
     one, two = (simulate_generation(COSTS, 4, 2, FREE, 2, np.random.default_rng(0), rounds) for rounds in (1.0, 2.0))
     assert two.evaluating == 2 * one.evaluating
     assert two.update == pytest.approx(0.5 + 8 * 1.5 * 3 / 5 + 0.25)

@@ -40,7 +40,7 @@ def test_an_interrupted_run_is_requeued_whatever_srun_says(exit_status: int) -> 
         ({"generation": "?"}, 75, "srun ended with status 75"),
     ],
 )
-def test_nothing_else_is(status: Any, exit_status: int, reason: str) -> None:
+def test_runs_that_were_not_interrupted_are_not_requeued(status: Any, exit_status: int, reason: str) -> None:
     decision = decide(status, exit_status, None)
     assert not decision.requeue and reason in decision.reason
     assert decision.restarts is None
@@ -54,7 +54,7 @@ def ask(run: Path, generation: int, restarts: int = 1, shard: Shard | None = Non
     return decide_in(run, shard, 75, here).requeue
 
 
-def test_three_restarts_without_a_generation_end_it(tmp_path: Path) -> None:
+def test_three_restarts_without_progress_end_requeueing(tmp_path: Path) -> None:
     assert [ask(tmp_path, 5, restarts) for restarts in range(5)] == [True, True, True, False, False]
     decision = decide_in(tmp_path, None, 75, {"job": "8", "restarts": 4})
     assert "5 restarts in a row have not finished a generation, since 5: not requeued" in decision.reason
@@ -66,24 +66,24 @@ def test_a_restart_that_fails_before_it_writes_is_one_without_progress(tmp_path:
     assert [decision.requeue for decision in decisions] == [True, True, False]
 
 
-def test_the_word_of_an_earlier_job_does_not_count(tmp_path: Path) -> None:
+def test_the_record_of_another_job_is_ignored(tmp_path: Path) -> None:
     assert ask(tmp_path, 5)
     decision = decide_in(tmp_path, None, 143, {"job": "9", "restarts": 0})
     assert not decision.requeue and "training never began" in decision.reason
 
 
-def test_a_generation_begins_the_count_anew(tmp_path: Path) -> None:
+def test_a_new_generation_resets_the_count_of_restarts(tmp_path: Path) -> None:
     generations = [0, 0, 0, 1, 1, 1, 1]
     assert [ask(tmp_path, generation) for generation in generations] == [True] * 6 + [False]
 
 
-def test_so_does_a_new_submission(tmp_path: Path) -> None:
+def test_a_new_submission_resets_the_count_of_restarts(tmp_path: Path) -> None:
     assert [ask(tmp_path, 0) for _ in range(4)] == [True, True, True, False]
     assert ask(tmp_path, 0, restarts=0)
     assert [ask(tmp_path, 0) for _ in range(3)] == [True, True, False]
 
 
-def test_array_tasks_are_counted_each_for_itself(tmp_path: Path) -> None:
+def test_restarts_of_array_tasks_are_counted_separately(tmp_path: Path) -> None:
     first, second = Shard(0, 2), Shard(1, 2)
     assert [ask(tmp_path, 0, shard=first) for _ in range(4)] == [True, True, True, False]
     assert ask(tmp_path, 0, shard=second)
@@ -91,7 +91,7 @@ def test_array_tasks_are_counted_each_for_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("restarts", "requeued"), [(2, True), (1, False)])
-def test_one_of_several_runs_that_gave_a_generation_up(restarts: int, requeued: bool, tmp_path: Path) -> None:
+def test_an_interrupted_repetition_requeues_the_job(restarts: int, requeued: bool, tmp_path: Path) -> None:
     now = {"job": "8", "restarts": 2}
     (tmp_path / "status.json").write_text(json.dumps({"status": "running", "generation": 0, **now}))
     for number, status in enumerate(["finished", "interrupted"]):
@@ -131,7 +131,7 @@ PENDING = """9 afterany:8(unfulfilled)
 """
 
 
-def test_the_jobs_behind_one() -> None:
+def test_jobs_of_a_chain_behind_a_job_are_found() -> None:
     assert behind("7", PENDING) == ["8", "9"] and behind("8", PENDING) == ["9"] and behind("13", PENDING) == []
 
 
@@ -146,14 +146,14 @@ def test_the_jobs_behind_one() -> None:
         ({"status": "running", "job": "6"}, 2, "a mistake in the command or config"),
     ],
 )
-def test_a_chain_is_over_where_nothing_is_left(
+def test_a_chain_ends_if_all_runs_are_finished(
     status: dict[str, str], exit_status: int, reason: str | None, tmp_path: Path
 ) -> None:
     (tmp_path / "status.json").write_text(json.dumps(status))
     assert over(tmp_path, exit_status, HERE) == reason
 
 
-def test_the_rest_is_cancelled_unless_tasks_of_an_array_go_on(tmp_path: Path, monkeypatch: Any) -> None:
+def test_remaining_jobs_are_cancelled_unless_array_tasks_are_active(tmp_path: Path, monkeypatch: Any) -> None:
     called: list[tuple[str, ...]] = []
 
     def ask(*command: str) -> str:
@@ -167,7 +167,7 @@ def test_the_rest_is_cancelled_unless_tasks_of_an_array_go_on(tmp_path: Path, mo
     assert called[-1] == ("scancel", "8", "9")
 
 
-def test_a_chain_is_submitted_job_behind_job(toy: Path, tmp_path: Path, capsys: Any) -> None:
+def test_a_chain_is_submitted_with_dependencies(toy: Path, tmp_path: Path, capsys: Any) -> None:
     script = written(capsys, toy, "--chain", "3")
     assert "--no-requeue" in asked(script) and "--requeue" not in asked(script)
     assert script.splitlines()[-2].endswith('requeue "$run" --status "$status" --chain')

@@ -42,7 +42,7 @@ def written(capsys: Any, *arguments: str | Path) -> str:
     return str(capsys.readouterr().out)
 
 
-def test_idle_ranks_are_told_before_the_queue(capsys: Any, toy: Path) -> None:
+def test_sbatch_warns_about_idle_ranks(capsys: Any, toy: Path) -> None:
     """A population of 64 by default, on 2 x 48 ranks, of which rank 0 evaluates nothing."""
     capsys.readouterr()
     ranks = ("--nodes", "2", "--ntasks-per-node", "48")
@@ -91,7 +91,7 @@ def test_shellcheck_finds_nothing(kind: Kind, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_what_is_asked_for_stands_in_the_script(toy: Path, capsys: Any, monkeypatch: Any) -> None:
+def test_sbatch_options_appear_in_the_script(toy: Path, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(toy.parent)
     resources = "--nodes 4 --ntasks-per-node 32 --time 4:00:00 --gpus-per-node 4 --cpus-per-task 2 --mem 16G"
     script = written(capsys, "toy.yaml", "seed=3", *resources.split(), "--partition", "long", "--account", "me")
@@ -106,7 +106,7 @@ def test_what_is_asked_for_stands_in_the_script(toy: Path, capsys: Any, monkeypa
     assert '"$python" -m hpc_es.main "$config"' in script
 
 
-def test_ranks_start_from_a_copy_of_the_environment_where_that_is_asked_for(toy: Path, capsys: Any) -> None:
+def test_the_script_copies_the_virtual_environment_if_asked(toy: Path, capsys: Any) -> None:
     script = written(capsys, toy, "--node-copy")
     start = script.index("srun --mpi=")
     assert '"$copy/bin/python" -m hpc_es.main' in script[start:] and script.index("sbcast") < start
@@ -114,7 +114,7 @@ def test_ranks_start_from_a_copy_of_the_environment_where_that_is_asked_for(toy:
     assert '"$python" -m hpc_es requeue' in script, "which is there when the copy is gone"
 
 
-def test_the_signal_comes_early_enough_for_any_limit(toy: Path, capsys: Any) -> None:
+def test_the_signal_is_sent_early_enough_for_any_time_limit(toy: Path, capsys: Any) -> None:
     for limit, lead in {"1:00:00": 180, "12": 180, "2": 30, "1-0": 180}.items():
         assert asked(written(capsys, toy, "--time", limit))["--signal"] == f"B:USR1@{lead}"
     assert "sleep 20 " in written(capsys, toy, "--time", "2")  # then ten seconds are left to save
@@ -143,7 +143,7 @@ def test_a_tuning_file_gets_the_tuning_script(toy: Path, capsys: Any, monkeypatc
 STRING = 'env=c(task="add"),agent=c(algorithm="ga"),timestep_limit=20'
 
 
-def test_a_config_string_is_a_config_too(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+def test_sbatch_accepts_config_strings(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     script = written(capsys, STRING, "repetitions=3", "--array", "--forever")
     assert asked(script)["--job-name"] == "ga_add" and asked(script)["--array"] == "0-2"
@@ -157,7 +157,7 @@ def test_a_config_string_is_a_config_too(tmp_path: Path, capsys: Any, monkeypatc
     assert "env.tsk" in refused(capsys, 'env=c(tsk="add"),agent=c(algorithm="ga")', "--dry-run")
 
 
-def test_every_mistake_in_the_config_is_told_before_anything_is_written(toy: Path, capsys: Any) -> None:
+def test_an_invalid_config_is_refused_before_a_script_is_written(toy: Path, capsys: Any) -> None:
     said = refused(capsys, toy, "seed=-1", "algorithm.sigmaa=1")
     assert "seed" in said and "did you mean 'sigma'?" in said
     assert "has 8 ranks" in refused(capsys, toy, "repetition_groups=9", "--nodes", "2")
@@ -175,7 +175,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_options_that_are_wrong(mistake: str, toy: Path, capsys: Any) -> None:
+def test_invalid_sbatch_options_are_refused(mistake: str, toy: Path, capsys: Any) -> None:
     assert MISTAKES[mistake] in refused(capsys, toy, *mistake.split(" "))
 
 
@@ -183,12 +183,12 @@ def test_options_that_are_wrong(mistake: str, toy: Path, capsys: Any) -> None:
     ("text", "total"),
     [("90", 5400), ("90:30", 5430), ("1:02:03", 3723), ("2-3", 183_600), ("2-3:04", 183_840), ("2-3:04:05", 183_845)],
 )
-def test_the_forms_of_time(text: str, total: int) -> None:
+def test_time_limits_are_parsed_in_slurms_formats(text: str, total: int) -> None:
     assert slurm.parse_time_limit(text) == total
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1:2:3:4", "1-", "1-2-3", "1.5", "4:00:0x", "٣", "0:00", " 5"])
-def test_other_forms_are_refused(text: str) -> None:
+def test_other_time_formats_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected a time"):
         slurm.parse_time_limit(text)
 
@@ -215,7 +215,7 @@ def test_a_script_changed_by_hand_is_not_replaced(toy: Path, tmp_path: Path) -> 
     assert "--time=20" in script.read_text()
 
 
-def test_a_config_without_a_limit_is_refused_unless_forever_is_said(capsys: Any, toy: Path) -> None:
+def test_a_config_without_a_stop_limit_needs_forever(capsys: Any, toy: Path) -> None:
     said = refused(capsys, toy, "stop.generations=null", "--dry-run")
     assert "stop: has no limit" in said and "--forever" in said and "stop.generations" in said
     assert "#SBATCH --requeue" in written(capsys, toy, "stop.generations=null", "--forever")

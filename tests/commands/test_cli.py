@@ -62,7 +62,7 @@ def test_eval_of_known_episodes(capfd: Any) -> None:
     assert (result["episodes"], result["failed"], result["env_id"]) == (20, 0, "tests.helpers.toys:Survival-v0")
 
 
-def test_seed_and_nothing_else_decides_the_episodes(capfd: Any) -> None:
+def test_eval_episodes_depend_on_the_seed_only(capfd: Any) -> None:
     first, again, other = (evaluated(capfd, run(), "--episodes", "5", "--seed", seed) for seed in "001")
     assert first == again
     assert first != other
@@ -79,7 +79,7 @@ def test_eval_plays_without_noise_offset_and_averaging(capfd: Any) -> None:
     assert result["length_mean"] == pytest.approx(np.mean(lengths))
 
 
-def test_which_theta(capfd: Any) -> None:
+def test_eval_selects_theta_by_which(capfd: Any) -> None:
     best = snapshot(run()).best
     assert best is not None
     assert evaluated(capfd, run(), "--episodes", "1")["which"] == "last"  # 25 in the end, at best 20 on the way
@@ -88,12 +88,12 @@ def test_which_theta(capfd: Any) -> None:
     assert (last["which"], last["generation"]) == ("last", 2)
 
 
-def test_overrides_change_the_task(capfd: Any) -> None:
+def test_eval_overrides_change_the_task(capfd: Any) -> None:
     result = evaluated(capfd, run(), "task.max_episode_steps=4", "--episodes", "20", "--seed", "3")
     assert result["length_mean"] == np.mean([min(4, lifetime(seed)) for seed in seeds(3, range(20))])
 
 
-def test_failed_episodes_are_counted_and_named(capfd: Any) -> None:
+def test_eval_counts_and_names_failed_episodes(capfd: Any) -> None:
     played = seeds(0, range(6))
     bad = next(seed for seed in played if lifetime(seed) >= 3)  # Faulty raises in the third step
     left = [lifetime(seed) for seed in played if seed != bad]
@@ -105,7 +105,7 @@ def test_failed_episodes_are_counted_and_named(capfd: Any) -> None:
     assert result["return_mean"] == pytest.approx(sum(left) / 5)
 
 
-def test_where_all_episodes_fail_there_are_no_numbers(capfd: Any) -> None:
+def test_eval_has_no_numbers_if_all_episodes_fail(capfd: Any) -> None:
     seed = seeds(0, [0])[0]
     bad = f"task.env_kwargs={{bad_seed: {seed}, at: 0}}"
     result = evaluated(capfd, run(env("Faulty")), "--episodes", "1", bad, status=1)
@@ -113,7 +113,7 @@ def test_where_all_episodes_fail_there_are_no_numbers(capfd: Any) -> None:
     assert result["return_mean"] is result["length_mean"] is None
 
 
-def test_what_the_environment_prints_goes_to_stderr(capfd: Any) -> None:
+def test_output_of_the_environment_goes_to_stderr(capfd: Any) -> None:
     path = run(env("Talking"))
     evaluated(capfd, path, "--episodes", "1")  # strict JSON, or it fails
     cli.run(["eval", str(path), "--episodes", "1"])
@@ -122,7 +122,7 @@ def test_what_the_environment_prints_goes_to_stderr(capfd: Any) -> None:
     assert "a word from Python" in captured.err and "a word from C" in captured.err
 
 
-def test_inspect(capsys: Any) -> None:
+def test_inspect_json_describes_the_checkpoint(capsys: Any) -> None:
     path = run()
     capsys.readouterr()
     assert cli.run(["inspect", str(path), "--json"]) == 0
@@ -143,7 +143,7 @@ def test_inspect(capsys: Any) -> None:
     assert arrays["master/adam_m"]["shape"] == [26]
 
 
-def test_inspect_for_people(capsys: Any) -> None:
+def test_inspect_prints_readable_text(capsys: Any) -> None:
     path = run("evaluation.interval=0")
     capsys.readouterr()
     assert cli.run(["inspect", str(find(path))]) == 0
@@ -154,7 +154,7 @@ def test_inspect_for_people(capsys: Any) -> None:
     assert "  name: tiny" in lines
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capsys: Any) -> None:
+def test_inspect_skips_a_damaged_checkpoint(tmp_path: Path, capsys: Any) -> None:
     copy = tmp_path / "run"
     shutil.copytree(run("checkpoint.interval=1"), copy)
     (copy / "checkpoints" / "checkpoint_0000000002.h5").write_bytes(b"hpc_es checkpoint\n")
@@ -175,7 +175,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capsys: Any) -> Non
         (["policy.backend=tensorflow"], "2", "chunks: 4 jobs: results depend on it, so it does not follow the ranks"),
     ],
 )
-def test_check_tells_idle_ranks(
+def test_check_warns_about_idle_ranks(
     overrides: list[str], ranks: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.run(["check", str(runs.tiny(tmp_path)), *overrides, "--ranks", ranks]) == 0
@@ -204,7 +204,7 @@ def test_video_has_every_frame_of_the_first_episode(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["film.gif"]
 
 
-def test_a_video_as_mp4(tmp_path: Path, capfd: Any) -> None:
+def test_video_can_be_written_as_mp4(tmp_path: Path, capfd: Any) -> None:
     """CartPole's 600 x 400 pixels are kept, without a word on block sizes."""
     pytest.importorskip("imageio_ffmpeg")
     film = tmp_path / "film.mp4"
@@ -215,7 +215,7 @@ def test_a_video_as_mp4(tmp_path: Path, capfd: Any) -> None:
     assert "WARNING" not in capfd.readouterr().err
 
 
-def test_video_is_seen_through_the_wrappers(tmp_path: Path) -> None:
+def test_video_renders_through_the_wrappers(tmp_path: Path) -> None:
     path, film = run(env("Painted"), "task.wrappers=['tests.helpers.trained:Negative']"), tmp_path / "film.gif"
     cli.run(["eval", str(path), "--episodes", "1", "--video", str(film)])
     np.testing.assert_allclose(iio.imread(film)[:, 0, 0, 0], [255, 235, 215, 195, 175], atol=3)
@@ -230,7 +230,7 @@ def test_video_is_of_the_first_episode_of_the_seed(tmp_path: Path, capfd: Any) -
     assert os.environ["SDL_VIDEODRIVER"] == "dummy"
 
 
-def test_a_video_ends_though_its_episode_does_not(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_video_has_a_limit_for_endless_episodes(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setattr(video, "MOST_FRAMES", 3)
     film = tmp_path / "film.gif"
     cli.run(["eval", str(run(env("Painted"))), "--episodes", "1", "--video", str(film)])
@@ -255,7 +255,7 @@ def test_a_failed_write_leaves_the_old_video(tmp_path: Path, monkeypatch: Any, c
 
 
 @pytest.mark.parametrize("display, expected", [("", "egl"), (":0", None)])
-def test_mujoco_draws_without_a_display(display: str, expected: str | None, monkeypatch: Any, tmp_path: Path) -> None:
+def test_mujoco_renders_without_a_display(display: str, expected: str | None, monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setenv("DISPLAY", display)
     monkeypatch.setenv("MUJOCO_GL", "")  # so that what is set is taken back
     monkeypatch.delenv("MUJOCO_GL")
@@ -286,7 +286,7 @@ def denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "arguments", [["eval"], ["inspect"], ["plot", "-o", "curve.png"], ["results"], ["export", "policy.keras"]]
 )
-def test_a_run_that_may_not_be_read_is_one_line(arguments: list[str], denied: Path, capsys: Any) -> None:
+def test_an_unreadable_run_is_reported_in_one_line(arguments: list[str], denied: Path, capsys: Any) -> None:
     with pytest.raises(SystemExit) as left:
         cli.main([arguments[0], str(denied), *arguments[1:]])
     (line,) = capsys.readouterr().err.splitlines()
@@ -294,7 +294,7 @@ def test_a_run_that_may_not_be_read_is_one_line(arguments: list[str], denied: Pa
     assert line.startswith(f"hpc-es: {denied}/") and "Permission denied: ask its owner" in line
 
 
-def test_a_run_that_may_not_be_read_is_not_taken_for_a_new_one(denied: Path) -> None:
+def test_train_refuses_an_unreadable_run_directory(denied: Path) -> None:
     with pytest.raises(DeniedError, match="Permission denied: ask its owner"):
         next(iter(hpc_es.train(CONFIG, denied)))
 
@@ -335,7 +335,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_line_and_status_2(mistake: str, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+def test_errors_are_one_line_and_status_2(mistake: str, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     places = {RUN: str(run()), GIF: str(tmp_path / "film.gif"), TMP: str(tmp_path)}
     (tmp_path / "foreign").write_text("a letter")
     (tmp_path / "toy.yaml").write_text("task: {env_id: 'tests.helpers.toys:Survival-v0'}\n")
@@ -356,7 +356,7 @@ def test_a_mistake_is_one_line_and_status_2(mistake: str, tmp_path: Path, capsys
     assert sorted(path.name for path in tmp_path.iterdir()) == ["foreign", "toy.yaml"]
 
 
-def test_what_cannot_be_rendered_is_said(tmp_path: Path, capsys: Any) -> None:
+def test_video_refuses_environments_without_images(tmp_path: Path, capsys: Any) -> None:
     path = run(env("Painted"))
     with pytest.raises(SystemExit) as left:
         cli.main(["eval", str(path), "--video", str(tmp_path / "a.gif"), "task.env_kwargs.broken=true"])
@@ -365,7 +365,7 @@ def test_what_cannot_be_rendered_is_said(tmp_path: Path, capsys: Any) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_help_names_every_command_and_every_command_helps(capsys: Any) -> None:
+def test_help_lists_every_command_and_every_command_has_help(capsys: Any) -> None:
     assert cli.run([]) == cli.run(["--help"]) == 0
     shown = capsys.readouterr().out
     for name in ("check", "eval", "export", "inspect", "options", "program-table"):
@@ -376,7 +376,7 @@ def test_help_names_every_command_and_every_command_helps(capsys: Any) -> None:
         assert f"usage: hpc-es {name} " in capsys.readouterr().out
 
 
-def test_as_a_module() -> None:
+def test_python_m_hpc_es_runs_commands_without_tensorflow_and_mpi() -> None:
     done = python(["-m", "hpc_es", "--version"])
     assert (done.status, done.stdout) == (0, f"hpc_es {__version__}\n"), done
     done = python(["-m", "hpc_es", "inspect", "/nothing/here"])

@@ -65,7 +65,7 @@ def test_new_replaces_no_file(tmp_path: Path) -> None:
         (["objective", "a.txt"], "a.txt: expected a file name that ends in .yaml"),
     ],
 )
-def test_new_refuses(arguments: list[str], message: str) -> None:
+def test_new_refuses_invalid_arguments(arguments: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         cli.run(["new", *arguments])
 

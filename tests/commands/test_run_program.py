@@ -28,20 +28,22 @@ def told(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> tu
         (".", "", "0"),
     ],
 )
-def test_a_program_that_is_given(program: str, given: str, output: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_program_executes_a_given_program(
+    program: str, given: str, output: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     out, err = told(capsys, f"--program={program}", "--input", given)
     assert out == output + "\n"
     assert f"program {program}\n" in err and "it ended after" in err
 
 
-def test_the_base_and_the_step_limit(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_program_uses_the_base_and_the_step_limit(capsys: pytest.CaptureFixture[str]) -> None:
     assert told(capsys, "--program=-.", "--base", "10")[0] == "9\n"
     out, err = told(capsys, "--program", "+[.]", "--max-steps", "7", status=1)
     assert out == "1 1 1\n"  # + [ . ] . ] .
     assert "was stopped after 7 of at most 7 steps" in err
 
 
-def test_a_trace_has_a_line_a_step(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_program_trace_has_a_line_per_step(capsys: pytest.CaptureFixture[str]) -> None:
     """2 is read, written, counted down twice."""
     _, err = told(capsys, "--program", ",[.-]", "--input", "2", "--trace")
     lines = [line.split() for line in err.splitlines() if line.lstrip()[:1].isdigit()]
@@ -64,13 +66,15 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def test_the_best_program_of_a_run(found: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_program_executes_the_best_program_of_a_run(found: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = told(capsys, str(found))
     assert out == "2\n"
     assert "print: reward 1, correct" in err
 
 
-def test_mistakes_are_told(found: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_of_run_program_are_refused(
+    found: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "expected a run" in told(capsys, status=2)[1]
     assert "and not both" in told(capsys, str(found), "--program", ".", status=2)[1]
     assert "expected whole numbers" in told(capsys, "--program", ".", "--input", "a", status=2)[1]

@@ -36,7 +36,7 @@ def several(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_each_run_has_a_row_with_its_state(several: Path, capsys: Any) -> None:
+def test_list_has_a_row_per_run_with_its_state(several: Path, capsys: Any) -> None:
     found = rows(several, capsys)
     assert set(found) == {"finished", "dead", "repetitions"}
     assert (found["finished"]["state"], found["finished"]["progress"]) == ("finished", 1.0)
@@ -48,7 +48,7 @@ def test_each_run_has_a_row_with_its_state(several: Path, capsys: Any) -> None:
     assert repetitions["progress_text"] == "2 of 2 repetitions"
 
 
-def test_rows_as_text(several: Path, capsys: Any) -> None:
+def test_list_prints_rows_as_text(several: Path, capsys: Any) -> None:
     capsys.readouterr()
     assert cli.run(["list", str(several / "a")]) == 0
     head, *lines = capsys.readouterr().out.splitlines()
@@ -57,7 +57,7 @@ def test_rows_as_text(several: Path, capsys: Any) -> None:
     assert re.search(r"killed +\d+ %, 2 generations +\S+ +\d+ d ago$", lines[0])
 
 
-def test_a_tuning_is_one_row(tmp_path: Path, capsys: Any) -> None:
+def test_list_shows_a_tuning_as_one_row(tmp_path: Path, capsys: Any) -> None:
     shutil.copytree(run(), tmp_path / "tuning" / "trial_0000")
     from hpc_es.tuning.trials import digest
 
@@ -71,7 +71,7 @@ def test_a_tuning_is_one_row(tmp_path: Path, capsys: Any) -> None:
     assert (row["progress"], row["progress_text"]) == (0.5, "1 of 2 trials")
 
 
-def test_list_of_nothing(tmp_path: Path, capsys: Any) -> None:
+def test_list_without_runs_says_so(tmp_path: Path, capsys: Any) -> None:
     assert cli.run(["list", str(tmp_path)]) == 0
     captured = capsys.readouterr()
     assert captured.out == "" and "no runs in" in captured.err

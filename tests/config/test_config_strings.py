@@ -43,7 +43,7 @@ from tests.helpers.harness import ROOT, python
         ),
     ],
 )
-def test_parse(text: str, expected: dict[str, Any]) -> None:
+def test_config_strings_are_parsed(text: str, expected: dict[str, Any]) -> None:
     assert parse_settings(text) == expected
 
 
@@ -64,7 +64,7 @@ def test_parse(text: str, expected: dict[str, Any]) -> None:
         ("a=b", "expected a number"),
     ],
 )
-def test_mistakes(text: str, what: str) -> None:
+def test_invalid_syntax_is_refused(text: str, what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         parse_settings(text)
 
@@ -86,7 +86,7 @@ def from_data(name: str, task: dict[str, Any], algorithm: dict[str, Any], **more
     return resolved(validate(data))
 
 
-def test_genetic_algorithm() -> None:
+def test_a_config_string_of_ga_equals_its_yaml() -> None:
     text = 'env=c(task="reverse"),agent=c(algorithm="ga",mutation_rate=0.15),batch_size=100,timestep_limit=50'
     expected = from_data(
         "ga_reverse",
@@ -97,7 +97,7 @@ def test_genetic_algorithm() -> None:
     assert from_string(text, "stop.episodes=1000") == expected
 
 
-def test_random_search_and_what_of_a_task_can_be_set() -> None:
+def test_a_config_string_of_random_search_equals_its_yaml() -> None:
     manager = "task_manager_config=c(correct_bonus=3.0)"
     kwargs = "task_kwargs=\"{'base': 27}\""
     text = f'env=c(task="reverse",correct_syntax=True,{manager},{kwargs}),agent=c(algorithm="rand"),batch_size=1'
@@ -115,18 +115,18 @@ def test_random_search_and_what_of_a_task_can_be_set() -> None:
         ("reverse-tune", {"reward_type": "static-bylen"}, {}),
     ],
 )
-def test_the_constructors_of_tasks(name: str, kwargs: dict[str, Any], task: dict[str, Any]) -> None:
+def test_tasks_of_config_strings_have_their_options(name: str, kwargs: dict[str, Any], task: dict[str, Any]) -> None:
     text = f'env=c(task="{name}",task_kwargs="{kwargs}"),agent=c(algorithm="rand")'
     assert from_string(text) == from_data(f"rand_{name}", {"name": name, **task}, {"kind": "random_search"})
 
 
-def test_a_cycle() -> None:
+def test_a_config_string_with_a_cycle_of_tasks() -> None:
     text = 'env=c(task_cycle=["reverse-tune","remove-char-tune"]),agent=c(algorithm="rand")'
     task = {"cycle": ["reverse-tune", "remove-char-tune"]}
     assert from_string(text) == from_data("rand_reverse-tune_remove-char-tune", task, {"kind": "random_search"})
 
 
-def test_policy_gradient_has_the_defaults_of_old() -> None:
+def test_policy_gradient_config_strings_have_the_original_defaults() -> None:
     algorithm = {
         "kind": "policy_gradient",
         "batch_size": 64,
@@ -138,12 +138,12 @@ def test_policy_gradient_has_the_defaults_of_old() -> None:
     assert from_string(PG) == from_data("pg_print", {"name": "print", "max_code_length": 2}, algorithm)
 
 
-def test_without_an_agent_it_is_policy_gradient() -> None:
+def test_a_config_string_without_an_agent_is_policy_gradient() -> None:
     algorithm = {"kind": "policy_gradient", "optimizer": {"kind": "rmsprop", "learning_rate": 5e-5}}
     assert from_string('env=c(task="echo")') == from_data("pg_echo", {"name": "echo"}, algorithm)
 
 
-def test_before_the_paper() -> None:
+def test_config_for_iclr_false_gives_the_earlier_tasks() -> None:
     """config_for_iclr=False: base 27, short programs are better, and 'print' asks for HELLO or the string given."""
     hello = parse_config_string(
         'env=c(task="print",config_for_iclr=False),agent=c(algorithm="rand"),timestep_limit=100'
@@ -193,7 +193,7 @@ def test_values_that_are_not_valid_are_refused(text: str, message: str) -> None:
         load(text)
 
 
-def test_an_override_may_give_the_task() -> None:
+def test_an_override_can_set_the_task() -> None:
     with_task = 'env=c(task="reverse"),agent=c(algorithm="ga"),batch_size=10'
     assert load('agent=c(algorithm="ga"),batch_size=10', ["task.name=reverse"]) == load(with_task)
     assert load('agent=c(algorithm="ga")', ["task.cycle=[add, reverse]"]).name == "ga_add_reverse"
@@ -202,18 +202,18 @@ def test_an_override_may_give_the_task() -> None:
         load('agent=c(algorithm="ga")', ["seed=1"])
 
 
-def test_every_mistake_at_once() -> None:
+def test_all_errors_of_a_config_string_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as error:
         load('env=c(task="print",a=1),agent=c(algorithm="ga",b=2),c=3')
     assert [key for key, _ in error.value.problems] == ["env.a", "c", "agent.b"]
 
 
-def test_what_is_a_config_string() -> None:
+def test_config_strings_are_distinguished_from_paths() -> None:
     assert is_config_string(PG) and is_config_string(" a = 1") and is_config_string("env=")
     assert not any(map(is_config_string, ["configs/ga.yaml", "algorithm.sigma=0.1", "a b=1", "", "=1", "dir/x=1.yaml"]))
 
 
-def test_a_program_may_train_one(tmp_path: Path) -> None:
+def test_train_accepts_a_config_string(tmp_path: Path) -> None:
     text = 'env=c(task="reverse"),agent=c(algorithm="ga"),batch_size=10,timestep_limit=8'
     with hpc_es.train(text, tmp_path / "run") as run:
         for row in run:
@@ -223,7 +223,7 @@ def test_a_program_may_train_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_command_line_takes_one(tmp_path: Path) -> None:
+def test_the_command_line_accepts_a_config_string(tmp_path: Path) -> None:
     text = 'env=c(task="reverse"),agent=c(algorithm="ga"),batch_size=10,timestep_limit=8'
     done = python(["-m", "hpc_es.main", text, "--output", str(tmp_path / "run"), *LIMIT, "seed=5"], cwd=ROOT)
     assert done.status == 0, str(done)

@@ -61,7 +61,7 @@ def test_defaults_are_those_of_the_fields_and_name_and_output_follow_the_file(tm
     }
 
 
-def test_given_name_and_output_stay(tmp_path: Path) -> None:
+def test_explicit_name_and_output_are_kept(tmp_path: Path) -> None:
     assert from_text(tmp_path, MINIMAL + "name: a").output == "runs/a"
     config = from_text(tmp_path, MINIMAL + "name: a\noutput: /scratch/b")
     assert (config.name, config.output) == ("a", "/scratch/b")
@@ -89,7 +89,7 @@ def test_given_name_and_output_stay(tmp_path: Path) -> None:
         ("'1'", "1"),
     ],
 )
-def test_plain_words_mean_what_they_seem_to(tmp_path: Path, text: str, value: object) -> None:
+def test_yaml_scalars_have_the_expected_types(tmp_path: Path, text: str, value: object) -> None:
     (tmp_path / "a.yaml").write_text(f"a: {text}\n")
     found = read_yaml(tmp_path / "a.yaml")["a"]
     assert found == value
@@ -117,11 +117,11 @@ def test_plain_words_mean_what_they_seem_to(tmp_path: Path, text: str, value: ob
         ),
     ],
 )
-def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_a_config_file_without_a_mapping_is_refused(tmp_path: Path, text: str, message: str) -> None:
     assert problems(tmp_path, text) == [(str(tmp_path / "trial.yaml"), message)]
 
 
-def test_a_file_of_other_bytes_is_refused(tmp_path: Path) -> None:
+def test_a_config_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_bytes(b"name: \xff\n")
     with pytest.raises(ConfigError, match="does not parse as YAML: 'utf-8' codec"):
         read_yaml(tmp_path / "a.yaml")
@@ -132,7 +132,7 @@ def test_an_anchor_may_be_merged_and_its_keys_replaced(tmp_path: Path) -> None:
     assert read_yaml(tmp_path / "a.yaml")["b"] == {"x": 1, "y": 3}
 
 
-def test_no_such_file_names_the_nearest_and_a_directory_is_refused(tmp_path: Path) -> None:
+def test_a_missing_config_file_names_the_nearest_one(tmp_path: Path) -> None:
     (tmp_path / "es_cartpole.yaml").touch()
     with pytest.raises(
         ConfigError, match=r"expected a YAML file, found no such file; did you mean 'es_cartpole.yaml'\?"
@@ -251,12 +251,12 @@ ENV_ID = (
         ("task={}", ENV_ID),
     ],
 )
-def test_a_mistake_is_one_readable_error_at_its_key(tmp_path: Path, item: str, message: str) -> None:
+def test_an_invalid_value_is_one_readable_error_at_its_key(tmp_path: Path, item: str, message: str) -> None:
     key = {"algoritm.sigma=1": "algoritm", "task={}": "task.env_id"}.get(item, item.partition("=")[0])
     assert problems(tmp_path, MINIMAL, (item,)) == [(key, message)]
 
 
-def test_items_of_lists_are_named(tmp_path: Path) -> None:
+def test_errors_in_list_items_name_the_item(tmp_path: Path) -> None:
     assert problems(tmp_path, MINIMAL, ("policy.hidden_dims=[0, 8, 1.5]", "task.wrappers=['m:C', 3, {'m:C': 3}]")) == [
         ("task.wrappers[1]", "expected text, or a mapping (each item: a mapping), found 3"),
         ("task.wrappers[2]", "expected text, or a mapping (each item: a mapping), found a mapping"),
@@ -274,13 +274,13 @@ def test_an_unknown_kind_names_the_nearest_and_all_known_ones(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("kind", ["3", "[es]", "null", "__init__"])
-def test_a_kind_that_is_no_name_is_refused(tmp_path: Path, kind: str) -> None:
+def test_an_invalid_kind_is_refused_with_the_list_of_kinds(tmp_path: Path, kind: str) -> None:
     [(key, message)] = problems(tmp_path, MINIMAL, (f"policy.kind={kind}",))
     assert key == "policy.kind"
     assert "'mlp'" in message
 
 
-def test_everything_wrong_is_reported_at_once(tmp_path: Path) -> None:
+def test_all_errors_of_a_config_are_reported_at_once(tmp_path: Path) -> None:
     text = "seed: x\nsed: 1\ntask: {env: a}\nalgorithm: {population_size: 7, sigma: 0}\nstop: {target_return: 1}\n"
     found = problems(tmp_path, text, ("evaluation.interval=0", "mpi.chunk_size=0"))
     assert [key for key, _ in found] == [
@@ -295,12 +295,12 @@ def test_everything_wrong_is_reported_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_cross_field_mistake_is_not_guessed_from_a_wrong_field(tmp_path: Path) -> None:
+def test_cross_field_checks_are_skipped_for_invalid_fields(tmp_path: Path) -> None:
     found = problems(tmp_path, MINIMAL, ("algorithm.population_size=7", "algorithm.mirrored_sampling=3"))
     assert found == [("algorithm.mirrored_sampling", "expected true or false, found 3")]
 
 
-def test_cross_field_mistakes_of_nested_options_carry_their_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cross_field_errors_of_nested_options_have_their_key(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_small(self: Any) -> list[tuple[str, str]]:
         return [("table_size", "is too small")] if self.table_size < 5 else []
 
@@ -310,7 +310,7 @@ def test_cross_field_mistakes_of_nested_options_carry_their_key(monkeypatch: pyt
     assert caught.value.problems == (("noise.table_size", "is too small"),)
 
 
-def test_a_whole_number_is_a_number_and_a_null_is_no_limit() -> None:
+def test_integers_are_accepted_as_floats_and_null_as_no_limit() -> None:
     config = validate(minimal(algorithm={"sigma": 1}, stop={"seconds": None, "target_return": 5}))
     assert isinstance(config.algorithm.sigma, float)
     assert config.stop.seconds is None
@@ -362,7 +362,7 @@ EVERYTHING = {
 
 
 @pytest.mark.parametrize("data", [minimal(), EVERYTHING])
-def test_a_round_trip_gives_an_equal_config_and_the_same_text(data: dict[str, Any]) -> None:
+def test_resolved_configs_survive_a_round_trip(data: dict[str, Any]) -> None:
     config = validate(data)
     again = parse_resolved(dump(config))
     assert again == config
@@ -372,7 +372,7 @@ def test_a_round_trip_gives_an_equal_config_and_the_same_text(data: dict[str, An
     assert validate(resolved(config)) == config
 
 
-def test_resolved_is_plain_and_whole_and_in_the_order_of_the_fields() -> None:
+def test_resolved_configs_are_plain_complete_and_ordered() -> None:
     plain = resolved(validate(EVERYTHING))
     assert json.loads(json.dumps(plain)) == plain
     assert list(plain) == [field.name for field in dataclasses.fields(Config)]
@@ -420,7 +420,7 @@ def test_workers_import_neither_pydantic_nor_tensorflow(tmp_path: Path) -> None:
         "policy.init_from=runs/a",
     ],
 )
-def test_what_a_resumed_run_may_change_is_no_part_of_the_identity(item: str) -> None:
+def test_keys_that_a_resume_may_change_are_not_in_the_identity(item: str) -> None:
     before, after = validate(minimal()), validate(override(minimal(), [item]))
     assert before != after
     assert identity(before) == identity(after)
@@ -441,7 +441,7 @@ def test_what_a_resumed_run_may_change_is_no_part_of_the_identity(item: str) -> 
         "algorithm.optimizer.beta1=0.8",
     ],
 )
-def test_what_results_depend_on_is_part_of_the_identity(item: str) -> None:
+def test_keys_that_change_results_are_in_the_identity(item: str) -> None:
     before, after = validate(minimal()), validate(override(minimal(), [item]))
     assert identity(before) != identity(after)
     assert config_hash(before) != config_hash(after)
@@ -455,7 +455,7 @@ def test_what_results_depend_on_is_part_of_the_identity(item: str) -> None:
         "algorithm={kind: actor_critic}",
     ],
 )
-def test_chunks_are_part_of_the_identity_where_results_depend_on_them(item: str) -> None:
+def test_chunk_options_are_in_the_identity_if_results_depend_on_them(item: str) -> None:
     def of(size: str) -> Any:
         return identity(validate(override(minimal(), [item, f"mpi.chunk_size={size}"])))["mpi"]
 
@@ -472,7 +472,7 @@ def test_the_hash_is_sha256_of_sorted_compact_json() -> None:
 # The table.
 
 
-def test_the_table_has_every_key_once_with_its_range_default_and_help() -> None:
+def test_the_key_table_has_every_key_with_range_default_and_help() -> None:
     lines = table().splitlines()
     assert "| `checkpoint.keep_last` | a whole number of at least 1 | `3` | how many of the newest are kept |" in lines
     assert (
@@ -484,7 +484,7 @@ def test_the_table_has_every_key_once_with_its_range_default_and_help() -> None:
     assert len(lines) == len(set(lines))
 
 
-def test_the_table_says_which_kinds_have_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_table_names_the_kinds_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     @options
     class First:
         kind: str = opt("kind", "first")
@@ -521,7 +521,7 @@ def test_the_table_says_which_kinds_have_a_key(monkeypatch: pytest.MonkeyPatch) 
         ("algorithm.sigma", 2.0, 2.0),  # a number stays as it is
     ],
 )
-def test_a_float_without_a_fraction_is_a_whole_number(key: str, value: Any, expected: Any) -> None:
+def test_floats_without_a_fraction_are_accepted_as_integers(key: str, value: Any, expected: Any) -> None:
     found: Any = load_text("task: {env_id: CartPole-v1}\n", [f"{key}={value}"])
     for name in key.split("."):
         found = getattr(found, name)
@@ -532,7 +532,7 @@ def test_a_float_without_a_fraction_is_a_whole_number(key: str, value: Any, expe
 
 
 @pytest.mark.parametrize("value", ["1.5", "1e-3", ".inf", "true", "'1e6'"])
-def test_other_floats_are_no_whole_numbers(value: str) -> None:
+def test_floats_with_a_fraction_are_refused_as_integers(value: str) -> None:
     with pytest.raises(ConfigError, match=r"stop\.generations: expected a whole number of at least 0, or null, found"):
         load_text("task: {env_id: CartPole-v1}\n", [f"stop.generations={value}"])
 

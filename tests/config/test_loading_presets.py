@@ -18,7 +18,7 @@ def presets(monkeypatch: Any) -> None:
     monkeypatch.setattr(es, "NEEDS", dataclasses.replace(es.NEEDS, presets=PRESETS))
 
 
-def test_they_stand_where_the_config_says_nothing() -> None:
+def test_presets_apply_to_keys_that_the_config_does_not_set() -> None:
     config = validate({"task": {"env_id": "CartPole-v1"}})
     assert config.policy.hidden_dims == ()
     assert config.task.observation_normalization.enabled
@@ -26,7 +26,7 @@ def test_they_stand_where_the_config_says_nothing() -> None:
     assert config.evaluation.episodes == 3
 
 
-def test_what_the_config_says_goes_before() -> None:
+def test_keys_of_the_config_override_presets() -> None:
     task = {"env_id": "CartPole-v1", "observation_normalization": {"enabled": False}}
     config = validate({"task": task, "policy": {"hidden_dims": [4]}, "evaluation": {"episodes": 7}})
     assert config.policy.hidden_dims == (4,)
@@ -34,14 +34,14 @@ def test_what_the_config_says_goes_before() -> None:
     assert config.evaluation.episodes == 7
 
 
-def test_a_task_without_the_key_or_the_policy_goes_without() -> None:
+def test_presets_are_skipped_without_the_key_or_a_policy() -> None:
     task = {"kind": "function", "function": "math:hypot", "dimension": 2}
     config = validate({"task": task})
     assert config.policy is None
     assert not hasattr(config.task, "observation_normalization")
 
 
-def test_a_policy_of_another_kind_and_what_is_switched_off_go_without(monkeypatch: Any) -> None:
+def test_presets_are_skipped_for_other_policies_and_disabled_sections(monkeypatch: Any) -> None:
     key = "task.observation_normalization.probability"
     monkeypatch.setattr(es, "NEEDS", dataclasses.replace(es.NEEDS, presets={**PRESETS, key: 1.0}))
     task = {"env_id": "CartPole-v1", "observation_normalization": {"enabled": False}}
@@ -50,6 +50,6 @@ def test_a_policy_of_another_kind_and_what_is_switched_off_go_without(monkeypatc
     assert config.task.observation_normalization.probability == 0.01
 
 
-def test_other_algorithms_have_none() -> None:
+def test_algorithms_without_presets_change_nothing() -> None:
     config = validate({"task": {"kind": "programs", "name": "reverse"}, "algorithm": {"kind": "random_search"}})
     assert config.evaluation.episodes == 10

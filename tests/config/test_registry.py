@@ -25,7 +25,7 @@ def test_every_kind_has_options_named_after_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["episode", "policy_problems", "__init__", "../es", "hpc_es.tasks.episodes", ""])
-def test_what_is_no_kind_is_refused_with_the_known_ones(name: str) -> None:
+def test_unknown_kinds_are_refused_with_the_list_of_kinds(name: str) -> None:
     with pytest.raises(ConfigError, match=r"expected one of .*'episodes'.*, found '"):
         registry.module("tasks", name)
 
@@ -40,7 +40,7 @@ def test_finding_kinds_imports_no_tensorflow_and_one_kind_no_other() -> None:
     assert found.stdout.split() == ["False", "False"]
 
 
-def test_looking_for_kinds_imports_no_package_that_an_extra_brings() -> None:
+def test_listing_kinds_imports_no_optional_package() -> None:
     done = python(
         script(
             """

@@ -71,14 +71,14 @@ def problems(kind: str, **options: object) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("text", ["a.b", "a:B", "a.b:C", "_x.y1"])
-def test_a_dot_or_colon_makes_a_name_foreign(text: str) -> None:
+def test_names_with_a_dot_or_colon_are_user_kinds(text: str) -> None:
     assert registry.is_user_kind(text)
 
 
 @pytest.mark.parametrize(
     "text", ["mlp", "", "../es", "a:b:c", "a..b", ".a", "a.", "1a.b", "a b:c", "hpc_es.tasks.episodes", 3, None]
 )
-def test_nothing_else_does(text: object) -> None:
+def test_names_without_a_dot_or_colon_are_not_user_kinds(text: object) -> None:
     assert not registry.is_user_kind(text)
 
 
@@ -94,14 +94,16 @@ def test_an_object_of_a_module_and_a_module_of_a_package_are_kinds(own: Callable
 
 
 @pytest.mark.parametrize("write", [dump, dump_json])
-def test_it_is_resolved_rebuilt_and_part_of_the_identity(own: Callable[..., str], write: Callable[..., str]) -> None:
+def test_a_user_kind_is_resolved_rebuilt_and_in_the_identity(
+    own: Callable[..., str], write: Callable[..., str]
+) -> None:
     kind = f"{own()}:Net"
     config = validate({**BASE, "policy": {"kind": kind, "depth": 2}})
     assert parse_resolved(write(config)) == config
     assert identity(config)["policy"] == {"kind": kind, "width": 3, "depth": 2}
 
 
-def test_its_options_are_validated_with_all_mistakes_at_once(own: Callable[..., str]) -> None:
+def test_options_of_a_user_kind_are_validated_at_once(own: Callable[..., str]) -> None:
     kind = f"{own()}:Net"
     assert problems(kind, width=0, widht=2) == [
         ("policy.widht", "unknown key 'policy.widht'; did you mean 'width'?"),
@@ -122,7 +124,7 @@ def test_its_options_are_validated_with_all_mistakes_at_once(own: Callable[..., 
         ("def (", ":Net", "found '{0}': SyntaxError"),
     ],
 )
-def test_what_cannot_be_a_kind_is_told_with_the_reason(
+def test_invalid_user_kinds_are_refused_with_the_reason(
     own: Callable[..., str], tmp_path: Path, source: str, name: str, expected: str
 ) -> None:
     module = own(source)
@@ -139,7 +141,7 @@ def test_a_file_named_without_its_class_gives_a_hint(own: Callable[..., str], tm
     assert [text.partition(";")[2] for _, text in problems("numpy") + problems("json")] == ["", ""]  # not the user's
 
 
-def test_a_module_that_is_not_there_is_told_with_the_places(own: Callable[..., str], tmp_path: Path) -> None:
+def test_a_missing_module_is_reported_with_the_searched_directories(own: Callable[..., str], tmp_path: Path) -> None:
     [(key, text)] = problems("not_there.net")
     assert key == "policy.kind"
     assert text == (
@@ -148,11 +150,11 @@ def test_a_module_that_is_not_there_is_told_with_the_places(own: Callable[..., s
     )
 
 
-def test_a_misspelt_name_of_ours_still_has_its_hint(own: Callable[..., str]) -> None:
+def test_a_misspelt_builtin_kind_has_a_suggestion(own: Callable[..., str]) -> None:
     assert problems("mpl") == [("policy.kind", "expected one of 'lstm', 'mlp', found 'mpl'; did you mean 'mlp'?")]
 
 
-def test_a_task_and_an_algorithm_say_what_they_offer_and_need(own: Callable[..., str]) -> None:
+def test_user_tasks_and_algorithms_declare_offers_and_needs(own: Callable[..., str]) -> None:
     name = own()
     with pytest.raises(ConfigError, match=r"task\.kind: expected Options, build, OFFERS in .* found no OFFERS"):
         validate({"task": {"kind": f"{name}:Net"}})
@@ -175,7 +177,7 @@ def test_the_table_lists_the_kinds_of_a_config(own: Callable[..., str], tmp_path
 # Import paths.
 
 
-def test_the_directories_are_appended_once_and_never_put_first(
+def test_user_directories_are_appended_to_the_path_once(
     own: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = [*sys.path]
@@ -186,7 +188,7 @@ def test_the_directories_are_appended_once_and_never_put_first(
     assert registry.import_directories() == (str(tmp_path), str(tmp_path / "beside"))
 
 
-def test_a_config_finds_what_lies_beside_it(own: Callable[..., str], tmp_path: Path) -> None:
+def test_modules_beside_the_config_are_found(own: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "beside").mkdir()
     name = own()
     (tmp_path / f"{name}.py").rename(tmp_path / "beside" / f"{name}.py")
@@ -196,7 +198,7 @@ def test_a_config_finds_what_lies_beside_it(own: Callable[..., str], tmp_path: P
 
 
 @pytest.mark.parametrize("mark", ["checkpoints/best.h5", "checkpoint_0000000001.h5", "trials.json"])
-def test_a_run_directory_is_never_searched(own: Callable[..., str], tmp_path: Path, mark: str) -> None:
+def test_the_run_directory_is_not_searched_for_modules(own: Callable[..., str], tmp_path: Path, mark: str) -> None:
     run = tmp_path / "runs" / "a"
     (run / "checkpoints").mkdir(parents=True)
     (run / mark).touch()

@@ -46,7 +46,7 @@ def changed(data: Any, key: str, value: Any) -> Any:
 
 
 @pytest.mark.parametrize(("data", "key", "value", "said"), NOTHING)
-def test_what_does_nothing_is_told_once(data: Any, key: str, value: Any, said: str) -> None:
+def test_options_without_effect_are_warned_about_once(data: Any, key: str, value: Any, said: str) -> None:
     if isinstance(value, dict):
         value = {**data.get(key.partition(".")[0], {}), **value} if "." not in key else value
     (warning,) = warnings_of(validate(changed(data, key, value)))
@@ -57,11 +57,11 @@ def test_what_does_nothing_is_told_once(data: Any, key: str, value: Any, said: s
 @pytest.mark.parametrize(
     "config", sorted(path.name for path in ROOT.glob("configs/*.yaml") if path.name[:5] != "tune_")
 )
-def test_no_config_of_the_repository_has_such_options(config: str) -> None:
+def test_configs_of_the_repository_have_no_warnings(config: str) -> None:
     assert warnings_of(load(ROOT / "configs" / config)) == []
 
 
-def test_check_and_the_start_tell_of_them_and_go_on(tmp_path: Path) -> None:
+def test_check_and_the_start_print_warnings_and_continue(tmp_path: Path) -> None:
     why = "it is for kind sgd or clipup, and this is adam"
     said = f"WARNING: algorithm.optimizer.momentum: is 0.5, but does nothing: {why}\n"
     for more in (["--check"], ["stop.generations=1"]):

@@ -21,7 +21,7 @@ from hpc_es.core.data import (
 )
 
 
-def test_a_row_has_its_return_its_length_and_the_columns_asked_for() -> None:
+def test_row_dtype_has_return_length_and_requested_columns() -> None:
     """8 + 4 bytes, then 2 * 8 and 1."""
     made = np.zeros(3, row_dtype((Column("behaviour", "<f8", (2,)), CORRECT)))
     assert made.dtype.names == ("return_", "length", "behaviour", "correct")
@@ -30,7 +30,7 @@ def test_a_row_has_its_return_its_length_and_the_columns_asked_for() -> None:
     assert row_dtype((SIGN_RETURN,)) == ROW
 
 
-def test_rows_get_the_further_columns_of_an_algorithm() -> None:
+def test_with_columns_adds_the_columns_of_an_algorithm() -> None:
     rows = np.zeros(2, ROW)
     rows["return_"], rows["sign_return"] = [1, 2], [3, 4]
     along, corner = Column("along", "<f8"), Column("corner", "<i4", (2,))
@@ -57,7 +57,7 @@ def test_jobs_are_as_many_as_their_numbers() -> None:
     assert len(Jobs(3, range(4, 9), [2, 2, 3, 3, 4])) == 5
 
 
-def test_what_a_problem_carries_comes_last_in_the_state_and_is_found_by_its_names() -> None:
+def test_problem_arrays_are_last_in_the_state_and_found_by_name() -> None:
     one, two, three, four = (np.array([number]) for number in (1.0, 2.0, 3.0, 4.0))
     state = ProblemState({"mean": two}, {"count": four}).merge_into(State(5, {"theta": one}, {"slots": three}))
     assert (state.generation, list(state.shared), list(state.master)) == (5, ["theta", "mean"], ["slots", "count"])

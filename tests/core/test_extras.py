@@ -63,7 +63,7 @@ def test_every_extra_is_in_setup_cfg_and_brings_its_package() -> None:
         ("Box2D", ["task.env_id=LunarLander-v3"], "task.env_id", "[box2d]'"),
     ],
 )
-def test_a_config_is_refused_with_the_key_and_the_line(
+def test_a_config_that_needs_an_extra_names_the_key_and_pip_command(
     package: str, overrides: list[str], key: str, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hide(monkeypatch, package)
@@ -81,13 +81,13 @@ def test_an_environment_of_the_old_gym_names_the_extra(tmp_path: Path, monkeypat
         build_task(validate(override(CARTPOLE, ["task.env_id=before_gymnasium:Old-v0"])))
 
 
-def test_a_film_needs_imageio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_video_needs_imageio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "imageio")
     with pytest.raises(UserError, match=r"a video needs imageio, .*pip install 'hpc_es\[video\]'"):
         video.prepare(tmp_path / "x.gif")
 
 
-def test_a_film_of_cartpole_needs_pygame(tmp_path: Path) -> None:
+def test_video_of_cartpole_needs_pygame(tmp_path: Path) -> None:
     run = tmp_path / "run"
     runs.finished(0, run, "task.env_id=CartPole-v1", "stop.generations=1")
     hidden = "import sys; sys.modules['pygame'] = None; from hpc_es import cli; cli.main(sys.argv[1:])"
@@ -95,7 +95,7 @@ def test_a_film_of_cartpole_needs_pygame(tmp_path: Path) -> None:
     assert done.status == 2 and "pip install 'hpc_es[video]'" in done.stderr, str(done)
 
 
-def test_a_study_needs_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_optuna_study_needs_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from hpc_es.tuning.master import Master, TuneRequest
 
     hide(monkeypatch, "optuna")
@@ -108,7 +108,7 @@ def test_a_study_needs_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.long
-def test_a_run_and_its_picture_need_none_of_them(tmp_path: Path) -> None:
+def test_a_run_with_plots_needs_no_extra(tmp_path: Path) -> None:
     """From the config to curve.png, and the evaluation of what was learnt."""
     config, run = str(runs.tiny(tmp_path)), str(tmp_path / "run")
     hidden = sorted({*extras.EXTRAS, "psutil", "optuna"} - {"mpich"})

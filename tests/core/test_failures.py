@@ -56,7 +56,7 @@ def failed(function: object) -> Failure:
         (in_ours, "ConfigError"),
     ],
 )
-def test_the_location_is_the_deepest_frame_in_the_users_own_code(function: object, name: str) -> None:
+def test_failure_location_is_the_deepest_frame_of_user_code(function: object, name: str) -> None:
     code = function.__code__  # type: ignore[attr-defined]
     failure = failed(function)
     assert failure.kind == f"{name} at test_failures.py:{code.co_firstlineno + 1} in {code.co_name}"
@@ -66,7 +66,7 @@ def test_the_location_is_the_deepest_frame_in_the_users_own_code(function: objec
     assert failure.details.startswith("Traceback (most recent call last)") and failure.position == 3
 
 
-def test_without_a_frame_of_the_user_it_is_the_deepest_one() -> None:
+def test_failure_location_without_user_code_is_the_deepest_frame() -> None:
     try:
         eval(compile("import json; json.loads('{')", "<string>", "exec"), {})
     except ValueError as error:
@@ -81,7 +81,7 @@ def test_an_error_that_was_not_raised_has_no_location() -> None:
     )
 
 
-def test_a_text_is_one_line_and_its_numbers_make_no_kind() -> None:
+def test_failure_text_is_one_line_and_its_kind_ignores_numbers() -> None:
     assert failed(several_lines).text.startswith("ValueError: one two (")
     assert (
         len(
@@ -93,7 +93,7 @@ def test_a_text_is_one_line_and_its_numbers_make_no_kind() -> None:
     assert failure_from_text("x" * 3000).text == "x" * 1000 + " ..."
 
 
-def test_of_long_details_the_ends_are_kept() -> None:
+def test_long_failure_details_keep_both_ends() -> None:
     details = shortened("a" * 20_000 + "b" * 20_000)
     half = MAX_DETAILS // 2
     assert details == "a" * half + "\n  ... 24,000 characters omitted ...\n" + "b" * half

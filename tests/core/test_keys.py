@@ -10,12 +10,12 @@ import pytest
 from hpc_es.core.keys import Keys, Purpose
 
 
-def test_equal_uses_give_equal_numbers() -> None:
+def test_equal_keys_give_equal_numbers() -> None:
     first, second = (Keys(5, 1).generator(Purpose.PROBE, 3, 2, 1).standard_normal(100) for _ in range(2))
     assert np.array_equal(first, second)
 
 
-def test_any_other_use_gives_other_numbers() -> None:
+def test_different_keys_give_different_numbers() -> None:
     """Also where two fields have swapped their values, or one has the bits of its neighbour."""
     uses = [
         (seed, repetition, purpose, generation, index, block)
@@ -32,7 +32,7 @@ def test_long_streams_of_neighbours_do_not_overlap() -> None:
     assert len(np.unique(np.concatenate(draws))) == 150_000
 
 
-def test_seed_0_is_a_seed() -> None:  # T54
+def test_seed_0_differs_from_other_seeds() -> None:  # T54
     assert Keys(0).seed31(Purpose.ENVIRONMENT) == Keys(0).seed31(Purpose.ENVIRONMENT)
     assert Keys(0).seed31(Purpose.ENVIRONMENT) != Keys(1).seed31(Purpose.ENVIRONMENT)
 
@@ -44,7 +44,7 @@ def test_seeds_for_environments_fit_31_bits_and_use_them() -> None:
     assert 2**30 < max(seeds) < 2**31
 
 
-def test_a_borrowed_generator_gives_what_a_new_one_gives() -> None:
+def test_a_reused_generator_equals_a_new_one() -> None:
     """Also after it was used for something else, of which half a word may be left."""
     keys = Keys(7, 2)
     for index, size in itertools.product(range(3), (1, 3)):
@@ -56,7 +56,7 @@ def test_a_borrowed_generator_gives_what_a_new_one_gives() -> None:
         assert keys.borrowed(*of).random() == keys.generator(*of).random()
 
 
-def test_purposes_keep_their_values() -> None:
+def test_values_of_purposes_do_not_change() -> None:
     """They are in the key of every number of every old checkpoint."""
     assert [(p.name, p.value) for p in Purpose][:9] == [
         ("INITIAL_PARAMETERS", 1),

@@ -47,7 +47,7 @@ def test_candidates_of_float64_keep_what_float32_would_lose() -> None:
     assert centre(theta, 2).stacked().tolist() == [[1 + 2.0**-40]] * 2
 
 
-def test_the_centre_itself_and_ready_made_vectors() -> None:
+def test_candidates_can_be_the_centre_or_explicit_vectors() -> None:
     alone = centre(np.array([1, 2], np.float32), 3)
     assert (len(alone), alone.stacked().tolist(), alone.stacked().dtype) == (3, [[1, 2]] * 3, np.float32)
     values = np.arange(6.0).reshape(3, 2)
@@ -55,7 +55,7 @@ def test_the_centre_itself_and_ready_made_vectors() -> None:
 
 
 @pytest.mark.parametrize("ratios", [None, np.linspace(0.5, 2, 2 * BLOCK + 7, dtype=np.float32)])
-def test_a_part_inside_of_blocks_is_what_the_stack_has_there(ratios: Any) -> None:
+def test_a_part_across_blocks_equals_the_stacked_candidates(ratios: Any) -> None:
     """Of a part that begins and ends in the middle of a block of the noise."""
     layout = Layout({"first": (5,), "middle": (2, BLOCK // 2), "last": (BLOCK + 2,)})
     theta = np.linspace(-1, 1, layout.size, dtype=np.float32)
@@ -69,7 +69,7 @@ def test_a_part_inside_of_blocks_is_what_the_stack_has_there(ratios: Any) -> Non
 
 
 @pytest.mark.parametrize("edges", [range(0, 10, 4), [0, 1, 7]])
-def test_steps_end_where_a_block_ends(edges: Any) -> None:
+def test_steps_over_a_population_end_at_block_edges(edges: Any) -> None:
     """Of as many elements as were asked for, or of a block that has more."""
 
     class Blocks:
@@ -86,7 +86,7 @@ def test_steps_end_where_a_block_ends(edges: Any) -> None:
         assert all(end - start <= max(elements, widest) for start, end in steps)
 
 
-def test_candidates_of_several_centres() -> None:
+def test_a_population_can_have_several_centres() -> None:
     """(1, 2) + 0.5 (4, 8), (10, 20) - 0.5 (4, 8)."""
     centres = np.array([[1.0, 2], [10, 20]])
     made = Perturbed(
@@ -106,6 +106,6 @@ def test_candidates_of_several_centres() -> None:
     ]
 
 
-def test_a_part_of_ready_made_vectors() -> None:
+def test_a_part_of_explicit_vectors_is_a_slice() -> None:
     made: Population = Explicit(LAYOUT, np.arange(20.0).reshape(2, 10))
     assert made.part("bias").tolist() == [[6, 7, 8], [16, 17, 18]]

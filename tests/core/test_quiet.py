@@ -20,14 +20,14 @@ from tests.helpers.harness import mpiexec, python, script
 SMALL = ("task.max_episode_steps=5", "noise={kind: counter}", "stop.generations=1")
 
 
-def test_lines_to_keep_are_written_at_the_end(capfd: pytest.CaptureFixture[str]) -> None:
+def test_kept_lines_are_written_at_the_end(capfd: pytest.CaptureFixture[str]) -> None:
     with quiet_stderr(keep=lambda line: line.startswith("E")):
         os.write(2, b"I information\nE an error\n")
         assert capfd.readouterr().err == ""
     assert capfd.readouterr().err == "E an error\n"
 
 
-def test_an_exception_passes_and_the_lines_are_written(capfd: pytest.CaptureFixture[str]) -> None:
+def test_kept_lines_are_written_after_an_exception(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ZeroDivisionError), quiet_stderr(keep=lambda line: True):
         os.write(2, b"before\n")
         raise ZeroDivisionError
@@ -43,7 +43,7 @@ def test_a_line_of_a_kind_is_shown_once(capsys: pytest.CaptureFixture[str], monk
 
 
 @pytest.mark.parametrize("stepping", ["native", "gymnasium"])
-def test_mujoco_writes_no_file_and_nothing_of_deprecated_attributes(stepping: str, tmp_path: Path) -> None:
+def test_mujoco_writes_no_log_file_and_no_deprecation_warnings(stepping: str, tmp_path: Path) -> None:
     """HalfCheetah's model has settotalmass, of which every process warned and wrote."""
     pytest.importorskip("mujoco")
     run = runs.command(tmp_path / "run", "task.env_id=HalfCheetah-v5", f"task.stepping={stepping}", *SMALL)
@@ -52,7 +52,7 @@ def test_mujoco_writes_no_file_and_nothing_of_deprecated_attributes(stepping: st
     assert not (tmp_path / "MUJOCO_LOG.TXT").exists()
 
 
-def test_mujoco_says_once_that_a_simulation_is_unstable(tmp_path: Path) -> None:
+def test_an_unstable_mujoco_simulation_is_reported_once(tmp_path: Path) -> None:
     """Three states that are not numbers, at different joints and times."""
     pytest.importorskip("mujoco")
     text = """
@@ -79,7 +79,7 @@ def test_gymnasium_warns_in_plain_lines_once(tmp_path: Path) -> None:
     assert text.count("WARNING: The environment Hopper-v4 is out of date.") == 1, done
 
 
-def test_other_warnings_of_an_environment_are_pythons(monkeypatch: Any, recwarn: pytest.WarningsRecorder) -> None:
+def test_other_warnings_of_an_environment_are_unchanged(monkeypatch: Any, recwarn: pytest.WarningsRecorder) -> None:
     def make(*arguments: Any, **keywords: Any) -> Any:
         warnings.warn("the sensors are not calibrated", UserWarning, stacklevel=2)
         return "an environment"
@@ -91,7 +91,7 @@ def test_other_warnings_of_an_environment_are_pythons(monkeypatch: Any, recwarn:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed here")
-def test_tensorflow_starts_without_a_word(tmp_path: Path) -> None:
+def test_tensorflow_starts_without_output(tmp_path: Path) -> None:
     """On three ranks without a GPU it wrote 21 lines."""
     done = mpiexec(2, runs.command(tmp_path / "run", "policy.backend=tensorflow", *SMALL), cwd=tmp_path)
     assert done.status == 0 and done.stderr == "", done

@@ -38,7 +38,7 @@ def test_more_ranks_than_gpus_share_in_turn() -> None:
     assert choose(3, 0) is None
 
 
-def test_slurm_decides_where_the_library_sees_a_part_of_the_node() -> None:
+def test_slurm_local_rank_is_used_if_mpi_sees_a_part_of_the_node() -> None:
     srun = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "2"}
     assert local_rank(2, 4, srun) == (2, "")
     local, note = local_rank(0, 4, srun)
@@ -53,11 +53,11 @@ def test_slurm_decides_where_the_library_sees_a_part_of_the_node() -> None:
         {},
     ],
 )
-def test_a_local_rank_that_was_inherited_means_nothing(environ: dict[str, str]) -> None:
+def test_an_inherited_local_rank_is_ignored(environ: dict[str, str]) -> None:
     assert local_rank(3, 4, environ) == (3, "")
 
 
-def test_each_rank_is_bound_and_the_line_says_to_what() -> None:
+def test_each_rank_is_bound_to_a_gpu_and_logs_it() -> None:
     done = mpiexec(
         3, script(TWO_GPUS + "    line = bind_device(world)\n    if rank == 0: print(line)\n    world.finalize()")
     )
@@ -69,7 +69,7 @@ def test_each_rank_is_bound_and_the_line_says_to_what() -> None:
     assert sorted(done.stdout.splitlines()) == sorted([*told, "  ".join(["rank=host:GPU", *places])])
 
 
-def test_groups_of_ranks_do_not_all_take_the_first() -> None:
+def test_groups_of_ranks_use_different_gpus() -> None:
     done = mpiexec(
         2, script(TWO_GPUS + "    bind_device(world.split(2))\n    bind_device(world.split(2))\n    world.finalize()")
     )
@@ -80,19 +80,19 @@ def test_groups_of_ranks_do_not_all_take_the_first() -> None:
     assert sorted(done.stdout.splitlines()) == sorted(told)  # once, though asked twice
 
 
-def test_a_gpu_in_use_already_is_said() -> None:
+def test_a_gpu_in_use_is_reported() -> None:
     late = '    def late(*_): raise RuntimeError("too late")\n    tf.config.set_visible_devices = late\n'
     done = python(script(TWO_GPUS + late + "    print(bind_device(world))"))
     assert "rank 0: not bound to one GPU, this rank uses all of them: too late" in done.stdout, str(done)
 
 
-def test_cpu_and_gpu_side_by_side() -> None:
+def test_ranks_on_cpu_and_gpu_are_listed_in_one_line() -> None:
     text = devices_line([DeviceBinding("a", 0, 1, "H100"), DeviceBinding("b", None, 0, note="odd")])
     assert text == "rank=host:GPU  0=a:0 of 1 (H100)  1=b:CPU; rank 1: odd"
 
 
 @pytest.mark.long
-def test_the_real_tensorflow_takes_it() -> None:
+def test_tensorflow_accepts_the_device_settings() -> None:
     if importlib.util.find_spec("tensorflow") is None:
         pytest.skip("TensorFlow is not installed here")
     program = (

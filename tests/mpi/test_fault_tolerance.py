@@ -50,7 +50,7 @@ def assert_well(done: Finished) -> None:
 
 
 @needs_ulfm
-def test_the_survivors_meet_and_number_themselves_anew() -> None:
+def test_survivors_regroup_with_new_rank_numbers() -> None:
     done = run(
         4,
         """
@@ -72,7 +72,7 @@ def test_the_survivors_meet_and_number_themselves_anew() -> None:
 
 
 @needs_ulfm
-def test_who_was_through_comes_along_where_another_was_not() -> None:
+def test_a_rank_that_had_finished_rejoins_the_others() -> None:
     done = run(
         3,
         """
@@ -90,7 +90,7 @@ def test_who_was_through_comes_along_where_another_was_not() -> None:
 
 
 @needs_ulfm
-def test_a_rank_that_waits_for_one_that_lives_is_called_too() -> None:
+def test_a_rank_that_waits_for_a_live_rank_is_interrupted() -> None:
     done = run(
         3,
         """
@@ -106,7 +106,7 @@ def test_a_rank_that_waits_for_one_that_lives_is_called_too() -> None:
 
 
 @needs_ulfm
-def test_where_one_rank_is_elsewhere_all_begin_again() -> None:
+def test_all_ranks_restart_if_one_cannot_continue() -> None:
     done = run(
         3,
         "assert lose(2) and world.fault_handler.regroup(is_done=False, can_continue=rank == 0) is Regroup.RESTART",
@@ -116,7 +116,7 @@ def test_where_one_rank_is_elsewhere_all_begin_again() -> None:
 
 @needs_ulfm
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_rank_may_die_in_the_meeting(number: int) -> None:
+def test_a_rank_may_die_while_ranks_regroup(number: int) -> None:
     done = run(
         4,
         f"""
@@ -164,7 +164,7 @@ def test_shared_arrays_are_mapped_files_without_a_name() -> None:
 
 @needs_ulfm
 @pytest.mark.parametrize("unseen", ["0 /proc/{}/fd/{}", "{} /no/such/file/{}"])
-def test_where_a_rank_cannot_see_the_file_each_has_its_own(unseen: str) -> None:
+def test_ranks_have_private_arrays_if_one_cannot_map_the_file(unseen: str) -> None:
     done = run(
         3,
         f"""
@@ -178,7 +178,7 @@ def test_where_a_rank_cannot_see_the_file_each_has_its_own(unseen: str) -> None:
 
 
 @needs_ulfm
-def test_of_an_array_all_have_the_shared_one_or_none() -> None:
+def test_an_array_is_shared_by_all_ranks_or_by_none() -> None:
     done = run(
         3,
         """
@@ -191,7 +191,7 @@ def test_of_an_array_all_have_the_shared_one_or_none() -> None:
 
 
 @needs_ulfm
-def test_an_array_that_not_all_have_is_made_again() -> None:
+def test_an_array_that_some_ranks_lack_is_created_again() -> None:
     done = run(
         3,
         """
@@ -208,7 +208,7 @@ def test_an_array_that_not_all_have_is_made_again() -> None:
 
 
 @needs_ulfm
-def test_an_error_of_a_rank_is_no_dead_rank() -> None:
+def test_an_exception_on_a_rank_is_not_a_lost_rank() -> None:
     done = run(3, "if rank == 1: raise ValueError('a bug')\nworld.barrier()")
     assert done.status != 0 and not done.timed_out, str(done)
     assert "[rank 1 of 3 on " in done.stderr and "ValueError: a bug" in done.stderr
@@ -222,7 +222,7 @@ def test_a_rank_may_die_after_the_end() -> None:
 
 
 @needs_ulfm
-def test_a_rank_that_dies_before_the_others_know_it_ends_the_job() -> None:
+def test_a_rank_that_dies_during_the_start_ends_the_job() -> None:
     code = (
         f"{HEAD}\nfault_tolerance.START_SECONDS = 4.0\nrank = int(os.environ['OMPI_COMM_WORLD_RANK'])\ndie(1)\n{BODY}"
     )
@@ -232,5 +232,5 @@ def test_a_rank_that_dies_before_the_others_know_it_ends_the_job() -> None:
     assert "connect.py" in done.stderr, str(done)
 
 
-def test_the_place_on_a_node_is_among_those_of_one_leader() -> None:
+def test_node_and_rank_in_node_follow_from_the_leaders() -> None:
     assert [node_position([0, 1, 0, 1, 1], rank) for rank in range(5)] == [(0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]

@@ -41,7 +41,7 @@ FAILING = """
 """
 
 
-def test_an_exception_on_one_rank_ends_all_with_its_name_on_each_line() -> None:
+def test_an_exception_on_one_rank_ends_all_ranks_and_names_it() -> None:
     done = mpiexec(3, guarded(FAILING.format(statement="raise ValueError('boom\\nbang')")), 20)
     assert done.status == 1 and done.seconds < 10 and not done.timed_out, str(done)
     said = [line for line in done.stderr.splitlines() if line.startswith("[rank 2 of 3 on ")]
@@ -65,7 +65,7 @@ def test_an_exception_on_one_rank_ends_all_with_its_name_on_each_line() -> None:
         ("world.abort(75)", 75, ""),
     ],
 )
-def test_whatever_ends_one_rank_ends_all(statement: str, status: int, text: str) -> None:
+def test_any_exit_of_one_rank_ends_all_ranks(statement: str, status: int, text: str) -> None:
     done = mpiexec(3, guarded(FAILING.format(statement=statement)), 20)
     assert done.status == status and done.seconds < 10 and not done.timed_out, str(done)
     assert text in done.stderr
@@ -73,7 +73,7 @@ def test_whatever_ends_one_rank_ends_all(statement: str, status: int, text: str)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_failing_import_before_mpi_ends_all(rank: int) -> None:
+def test_a_failing_import_before_mpi_ends_all_ranks(rank: int) -> None:
     body = f"""
         if os.environ["PMI_RANK"] == "{rank}":
             import hpc_es.no_such_module
@@ -103,7 +103,7 @@ def test_an_error_of_all_ranks_is_shown_once(joined: bool, tmp_path: Path) -> No
     assert "[rank 0 of 3 on " in done.stderr
 
 
-def test_a_user_error_of_the_master_is_its_message_alone() -> None:
+def test_a_user_error_on_rank_0_prints_its_message_only() -> None:
     body = """
         world = connect()
         if world.rank == 0:
@@ -117,18 +117,18 @@ def test_a_user_error_of_the_master_is_its_message_alone() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("status", [0, 2, 75])
-def test_the_status_all_ranks_return_is_that_of_the_job(ranks: int, status: int) -> None:
+def test_the_job_has_the_status_that_all_ranks_return(ranks: int, status: int) -> None:
     done = mpiexec(ranks, guarded(f"connect()\nreturn {status}"), 20)
     assert (done.status, done.stderr) == (status, ""), str(done)
     assert "BAD TERMINATION" not in done.stdout
 
 
-def test_finalizing_twice_is_once() -> None:
+def test_finalizing_twice_is_harmless() -> None:
     done = mpiexec(2, guarded("connect().finalize()\nreturn 75"), 20)
     assert (done.status, done.stdout, done.stderr) == (75, "", ""), str(done)
 
 
-def test_help_on_all_ranks_is_no_failure() -> None:
+def test_help_on_all_ranks_has_status_0() -> None:
     done = mpiexec(3, guarded("sys.exit(0)"), 20)
     assert (done.status, done.stdout, done.stderr) == (0, "", ""), str(done)
 
@@ -149,12 +149,14 @@ def test_a_rank_that_leaves_without_the_guard_does_not_hang_at_exit() -> None:
     ],
 )
 @pytest.mark.parametrize("launched", [False, True])
-def test_alone(statement: str, status: int, text: str, launched: bool) -> None:
+def test_a_single_process_has_the_status_and_message_of_the_error(
+    statement: str, status: int, text: str, launched: bool
+) -> None:
     done = mpiexec(1, guarded(statement), 20) if launched else python(guarded(statement), 20)
     assert (done.status, done.stderr) == (status, text), str(done)
 
 
-def test_alone_an_exception_is_a_plain_traceback() -> None:
+def test_an_exception_in_a_single_process_is_a_plain_traceback() -> None:
     done = python(guarded("connect()\nraise ValueError('boom')"), 20)
     assert done.status == 1
     assert done.stderr.startswith("Traceback") and done.stderr.endswith("ValueError: boom\n")
@@ -190,7 +192,7 @@ def test_a_killed_rank_ends_the_job(rank: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-def test_hydra_passes_a_signal_on_to_ranks_that_wait(number: signal.Signals) -> None:
+def test_signals_to_mpiexec_reach_waiting_ranks(number: signal.Signals) -> None:
     with start(3, guarded(WAITING)) as job:
         for each in range(3):
             job.wait_for_output(f"rank {each} is ready")

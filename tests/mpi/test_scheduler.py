@@ -96,7 +96,7 @@ class Slow:
         raise AssertionError("a rank waits for ever for an answer")
 
 
-def test_no_message_overtakes_another() -> None:
+def test_messages_are_received_in_order() -> None:
     """The only worker asks ahead, then is free. Taken the other way round it waited for ever."""
     world: Any = Slow(2, [(1, AHEAD), (1, FREE)])
     work = Work(world, "on_demand", True)
@@ -120,7 +120,7 @@ class Counting(dict[int, bool]):
         return super().items()
 
 
-def test_of_thousands_of_ranks_that_wait_one_is_looked_at_a_message() -> None:
+def test_each_message_costs_constant_time_with_thousands_of_ranks() -> None:
     """3,000 workers ask ahead when no chunk is left for that, and each is told so when it is free: looking through all
     of them at every message would be nine million looks."""
     ranks = range(1, 3001)

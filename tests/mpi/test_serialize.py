@@ -15,7 +15,7 @@ ARRAYS = hnp.arrays(DTYPES, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0,
 
 
 @given(st.dictionaries(st.text(max_size=5), ARRAYS, max_size=4))
-def test_arrays_come_back_in_their_order(arrays: dict[str, np.ndarray]) -> None:
+def test_arrays_are_decoded_in_order(arrays: dict[str, np.ndarray]) -> None:
     coded = encode(arrays)
     assert coded.dtype == np.uint8
     again = decode(coded)
@@ -27,15 +27,15 @@ def test_arrays_come_back_in_their_order(arrays: dict[str, np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("array", [np.arange(12).reshape(3, 4).T, np.arange(10)[::-3], np.array(3.5), np.zeros((0, 5))])
-def test_any_layout_is_sent_by_value(array: np.ndarray) -> None:
+def test_arrays_of_any_memory_layout_are_encoded_by_value(array: np.ndarray) -> None:
     assert np.array_equal(decode(encode({"a": array, "b": array}))["b"], array)
 
 
-def test_nothing_is_something() -> None:
+def test_an_empty_mapping_is_encoded() -> None:
     assert decode(encode({})) == {}
 
 
-def test_what_is_decoded_is_no_copy_and_lies_at_multiples_of_eight() -> None:
+def test_decoded_arrays_are_aligned_views() -> None:
     coded = encode({"a": np.zeros(3, np.uint8), "b": np.arange(3.0), "c": np.arange(2, dtype=np.float32)})
     decoded = decode(coded)
     assert len(coded) % 8 == 0
@@ -45,7 +45,7 @@ def test_what_is_decoded_is_no_copy_and_lies_at_multiples_of_eight() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 1000])
-def test_bytes_travel_as_words(size: int) -> None:
+def test_bytes_are_packed_into_64_bit_words(size: int) -> None:
     coded = np.arange(size).astype(np.uint8)
     words = to_words(coded)
     assert words.dtype == np.int64 and words[0] == size

@@ -137,7 +137,7 @@ def test_receive_waits_for_the_tag(ranks: int) -> None:
     )
 
 
-def test_a_waiting_rank_leaves_the_core_alone_counts_and_polls() -> None:
+def test_a_waiting_rank_sleeps_counts_time_and_polls() -> None:
     run(
         2,
         """
@@ -158,7 +158,7 @@ def test_a_waiting_rank_leaves_the_core_alone_counts_and_polls() -> None:
     )
 
 
-def test_a_poll_that_waits_is_not_counted_twice_and_not_polled() -> None:
+def test_nested_waiting_is_counted_once_and_does_not_poll() -> None:
     alone = world.World("none")
     depth: list[int] = []
 
@@ -175,7 +175,7 @@ def test_a_poll_that_waits_is_not_counted_twice_and_not_polled() -> None:
 
 
 @BOTH
-def test_a_shared_array_is_one_for_the_node(ranks: int) -> None:
+def test_ranks_of_a_node_share_one_array(ranks: int) -> None:
     run(
         ranks,
         """
@@ -206,7 +206,7 @@ def test_without_shared_memory_each_rank_has_its_own_array_and_a_note() -> None:
 
 
 @BOTH
-def test_a_killed_job_would_leave_nothing_in_shared_memory(ranks: int) -> None:
+def test_a_killed_job_leaves_nothing_in_shared_memory(ranks: int) -> None:
     run(
         ranks,
         """
@@ -218,7 +218,7 @@ def test_a_killed_job_would_leave_nothing_in_shared_memory(ranks: int) -> None:
     )
 
 
-def test_table_names_every_rank() -> None:
+def test_the_table_of_ranks_names_every_rank() -> None:
     done = run(3, "assert world.table()[rank] == (rank, world.host, os.getpid())\nif rank == 0: print(world.table())")
     assert len(set(re.findall(r"\((\d), '[^']+', (\d+)\)", done.stdout))) == 3
 
@@ -228,7 +228,7 @@ JOIN = HEAD + "guarded(lambda: print('joined', connect().size) or 0)"
 
 @pytest.mark.parametrize("variable", ["SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
 @pytest.mark.parametrize("hide", ["", "import sys; sys.modules['mpi4py'] = None"])
-def test_one_of_several_lonely_tasks_is_refused(variable: str, hide: str) -> None:
+def test_separate_worlds_of_one_task_each_are_refused(variable: str, hide: str) -> None:
     done = python(["-c", hide + JOIN], 20, {variable: "4"})
     assert done.status == 2 and "joined" not in done.stdout, str(done)
     assert "Traceback" not in done.stderr
@@ -237,17 +237,17 @@ def test_one_of_several_lonely_tasks_is_refused(variable: str, hide: str) -> Non
     assert ("there is no MPI library" in done.stderr) == ("pip install 'hpc_es[mpi]'" in done.stderr) == bool(hide)
 
 
-def test_of_several_lonely_tasks_one_speaks() -> None:
+def test_only_one_of_several_separate_tasks_prints_the_error() -> None:
     done = python(["-c", JOIN], 20, {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"})
     assert (done.status, done.stdout, done.stderr) == (2, "", ""), str(done)
 
 
-def test_under_pmix_a_library_without_it_does_not_run_alone() -> None:
+def test_a_library_without_pmix_is_refused_under_pmix() -> None:
     done = python(["-c", JOIN], 20, {"PMIX_RANK": "1"})  # MPICH's wheel itself ends the process, in MPI_Init
     assert done.status != 0 and "joined" not in done.stdout, str(done)
 
 
-def test_a_batch_shell_is_not_a_launcher() -> None:
+def test_a_batch_shell_may_run_a_single_process() -> None:
     done = python(["-c", JOIN], 20, {"SLURM_NTASKS": "4"})
     assert done.status == 0 and "joined 1" in done.stdout, str(done)
 
@@ -286,7 +286,7 @@ def test_a_world_of_one_needs_no_mpi() -> None:
         ("", "unknown MPI"),
     ],
 )
-def test_library_name(said: str, name: str) -> None:
+def test_the_name_of_the_mpi_library_is_recognised(said: str, name: str) -> None:
     assert library_name(said) == name
 
 
@@ -301,11 +301,11 @@ def test_library_name(said: str, name: str) -> None:
         ({"PMI_SIZE": "many"}, (1, "")),
     ],
 )
-def test_tasks_started(variables: dict[str, str], tasks: tuple[int, str]) -> None:
+def test_the_number_of_tasks_is_read_from_launcher_variables(variables: dict[str, str], tasks: tuple[int, str]) -> None:
     assert launch.tasks_started(variables) == tasks
 
 
-def test_groups_are_worlds_of_their_own() -> None:
+def test_split_gives_independent_worlds() -> None:
     """Five ranks in three groups: 2, 2, 1; contiguous."""
     run(
         5,
@@ -323,7 +323,7 @@ def test_groups_are_worlds_of_their_own() -> None:
     )
 
 
-def test_the_same_name_gives_the_same_memory_again() -> None:
+def test_a_shared_array_of_the_same_name_is_reused() -> None:
     run(
         2,
         """

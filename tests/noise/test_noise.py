@@ -43,7 +43,7 @@ def test_pairs_generations_repetitions_and_seeds_draw_different_directions(kind:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_rank_replays_a_direction_bit_for_bit(kind: str) -> None:  # T49
+def test_any_rank_recomputes_a_perturbation_bit_for_bit(kind: str) -> None:  # T49
     here, there = noise(kind, 50), noise(kind, 50)
     order = [(g, p) for g in range(3) for p in range(5)]
     drawn = {key: here.direction(*key, 0, 50).copy() for key in order}
@@ -52,7 +52,7 @@ def test_any_rank_replays_a_direction_bit_for_bit(kind: str) -> None:  # T49
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [1, BLOCK, BLOCK + 1, 3 * BLOCK - 5])
-def test_blocks_are_parts_of_the_whole(kind: str, size: int) -> None:
+def test_blocks_of_noise_are_slices_of_the_whole(kind: str, size: int) -> None:
     whole = noise(kind, size).direction(2, 3, 0, size)
     assert whole.dtype == np.float32
     starts = range(0, size, BLOCK)
@@ -83,7 +83,7 @@ def test_blocks_of_the_counter_begin_at_block_edges() -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 3, 7])
-def test_a_table_is_the_same_whoever_fills_it(workers: int) -> None:
+def test_the_table_does_not_depend_on_the_number_of_ranks(workers: int) -> None:
     size = 3 * FILL_BLOCK + 17
     assert np.array_equal(table(Keys(4), size, workers), table(Keys(4), size))
 
@@ -140,7 +140,7 @@ def test_weighted_sums_and_those_of_squares_by_hand(dtype: type[np.floating]) ->
     assert part.tolist() == [[-4.5], [18.5]]
 
 
-def test_a_pair_may_weigh_in_one_of_several_sums() -> None:
+def test_weights_differ_between_several_sums() -> None:
     found = Given().weighted_sums(0, np.array([[0.0, 2, 0], [3, 0, 0]]), (1, 1), 0, np.dtype(np.float64))
     assert found.tolist() == [[6, 1], [3, -6]]
 
@@ -164,7 +164,7 @@ def test_the_sums_of_a_noise_are_those_of_its_directions(kind: str) -> None:
         np.testing.assert_allclose(found, [weights[0] @ drawn, weights[1] @ np.square(drawn)], rtol=1e-6, atol=1e-5)
 
 
-def test_only_first_and_second_powers_are_known() -> None:
+def test_only_powers_1_and_2_are_supported() -> None:
     with pytest.raises(AssertionError):
         Given().weighted_sums(0, np.ones((1, 1)), (3,), 0, np.dtype(np.float64))
 
@@ -176,7 +176,7 @@ class Counting(BlockNoise):
         return np.arange(start, stop, dtype=np.float32) + 5 * pair
 
 
-def test_blocks_may_be_of_any_widths() -> None:
+def test_blocks_of_noise_can_have_any_widths() -> None:
     """Elements 0 and 1 of size 5, then 2 .. 4: sums of a block are the part of the whole sums there."""
     whole, cut = Counting(5, 5), Counting(5, [0, 2])
     weights = np.array([[1.0, -2]])

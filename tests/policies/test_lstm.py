@@ -85,7 +85,7 @@ def test_parameter_counts() -> None:  # T11, without the value's 49
 @pytest.mark.parametrize("normaliser", [None, NORMALISER], ids=["raw", "normalised"])
 @pytest.mark.parametrize("hidden", [(8,), (7, 3)])
 @pytest.mark.parametrize("head", HEADS)
-def test_each_job_acts_by_the_formula(head: str, hidden: tuple[int, ...], normaliser: Normaliser | None) -> None:
+def test_lstm_actions_equal_the_formula(head: str, hidden: tuple[int, ...], normaliser: Normaliser | None) -> None:
     network = headed(head, hidden)
     jobs, seen = perturbed(network.layout.size), observations()
     actions = acted(network.bind(jobs, normaliser), seen)
@@ -95,7 +95,7 @@ def test_each_job_acts_by_the_formula(head: str, hidden: tuple[int, ...], normal
     assert len(np.unique(actions)) > 1
 
 
-def test_one_unit_by_hand() -> None:
+def test_lstm_of_one_unit_by_hand() -> None:
     """Kernel and bias 0 but for j: c = sigmoid(1) c + .5 tanh(x), h = .5 tanh(c)."""
     network = policy(Box(np.array([-9], np.float32), np.array([9], np.float32)), (1,), observations=1)
     theta = np.array([0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0.25], np.float32)  # x to j; then the output: 2 h + .25
@@ -105,7 +105,7 @@ def test_one_unit_by_hand() -> None:
     np.testing.assert_allclose(actions.ravel(), [np.tanh(c) + 0.25, np.tanh(second) + 0.25], rtol=1e-6)
 
 
-def test_gates_in_place_are_those_of_the_cell() -> None:
+def test_lstm_gates_computed_in_place_equal_the_cell() -> None:
     rng = np.random.default_rng(0)
     z, c = (rng.normal(0, 4, (5, 3, width)).astype(np.float32) for width in (28, 7))
     expected = lstm_gates(NumPyOps(), z, c)
@@ -124,7 +124,7 @@ def test_initial_parameters() -> None:  # T11, T9
 
 
 @pytest.mark.parametrize("normaliser", [None, NORMALISER], ids=["raw", "normalised"])
-def test_episodes_at_once_are_those_one_after_the_other(normaliser: Normaliser | None) -> None:
+def test_parallel_episodes_equal_sequential_ones(normaliser: Normaliser | None) -> None:
     """Row job * 3 + episode has the job's parameters and a memory of its own."""
     network, seen = headed("box", (8, 4)), observations(3 * ROWS)
     actor = network.bind(perturbed(network.layout.size), normaliser)
@@ -134,7 +134,7 @@ def test_episodes_at_once_are_those_one_after_the_other(normaliser: Normaliser |
         np.testing.assert_allclose(together[:, episode::3], apart, atol=1e-6)
 
 
-def test_with_episodes_begins_anew_and_restarts_one_row() -> None:
+def test_a_restart_resets_the_memory_of_one_row() -> None:
     network, seen = headed("box", (8,)), observations(3 * ROWS)
     actor = network.bind(perturbed(network.layout.size), None)
     acted(actor, observations())
@@ -184,7 +184,7 @@ def test_tensorflow_equals_numpy(head: str, hidden: tuple[int, ...], normaliser:
 
 
 @pytest.mark.tensorflow
-def test_a_restarted_row_of_tensorflow_forgets_what_was_not_a_number() -> None:
+def test_a_restarted_tensorflow_row_forgets_nan() -> None:
     network = headed("box", (4,), "tensorflow")
     actor, seen = network.bind(perturbed(network.layout.size), None), observations()
     first = acted(actor, seen)

@@ -83,12 +83,12 @@ def test_a_network_by_hand() -> None:
     assert actor.act(np.array([[1, 2]], np.float32)).tolist() == [[0.75]]
 
 
-def test_no_hidden_layer_is_a_linear_policy() -> None:
+def test_without_hidden_layers_the_policy_is_linear() -> None:
     actor = policy(2, 1).bind(alone(np.array([0.5, -0.25, 0.125], np.float32)), None)
     assert actor.act(np.array([[1, 2]], np.float32)).tolist() == [[0.125]]
 
 
-def test_no_hidden_layer_and_no_bias_is_a_matrix() -> None:
+def test_without_hidden_layers_and_bias_the_policy_is_a_matrix() -> None:
     """.5 * 1 - .25 * 2 + 0 and .125 * 1 + .25 * 2; a row that is dropped leaves the others."""
     network = policy(2, 2, bias=False)
     theta = np.array([0.5, 0.125, -0.25, 0.25], np.float32)
@@ -108,12 +108,12 @@ def test_a_hidden_layer_without_bias_by_hand() -> None:
     assert actor.act(np.array([[1, 2]], np.float32)).tolist() == [[0.5]]
 
 
-def test_a_policy_may_begin_at_zero() -> None:
+def test_initial_zeros_gives_a_zero_policy() -> None:
     linear = policy(3, 2, (), initial="zeros").initial(np.random.default_rng(0))
     assert (linear.dtype, linear.tolist()) == (np.float32, [0] * (3 * 2 + 2))
 
 
-def test_of_hidden_layers_the_last_one_begins_at_zero() -> None:
+def test_initial_zeros_applies_to_the_last_layer() -> None:
     """Were all zeros, theta + noise and theta - noise would act alike: tanh is odd, and of two signs none is left."""
     begun = policy(3, 2, (4,), initial="zeros", bias=False)
     theta = begun.initial(np.random.default_rng(0))
@@ -179,7 +179,7 @@ def test_random_normal_weights_have_their_deviation_in_every_layer() -> None:
         assert not biases.any()
 
 
-def test_a_deviation_that_nothing_is_drawn_with_is_told() -> None:
+def test_an_unused_initial_deviation_is_warned_about() -> None:
     config = validate({"task": {"env_id": "CartPole-v1"}, "policy": {"initial_std": 0.1}})
     assert any("policy.initial_std: is 0.1, but does nothing" in warning for warning in warnings_of(config))
 
@@ -193,7 +193,7 @@ def test_initial_parameters_are_those_of_the_generator() -> None:
 
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
 @pytest.mark.parametrize("jobs", [1, 2, 5, 15])
-def test_a_jobs_numbers_do_not_depend_on_the_stack(activation: Any, jobs: int) -> None:
+def test_actions_of_a_job_do_not_depend_on_the_batch(activation: Any, jobs: int) -> None:
     """Bit for bit: in a stack of 16, alone, and after others were dropped; with widths that fill no register."""
     mlp = policy(11, 3, (64, 17), activation=activation)
     theta, rng = mlp.initial(np.random.default_rng(1)) * 2, np.random.default_rng(3)
@@ -230,7 +230,7 @@ def test_mirrored_jobs_lie_on_both_sides_of_theta() -> None:
     assert jobs.stacked().tolist() == [[6, 12], [-4, -8], [3, 2]]
 
 
-def test_a_discrete_policy_takes_the_highest_output() -> None:
+def test_a_discrete_policy_takes_the_largest_output() -> None:
     spaces = Spaces(flat_observations(2), Discrete(2, start=3))
     actor = MLP(Options(hidden_dims=()), spaces).bind(alone(np.array([1, 0, 0, 1, 0, 0], np.float32)), None)
     assert [actor.act(np.array([o], np.float32))[0] for o in ([2, 1], [1, 2])] == [3, 4]

@@ -92,7 +92,7 @@ def test_a_policy_has_no_best_vector(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("function", "scale"), [("power", "log"), ("above", "linear"), ("below", "linear")])
-def test_the_axis_is_logarithmic_where_that_helps(function: str, scale: str, made: Made) -> None:
+def test_the_value_axis_is_logarithmic_for_wide_ranges(function: str, scale: str, made: Made) -> None:
     run = made(f"run_{function}", function=f"report_model:{function}", initial=0.9)
     left, right = figure(grouped([load(run)]), ("evaluations", "seconds"), None).axes
     assert left.get_yscale() == right.get_yscale() == scale
@@ -102,7 +102,7 @@ def test_the_axis_is_logarithmic_where_that_helps(function: str, scale: str, mad
     assert list(line.get_xdata()) == [9, 18, 27, 36, 45, 54] and list(line.get_ydata()) == values
 
 
-def test_several_runs_are_one_line_with_their_spread(made: Made) -> None:
+def test_curves_of_several_runs_are_averaged_with_their_spread(made: Made) -> None:
     several = [load(made(f"run_{seed}", seed)) for seed in range(3)]
     (ax,) = figure(grouped(several), ("evaluations",), None).axes
     (line,) = ax.get_lines()
@@ -124,7 +124,7 @@ def searched(path: Path, distributions: Sequence[Mapping[str, float | None]], se
     return path
 
 
-def test_a_search_has_its_step_size_and_axes_below_its_values(tmp_path: Path) -> None:
+def test_step_size_and_axis_ratio_are_plotted_below_the_values(tmp_path: Path) -> None:
     run = searched(tmp_path / "run", SHRINKING)
     drawn = figure(grouped([load(run)]), ("evaluations", "seconds"), None)
     _, _, left, right = drawn.axes
@@ -149,7 +149,7 @@ def test_step_sizes_of_several_runs_are_averaged_as_factors(tmp_path: Path) -> N
     assert list(line.get_ydata()) == pytest.approx([2, 0.01])
 
 
-def test_restarts_and_paths_are_drawn_and_what_never_changes_is_not(tmp_path: Path) -> None:
+def test_restarts_and_paths_are_plotted_and_constants_are_not(tmp_path: Path) -> None:
     numbers = [{"restarts": n, "path_length": p, "axis_ratio": 3.0} for n, p in ((0, 1.0), (0, 0.5), (1, 2.0))]
     drawn = figure(grouped([load(searched(tmp_path / "run", numbers))]), ("evaluations",), None)
     path, restart = drawn.axes[1].get_lines()
@@ -158,7 +158,7 @@ def test_restarts_and_paths_are_drawn_and_what_never_changes_is_not(tmp_path: Pa
     assert labels == ["best value so far", "|p_s| / its expected length", "restart"]
 
 
-def test_a_policy_has_them_below_its_returns(tmp_path: Path) -> None:
+def test_archive_size_of_a_policy_search_is_plotted_below_the_returns(tmp_path: Path) -> None:
     numbers = [{"best_value": None, "return_mean": 1.0, "archive_size": size} for size in (2, 3)]
     drawn = figure(grouped([load(searched(tmp_path / "run", numbers))]), ("timesteps",), None)
     assert drawn.axes[0].get_ylabel() == "return per episode"
@@ -166,11 +166,11 @@ def test_a_policy_has_them_below_its_returns(tmp_path: Path) -> None:
     assert list(archive.get_ydata()) == pytest.approx([2, 3])
 
 
-def test_a_search_without_a_distribution_has_one_row(tmp_path: Path) -> None:
+def test_a_search_without_a_distribution_has_one_panel(tmp_path: Path) -> None:
     assert len(figure(grouped([load(searched(tmp_path / "run", [{}, {}]))]), ("evaluations",), None).axes) == 1
 
 
-def test_check_says_what_would_be_searched(made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_describes_the_search_space(made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "one.yaml"
     config.write_text(
         'task: {kind: function, function: "report_model:power", dimension: 7}\n'

@@ -53,7 +53,9 @@ def expected(network: MLP, theta: Float32, normaliser: Normaliser | None) -> Any
 @pytest.mark.parametrize("normaliser", [None, NORMALISER], ids=["raw", "normalised"])
 @pytest.mark.parametrize("head", [*HEADS, INFINITE])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "leaky_relu", "elu"])
-def test_equal_to_numpy_after_saving(activation: str, head: str, normaliser: Normaliser | None, tmp_path: Path) -> None:
+def test_a_saved_keras_model_equals_numpy(
+    activation: str, head: str, normaliser: Normaliser | None, tmp_path: Path
+) -> None:
     network = policy(head, activation)
     theta = np.random.default_rng(4).standard_normal(network.layout.size).astype(np.float32)
     keras_models.mlp_model(network, theta, normaliser).save(tmp_path / "policy.keras")
@@ -149,7 +151,7 @@ def test_wrappers_are_layers_of_the_model(kind: str, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_wrapper_that_is_no_layer_is_refused(wrapper: str, said: str, tmp_path: Path, capsys: Any) -> None:
+def test_a_wrapper_without_a_keras_layer_is_refused(wrapper: str, said: str, tmp_path: Path, capsys: Any) -> None:
     path, file = run(f"task.wrappers=['{wrapper}']"), tmp_path / "policy.keras"
     with pytest.raises(SystemExit) as left:
         cli.main(["export", str(path), str(file)])
@@ -159,7 +161,7 @@ def test_a_wrapper_that_is_no_layer_is_refused(wrapper: str, said: str, tmp_path
     assert int(np.argmax(model(seen))) == load_policy(path, env="wrapped")(seen[0])
 
 
-def test_a_run_whose_wrappers_are_no_layers_exports_for_the_wrapped_environment_and_says_so(capsys: Any) -> None:
+def test_a_run_with_other_wrappers_exports_for_the_wrapped_environment(capsys: Any) -> None:
     path = run("task.wrappers=['hpc_es.tasks.last_step:LastStep']", "report.export_interval=1")
     out = capsys.readouterr().out
     assert out.count("WARNING: policy.keras is for the environment with its wrappers: ") == 1 and "LastStep" in out
@@ -183,7 +185,7 @@ def test_every_checkpoint_of_a_run_is_exported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
-def test_the_value_is_the_last_output(kind: str) -> None:
+def test_the_value_head_is_the_last_output(kind: str) -> None:
     """It is linear in what the output layer sees: tanh of the hidden layer, or the LSTM's h."""
     network: Any = module("policies", kind)
     made = network.build(network.Options(hidden_dims=(4,)), Spaces(flat_observations(WIDTH), HEADS["discrete"][0]))
@@ -201,7 +203,7 @@ def test_the_value_is_the_last_output(kind: str) -> None:
     np.testing.assert_allclose(found[:, 0], features @ value[:4] + value[4], atol=1e-5)
 
 
-def test_a_value_head_that_is_not_there_is_told(tmp_path: Path, capsys: Any) -> None:
+def test_a_missing_value_head_is_reported(tmp_path: Path, capsys: Any) -> None:
     with pytest.raises(SystemExit) as left:
         cli.main(["export", str(run()), str(tmp_path / "policy.keras"), "--value"])
     assert left.value.code == 2 and "trained by es has no value head to export" in capsys.readouterr().err
@@ -232,7 +234,7 @@ def test_without_tensorflow_the_extra_is_named(tmp_path: Path, monkeypatch: Any,
     assert "pip install 'hpc_es[tensorflow]'" in capsys.readouterr().err
 
 
-def test_a_policy_without_a_keras_twin_cannot_be_exported(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_a_policy_without_a_keras_model_is_refused(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.delitem(keras_models.MODELS, "mlp")
     with pytest.raises(SystemExit) as left:
         cli.main(["export", str(run()), str(tmp_path / "policy.keras")])
@@ -240,7 +242,7 @@ def test_a_policy_without_a_keras_twin_cannot_be_exported(tmp_path: Path, monkey
     assert "a policy of kind 'mlp' cannot be exported" in capsys.readouterr().err
 
 
-def test_exports_may_be_kept_by_their_numbers(tmp_path: Path) -> None:
+def test_exports_can_be_numbered_by_generation(tmp_path: Path) -> None:
     path = tmp_path / "run"
     options = ["report.export_interval=2", "report.export_numbered=true", "stop.generations=3"]
     runs.here(runs.tiny(tmp_path), path, options)

@@ -79,13 +79,13 @@ def test_average_of_single_rows() -> None:
     assert (curve.x.tolist(), curve.mean.tolist()) == ([15], [2])
 
 
-def test_runs_apart_in_seed_name_and_output_are_one_line(tmp_path: Path) -> None:
+def test_runs_that_differ_in_seed_name_and_output_are_one_curve(tmp_path: Path) -> None:
     first = make(tmp_path / "a", [1], name="walker_s1", seed=1, output="a")
     second = make(tmp_path / "b", [2], name="walker_s2", seed=2, output="b")
     assert labels(first, second) == ["walker"]
 
 
-def test_each_seed_may_begin_from_a_run_of_its_own(tmp_path: Path) -> None:
+def test_runs_with_different_init_from_are_one_curve(tmp_path: Path) -> None:
     first = make(tmp_path / "a", [1], seed=1, policy={"kind": "mlp", "init_from": "runs/first-1"})
     second = make(tmp_path / "b", [2], seed=2, policy={"kind": "mlp", "init_from": "runs/first-2"})
     fresh = make(tmp_path / "c", [2], seed=3, policy={"kind": "mlp", "init_from": None})
@@ -93,14 +93,14 @@ def test_each_seed_may_begin_from_a_run_of_its_own(tmp_path: Path) -> None:
     assert labels(first, second, fresh) == ["demo, policy.init_from True", "demo, policy.init_from False"]
 
 
-def test_other_configurations_are_other_lines(tmp_path: Path) -> None:
+def test_different_configs_are_different_curves(tmp_path: Path) -> None:
     first = make(tmp_path / "a", [1], algorithm={"kind": "es", "sigma": 0.1})
     second = make(tmp_path / "b", [2], algorithm={"kind": "es", "sigma": 0.2})
     third = make(tmp_path / "c", [2], name="third", algorithm={"kind": "ga"})
     assert labels(first, second, third) == ["demo, algorithm.sigma 0.1", "demo, algorithm.sigma 0.2", "third"]
 
 
-def test_without_a_name_the_directory_is_the_name(tmp_path: Path) -> None:
+def test_a_curve_without_a_name_is_labelled_by_its_directory(tmp_path: Path) -> None:
     assert labels(make(tmp_path / "folder", [1], name=None)) == ["folder"]
 
 
@@ -113,7 +113,7 @@ def test_single_run_is_drawn_as_measured(tmp_path: Path) -> None:
     assert (theta.x.tolist(), theta.mean.tolist()) == ([3], [6])
 
 
-def test_the_legend_tells_how_many_seeds_and_what_each_band_is(tmp_path: Path) -> None:
+def test_the_legend_names_the_number_of_seeds_and_the_bands(tmp_path: Path) -> None:
     runs = [make(tmp_path / str(seed), [1, 2], seed=seed, evaluate_every=2 * (seed != 3)) for seed in (1, 2, 3)]
     key = ["evaluation of theta", "± its std over runs", "population mean", "± its std over runs"]
     assert legend(runs) == [*key, "demo (3 seeds, 2 with evaluations)"]
@@ -121,7 +121,7 @@ def test_the_legend_tells_how_many_seeds_and_what_each_band_is(tmp_path: Path) -
     assert legend([tmp_path / "1", copy])[-1] == "demo (2 runs, 1 seed, 1 with evaluations)"
 
 
-def test_a_directory_of_repetitions_is_those_that_have_metrics(tmp_path: Path) -> None:
+def test_a_directory_of_repetitions_gives_those_with_metrics(tmp_path: Path) -> None:
     """Repetitions have random numbers of their own, though their config has one seed."""
     for number in range(3):
         make(tmp_path / "reps" / f"repetition_{number:04d}", [1, 2] if number < 2 else [], repetitions=3)
@@ -137,7 +137,7 @@ def legend(runs: list[Path]) -> list[str]:
     return [text.get_text() for legend in drawn.legends for text in legend.get_texts()]
 
 
-def test_labels_and_units(tmp_path: Path) -> None:
+def test_axes_have_labels_and_units(tmp_path: Path) -> None:
     run = make(tmp_path / "a", [1, 2], steps=2_000_000, task={"kind": "episodes", "env_id": "Ant-v5"})
     drawn = figure(grouped([load(run)]), ("timesteps", "seconds"), None)
     assert [ax.get_xlabel() for ax in drawn.axes] == ["timesteps (million)", "wall time (seconds)"]
@@ -194,7 +194,7 @@ def test_a_run_given_twice_counts_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "twice.svg").read_bytes() == (tmp_path / "once.svg").read_bytes()
 
 
-def test_errors_of_the_user(tmp_path: Path) -> None:
+def test_invalid_plot_arguments_are_refused(tmp_path: Path) -> None:
     run = make(tmp_path / "run", [1])
     with pytest.raises(UserError, match=r"the suffix is '\.gif', expected one of \.png, \.pdf, \.svg"):
         plot([run], tmp_path / "x.gif")
@@ -227,7 +227,7 @@ def test_a_failed_write_leaves_the_old_plot(tmp_path: Path, monkeypatch: pytest.
     assert [path.name for path in output.parent.iterdir()] == ["curve.png"]
 
 
-def test_no_pyplot_and_no_display(tmp_path: Path) -> None:
+def test_plotting_uses_neither_pyplot_nor_a_display(tmp_path: Path) -> None:
     run = make(tmp_path / "a", [1, 2])
     program = (
         "import sys; from pathlib import Path; from hpc_es.report.plot import plot\n"
@@ -248,7 +248,7 @@ def test_users_settings_are_left_alone(tmp_path: Path) -> None:
 ROWS, COLUMNS = 3000, 40
 
 
-def test_rows_take_the_columns_that_are_drawn_and_no_more(tmp_path: Path) -> None:
+def test_loading_a_run_keeps_only_the_plotted_columns(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("name: demo\n")
     others = {f"column_{number}": number / 7 for number in range(COLUMNS)}
     steps = ({"timesteps_total": n, "seconds_total": n / 3, "return_mean": n / 9, **others} for n in range(ROWS))
@@ -277,7 +277,7 @@ def test_a_short_curve_is_drawn_as_it_is() -> None:
     assert curve.thinned() is curve
 
 
-def test_no_picture_of_a_run_in_progress_stays_in_memory(tmp_path: Path) -> None:
+def test_repeated_plots_do_not_stay_in_memory(tmp_path: Path) -> None:
     gc.collect()
     gc.disable()
     try:
@@ -308,7 +308,7 @@ def search(
     return path
 
 
-def test_a_single_run_is_its_best_reward_by_programs(tmp_path: Path) -> None:
+def test_a_program_search_is_plotted_as_best_reward_over_programs(tmp_path: Path) -> None:
     (group,) = grouped([load(search(tmp_path / "a", [0.25, 0.5, 0.5]))])
     curve = population(group, "programs")
     assert (curve.x.tolist(), curve.mean.tolist()) == ([50, 100, 150], [0.25, 0.5, 0.5])
@@ -321,7 +321,7 @@ def test_a_single_run_is_its_best_reward_by_programs(tmp_path: Path) -> None:
     assert drawn.legends[0].get_title().get_text() == "reverse"
 
 
-def test_below_is_how_broad_a_search_by_a_network_is(tmp_path: Path) -> None:
+def test_entropy_and_distinct_programs_are_plotted_below_the_reward(tmp_path: Path) -> None:
     measured = [{"token_entropy": 2.0 / n, "distinct_programs": 64.0 / n} for n in (1, 2, 4)]
     (group,) = grouped([load(search(tmp_path / "a", [0.25, 0.5, 0.5], measured=measured))])
     drawn = figure([group], ("programs",), None)
@@ -332,7 +332,7 @@ def test_below_is_how_broad_a_search_by_a_network_is(tmp_path: Path) -> None:
     assert texts == ["best so far", "entropy per token", "distinct programs per batch", "demo"]
 
 
-def test_of_several_runs_those_that_succeeded_keep_their_best_reward(tmp_path: Path) -> None:
+def test_finished_searches_keep_their_best_reward_in_the_average(tmp_path: Path) -> None:
     """The first ends at 100 with 1, the second goes on to 200: means of (0, 0), (1, 0), (1, 0.5), (1, 0.5)."""
     runs = [search(tmp_path / "a", [0, 1], solved=True, seed=1), search(tmp_path / "b", [0, 0, 0.5, 0.5], seed=2)]
     (group,) = grouped([load(run) for run in runs])
@@ -342,7 +342,7 @@ def test_of_several_runs_those_that_succeeded_keep_their_best_reward(tmp_path: P
     assert texts == ["best so far, mean over runs", "± std over runs", "demo (2 seeds)"]
 
 
-def test_a_run_that_may_still_get_better_is_not_prolonged(tmp_path: Path) -> None:
+def test_an_unfinished_search_is_not_extended(tmp_path: Path) -> None:
     on = {"algorithm": {"kind": "ga", "stop_on_success": False}}
     runs = [
         search(tmp_path / "a", [0, 1], solved=True, seed=1, **on),
@@ -352,7 +352,7 @@ def test_a_run_that_may_still_get_better_is_not_prolonged(tmp_path: Path) -> Non
     assert population(group, "programs").x.tolist() == [50, 100]
 
 
-def test_repetitions_with_a_cycle_are_a_line_a_task(tmp_path: Path) -> None:
+def test_repetitions_with_a_cycle_are_one_curve_per_task(tmp_path: Path) -> None:
     cycle = {"name": None, "cycle": ["add", "echo"]}
     runs = [search(tmp_path / f"repetition_{number:04d}", [0.5], task=cycle) for number in range(3)]
     groups = grouped([load(run) for run in runs])
@@ -362,7 +362,7 @@ def test_repetitions_with_a_cycle_are_a_line_a_task(tmp_path: Path) -> None:
     ]
 
 
-def test_what_does_not_go_into_one_picture(tmp_path: Path) -> None:
+def test_incompatible_runs_are_refused_in_one_plot(tmp_path: Path) -> None:
     found, played = search(tmp_path / "a", [0.5]), make(tmp_path / "b", [1.0])
     with pytest.raises(UserError, match=r"a has a best reward, .*b has a return per episode: plot them separately"):
         plot([found, played], tmp_path / "out.png")

@@ -66,7 +66,7 @@ def generations(text: str) -> list[int]:
     return [int(found) for found in re.findall(r"generation (\d+)", text)]
 
 
-def test_lines_once_a_second_and_first_last_and_evaluations(
+def test_progress_prints_a_line_per_second_and_first_last_and_evaluations(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], time: Clock
 ) -> None:
     with Progress(tmp_path, limits()) as progress:
@@ -100,7 +100,7 @@ def test_a_search_for_a_vector_shows_its_best_value_and_step_size(
 
 
 @pytest.mark.parametrize(("goal", "sign"), [("minimise", -1), ("maximise", 1)])
-def test_an_objective_has_values_and_evaluations(
+def test_progress_of_an_objective_has_values_and_evaluations(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], goal: Literal["minimise", "maximise"], sign: int
 ) -> None:
     progress = Progress(tmp_path, limits(generations=5), goal=goal)
@@ -117,7 +117,7 @@ def test_an_objective_has_values_and_evaluations(
     )
 
 
-def test_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_progress_line_has_the_expected_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress(tmp_path, limits(generations=5))
     progress.start({"name": "demo", "env": "CartPole-v1", "params": 58, "resumed": None, "best_evaluation": 480.0})
     progress.update(
@@ -139,7 +139,7 @@ def test_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_nothing_measured_is_a_dash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_numbers_are_printed_as_dashes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress(tmp_path, limits())
     nothing: dict[str, Number] = dict.fromkeys(row(0))
     progress.update({**nothing, "generation": 0, "evaluation_episodes": 1, "evaluation_return_mean": float("nan")})
@@ -162,7 +162,7 @@ def test_log_file_is_stamped_and_appended(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
-def test_full_disk_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "log.txt").symlink_to("/dev/full")
     monkeypatch.setattr(sys, "stdout", open("/dev/full", "w", buffering=1))  # noqa: PTH123, SIM115
     progress = Progress(tmp_path, limits())
@@ -170,14 +170,16 @@ def test_full_disk_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     progress.finish("finished")
 
 
-def test_ascii_output_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ascii_terminal_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
     Progress(tmp_path, limits()).update(row(1))
     assert b"return 10 ? 2.5" in raw.getvalue()
 
 
-def test_live_display(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_live_display_shows_the_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     terminal = open_terminal(monkeypatch)
     with Progress(tmp_path, limits(generations=9)) as progress:
         progress.start({"name": "demo[bold]"})
@@ -194,7 +196,7 @@ def test_live_display(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert generations((tmp_path / "log.txt").read_text()) == [4]
 
 
-def test_an_error_gives_the_cursor_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_restores_the_cursor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = open_terminal(monkeypatch)
     with pytest.raises(ZeroDivisionError), Progress(tmp_path, limits()) as progress:
         progress.start({"name": "demo"})
@@ -203,7 +205,7 @@ def test_an_error_gives_the_cursor_back(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("setting", ["TERM=dumb", "TERM=", "CI=true"])
-def test_plain_lines_where_no_display_can_be(
+def test_plain_lines_are_printed_without_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], setting: str
 ) -> None:
     terminal = open_terminal(monkeypatch)
@@ -238,16 +240,16 @@ def test_rich_is_imported_only_for_the_display(tmp_path: Path) -> None:
         (limits(generations=1), 0.0),
     ],
 )
-def test_seconds_left(stop: Stop, expected: float | None) -> None:
+def test_remaining_seconds_follow_from_the_speed(stop: Stop, expected: float | None) -> None:
     assert seconds_left(stop, [row(0), row(1)]) == expected
 
 
-def test_seconds_left_forgets_the_speed_before_a_resume() -> None:
+def test_remaining_seconds_ignore_the_speed_before_a_resume() -> None:
     slow_past = row(99, seconds_total=10_000.0)  # 100 s a generation on fewer ranks, now 2 s
     assert seconds_left(limits(generations=110), [slow_past]) == 20.0
 
 
-def test_split() -> None:
+def test_time_is_printed_as_percentages() -> None:
     times: dict[str, Number] = {"time_environment_mean": 8.1, "time_policy_mean": 0.9, "time_update_mean": 0.5}
     times |= {"time_messages_mean": 0.3, "time_idle_mean": 0.2}
     assert split(times) == "environment 81% policy 9% update 5% messages 3% idle 2%"
@@ -258,12 +260,12 @@ def test_split() -> None:
     ("value", "text"),
     [(None, "-"), (float("nan"), "-"), (12, "12"), (1.23456, "1.235"), (-1234.5, "-1234"), (2_500_000, "2.50M")],
 )
-def test_number(value: Number, text: str) -> None:
+def test_numbers_are_formatted(value: Number, text: str) -> None:
     assert number(value) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.9, "0:00"), (59.0, "0:59"), (61.0, "1:01"), (3723.0, "1:02:03")])
-def test_clock(seconds: float, text: str) -> None:
+def test_durations_are_formatted_as_a_clock(seconds: float, text: str) -> None:
     assert clock(seconds) == text
 
 
@@ -283,7 +285,7 @@ def test_a_search_for_programs_shows_its_best_reward_and_npe(
     )
 
 
-def test_the_nearest_limit_counts_and_episodes_are_one() -> None:
+def test_progress_follows_the_nearest_limit() -> None:
     """Per generation of 2 s: 100 timesteps, 10 episodes; 60 episodes are 12 s away, 1,000 timesteps 18 s."""
     newest = row(0, episodes_this_generation=10, episodes_total=0)
     limited = Stop(generations=None, timesteps=1000, episodes=60, seconds=None)

@@ -57,7 +57,7 @@ def test_box_actions_are_the_clipped_output() -> None:
     assert one.dtype == np.float32
 
 
-def test_the_normaliser_comes_along() -> None:
+def test_a_loaded_policy_normalises_observations() -> None:
     path = run(env("Reach"), *NORMALISED)
     state = snapshot(path).state
     mean, deviation = state.shared["observation_mean"], state.shared["observation_std"]
@@ -66,7 +66,7 @@ def test_the_normaliser_comes_along() -> None:
     np.testing.assert_allclose(load_policy(path, "last")(SEEN), np.clip(raw, -1, 1), atol=1e-5)
 
 
-def test_a_linear_policy_sees_what_it_has_seen_in_training() -> None:
+def test_a_loaded_linear_policy_normalises_as_in_training() -> None:
     """By the deviation of the sample, unclipped; an input that has never varied is 0."""
     path = run(env("Reach"), "algorithm={kind: ars, population_size: 4, sigma: 1.0}", "policy={hidden_dims: []}")
     state = snapshot(path).state
@@ -79,7 +79,7 @@ def test_a_linear_policy_sees_what_it_has_seen_in_training() -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 1, ROWS, ROWS + 1, len(SEEN)])
-def test_a_batch_is_its_rows_one_by_one(rows: int) -> None:
+def test_actions_of_a_batch_equal_those_of_its_rows(rows: int) -> None:
     policy = load_policy(run(env("Reach")))
     batch = policy(SEEN[:rows])
     assert isinstance(batch, np.ndarray)
@@ -87,7 +87,7 @@ def test_a_batch_is_its_rows_one_by_one(rows: int) -> None:
     assert [list(row) for row in batch] == [list(policy(row)) for row in SEEN[:rows]]  # type: ignore[arg-type]
 
 
-def test_actions_are_ready_for_the_environment() -> None:
+def test_actions_are_valid_in_the_environment() -> None:
     policy = load_policy(run("task.env_id=CartPole-v1"))
     environment = gymnasium.make("CartPole-v1")
     observation, _ = environment.reset(seed=0)
@@ -95,7 +95,7 @@ def test_actions_are_ready_for_the_environment() -> None:
     assert policy(observation.astype(np.float64)) == policy(observation.tolist()) == policy(observation)
 
 
-def test_attributes() -> None:
+def test_a_loaded_policy_has_its_attributes() -> None:
     policy = load_policy(run(env("Reach")), "last")
     assert (policy.generation, policy.which, policy.params) == (2, "last", 3 * 4 + 4 + 4 * 2 + 2)
     assert policy.spaces.observations.size == 3
@@ -117,7 +117,7 @@ def test_best_is_the_theta_that_was_measured() -> None:
     ("generation", "change", "which"),
     [(None, 1, "last"), (None, 0, "best"), (None, -1, "best"), (1, 1, "best")],
 )
-def test_a_last_theta_whose_final_evaluation_was_better_is_taken(
+def test_the_last_theta_is_loaded_if_its_final_evaluation_was_better(
     generation: int | None, change: int, which: str, tmp_path: Path
 ) -> None:
     """Better by 1, as good, worse, and better but of an older generation."""
@@ -131,7 +131,7 @@ def test_a_last_theta_whose_final_evaluation_was_better_is_taken(
     np.testing.assert_array_equal(read_policy(path).theta, wanted["theta"])
 
 
-def test_without_an_evaluation_there_is_only_the_last() -> None:
+def test_without_an_evaluation_the_last_theta_is_loaded() -> None:
     path = run("evaluation.interval=0")
     assert read_policy(path).which == "last"
     with pytest.raises(CheckpointError, match="no evaluation yet"):
@@ -155,19 +155,19 @@ def test_the_best_of_a_killed_run_may_be_newer_than_its_checkpoints(tmp_path: Pa
     assert read_policy(tmp_path / "a").generation == best_of(run()).generation
 
 
-def test_a_checkpoint_file_is_a_path_too(tmp_path: Path) -> None:
+def test_load_policy_accepts_a_checkpoint_file(tmp_path: Path) -> None:
     file = rewritten(run(), tmp_path / "kept.h5")
     assert read_policy(file, "last").theta.tobytes() == snapshot(run()).state.theta.tobytes()
     assert read_policy(file).path == file
 
 
 @pytest.mark.parametrize("shape", [(), (4,), (2, 4), (1, 1, 3), (0,)])
-def test_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+def test_observations_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"expected an observation of shape \(3,\)"):
         load_policy(run())(np.zeros(shape))
 
 
-def test_what_cannot_be_loaded_is_said(tmp_path: Path) -> None:
+def test_load_policy_reports_why_a_run_cannot_be_loaded(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no such file"):
         load_policy(tmp_path / "nothing")
     with pytest.raises(CheckpointError, match="no checkpoint"):
@@ -181,7 +181,7 @@ def test_what_cannot_be_loaded_is_said(tmp_path: Path) -> None:
         load_policy(rewritten(run(), tmp_path / "y.h5", ("toys:Survival", "toys:Gone")), trust=True)
 
 
-def test_a_checkpoint_without_theta_holds_no_policy(tmp_path: Path) -> None:
+def test_a_checkpoint_without_theta_is_refused(tmp_path: Path) -> None:
     state = dataclasses.replace(snapshot(run()).state, shared={"programs": np.zeros(3, np.uint8)})
     with pytest.raises(CheckpointError, match="holds no policy"):
         read_policy(rewritten(run(), tmp_path / "x.h5", state=state))
@@ -201,7 +201,7 @@ def test_a_loaded_policy_needs_neither_tensorflow_nor_mpi(tmp_path: Path) -> Non
     assert done.status == 0, done
 
 
-def test_lazy_attributes() -> None:
+def test_the_package_has_lazy_attributes() -> None:
     attributes: Any = hpc_es
     assert attributes.load_policy is load_policy
     assert {"train", "load_policy", "__version__"} <= set(dir(hpc_es))

@@ -92,7 +92,7 @@ def file(tmp_path: Path) -> Path:
 # --- the content
 
 
-def test_everything_comes_back_exactly(file: Path) -> None:
+def test_a_snapshot_is_restored_exactly(file: Path) -> None:
     loaded, saved = load(file), full()
     assert loaded.state.generation == 30
     assert_same_arrays(loaded.state.shared, saved.state.shared)
@@ -105,7 +105,7 @@ def test_everything_comes_back_exactly(file: Path) -> None:
         assert text(getattr(loaded, name)) == text(getattr(saved, name)), name
 
 
-def test_an_empty_snapshot_comes_back(tmp_path: Path) -> None:
+def test_an_empty_snapshot_is_restored(tmp_path: Path) -> None:
     save(tmp_path / "x.h5", snapshot(theta=np.zeros(0, np.float32)))
     loaded = load(tmp_path / "x.h5")
     assert (loaded.best, loaded.state.master, loaded.counters, loaded.config_text) == (None, {}, {}, "")
@@ -116,7 +116,7 @@ def test_numbers_of_numpy_become_plain_ones(tmp_path: Path) -> None:
     assert text(load(tmp_path / "x.h5").counters) == '{"steps": 5, "seconds": 0.1}'
 
 
-def test_a_best_return_of_nan_comes_back(tmp_path: Path) -> None:
+def test_a_best_return_of_nan_is_restored(tmp_path: Path) -> None:
     save(tmp_path / "x.h5", snapshot(best=Best(float("nan"), 1, {})))
     best = load(tmp_path / "x.h5").best
     assert best is not None and np.isnan(best.return_)
@@ -157,7 +157,7 @@ def test_the_header_is_text_that_describes_the_rest(file: Path) -> None:
 # --- damage
 
 
-def test_a_flipped_bit_anywhere_is_noticed(file: Path) -> None:
+def test_a_flipped_bit_is_detected(file: Path) -> None:
     data = file.read_bytes()
     for at in [*range(512), *range(512, len(data), 211), len(data) - 1]:
         rewrite(file, at, data[at] ^ (1 << at % 8))
@@ -168,20 +168,20 @@ def test_a_flipped_bit_anywhere_is_noticed(file: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 17, 18, 100, 447, 511, 512, 513, 5000, -1])
-def test_a_truncated_file_is_noticed(file: Path, length: int) -> None:
+def test_a_truncated_file_is_detected(file: Path, length: int) -> None:
     os.truncate(file, length if length >= 0 else file.stat().st_size + length)
     with pytest.raises(DamagedError, match=r"x\.h5: damaged: (truncated to|\d+ bytes after the header, expected)"):
         load(file)
 
 
-def test_a_lengthened_file_is_noticed(file: Path) -> None:
+def test_an_extended_file_is_detected(file: Path) -> None:
     with file.open("ab") as end:
         end.write(b"\0")
     with pytest.raises(DamagedError, match="bytes after the header, expected"):
         load(file)
 
 
-def test_a_file_of_zeros_is_damaged_since_crashes_leave_such(file: Path) -> None:
+def test_a_file_of_zeros_is_damaged(file: Path) -> None:
     file.write_bytes(bytes(file.stat().st_size))
     with pytest.raises(DamagedError):
         load(file)
@@ -223,7 +223,7 @@ def test_a_missing_file_is_a_checkpoint_error(tmp_path: Path) -> None:
         load(tmp_path / "x.h5")
 
 
-def test_a_right_digest_over_other_content_is_refused(tmp_path: Path) -> None:
+def test_other_content_with_a_valid_digest_is_refused(tmp_path: Path) -> None:
     write_foreign(tmp_path / "x.h5", "hdf5")
     image = (tmp_path / "x.h5").read_bytes()
     (tmp_path / "x.h5").write_bytes(checkpoint._header(1, image) + image)
@@ -265,17 +265,17 @@ def test_the_last_three_of_five_are_kept_and_best_too(tmp_path: Path) -> None:  
     assert load(tmp_path / "best.h5").state.generation == 1
 
 
-def test_no_best_is_written_when_it_is_not_wanted(tmp_path: Path) -> None:
+def test_best_is_written_only_if_asked(tmp_path: Path) -> None:
     assert Store(tmp_path, keep_best=False).save_best(snapshot(1)) is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_just_saved_is_never_pruned(store: Store) -> None:
+def test_the_checkpoint_just_saved_is_not_pruned(store: Store) -> None:
     store.save(snapshot(5))
     assert "checkpoint_0000000005.h5" in names(store)
 
 
-def test_order_is_by_number_beyond_ten_digits(tmp_path: Path) -> None:
+def test_checkpoints_are_ordered_by_number_beyond_ten_digits(tmp_path: Path) -> None:
     for generation in (10**10, 9_999_999_999):
         Store(tmp_path).save(snapshot(generation))
     assert [path.name for path in Store(tmp_path).paths()] == numbered(9_999_999_999, 10**10)
@@ -307,7 +307,7 @@ def test_damaged_ones_are_named_and_set_aside_without_overwriting(store: Store) 
     assert names(store) == sorted([*numbered(10), *(f"{name}.damaged" for name in numbered(20, 30)), aside.name + ".1"])
 
 
-def test_all_damaged_is_refused_each_time(store: Store) -> None:
+def test_only_damaged_checkpoints_are_refused_each_time(store: Store) -> None:
     for path in store.paths():
         os.truncate(path, 300)
     for _ in range(2):  # were they set aside, the second start would take the run for a new one
@@ -340,7 +340,7 @@ def test_find_takes_a_file_its_directory_or_the_run(store: Store) -> None:
     assert [find(path) for path in (newest, store.directory, store.directory.parent)] == [newest] * 3
 
 
-def test_find_passes_over_damaged_files_and_changes_nothing(store: Store) -> None:
+def test_find_skips_damaged_files_without_changing_them(store: Store) -> None:
     os.truncate(store.paths()[-1], 9)
     (store.directory / ".checkpoint_0000000040.1a.tmp.h5").write_text("half")
     before = names(store)
@@ -357,7 +357,7 @@ def test_find_refuses_foreign_and_newer_files(store: Store, kind: str) -> None:
             find(where)
 
 
-def test_find_says_why_not(store: Store, tmp_path: Path) -> None:
+def test_find_reports_why_there_is_no_checkpoint(store: Store, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="absent: expected a checkpoint or a run directory"):
         find(tmp_path / "absent")
     with pytest.raises(CheckpointError, match=r"no checkpoint_\*\.h5"):
@@ -370,7 +370,7 @@ def test_find_says_why_not(store: Store, tmp_path: Path) -> None:
         find(store.directory)
 
 
-def test_find_looks_again_when_a_running_job_prunes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_retries_when_a_running_job_prunes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     read = checkpoint.read_image
     once = iter([True])
 
@@ -415,7 +415,7 @@ print(store.newest(print)[1].state.theta)
 """
 
 
-def test_a_full_disk_costs_nothing_and_saving_works_again(tmp_path: Path) -> None:
+def test_a_full_disk_harms_no_checkpoint_and_saving_works_again(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path), str(Path(__file__).parent)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.stderr == ""
@@ -441,7 +441,7 @@ def test_an_error_at_any_step_names_path_reason_and_remedy(
     assert load(store.paths()[-1]).state.generation == 40
 
 
-def test_a_disk_that_stores_other_bytes_is_noticed_before_the_old_file_is_gone(
+def test_a_faulty_disk_is_detected_before_the_old_file_is_replaced(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fsync = os.fsync
@@ -456,7 +456,7 @@ def test_a_disk_that_stores_other_bytes_is_noticed_before_the_old_file_is_gone(
     assert load(store.paths()[-1]).state.theta.tolist() == [30] * 4
 
 
-def test_a_file_where_the_directory_should_be(tmp_path: Path) -> None:
+def test_a_file_instead_of_the_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("")
     with pytest.raises(RunError, match="run: cannot be written: File exists"):
         Store(tmp_path / "run").save(snapshot(1))
@@ -519,7 +519,7 @@ def kill_one(saver: subprocess.Popen[str], seconds: float) -> int:
     return max(saved)
 
 
-def test_killed_at_any_instant_nothing_acknowledged_is_lost(tmp_path: Path, saver: subprocess.Popen[str]) -> None:
+def test_kills_at_random_times_lose_no_acknowledged_checkpoint(tmp_path: Path, saver: subprocess.Popen[str]) -> None:
     rng = random.Random(1)
     acknowledged = 0
     for _ in range(20):
@@ -561,7 +561,9 @@ store.save(snapshot(20))
     [("fsync", 1, 10), ("replace", 1, 10), ("fsync", 2, 20), ("unlink", 1, 20)],
     ids=["before the file is synced", "before the rename", "before the directory is synced", "before pruning"],
 )
-def test_killed_at_each_step(tmp_path: Path, call: str, count: int, survives: int) -> None:
+def test_kills_at_each_system_call_lose_no_acknowledged_checkpoint(
+    tmp_path: Path, call: str, count: int, survives: int
+) -> None:
     command = [sys.executable, "-c", KILLED_AT, str(tmp_path), str(Path(__file__).parent), call, str(count)]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     assert (tmp_path / "checkpoint_0000000010.h5").exists()  # the old one goes last
@@ -611,7 +613,7 @@ def test_differences_name_the_nested_key_and_both_values() -> None:
     ]
 
 
-def test_differences_go_both_ways() -> None:
+def test_differences_list_missing_and_additional_keys() -> None:
     assert differences({"a": {"b": 1}}, {"a": {"c": 2}, "d": {}}) == [
         "a.b: 1 in the checkpoint, nothing in the config",
         "a.c: nothing in the checkpoint, 2 in the config",
@@ -623,7 +625,7 @@ def test_differences_go_both_ways() -> None:
     ("old", "new"),
     [(1, 1.0), (float("nan"), float("nan")), ((1, 2), [1.0, 2]), ({}, {}), (None, None), ({"a": [{"b": 1}]},) * 2],
 )
-def test_no_difference(old: Any, new: Any) -> None:
+def test_equal_values_have_no_difference(old: Any, new: Any) -> None:
     assert differences({"x": old}, {"x": new}) == []
 
 
@@ -637,15 +639,15 @@ def test_no_difference(old: Any, new: Any) -> None:
         (0, None, "0 in the checkpoint, null in"),
     ],
 )
-def test_a_subtle_difference(old: Any, new: Any, shown: str) -> None:
+def test_differences_of_type_and_precision_are_reported(old: Any, new: Any, shown: str) -> None:
     assert differences({"x": old}, {"x": new}) == [f"x: {shown} the config"]
 
 
-def test_a_loaded_identity_equals_the_one_that_was_saved(file: Path) -> None:
+def test_a_loaded_identity_equals_the_saved_one(file: Path) -> None:
     assert differences(load(file).identity, full().identity) == []
 
 
-def test_a_state_that_fits_passes(file: Path) -> None:
+def test_a_matching_state_is_accepted(file: Path) -> None:
     verify_restored(full().state, load(file).state)
 
 

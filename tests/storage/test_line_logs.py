@@ -17,7 +17,7 @@ def rows(generation: int) -> list[tuple[int, float, list[float]]]:
     return [(0, 1 / 3, [0.1, -2e-300]), (1, math.nan, [float(generation), 5e22])]
 
 
-def test_rows_have_every_bit(tmp_path: Path) -> None:
+def test_evaluations_csv_has_every_bit(tmp_path: Path) -> None:
     log = EvaluationsLog(tmp_path, ["learning_rate", 'a,"b"'])
     log.write(3, rows(3))
     header, first, second = list(csv.reader((tmp_path / EVALUATIONS).open()))
@@ -26,7 +26,7 @@ def test_rows_have_every_bit(tmp_path: Path) -> None:
     assert second[2:] == ["nan", "3.0", "5e+22"]
 
 
-def test_a_resumed_log_is_equal_to_one_never_stopped(tmp_path: Path) -> None:
+def test_evaluations_csv_of_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     straight, cut = tmp_path / "straight", tmp_path / "cut"
     for folder, generations in ((straight, (0, 1, 2)), (cut, (0, 1))):
         folder.mkdir()
@@ -43,13 +43,13 @@ def test_a_resumed_log_is_equal_to_one_never_stopped(tmp_path: Path) -> None:
     assert (cut / EVALUATIONS).read_bytes() == (straight / EVALUATIONS).read_bytes()
 
 
-def test_a_new_run_clears_what_one_left_that_died_early(tmp_path: Path) -> None:
+def test_a_new_run_clears_the_log_of_a_run_without_a_checkpoint(tmp_path: Path) -> None:
     EvaluationsLog(tmp_path, ["x0", "x1"]).write(0, rows(0))
     EvaluationsLog(tmp_path, ["x0", "x1"]).cut({})
     assert not (tmp_path / EVALUATIONS).exists()
 
 
-def test_what_was_damaged_is_refused_before_it_is_cut(tmp_path: Path) -> None:
+def test_a_damaged_evaluations_csv_is_refused_before_it_is_cut(tmp_path: Path) -> None:
     log = EvaluationsLog(tmp_path, ["x0", "x1"])
     log.write(0, rows(0))
     lengths = log.lengths()
@@ -61,7 +61,7 @@ def test_what_was_damaged_is_refused_before_it_is_cut(tmp_path: Path) -> None:
     assert log.lengths() == lengths
 
 
-def test_a_missing_file_is_made_anew_with_a_warning(tmp_path: Path) -> None:
+def test_a_missing_evaluations_csv_is_created_with_a_warning(tmp_path: Path) -> None:
     log = EvaluationsLog(tmp_path, ["x0", "x1"])
     log.write(0, rows(0))
     lengths = log.lengths()
@@ -71,14 +71,14 @@ def test_a_missing_file_is_made_anew_with_a_warning(tmp_path: Path) -> None:
     assert log.lengths() == lengths and (tmp_path / EVALUATIONS).read_text().startswith("generation,job,value,x0,x1\n")
 
 
-def test_switched_off_it_writes_nothing(tmp_path: Path) -> None:
+def test_a_disabled_evaluations_log_writes_nothing(tmp_path: Path) -> None:
     log = EvaluationsLog(tmp_path, [])
     log.cut({EVALUATIONS: 100})
     log.write(0, rows(0))
     assert not (tmp_path / EVALUATIONS).exists() and log.lengths() == {}
 
 
-def test_each_kind_has_one_entry_over_restarts_too(tmp_path: Path) -> None:
+def test_failures_log_has_one_entry_per_kind_over_restarts(tmp_path: Path) -> None:
     log = FailuresLog(tmp_path, keep=False)
     for number in range(3):
         log.add(f"generation {number}", Failure("E: x", "E at f.py:1 in g", "Traceback\n  line"))
@@ -91,13 +91,13 @@ def test_each_kind_has_one_entry_over_restarts_too(tmp_path: Path) -> None:
     assert first[2:5] == ["    Traceback", "      line", ""]
 
 
-def test_what_a_run_without_a_checkpoint_left_is_removed(tmp_path: Path) -> None:
+def test_a_new_run_removes_the_failures_log_of_a_run_without_a_checkpoint(tmp_path: Path) -> None:
     FailuresLog(tmp_path, keep=False).add("before", Failure("x", "x"))
     FailuresLog(tmp_path, keep=False)
     assert not (tmp_path / "failures.log").exists()
 
 
-def test_its_size_has_a_limit(tmp_path: Path) -> None:
+def test_failures_log_has_a_size_limit(tmp_path: Path) -> None:
     log = FailuresLog(tmp_path, keep=False)
     for number in range(MOST_KINDS + 10):
         log.add("", Failure("x", f"kind {number}", "y" * MAX_DETAILS))
@@ -105,6 +105,6 @@ def test_its_size_has_a_limit(tmp_path: Path) -> None:
     assert text.count("=== ") == MOST_KINDS and len(text) < 1.01 * MOST_KINDS * MAX_DETAILS
 
 
-def test_a_full_disk_ends_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_does_not_end_a_run_that_logs_failures(tmp_path: Path) -> None:
     (tmp_path / "failures.log").mkdir()
     FailuresLog(tmp_path, keep=True).add("", Failure("x", "x"))

@@ -72,7 +72,7 @@ def test_the_two_names_stand_side_by_side_in_the_documentation() -> None:
     ]
 
 
-def test_row_in_both_files(tmp_path: Path) -> None:
+def test_rows_are_written_to_both_files(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path)
     log.write(
         {
@@ -112,7 +112,7 @@ def test_rows_are_visible_at_once(tmp_path: Path) -> None:
     assert (tmp_path / CSV).read_text().count("\n") == 2
 
 
-def test_cut_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_cutting_neither_loses_nor_repeats_rows(tmp_path: Path) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     for run in (whole, stopped):
         run.mkdir()
@@ -145,7 +145,7 @@ def test_a_new_run_starts_empty(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [JSONL, CSV])
-def test_short_file_is_an_error_and_nothing_is_cut(tmp_path: Path, name: str) -> None:
+def test_a_short_file_is_refused_and_not_cut(tmp_path: Path, name: str) -> None:
     log = MetricsLog(tmp_path)
     log.write(row(0))
     lengths = log.lengths()
@@ -178,7 +178,7 @@ def test_foreign_columns_are_an_error(tmp_path: Path) -> None:  # N32: a truncat
         log.cut({**lengths, CSV: short})
 
 
-def test_missing_csv_is_made_anew(tmp_path: Path) -> None:
+def test_a_missing_csv_file_is_written_again(tmp_path: Path) -> None:
     warnings: list[str] = []
     log = MetricsLog(tmp_path, warnings.append)
     log.write({**row(0), "theta_norm": math.inf})
@@ -207,7 +207,7 @@ def test_missing_jsonl_warns_and_keeps_all_checkpoints_usable(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("tail", ['{"generation": 1', '{"generation": 1, "x": 12', "\0\0\0", "17"])
-def test_half_a_last_line_is_no_row(tmp_path: Path, tail: str) -> None:
+def test_an_incomplete_last_line_is_ignored(tmp_path: Path, tail: str) -> None:
     MetricsLog(tmp_path).write(row(0))
     (tmp_path / JSONL).open("a").write(tail)
     assert read_metrics(tmp_path) == [row(0)]
@@ -219,7 +219,7 @@ def test_damage_before_the_last_line_is_named(tmp_path: Path) -> None:
         read_metrics(tmp_path)
 
 
-def test_no_file_is_no_rows(tmp_path: Path) -> None:
+def test_a_missing_metrics_file_has_no_rows(tmp_path: Path) -> None:
     assert read_metrics(tmp_path) == []
 
 

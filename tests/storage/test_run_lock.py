@@ -72,7 +72,7 @@ def record(directory: Path, **changes: Any) -> None:
     (directory / "lock").write_text(json.dumps(owner))
 
 
-def test_a_second_process_is_told_who_holds_the_lock(tmp_path: Path) -> None:
+def test_a_second_process_learns_who_holds_the_lock(tmp_path: Path) -> None:
     with holder(tmp_path, SLURM_JOB_ID="4711") as process:
         with pytest.raises(UserError) as caught:
             RunLock(tmp_path).acquire()
@@ -82,7 +82,7 @@ def test_a_second_process_is_told_who_holds_the_lock(tmp_path: Path) -> None:
         assert part in str(caught.value)
 
 
-def test_a_refused_process_leaves_the_owner_its_lock_and_record(tmp_path: Path) -> None:
+def test_a_refused_process_does_not_disturb_the_owner(tmp_path: Path) -> None:
     with RunLock(tmp_path).acquire():
         before = attempt(tmp_path)
         assert f"process {os.getpid()} on host" in before
@@ -109,7 +109,7 @@ def test_a_child_of_a_killed_owner_does_not_keep_the_lock(tmp_path: Path) -> Non
         assert attempt(tmp_path) == "taken\n"
 
 
-def test_this_process_cannot_take_it_twice_and_trying_does_not_lose_it(tmp_path: Path) -> None:
+def test_a_process_cannot_take_the_lock_twice(tmp_path: Path) -> None:
     alias = tmp_path / "alias"
     alias.symlink_to(tmp_path)
     with RunLock(tmp_path):

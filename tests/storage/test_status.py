@@ -35,12 +35,12 @@ def left(run: Path, said: str = "running", **more: Any) -> Path:
 
 
 @pytest.mark.parametrize("said", ["finished", "failed", "interrupted"])
-def test_what_has_ended_says_so(said: str, tmp_path: Path) -> None:
+def test_status_of_an_ended_run(said: str, tmp_path: Path) -> None:
     state = run_state(left(tmp_path, said, reason="a signal", **HERE))
     assert state["state"] == said and state_text(state) == f"{said} (a signal)"
 
 
-def test_a_run_without_its_lock_was_killed(tmp_path: Path) -> None:
+def test_a_running_status_without_a_lock_means_killed(tmp_path: Path) -> None:
     state = run_state(left(tmp_path, **HERE, heartbeat=ago(5)))
     assert state["state"] == "killed"
     with RunLock(tmp_path):
@@ -77,7 +77,7 @@ def test_without_locks_the_process_decides(tmp_path: Path, monkeypatch: pytest.M
     assert run_state(left(tmp_path, **{**HERE, "pid": dead.pid}))["state"] == "killed"
 
 
-def test_asking_takes_no_lock_and_releases_none(tmp_path: Path) -> None:
+def test_reading_the_status_does_not_touch_the_lock(tmp_path: Path) -> None:
     with RunLock(tmp_path):
         assert is_held(tmp_path) is True
         code = (
@@ -131,7 +131,7 @@ def slow(x, run, beats):
 """
 
 
-def test_the_heart_beats_in_a_long_generation_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_heartbeat_is_written_during_a_long_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four evaluations of a second each."""
     stamps = iter(range(10**6))
     monkeypatch.setattr(run_writer, "HEARTBEAT_SECONDS", 0.1)

@@ -37,7 +37,7 @@ def known() -> dict[str, str]:
     return dict(differences)
 
 
-def test_the_next_process_knows_the_result(folder: Path) -> None:
+def test_the_result_is_cached_for_the_next_process(folder: Path) -> None:
     compare(one="", two="the reward is 1.0 instead of 2.0")
     compare(three="")
     assert known() == {"one": "", "two": "the reward is 1.0 instead of 2.0", "three": ""}
@@ -55,13 +55,13 @@ def test_a_damaged_file_is_ignored_and_written_anew(text: str, folder: Path) -> 
     assert json.loads(file.read_text()) == {"two": ""}
 
 
-def test_a_directory_that_cannot_be_made_changes_nothing(folder: Path) -> None:
+def test_an_unwritable_cache_directory_is_ignored(folder: Path) -> None:
     folder.write_text("a file")
     compare(one="")
     assert known() == {}
 
 
-def test_no_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_home_directory_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -82,7 +82,7 @@ def test_other_versions_or_another_processor_have_a_file_of_their_own(monkeypatc
     assert len(names) == 5
 
 
-def test_a_model_of_ones_own_is_compared_at_each_start(folder: Path) -> None:
+def test_user_models_are_compared_at_each_start(folder: Path) -> None:
     """The files that it includes are not known."""
     compare(**{'["Hopper-v5", {"xml_file": "my.xml"}, "12ab"]': ""})
     assert known() == {}

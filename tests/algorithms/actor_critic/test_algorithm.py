@@ -73,7 +73,7 @@ def test_parameter_counts_are_the_published_ones(task: str, lstm: int, total: in
     assert sum(int(np.prod(shape)) for name, shape in shapes.items() if name.startswith("lstm")) == lstm
 
 
-def test_both_heads_begin_with_normalised_columns() -> None:
+def test_both_heads_are_initialised_with_normalised_columns() -> None:
     algorithm = built()
     shared = algorithm.initial().shared
     arrays = algorithm.policy.layout.split(shared["theta"])
@@ -85,19 +85,19 @@ def test_both_heads_begin_with_normalised_columns() -> None:
 @pytest.mark.parametrize(
     ("step", "beta"), [(0, 1.0), (500_000, 0.75), (1_000_000, 0.5), (2_000_000, 0), (3_000_000, 0)]
 )
-def test_the_schedule_is_a_line_that_ends(step: int, beta: float) -> None:
+def test_annealing_is_linear_and_then_constant(step: int, beta: float) -> None:
     """T8; beyond its end the source's went on to -0.5."""
     assert annealed(1.0, 0.0, step, 2_000_000) == beta
 
 
-def test_the_weight_of_the_entropy_follows_the_episodes() -> None:
+def test_entropy_weight_anneals_with_the_number_of_episodes() -> None:
     algorithm = built("algorithm.entropy={start: 0.4, end: 0.1, episodes: 60}")
     states = [State(generation, {}, {}) for generation in (0, 5, 10, 99, 10**9)]
     assert [algorithm.beta(state) for state in states[:4]] == pytest.approx([0.4, 0.25, 0.1, 0.1])
     assert built("algorithm.entropy={start: 0.4}").beta(states[4]) == 0.4
 
 
-def test_the_weight_of_the_entropy_follows_the_timesteps() -> None:
+def test_entropy_weight_anneals_with_the_number_of_timesteps() -> None:
     """Updates of 6, 3 (with that of a job that failed) and 9 steps, of 12 in all."""
     algorithm = built("algorithm.entropy={start: 0.6, end: 0.0, timesteps: 12}")
     state, weights = algorithm.initial(), []
@@ -111,7 +111,7 @@ def test_the_weight_of_the_entropy_follows_the_timesteps() -> None:
 
 
 @pytest.mark.long
-def test_the_entropy_counts_with_its_weight() -> None:
+def test_entropy_is_weighted_in_the_loss() -> None:
     gradients = []
     for start in (0.0, 1.0, 2.0):
         algorithm = built(f"algorithm.entropy.start={start}")
@@ -177,7 +177,7 @@ SAMPLED = {
 
 
 @pytest.mark.parametrize("name", SAMPLED)
-def test_a_sample_has_the_loss_of_its_batch(name: str) -> None:
+def test_losses_of_samples_are_those_of_the_batch(name: str) -> None:
     """Parts as in the metrics; their sum with the weights 0.5 and beta, the first of its schedule."""
     overrides = (*SAMPLED[name], "algorithm.value_weight=0.5", "algorithm.entropy={start: 0.2, episodes: 60}")
     plain = built(*overrides)
@@ -201,7 +201,7 @@ def test_a_sample_has_the_loss_of_its_batch(name: str) -> None:
         algorithm.sample_losses(state, {name: array for name, array in sample.items() if name != "lives"})
 
 
-def test_a_sample_of_segments_has_what_was_remembered(tmp_path: Path) -> None:
+def test_samples_of_segments_include_the_initial_memory(tmp_path: Path) -> None:
     overrides = ("task={kind: episodes, env_id: CartPole-v1}", "stop.generations=3")
     asynchronous = ("algorithm.updates=asynchronous", "algorithm.update_every=5", "evaluation.interval=0")
     seen: list[Any] = []
@@ -228,7 +228,7 @@ def test_the_mean_gradient_is_clipped() -> None:
     assert metrics["gradient_norm"] == pytest.approx(3.0)
 
 
-def test_failed_episodes_count_no_steps() -> None:
+def test_steps_of_failed_episodes_are_not_counted() -> None:
     algorithm = built(PLAIN, "algorithm.gradient_clip=null")
     state = algorithm.initial()
     after, _ = algorithm.tell(state, results(algorithm, (3.0, 1), (0.0, -3)))
@@ -237,7 +237,7 @@ def test_failed_episodes_count_no_steps() -> None:
     assert still.generation == 2 and still.theta.tobytes() == after.theta.tobytes()
 
 
-def test_evaluation_is_sampled_or_greedy() -> None:
+def test_evaluation_samples_actions_or_takes_the_greedy_ones() -> None:
     """A theta of zeros samples both arms; the most probable one is then always the first."""
     sampled, greedy = (
         built("task.num_trials=50", f"algorithm.evaluation_actions={how}") for how in ("sampled", "greedy")
@@ -286,7 +286,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_what_is_wrong_is_told_before_the_run(mistake: str) -> None:
+def test_invalid_options_are_refused_before_the_run(mistake: str) -> None:
     overrides, key, text = MISTAKES[mistake]
     with pytest.raises(ConfigError) as told:
         build_task(config(*overrides))
@@ -295,12 +295,12 @@ def test_what_is_wrong_is_told_before_the_run(mistake: str) -> None:
 
 
 @pytest.mark.parametrize("unroll", ["1", "6", "null"])
-def test_any_shorter_unroll_will_do(unroll: str) -> None:
+def test_any_unroll_up_to_the_episode_length_is_valid(unroll: str) -> None:
     build_task(config(f"algorithm.unroll={unroll}"))
 
 
 @pytest.mark.long
-def test_another_network_is_not_restored(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
     trained(tmp_path / "run")
     with pytest.raises(CheckpointError, match=r"policy\.hidden_dims"):
         trained(tmp_path / "run", "policy.hidden_dims=[5]", "stop.generations=3")
@@ -308,7 +308,7 @@ def test_another_network_is_not_restored(tmp_path: Path) -> None:
         trained(tmp_path / "other", "policy.hidden_dims=[5]", f"policy.init_from={tmp_path / 'run'}")
 
 
-def test_another_run_gives_its_value_head_too(tmp_path: Path) -> None:
+def test_init_from_copies_the_value_head(tmp_path: Path) -> None:
     trained(tmp_path / "run", "stop.generations=2")
     trained(tmp_path / "next", f"policy.init_from={tmp_path / 'run'}", "stop.generations=0", "seed=8")
     expected, found = (runs.newest(tmp_path / name).state for name in ("run", "next"))
@@ -338,7 +338,7 @@ def test_checkpoints_hold_the_optimizer_from_the_start(tmp_path: Path) -> None:
     assert runs.newest(run).state.master["adam_m"].any()
 
 
-def test_the_last_checkpoints_are_kept_and_the_final_one_is_forced(tmp_path: Path) -> None:
+def test_last_checkpoints_are_kept_and_the_final_one_is_always_written(tmp_path: Path) -> None:
     trained(tmp_path / "often", "stop.generations=5", "checkpoint.keep_last=3")
     assert sorted(saved(tmp_path / "often"))[-3:] == [3, 4, 5]
     trained(tmp_path / "once", "stop.generations=5", "checkpoint.interval=100")
@@ -378,7 +378,7 @@ def test_a_trained_policy_is_loaded(policy: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_it_learns_to_explore(tmp_path: Path) -> None:
+def test_actor_critic_learns_to_explore_bandits(tmp_path: Path) -> None:
     """Easy arms, 10 trials: 5 by chance; who goes by what the first pull gave gets 0.5 + 9 * 0.82 = 7.88."""
     overrides = [
         *("task.num_trials=10", "policy.hidden_dims=[16]", "algorithm.batch_size=32", "mpi.chunk_size=32"),
@@ -391,7 +391,7 @@ def test_it_learns_to_explore(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_it_learns_cartpole(tmp_path: Path) -> None:
+def test_actor_critic_learns_cartpole(tmp_path: Path) -> None:
     """The committed config, stopped early: 9 steps by constant pushing, some 20 by chance."""
     overrides = ["stop.timesteps=60_000", "stop.target_return=195"]
     rows = list(hpc_es.train(load(CONFIGS / "ac_cartpole.yaml", overrides), tmp_path / "run"))

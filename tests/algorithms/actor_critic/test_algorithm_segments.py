@@ -91,7 +91,7 @@ def squares(returns: Sequence[float], value: float) -> float:
 # Targets, with a reward of 1 a step, the discount 0.9 and the value 2 of every state.
 
 
-def test_an_end_is_worth_nothing_and_what_goes_on_the_value_of_its_state(seeds: list[list[int]]) -> None:
+def test_targets_bootstrap_from_the_value_unless_the_episode_ended(seeds: list[list[int]]) -> None:
     """Lives of 2 and 12: R is 1.9, 1; and 1 + 0.9 * 3.52 = 4.168, 1 + 0.9 * 2.8 = 3.52, 1 + 0.9 * 2 = 2.8."""
     seeds += [[1, 11]]
     algorithm = built()
@@ -100,7 +100,7 @@ def test_an_end_is_worth_nothing_and_what_goes_on_the_value_of_its_state(seeds: 
     assert found.arrays[SUMS][1] == pytest.approx(squares([1.9, 1.0, 4.168, 3.52, 2.8], 2.0), rel=1e-5)
 
 
-def test_a_time_limit_is_worth_the_value_of_the_last_state(seeds: list[list[int]]) -> None:
+def test_targets_bootstrap_at_a_time_limit(seeds: list[list[int]]) -> None:
     """A limit of 2 steps cuts the life of 12 off: R is 3.52, 2.8; that of 2 has ended by itself at the limit."""
     seeds += [[1, 11]]
     algorithm = built("task.max_episode_steps=2")
@@ -109,7 +109,7 @@ def test_a_time_limit_is_worth_the_value_of_the_last_state(seeds: list[list[int]
     assert found.arrays[SUMS][1] == pytest.approx(squares([1.9, 1.0, 3.52, 2.8], 2.0), rel=1e-5)
 
 
-def test_the_value_of_a_state_that_is_reached_is_that_of_the_whole_past() -> None:
+def test_bootstrap_values_use_the_memory_of_the_whole_episode() -> None:
     """V is linear in h, which the memory is a part of: 10 steps at once, or 4 and then 6 with what they left."""
     network, rng = DifferentiableNetwork((3, 5, 4, 2), None), np.random.default_rng(0)
     from hpc_es.policies.networks.tensorflow_actors import tensorflow
@@ -149,7 +149,7 @@ def test_the_gradient_stops_where_a_segment_begins() -> None:
 
 
 @pytest.mark.parametrize("backend", ["numpy", "tensorflow"])
-def test_memory_goes_on_as_if_there_had_been_no_update(seeds: list[list[int]], backend: str) -> None:
+def test_policy_memory_is_carried_over_an_update(seeds: list[list[int]], backend: str) -> None:
     """Lives of 41, and of 5 and 31: after three segments of 3 steps they have seen 9, 1 (another episode's) + 3."""
     seeds += [[40, 4], [0, 0], [0, 30]]
     algorithm = built(f"policy.backend={backend}")
@@ -165,7 +165,7 @@ def test_memory_goes_on_as_if_there_had_been_no_update(seeds: list[list[int]], b
             assert np.abs(whole).max() > 1e-3
 
 
-def test_what_is_learned_of_a_segment_is_seen_with_its_memory(seeds: list[list[int]]) -> None:
+def test_gradients_of_a_segment_use_its_initial_memory(seeds: list[list[int]]) -> None:
     """Without discount R is 1: the second segment's errors are V - 1 in the steps 3, 4, 5 of an uninterrupted pass."""
     from hpc_es.policies.networks.tensorflow_actors import tensorflow
 
@@ -181,7 +181,7 @@ def test_what_is_learned_of_a_segment_is_seen_with_its_memory(seeds: list[list[i
 
 
 @pytest.mark.parametrize("policy", ["policy={kind: lstm, hidden_dims: [4]}", "policy={kind: mlp, hidden_dims: [4]}"])
-def test_segments_as_long_as_episodes_are_whole_episodes(policy: str) -> None:
+def test_segments_as_long_as_episodes_give_the_update_of_whole_episodes(policy: str) -> None:
     """At most 20 steps: the same episodes, actions and, to the order of sums, gradient, also in the next update."""
     long, whole = (built(CARTPOLE, policy, f"algorithm.update_every={n}") for n in ("20", "null"))
     for generation in range(2):
@@ -191,7 +191,7 @@ def test_segments_as_long_as_episodes_are_whole_episodes(policy: str) -> None:
             np.testing.assert_allclose(found.arrays[name], expected.arrays[name], rtol=1e-4, atol=1e-4)
 
 
-def test_episodes_begin_with_the_seeds_of_the_update_that_they_begin_in() -> None:
+def test_episodes_are_seeded_by_the_update_in_which_they_start() -> None:
     """Those that whole episodes of the same update have; a life tells its seed."""
     algorithm, begun, ended = built("algorithm.update_every=8"), [0, 0], 0
     for generation in range(40):
@@ -204,7 +204,7 @@ def test_episodes_begin_with_the_seeds_of_the_update_that_they_begin_in() -> Non
     assert ended > 8
 
 
-def test_evaluation_leaves_the_episodes_alone(seeds: list[list[int]]) -> None:
+def test_evaluation_does_not_change_episodes_in_progress(seeds: list[list[int]]) -> None:
     seeds += [[40, 4]]
     algorithm = built()
     state = algorithm.initial()
@@ -218,7 +218,7 @@ def test_evaluation_leaves_the_episodes_alone(seeds: list[list[int]]) -> None:
 # What is counted.
 
 
-def test_an_episode_counts_once_and_each_step_once(tmp_path: Path) -> None:
+def test_episodes_and_steps_are_counted_once_over_segments(tmp_path: Path) -> None:
     """A run on one rank, whose workers go on from update to update: the rows tell all of its episodes."""
     rows = list(hpc_es.train(config("stop.generations=40"), tmp_path / "run"))
     without = [row for row in rows if not row["episodes_this_generation"]]
@@ -233,7 +233,7 @@ def test_an_episode_counts_once_and_each_step_once(tmp_path: Path) -> None:
     assert int(runs.newest(tmp_path / "run").state.shared["episodes"]) == rows[-1]["episodes_total"]
 
 
-def test_limits_count_updates_steps_and_ended_episodes(tmp_path: Path) -> None:
+def test_stop_limits_count_updates_steps_and_finished_episodes(tmp_path: Path) -> None:
     for limit, key in (("episodes: 3", "episodes_total"), ("timesteps: 50", "timesteps_total")):
         rows = list(hpc_es.train(config(f"stop={{{limit}}}"), tmp_path / key))
         enough = int(limit.split()[1])
@@ -241,7 +241,7 @@ def test_limits_count_updates_steps_and_ended_episodes(tmp_path: Path) -> None:
         assert rows[-1]["generation"] == len(rows) - 1 > 3
 
 
-def test_the_entropy_follows_the_episodes_that_have_ended(seeds: list[list[int]]) -> None:
+def test_entropy_weight_anneals_with_finished_episodes(seeds: list[list[int]]) -> None:
     """Lives of 2 and 12, three steps an update: 1 episode in each of three updates, then 2; of 10 in all."""
     seeds += [[1, 11]]
     algorithm = built("algorithm.entropy={start: 1.0, end: 0.0, episodes: 10}")
@@ -261,7 +261,7 @@ def faulty(at: int, bad_seed: int) -> str:
     return f"task={{kind: episodes, env_id: 'tests.helpers.toys:Faulty-v0', env_kwargs: {kwargs}}}"
 
 
-def test_an_update_in_which_all_failed_leaves_the_parameters(seeds: list[list[int]]) -> None:
+def test_an_update_without_a_valid_episode_keeps_the_parameters(seeds: list[list[int]]) -> None:
     seeds += [[7, 7], [40, 40]]
     algorithm = built(faulty(0, 7))
     state = algorithm.initial()
@@ -296,7 +296,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_what_is_wrong_is_told_before_the_run(mistake: str) -> None:
+def test_invalid_segment_options_are_refused_before_the_run(mistake: str) -> None:
     overrides, key, text = MISTAKES[mistake]
     with pytest.raises(ConfigError) as found:
         build_task(config(*overrides))
@@ -317,7 +317,7 @@ def test_bandits_are_played_in_segments_as_an_environment(tmp_path: Path) -> Non
 
 
 @pytest.mark.long
-def test_it_learns_cartpole(tmp_path: Path) -> None:
+def test_actor_critic_with_segments_learns_cartpole(tmp_path: Path) -> None:
     """A random policy lives some 20 steps. Means over the episodes of 250 updates of 80 steps."""
     overrides = (
         *("task={kind: episodes, env_id: CartPole-v1}", "policy={kind: mlp, hidden_dims: [64, 64]}"),

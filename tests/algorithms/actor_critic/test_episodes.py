@@ -41,7 +41,7 @@ def biased(probabilities: Sequence[float], start: int = 0) -> tuple[MLP, np.ndar
 # Sampling.
 
 
-def test_actions_come_as_often_as_they_are_probable() -> None:
+def test_sampled_actions_have_the_policys_probabilities() -> None:
     policy, theta = biased((0.1, 0.6, 0.3), start=5)
     rows, steps = 40, 100
     actor = SamplingActor(policy, theta, generators(rows))
@@ -50,14 +50,14 @@ def test_actions_come_as_often_as_they_are_probable() -> None:
     assert np.abs(shares - (0.1, 0.6, 0.3)).max() < 4 * np.sqrt(0.25 / actions.size)  # four standard errors
 
 
-def test_sampling_leaves_the_policy_as_it_was() -> None:
+def test_sampling_does_not_change_the_policy() -> None:
     policy, theta = biased((0.1, 0.9))
     SamplingActor(policy, theta, generators(2))
     assert policy.head.actions(np.array([[3.0, 1.0]], np.float32)).tolist() == [0]
 
 
 @pytest.mark.parametrize("moment", [0, 3, UNIFORMS_PER_DRAW, UNIFORMS_PER_DRAW + 1])
-def test_a_job_acts_the_same_whoever_else_is_there(moment: int) -> None:
+def test_actions_of_a_job_do_not_depend_on_other_jobs(moment: int) -> None:
     """Also after others have left the stack, at any moment between two draws."""
     policy = LSTM(LSTMOptions(hidden_dims=(4,)), Spaces(flat_observations(2), Discrete(3)))
     theta = 3 * policy.initial(np.random.default_rng(1))
@@ -82,7 +82,7 @@ def recorded(task: Episodes, seeds: Sequence[int], action: int = 0) -> Trajector
     return recorder.trajectories(np.isnan(outcome.rows["return_"]))
 
 
-def test_every_step_is_written_down() -> None:
+def test_every_step_is_recorded() -> None:
     """Lives of 3, 12, 6 and 8 steps: the stack is compacted on the way. Survival observes (step, lifetime, 1)."""
     seeds = [2, 11, 5, 7]
     found = recorded(episodes("Survival"), seeds, action=1)
@@ -118,13 +118,13 @@ def test_actions_are_numbered_from_zero() -> None:
 
 
 @pytest.mark.parametrize("fault", ["raise", "observation", "reward"])
-def test_a_failed_job_counts_as_if_it_had_not_been(fault: str) -> None:
+def test_failed_jobs_do_not_contribute(fault: str) -> None:
     found = recorded(episodes("Faulty", env_kwargs={"fault": fault}), [5, 7, 8])
     assert found.lives.sum(axis=0).tolist() == [6, 0, 9]
     assert all(np.isfinite(array).all() and not array[:, 1].any() for array in found.arrays())
 
 
-def test_rewards_carry_the_offset_of_training() -> None:
+def test_recorded_rewards_include_the_training_offset() -> None:
     assert recorded(episodes("Survival", reward_offset=-3.0), [1]).rewards[:3, 0].tolist() == [-2.0, -2.0, 0.0]
 
 

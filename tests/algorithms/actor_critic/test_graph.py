@@ -77,7 +77,7 @@ def episodes(steps: int = 7, rows: int = 3) -> list[Any]:
 # The loss.
 
 
-def test_the_loss_of_two_steps() -> None:
+def test_loss_of_two_steps_by_hand() -> None:
     """T7 of the facts: -log pi A = 1.0605, squares 2.32, entropy 1.3449."""
     logits = np.array([[0.2, -0.1], [0.0, 0.5]])[:, np.newaxis]
     actions, returns, values = np.array([[0], [1]]), np.array([[1.9], [1.0]]), np.array([[0.5], [0.4]])
@@ -103,7 +103,7 @@ def test_a_fresh_policy_is_nearly_uniform() -> None:
         assert float(entropy) / 5 == pytest.approx(expected, abs=1e-3)
 
 
-def test_targets_are_constants_and_an_episode_cut_off_is_worth_its_last_value() -> None:
+def test_targets_have_no_gradient_and_bootstrap_when_truncated() -> None:
     inputs, actions, rewards, lives, cuts = episodes()
     theta, value = normal(size(FORWARD)), normal(5)
     _, features = FORWARD(tf, theta, inputs)
@@ -121,7 +121,7 @@ def test_targets_are_constants_and_an_episode_cut_off_is_worth_its_last_value() 
     assert slope[-1] == pytest.approx(2 * PLAIN.value_weight * errors, rel=1e-12)  # of the value's bias
 
 
-def test_steps_beyond_the_end_do_not_matter() -> None:
+def test_padding_after_the_episode_does_not_change_the_loss() -> None:
     theta, value, given = normal(size(RECURRENT)), normal(5), episodes()
     padded = [np.pad(array, [(0, 9)] + [(0, 0)] * (array.ndim - 1)) for array in given]
     short, long = (gradient(RECURRENT, PLAIN, theta, value, *arrays) for arrays in (given, padded))
@@ -129,7 +129,7 @@ def test_steps_beyond_the_end_do_not_matter() -> None:
     np.testing.assert_allclose(short[1], long[1], atol=1e-12)
 
 
-def test_rewards_to_learn_from_are_clipped() -> None:
+def test_learning_rewards_are_clipped() -> None:
     """T12: 5 -> 1, -3 -> -1, 0.3 stays."""
     steps = np.ones((3, 1))
     rest = (normal(3, 1, 3), np.zeros((3, 1), np.int64))
@@ -146,7 +146,7 @@ def test_rewards_to_learn_from_are_clipped() -> None:
 
 
 @pytest.mark.parametrize("network", [RECURRENT, DEEP, FORWARD])
-def test_the_gradient_is_that_of_the_loss(network: DifferentiableNetwork) -> None:
+def test_gradient_equals_finite_differences_of_the_loss(network: DifferentiableNetwork) -> None:
     """Against central differences, with targets held fixed; float64."""
     inputs, actions, _, lives, _ = episodes()
     both = np.concatenate([normal(size(network)), normal(network.features + 1)])
@@ -217,7 +217,7 @@ def test_unroll_reaches_the_graph() -> None:
     np.testing.assert_array_equal(whole, long)
 
 
-def test_the_compiled_graph_is_the_plain_one() -> None:
+def test_the_compiled_graph_equals_the_eager_one() -> None:
     given = [array.astype(np.int32 if array.dtype == np.int64 else np.float32) for array in episodes()]
     theta, value = normal(size(RECURRENT)).astype(np.float32), normal(5).astype(np.float32)
     compiled = episodes_graph(RECURRENT, PLAIN)(theta, value, np.float32(0.1), *given)
@@ -236,7 +236,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_episodes_of_bandits_are_those_of_numpy(name: str) -> None:
+def test_bandit_episodes_in_tensorflow_equal_those_in_numpy(name: str) -> None:
     """The actions of the graph, played by the task: the same rewards, and the same inputs (T6)."""
     problem = SETTINGS[name]
     drawn = problem.episodes_of_seeds([3, 4, 5])
@@ -265,7 +265,7 @@ def test_episodes_of_bandits_are_those_of_numpy(name: str) -> None:
         BanditInputs(3, 4, "one_hot", reward_clip=0.5),
     ],
 )
-def test_inputs_are_those_of_the_step_before(inputs: BanditInputs) -> None:
+def test_bandit_inputs_are_reward_and_action_of_the_previous_step(inputs: BanditInputs) -> None:
     """T6: for the rewards [1, 0, 1] the policy sees [none yet, 1, 0]."""
     actions, rewards = np.array([[2], [0], [1]], np.int32), np.array([[1.0], [0.0], [1.0]], np.float32)
     seen = bandit_observations(tf, inputs, tf.constant(actions), tf.constant(rewards)).numpy()
@@ -286,7 +286,7 @@ def test_actions_are_drawn_from_the_softmax() -> None:
     assert actions.numpy().tolist() == [[0, 0, 1, 1, 2, 2]]
 
 
-def test_the_gradient_of_bandits_is_that_of_their_episodes() -> None:
+def test_the_bandit_gradient_equals_that_of_recorded_episodes() -> None:
     problem = SETTINGS["values"]
     network = DifferentiableNetwork((problem.inputs.width, 6, problem.family.arms), None)
     theta, value = normal(size(network)).astype(np.float32), normal(7).astype(np.float32)
@@ -300,7 +300,7 @@ def test_the_gradient_of_bandits_is_that_of_their_episodes() -> None:
     np.testing.assert_allclose(sums, expected[1], rtol=1e-4)
 
 
-def test_a_network_without_biases_computes_what_the_policy_does() -> None:
+def test_the_differentiable_network_without_biases_equals_the_policy() -> None:
     wide = np.full(2, 100, np.float32)
     policy, rng = (
         MLP(MLPOptions(hidden_dims=(4,), bias=False), Spaces(flat_observations(3), Box(-wide, wide))),

@@ -12,20 +12,20 @@ from hpc_es.algorithms.actor_critic.graph import discounted, later, targets
 REWARDS, VALUES, GAMMA = np.array([1.0, 0.0, 1.0]), np.array([0.5, 0.4, 0.3]), 0.9
 
 
-def test_discounted_sums() -> None:
+def test_discounted_sums_by_hand() -> None:
     assert discounted(np.ones(4), 0.5).tolist() == [1.875, 1.75, 1.5, 1.0]
     assert discounted(np.array([[1.0, 2.0], [4.0, 8.0]]), 0.5).tolist() == [[3.0, 6.0], [4.0, 8.0]]
     assert discounted(np.ones(3), 0.0).tolist() == [1.0, 1.0, 1.0]
     assert discounted(np.ones(1), 0.5).tolist() == [1.0]
 
 
-def test_discounting_changes_no_array_it_was_given() -> None:
+def test_discounting_does_not_change_its_argument() -> None:
     x = np.ones(4)
     discounted(x, 0.5)
     assert x.tolist() == [1.0] * 4
 
 
-def test_later_is_zero_after_the_end() -> None:
+def test_shifted_values_are_zero_after_the_end() -> None:
     assert later(np.array([1.0, 2.0, 3.0])).tolist() == [2.0, 3.0, 0.0]
     assert later(np.array([1.0, 2.0, 3.0]), 5).tolist() == [0.0, 0.0, 0.0]
 
@@ -38,7 +38,7 @@ def test_later_is_zero_after_the_end() -> None:
         (2.0, 0.5, [3.268, 2.52, 2.8], [1.30775, 0.995, 2.5]),
     ],
 )
-def test_targets_of_an_episode(
+def test_targets_of_an_episode_by_hand(
     bootstrap: float, gae_lambda: float, returns: list[float], advantages: list[float]
 ) -> None:
     rewards = REWARDS + np.array([0, 0, GAMMA * bootstrap])
@@ -47,13 +47,13 @@ def test_targets_of_an_episode(
 
 
 @given(st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=1, max_size=20), st.floats(0, 1))
-def test_with_lambda_1_the_advantage_is_return_minus_value(steps: list[tuple[float, float]], gamma: float) -> None:
+def test_advantage_with_lambda_1_is_return_minus_value(steps: list[tuple[float, float]], gamma: float) -> None:
     rewards, values = np.array(steps).T
     returns, advantages = targets(rewards, values, gamma, 1.0)
     np.testing.assert_allclose(advantages, returns - values, atol=1e-9)
 
 
-def test_what_ends_early_is_zero_from_there_on() -> None:
+def test_targets_are_zero_after_an_early_end() -> None:
     padded = [np.append(x, [0.0, 0.0]) for x in (REWARDS, VALUES)]
     returns, advantages = targets(padded[0], padded[1], GAMMA, 0.5)
     whole = targets(REWARDS, VALUES, GAMMA, 0.5)

@@ -33,13 +33,13 @@ def perturbed(
     return pairs.along(flat(len(theta)), theta, directions, jobs, sigma)
 
 
-def test_two_jobs_in_a_row_are_a_pair_where_pairs_are_mirrored() -> None:
+def test_consecutive_jobs_form_an_antithetic_pair() -> None:
     assert [Pairs(True).of(job) for job in range(5)] == [0, 0, 1, 1, 2]
     assert [Pairs(False).of(job) for job in range(3)] == [0, 1, 2]
     assert (Pairs(True).size, Pairs(False).size) == (2, 1)
 
 
-def test_even_jobs_go_along_their_direction_and_odd_ones_against_it() -> None:
+def test_even_jobs_add_the_perturbation_and_odd_jobs_subtract_it() -> None:
     """Also where the chunk begins with the second half of pair 1, (2, 20)."""
     made = perturbed(Pairs(True), THETA, Ramp(), 0, range(3, 6), 0.5)
     assert made.stacked().tolist() == [[-0.5, -10], [2, 15], [-1, -15]]
@@ -49,7 +49,7 @@ def test_even_jobs_go_along_their_direction_and_odd_ones_against_it() -> None:
 
 
 @pytest.mark.parametrize("ratios", [None, np.linspace(0.5, 2, 25_000, dtype=np.float32)])
-def test_parts_of_a_large_vector_are_what_the_whole_is(ratios: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_a_large_vector_equal_the_whole_vector(ratios: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Theta + 0.1 eps, or theta + 0.1 (ratios eps), in parts of two blocks of 8,192 numbers and a rest."""
     noise, theta = CounterNoise(Keys(1), 25_000), np.linspace(-1, 1, 25_000, dtype=np.float32)
     made = perturbed(Pairs(True), theta, noise, 3, range(1, 4), 0.1, ratios)
@@ -69,13 +69,13 @@ def test_candidates_have_the_dtype_of_theta(dtype: type[np.floating]) -> None:
     assert made.stacked()[0, 0] == dtype(1) + dtype(0.1)
 
 
-def test_a_pair_is_whole_where_no_half_has_failed() -> None:
+def test_a_pair_is_valid_if_neither_half_failed() -> None:
     fitness = np.array([1, 2, np.nan, 3, 4, np.nan])
     assert Pairs(True).whole(fitness).tolist() == [True, False, False]
     assert Pairs(False).whole(fitness).tolist() == [True, True, False, True, True, False]
 
 
-def test_differences_are_of_the_halves() -> None:
+def test_pair_differences_subtract_the_second_half_from_the_first() -> None:
     values = np.array([5.0, 3, -1, 4])
     assert Pairs(True).differences(Pairs(True).in_pairs(values)).tolist() == [2, -5]
     assert Pairs(False).differences(Pairs(False).in_pairs(values)).tolist() == [5, 3, -1, 4]

@@ -30,7 +30,7 @@ CONSTANTS = {  # size, population: mueff, c_s, d_s, c_c, c_1, c_mu, chi, of pycm
 
 
 @pytest.mark.parametrize(("size", "population"), CONSTANTS)
-def test_the_constants_are_those_of_the_tutorial(size: int, population: int) -> None:
+def test_cma_es_constants_equal_those_of_the_tutorial(size: int, population: int) -> None:
     c = constants(size, population, True)
     found = (c.mu_eff, c.c_sigma, c.d_sigma, c.c_c, c.c_1, c.c_mu, c.chi_n)
     assert found == pytest.approx(CONSTANTS[size, population], rel=1e-8)
@@ -56,14 +56,14 @@ def test_constants_of_any_population_keep_the_covariance_positive(size: int, pop
     assert 1 - c.c_1 - c.c_mu + size * c.c_mu * bad >= -1e-12
 
 
-def test_the_root_may_be_old_where_many_parameters_make_it_dear() -> None:
+def test_the_root_is_recomputed_less_often_with_many_parameters() -> None:
     """1000 parameters, 24 samples: c_1 + c_mu is about 1.3e-5, and 1 / (10 * 1000 * 1.3e-5) is 7.7: 8, as in pycma."""
     assert constants(40, 15, True).root_interval == 1
     assert constants(100, 17, True).root_interval == 2
     assert constants(1000, 24, True).root_interval == 8
 
 
-def test_the_root_of_two_parameters() -> None:
+def test_square_root_of_a_2_by_2_covariance_by_hand() -> None:
     """[[2, 1], [1, 2]] has the lengths 1 and sqrt 3 along (1, -1) and (1, 1)."""
     root, lengths, axes = root_of(np.array([[2.0, 1], [1, 2]]))
     half = math.sqrt(3) / 2
@@ -72,12 +72,12 @@ def test_the_root_of_two_parameters() -> None:
     assert np.abs(axes) == pytest.approx(np.full((2, 2), math.sqrt(0.5)))
 
 
-def test_an_axis_of_no_length_gets_the_least_that_the_others_allow() -> None:
+def test_eigenvalues_of_zero_are_raised_to_the_smallest_allowed() -> None:
     _, lengths, _ = root_of(np.array([[4.0, 0], [0, -1e-9]]))
     assert lengths == pytest.approx([2 * math.sqrt(np.finfo(np.float64).eps), 2])
 
 
-def test_a_root_is_symmetric_and_its_square_is_what_lies_below_the_diagonal() -> None:
+def test_the_root_is_symmetric_and_squares_to_the_covariance() -> None:
     given = np.cov(np.random.default_rng(0).standard_normal((40, 60)))
     root = root_of(np.tril(given))[0]
     assert (root == root.T).all()
@@ -90,7 +90,7 @@ def test_rows_of_a_weighted_sum_of_squares() -> None:
     assert found.tolist() == [[2 - 4, 6], [6, 18]]
 
 
-def test_few_samples_make_one_block_and_many_share_theirs() -> None:
+def test_number_of_blocks_grows_with_the_number_of_samples() -> None:
     assert covariance.blocks(MIN_SHARED_SAMPLES - 1, 2000) == 1
     assert [covariance.blocks(MIN_SHARED_SAMPLES, size) for size in (1, BLOCK_ROWS, BLOCK_ROWS + 1)] == [1, 1, 2]
 
@@ -102,7 +102,7 @@ def test_blocks_of_rows_cover_the_covariance_once(samples: int) -> None:
     np.testing.assert_allclose(np.concatenate(parts), steps.T @ steps, rtol=1e-12, atol=1e-12)
 
 
-def test_a_covariance_moves_by_its_path_and_by_blocks_of_rows() -> None:
+def test_covariance_update_by_path_and_blocks_equals_the_whole_formula() -> None:
     """Sizes beyond what fits into a cache at once, and blocks that do not end with it."""
     rng = np.random.default_rng(2)
     size = 2 * CACHE_ROWS + 5
@@ -126,14 +126,14 @@ def steps(of: BlockSampler, first: int, stop: int, generation: int = 3) -> bytes
     return of.y(generation, POPULATION, range(first, stop), MATRIX).tobytes()
 
 
-def test_steps_are_the_matrix_times_the_directions() -> None:
+def test_transformed_perturbations_are_matrix_times_noise() -> None:
     z, y = BlockSampler(NOISE, SIZE).z_and_y(3, POPULATION, MATRIX)
     assert z.tolist() == [NOISE.direction(3, sample, 0, SIZE).tolist() for sample in range(POPULATION)]
     np.testing.assert_allclose(y, z @ MATRIX.T, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("kept", [0, covariance.MAX_CACHED])
-def test_a_sample_has_the_same_bits_in_any_company(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bits_of_a_sample_do_not_depend_on_the_others(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(covariance, "MAX_CACHED", kept)
     one = BlockSampler(NOISE, SIZE)
     whole = BlockSampler(NOISE, SIZE).z_and_y(3, POPULATION, MATRIX)[1]
@@ -142,7 +142,7 @@ def test_a_sample_has_the_same_bits_in_any_company(kept: int, monkeypatch: pytes
     assert steps(one, SAMPLE_ROWS - 2, SAMPLE_ROWS + 3) == whole[SAMPLE_ROWS - 2 : SAMPLE_ROWS + 3].tobytes()
 
 
-def test_another_generation_or_matrix_has_other_steps() -> None:
+def test_transformed_perturbations_differ_by_generation_and_matrix() -> None:
     one = BlockSampler(NOISE, SIZE)
     first, second = steps(one, 0, 4), steps(one, 0, 4, generation=4)
     assert first != second

@@ -42,7 +42,7 @@ def anywhere(kind: str, **options: Any) -> Any:
         (lambda x: np.nan, "0 of 6 evaluations did not fail, 3 are needed: no update"),
     ],
 )
-def test_a_generation_without_an_update_is_told_of_and_moves_nothing(kind: str, cost: Any, said: str) -> None:
+def test_a_skipped_update_is_reported_and_keeps_the_distribution(kind: str, cost: Any, said: str) -> None:
     """Also in the middle of a search, where there are paths and a covariance to lose."""
     made = strategy(kind, sphere, np.ones(3), population_size=6)
     state, _, notices = told(made, after(made, 4))
@@ -57,7 +57,7 @@ def test_a_generation_without_an_update_is_told_of_and_moves_nothing(kind: str, 
 
 
 @every
-def test_a_restart_begins_anew_with_a_larger_population(kind: str) -> None:
+def test_a_restart_resets_the_state_with_a_larger_population(kind: str) -> None:
     made = anywhere(kind, **STARTS)
     first = made.initial()
     state, metrics, notices = told(made, after(made, 2))
@@ -76,7 +76,7 @@ def test_a_restart_begins_anew_with_a_larger_population(kind: str) -> None:
 
 
 @every
-def test_a_restart_samples_other_vectors_around_a_vector_that_is_given(kind: str) -> None:
+def test_a_restart_from_a_fixed_initial_vector_draws_other_samples(kind: str) -> None:
     made = strategy(kind, sphere, np.ones(3), **STARTS)
     restarted = after(made, 3)
     assert restarted.theta.tolist() == [1, 1, 1]
@@ -88,7 +88,7 @@ def test_a_restart_samples_other_vectors_around_a_vector_that_is_given(kind: str
 
 
 @every
-def test_the_last_search_says_why_it_has_ended(kind: str) -> None:
+def test_the_end_of_the_last_search_names_its_criterion(kind: str) -> None:
     made = strategy(kind, sphere, np.ones(3), **{**STARTS, "max_restarts": 1})
     state = after(made, 5)
     assert made.finished(state) is None
@@ -97,7 +97,7 @@ def test_the_last_search_says_why_it_has_ended(kind: str) -> None:
     assert int(state.master["run_restart"]) == 1
 
 
-def test_a_short_search_of_bipop_ends_with_its_evaluations() -> None:
+def test_a_small_bipop_search_ends_at_its_evaluation_budget() -> None:
     """18 small ones, then 3 * 12 = 36 large ones: the next gets 18 at most, three generations of 6."""
     made = strategy("snes", sphere, np.ones(3), **{**STARTS, "restarts": "bipop"})
     state = after(made, 6)
@@ -112,7 +112,7 @@ def test_a_short_search_of_bipop_ends_with_its_evaluations() -> None:
     assert int(state.master["run_restart"]) == 3 and "after run_limit" in notices[0]
 
 
-def test_the_growth_of_a_deviation_is_to_its_own_first_one() -> None:
+def test_growth_of_a_deviation_is_relative_to_its_initial_one() -> None:
     """Ranges of 1 and 1e8: no search has grown by 1e3 because its second coordinate is wide."""
     made = strategy("sep_cma_es", lambda x: float(x[0] ** 2 + (x[1] * 1e-8) ** 2), np.ones(2))
     made.problem.spread = np.array([1.0, 1e8])
@@ -120,7 +120,7 @@ def test_the_growth_of_a_deviation_is_to_its_own_first_one() -> None:
 
 
 @every
-def test_the_first_samples_spread_as_the_problem_says(kind: str) -> None:
+def test_initial_deviations_are_those_of_the_problem(kind: str) -> None:
     """Deviations 1 and 16 by the problem, 0.5 and 0.5 by the config."""
 
     def spread(**options: Any) -> Array:
@@ -133,7 +133,7 @@ def test_the_first_samples_spread_as_the_problem_says(kind: str) -> None:
     assert spread(sigma=0.5) == pytest.approx([0.5, 0.5], rel=0.1)
 
 
-def test_options_of_restarts_without_restarts_are_told_of() -> None:
+def test_restart_options_without_restarts_are_warned_about() -> None:
     task = {"kind": "function", "function": "tests.helpers.toys:noisy_bowl", "dimension": 3}
     given = {"kind": "cma_es", "max_restarts": 3, "population_factor": 3.0}
     others = {"task": task, "policy": None, "stop": {"generations": 1}}
@@ -160,7 +160,7 @@ def small(restart: int, largest: int) -> tuple[int, float]:
     return int(10 * (largest / 20) ** (u * u)), float(10 ** (-2 * v))
 
 
-def test_none_ends_with_the_first_search() -> None:
+def test_restarts_none_ends_with_the_first_search() -> None:
     assert RestartPolicy("none", 10, 2.0, 9).next_search(KEYS, FIRST, 1) is None
 
 
@@ -184,7 +184,7 @@ def test_ipop_by_another_factor_and_limit() -> None:
     assert RestartPolicy("ipop", 6, 1.5, 0).next_search(KEYS, Search(0, 6), 1) is None
 
 
-def test_bipop_goes_on_with_the_regime_that_has_used_less() -> None:
+def test_bipop_continues_with_the_regime_that_used_fewer_evaluations() -> None:
     plan = RestartPolicy("bipop", 10, 2.0, 9)
     one = next_search(plan, FIRST, 1000)  # the first search counts as a small one: 1000 to 0
     assert (one.population, one.large, one.limit, one.sigma_factor) == (20, True, 0, 1.0)
@@ -201,7 +201,7 @@ def test_bipop_goes_on_with_the_regime_that_has_used_less() -> None:
     assert (five.large, five.limit, five.of_small, five.of_large) == (False, 4500, 3100, 12001)
 
 
-def test_small_populations_are_between_the_first_and_half_of_the_largest() -> None:
+def test_small_bipop_populations_are_between_the_first_and_half_the_largest() -> None:
     plan = RestartPolicy("bipop", 10, 2.0, 9)
     large = replace(FIRST, large=True, growths=4, population=160, of_small=1)
     runs = [next_search(plan, replace(large, restart=restart), 5000) for restart in range(200)]
@@ -217,11 +217,11 @@ def test_bipop_ends_where_a_large_search_is_due_and_the_population_may_not_grow(
     assert plan.next_search(KEYS, replace(two, evaluations=2500), 1) is None
 
 
-def test_a_restart_keeps_why_the_search_before_has_ended() -> None:
+def test_a_restart_records_why_the_previous_search_ended() -> None:
     assert next_search(RestartPolicy("ipop", 10, 2.0, 9), FIRST, 100, ended_by=6).ended_by == 6
 
 
-def test_a_run_is_a_part_of_the_state() -> None:
+def test_the_search_is_stored_in_and_restored_from_the_state() -> None:
     run = Search(3, 80, True, 0.5, 2, 700, 16, 1000, 3000, 2)
     arrays = run.arrays()
     assert Search.from_arrays(arrays) == run

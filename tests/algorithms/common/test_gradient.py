@@ -32,18 +32,20 @@ def moved(clip: float | None, *gradients: Float32) -> tuple[Float32, dict[str, f
         (None, [3000, 4000], [3000, 4000]),
     ],
 )
-def test_clipped_by_the_global_norm(clip: float | None, gradient: list[float], expected: list[float]) -> None:
+def test_gradients_are_clipped_by_the_global_norm(
+    clip: float | None, gradient: list[float], expected: list[float]
+) -> None:
     theta, metrics = moved(clip, vector(*gradient))
     np.testing.assert_allclose(-theta, expected, rtol=1e-6)
     assert metrics["gradient_norm"] == pytest.approx(np.hypot(*gradient))
     assert metrics["theta_norm"] == pytest.approx(np.hypot(*expected))
 
 
-def test_the_sum_of_the_chunks_is_clipped_not_each() -> None:
+def test_the_sum_of_chunk_gradients_is_clipped_not_its_terms() -> None:
     np.testing.assert_allclose(-moved(5, vector(300, 0), vector(-300, 4))[0], [0, 4])
 
 
-def test_chunks_are_summed_in_their_order() -> None:
+def test_chunk_gradients_are_summed_in_chunk_order() -> None:
     """1e8 + 1 is 1e8 in float32: the order decides."""
     assert moved(None, vector(1e8, 0), vector(1, 0), vector(-1e8, 0))[0].tolist() == [0, 0]
     assert moved(None, vector(1e8, 0), vector(-1e8, 0), vector(1, 0))[0].tolist() == [-1, 0]

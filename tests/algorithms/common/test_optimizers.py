@@ -54,7 +54,7 @@ def test_rmsprop_by_hand() -> None:
     np.testing.assert_allclose(second, [-0.01, 0.02 / 1.0597**0.5, -0.005 / 0.985075**0.5], rtol=1e-5)
 
 
-def test_the_epsilon_of_rmsprop_is_inside_of_the_root() -> None:
+def test_rmsprop_adds_epsilon_inside_the_root() -> None:
     options, slots = Options(kind="rmsprop", learning_rate=1.0), initial_slots(Options(kind="rmsprop"), 1)
     _, move = step(options, {**slots, "rmsprop_square": np.zeros(1, np.float32)}, np.array([1e-5], np.float32))
     np.testing.assert_allclose(move, -1e-5 / np.sqrt(0.01 * 1e-10 + 1e-10), rtol=1e-4)
@@ -70,26 +70,26 @@ def test_decay_and_epsilon_of_rmsprop_are_options() -> None:
         np.testing.assert_allclose(move, [-1.0])
 
 
-def test_no_optimizer_is_the_rate_times_the_gradient() -> None:
+def test_optimizer_none_steps_by_rate_times_gradient() -> None:
     np.testing.assert_allclose(steps(Options(kind="none", learning_rate=0.1), GRADIENT)[0], [-0.1, 0.2, -0.05])
 
 
 CLIPUP = Options(kind="clipup", learning_rate=0.2, max_speed=0.3)
 
 
-def test_clipup_by_the_numbers_of_other_implementations() -> None:
+def test_clipup_equals_other_implementations() -> None:
     gradients = [np.array(each, np.float32) for each in ([3, 4, 0], [3, 4, 0], [0, -5, 12])]
     expected = [[0.12, 0.16, 0], [0.18, 0.24, 0], [0.162, 0.1390769231, 0.1846153846]]  # the second is clipped
     np.testing.assert_allclose(steps(CLIPUP, *gradients), -np.array(expected), rtol=1e-6)
 
 
-def test_the_longest_step_of_clipup_is_twice_its_learning_rate_where_it_is_not_given() -> None:
+def test_clipup_max_speed_defaults_to_twice_the_learning_rate() -> None:
     """Speeds in one direction: a, 1.9 a, 2 a instead of 2.71 a."""
     moves = steps(Options(kind="clipup", learning_rate=0.1), *[7 * GRADIENT] * 3)
     np.testing.assert_allclose([np.linalg.norm(each) for each in moves], [0.1, 0.19, 0.2], rtol=1e-6)
 
 
-def test_clipup_without_a_gradient_slows_down() -> None:
+def test_clipup_slows_down_with_a_zero_gradient() -> None:
     none = np.zeros(3, np.float32)
     first, second, third = steps(CLIPUP, none, np.array([3, 4, 0], np.float32), none)
     assert first.tolist() == [0, 0, 0]
@@ -97,13 +97,13 @@ def test_clipup_without_a_gradient_slows_down() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-40, 1e30])
-def test_clipup_has_the_same_step_for_the_smallest_and_largest_gradients(scale: float) -> None:
+def test_clipup_step_does_not_depend_on_the_gradients_length(scale: float) -> None:
     (move,) = steps(CLIPUP, np.array([3 * scale, 4 * scale, 0], np.float32))
     np.testing.assert_allclose(move, [-0.12, -0.16, 0], rtol=1e-4)
 
 
 @pytest.mark.parametrize(("rate", "told"), [(0.03, True), (0.031, False), (0.15, False)])
-def test_a_speed_that_clipup_never_reaches_is_told(rate: float, told: bool) -> None:
+def test_an_unreachable_clipup_max_speed_is_warned_about(rate: float, told: bool) -> None:
     """With momentum 0.9 it gets to ten times the learning rate; the paper has half of the speed."""
     found = list(Options(kind="clipup", learning_rate=rate, max_speed=0.3001).warnings())
     assert [key for key, _ in found] == (["max_speed"] if told else [])
@@ -111,7 +111,7 @@ def test_a_speed_that_clipup_never_reaches_is_told(rate: float, told: bool) -> N
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_learning_rate_falls_to_0_in_a_straight_line(kind: Kind) -> None:
+def test_learning_rate_decays_linearly_to_zero(kind: Kind) -> None:
     """Each step is that of the constant rate times 1, 3/4, 1/2, 1/4, 0, 0."""
     gradients = [GRADIENT, 2 * GRADIENT, GRADIENT, GRADIENT, -GRADIENT, GRADIENT]
     constant = steps(Options(kind=kind, learning_rate=0.1), *gradients)

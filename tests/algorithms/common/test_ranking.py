@@ -38,17 +38,17 @@ def test_the_default_population(size: int, population: int) -> None:
     assert default_population(size) == population
 
 
-def test_the_best_is_first_failures_are_last_and_ties_in_job_order() -> None:
+def test_ranking_puts_the_best_first_failures_last_and_ties_in_job_order() -> None:
     assert ranking(np.array([3, NAN, 7, 7, -1, NAN])).tolist() == [2, 3, 0, 4, 1, 5]
 
 
-def test_a_sample_has_the_weight_of_its_rank() -> None:
+def test_samples_get_the_weights_of_their_ranks() -> None:
     returns, weights = np.array([3, NAN, 7, 7, -1]), np.array([4.0, 3, 2, 1, 0])
     assert sample_weights(weights, returns, share_ties=False).tolist() == [2, 0, 4, 3, 1]
     assert sample_weights(weights, returns).tolist() == [2, 0, 3.5, 3.5, 1]
 
 
-def test_failures_and_a_plateau_share_their_weights() -> None:
+def test_failures_and_ties_share_weights() -> None:
     weights = np.array([4.0, 3, 2, 1])
     assert sample_weights(weights, np.array([NAN, 5, NAN, 1])).tolist() == [1.5, 4, 1.5, 3]
     assert sample_weights(weights, np.full(4, -7.0)).tolist() == [2.5] * 4
@@ -66,7 +66,7 @@ def test_failures_and_a_plateau_share_their_weights() -> None:
         ([5, 5, 5, NAN], None),  # what has not failed is better
     ],
 )
-def test_a_generation_that_teaches_nothing_says_why(returns: list[float], said: str | None) -> None:
+def test_a_generation_without_information_has_a_reason(returns: list[float], said: str | None) -> None:
     assert nothing_to_learn(np.array(returns, np.float64), 2) == said
 
 
@@ -84,19 +84,19 @@ def test_a_generation_that_teaches_nothing_says_why(returns: list[float], said: 
         ([], []),
     ],
 )
-def test_ranks_by_hand(values: list[float], ranks: list[float]) -> None:
+def test_centred_ranks_by_hand(values: list[float], ranks: list[float]) -> None:
     found = centered_ranks(values)
     assert found.shape == np.shape(values)
     np.testing.assert_allclose(found, ranks, atol=1e-15)
 
 
-def test_nan_ranks_last() -> None:
+def test_centred_ranks_put_nan_last() -> None:
     """NaN, 1, NaN, 5: the two NaN share the ranks 0 and 1 of 0 .. 3."""
     np.testing.assert_allclose(centered_ranks([np.nan, 1, np.nan, 5]), [-1 / 3, 1 / 6, -1 / 3, 0.5])
 
 
 @given(st.lists(st.integers(-5, 5), min_size=2, max_size=30))
-def test_ranks_are_the_share_of_values_below_and_tied(values: list[int]) -> None:
+def test_centred_ranks_average_over_ties(values: list[int]) -> None:
     """The definition: how many are less, and half of the others that are equal, over n - 1."""
     n = len(values)
     expected = [sum(b < a for b in values) + (values.count(a) - 1) / 2 for a in values]
@@ -104,5 +104,5 @@ def test_ranks_are_the_share_of_values_below_and_tied(values: list[int]) -> None
 
 
 @given(st.lists(st.integers(-1000, 1000), min_size=1, max_size=30, unique=True))
-def test_only_the_order_counts(values: list[int]) -> None:
+def test_centred_ranks_depend_on_the_order_only(values: list[int]) -> None:
     assert np.array_equal(centered_ranks(values), centered_ranks(np.exp(np.array(values) / 100)))

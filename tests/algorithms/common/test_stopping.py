@@ -115,12 +115,14 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [  # criterion, met, j
 
 
 @pytest.mark.parametrize(("name", "is_met", "is_not"), CASES)
-def test_a_criterion_is_met_and_just_not_met(name: str, is_met: dict[str, Any], is_not: dict[str, Any]) -> None:
+def test_each_criterion_is_met_at_its_limit_and_not_before(
+    name: str, is_met: dict[str, Any], is_not: dict[str, Any]
+) -> None:
     assert name in met(**is_met)
     assert name not in met(**is_not)
 
 
-def test_every_criterion_has_a_case_and_none_is_met_without_one() -> None:
+def test_every_criterion_has_a_case_and_an_ordinary_search_meets_none() -> None:
     assert met(axes=axes(1, 1)) == set()
     assert {name for name, _, _ in CASES} == set(NAMES) - {"run_limit"}
 
@@ -137,7 +139,7 @@ def test_a_tolerance_of_0_is_never_met(name: str) -> None:
     assert int(seen["still_generations"]) == (name != "tolxstagnation")
 
 
-def test_what_is_remembered_of_two_generations() -> None:
+def test_stored_history_of_two_generations_by_hand() -> None:
     """Costs 3, 1, 8, 2, 2, 4 and a failure: the least is 1, the median 2.5."""
     one = update_history(Options(), VIEW, -np.array([3, 1, 8, 2, 2, 4, np.nan]), initial_history(2))
     two = update_history(Options(), replace(VIEW, age=2), -np.array([5.0, 6, 7]), one)
@@ -150,7 +152,7 @@ def test_what_is_remembered_of_two_generations() -> None:
     )
 
 
-def test_the_histories_keep_what_they_need() -> None:
+def test_histories_have_the_length_of_their_criteria() -> None:
     """11 + 30 * 2 / 6 = 21 best costs; every fifth generation for the long ones."""
     seen: Any = initial_history(2)
     for age in range(1, 31):
@@ -170,7 +172,7 @@ def test_flat_generations_are_counted_until_one_is_not() -> None:
     assert counts == [1, 2, 0, 1, 1, 0]
 
 
-def test_a_centre_that_stays_is_counted_until_it_moves() -> None:
+def test_generations_without_movement_are_counted_until_the_centre_moves() -> None:
     seen: Any = initial_history(2)
     counts = []
     for x in (1.0, 1 + 5e-10, 1 + 9e-10, 1 + 2e-9, 1 + 2e-9):
@@ -179,7 +181,7 @@ def test_a_centre_that_stays_is_counted_until_it_moves() -> None:
     assert counts == [0, 1, 2, 0, 1]
 
 
-def test_a_plateau_is_no_centre_that_stays() -> None:
+def test_a_plateau_does_not_count_as_a_centre_without_movement() -> None:
     """Nothing was learned, so the mean stays."""
     seen: Any = initial_history(2)
     for costs in (COSTS, FLAT, [np.nan] * 6, COSTS):
@@ -187,7 +189,7 @@ def test_a_plateau_is_no_centre_that_stays() -> None:
     assert int(seen["still_generations"]) == 1
 
 
-def test_generations_that_all_fail_are_no_reason_to_end() -> None:
+def test_generations_of_failures_meet_no_criterion() -> None:
     seen: Any = initial_history(2)
     for age in range(1, 15):
         seen = update_history(Options(), replace(VIEW, age=age), np.full(6, np.nan), seen)
@@ -201,7 +203,7 @@ def test_the_first_generation_of_a_plateau_does_not_end_a_search() -> None:
     assert names(int(two["stopped"])) == "tolflatfitness"
 
 
-def test_the_criteria_are_told_by_their_names() -> None:
+def test_criteria_that_are_met_are_named() -> None:
     assert names(bit("tolx") | bit("tolfun")) == "tolfun, tolx"
     assert names(0) == ""
     assert len({bit(name) for name in NAMES}) == len(NAMES)

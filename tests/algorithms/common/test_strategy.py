@@ -73,7 +73,7 @@ def given(chunk: Chunk) -> tuple[Array, Jobs, ProblemState]:
     return problem.given[0]
 
 
-def test_training_jobs_have_their_candidates_and_groups() -> None:
+def test_training_jobs_get_candidates_and_groups() -> None:
     stack, jobs, carried = given(Chunk(1, 4, 3))
     assert stack.tolist() == [[4, 0], [5, 0], [6, 0]]
     assert jobs == Jobs(4, range(4, 7), [1, 1, 2], "train", 0)
@@ -81,7 +81,7 @@ def test_training_jobs_have_their_candidates_and_groups() -> None:
 
 
 @pytest.mark.parametrize("purpose", ["probe", "evaluate"])
-def test_other_jobs_have_the_centre_and_a_group_each(purpose: Any) -> None:
+def test_evaluation_jobs_get_the_centre_and_separate_groups(purpose: Any) -> None:
     stack, jobs, carried = given(Chunk(9, 4, 3, purpose, 1))
     assert stack.tolist() == [[2, -2]] * 3
     assert jobs == Jobs(4, range(4, 7), [4, 5, 6], purpose, 1)
@@ -100,7 +100,7 @@ def test_blocks_are_those_of_the_noise() -> None:
     assert (sums.shape, sums.dtype) == ((2, 3), np.float64)
 
 
-def test_what_most_do_not_write_does_nothing() -> None:
+def test_default_methods_do_nothing() -> None:
     made = Strategy(None, Noted(), None, Keys(1), 4)
     assert (
         made.prepare(STATE, NO_ROWS, NO_FITNESS) is None and made.finished(STATE) is None and made.summary(STATE) == {}
@@ -151,12 +151,12 @@ def ended(returns: list[float]) -> tuple[PairedToy, Results]:
     return made, Results(rows, [], blocks, prepared)
 
 
-def test_two_jobs_in_a_row_share_their_seeds() -> None:
+def test_jobs_of_a_pair_share_their_seeds() -> None:
     assert [ended([1, 2])[0].group(job) for job in range(4)] == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("half", [2, 3])
-def test_a_pair_with_a_failed_half_weighs_nothing(half: int) -> None:
+def test_a_pair_with_a_failed_half_has_zero_weight(half: int) -> None:
     """3 eps_0 - 4 eps_2 and 0 eps_0^2 + 4 eps_2^2, of eps_0 = (1, 10) and eps_2 = (3, 30)."""
     returns = [5.0, 2, 9, 9, 1, 5]
     returns[half] = nan
@@ -167,7 +167,7 @@ def test_a_pair_with_a_failed_half_weighs_nothing(half: int) -> None:
     assert made.notices(PAIRED_STATE, results, PAIRED_STATE) == []
 
 
-def test_without_a_whole_pair_nothing_is_weighed_or_summed() -> None:
+def test_without_a_valid_pair_there_are_no_weights_and_sums() -> None:
     made, results = ended([nan, 1, 2, nan])
     assert results.blocks == [{}, {}] and results.prepared.count == 0
     assert made.summed(results).tolist() == [[0, 0], [0, 0]]
@@ -180,12 +180,12 @@ def spread(*values: float) -> Cost:
     return made
 
 
-def test_a_sigma_of_the_config_is_that_of_all_coordinates() -> None:
+def test_sigma_of_the_config_applies_to_all_coordinates() -> None:
     step, ratios = first_deviations(0.7, spread(1, 4))
     assert (step, ratios.tolist()) == (0.7, [1, 1])
 
 
-def test_the_problem_says_how_wide_each_coordinate_is_where_the_config_does_not() -> None:
+def test_initial_deviations_without_sigma_are_those_of_the_problem() -> None:
     """The step is the geometric mean: sqrt(1 * 4) = 2."""
     step, ratios = first_deviations(None, spread(1, 4))
     assert step == pytest.approx(2) and ratios == pytest.approx([0.5, 2])

@@ -31,7 +31,7 @@ def made() -> LSTMLayers:
     return LSTMLayers(INPUTS, SIZES, STEPS, ROWS, "float64")
 
 
-def test_outputs_are_those_of_the_cell() -> None:
+def test_lstm_outputs_equal_those_of_the_cell() -> None:
     found, ops = forwards(made(), X), layers_module.ArrayOps(np)
     memory = [(np.zeros((ROWS, units)), np.zeros((ROWS, units))) for units in SIZES]
     for t in range(STEPS):
@@ -43,7 +43,7 @@ def test_outputs_are_those_of_the_cell() -> None:
         np.testing.assert_allclose(found[t], x.T, rtol=1e-12)
 
 
-def test_the_gradient_is_that_of_differences() -> None:
+def test_lstm_gradient_equals_central_differences() -> None:
     layers = made()
     forwards(layers, X)
     weights, by_x = layers.backwards(FACTORS)
@@ -60,7 +60,7 @@ def test_the_gradient_is_that_of_differences() -> None:
             np.testing.assert_allclose(gradient[place], (ends[0] - ends[1]) / (2 * step), rtol=1e-5, atol=1e-8)
 
 
-def test_fewer_steps_than_there_is_memory_for_are_computed_alone() -> None:
+def test_lstm_computes_only_the_steps_in_use() -> None:
     layers = made()
     forwards(layers, X)
     few = LSTMLayers(INPUTS, SIZES, 5, ROWS, "float64")

@@ -45,7 +45,7 @@ def observations(rows: int = ROWS) -> Float32:
 @pytest.mark.parametrize("normaliser", [None, NORMALISER], ids=["raw", "normalised"])
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("activation", ["tanh", "relu", "leaky_relu", "elu"])
-def test_equal_to_numpy(activation: str, head: str, normaliser: Normaliser | None) -> None:
+def test_tensorflow_actions_equal_numpy(activation: str, head: str, normaliser: Normaliser | None) -> None:
     ours, theirs = (policy(backend, head, activation) for backend in ("tensorflow", "numpy"))
     assert ours.layout.size == theirs.layout.size
     actor = ours.bind(perturbed(ours.layout.size), normaliser)
@@ -57,7 +57,7 @@ def test_equal_to_numpy(activation: str, head: str, normaliser: Normaliser | Non
     np.testing.assert_allclose(actions, expected, atol=1e-5)
 
 
-def test_without_biases_and_with_an_input_that_never_varies() -> None:
+def test_tensorflow_without_biases_and_with_a_constant_input_equals_numpy() -> None:
     spaces = Spaces(flat_observations(WIDTH), HEADS["box"][0])
     ours, theirs = (MLP(Options(backend=each, hidden_dims=(3,), bias=False), spaces) for each in BACKENDS)
     deviation = np.array([1, np.inf, 2, 1, 1], np.float32)
@@ -69,7 +69,7 @@ def test_without_biases_and_with_an_input_that_never_varies() -> None:
     assert len(np.unique(expected)) > 1
 
 
-def test_a_linear_policy_by_hand() -> None:
+def test_tensorflow_linear_policy_by_hand() -> None:
     linear = policy("tensorflow", "box", hidden=())
     theta = np.zeros(linear.layout.size, np.float32)
     theta[[0, 3, 10, 11]] = 0.1, 0.2, 0.01, -0.4  # weights [5, 2] in row order, then two biases
@@ -80,7 +80,7 @@ def test_a_linear_policy_by_hand() -> None:
     np.testing.assert_allclose(actions, [[0.31, -0.2]], rtol=1e-6)
 
 
-def test_rows_kept_act_as_before_to_the_last_bit() -> None:
+def test_kept_rows_give_bit_identical_actions() -> None:
     network = policy("tensorflow", "box", hidden=(64, 64))
     whole = network.bind(perturbed(network.layout.size, 16), NORMALISER)
     before = whole.act(observations(16))
@@ -91,7 +91,7 @@ def test_rows_kept_act_as_before_to_the_last_bit() -> None:
         assert actor.act(observations(16)[kept]).tobytes() == before[kept].tobytes()
 
 
-def test_one_trace_serves_all_stacks() -> None:
+def test_one_trace_serves_all_batch_sizes() -> None:
     network = policy("tensorflow", "box", hidden=(3,))
     compiled = mlp_tensorflow.compiled_mlp("tanh", network.layers.widths, False)
     for rows in (2, 5, 1):
@@ -100,7 +100,7 @@ def test_one_trace_serves_all_stacks() -> None:
 
 
 @pytest.mark.long
-def test_one_thread_and_deterministic() -> None:
+def test_tensorflow_uses_one_thread_and_deterministic_kernels() -> None:
     done = python(
         script("""
         from hpc_es.policies.networks.tensorflow_actors import tensorflow
@@ -114,7 +114,9 @@ def test_one_thread_and_deterministic() -> None:
 
 
 @pytest.mark.parametrize("given, threads, calls", [({}, 0, 3), (OWN, 0, 0), ({}, 4, 1)])
-def test_what_the_user_has_set_stays(given: dict[str, str], threads: int, calls: int, monkeypatch: Any) -> None:
+def test_tensorflow_settings_of_the_user_are_kept(
+    given: dict[str, str], threads: int, calls: int, monkeypatch: Any
+) -> None:
     fake = mock.MagicMock()
     fake.config.threading.get_intra_op_parallelism_threads.return_value = threads
     fake.config.threading.get_inter_op_parallelism_threads.return_value = threads

@@ -58,11 +58,11 @@ def in_place_of(monkeypatch: pytest.MonkeyPatch, **tapes: Tape) -> None:
         ("ranks", "train/ranks"),
     ],
 )
-def test_tags(key: str, expected: str) -> None:
+def test_metric_names_are_mapped_to_tags(key: str, expected: str) -> None:
     assert tag(key) == expected
 
 
-def test_what_was_not_measured_is_left_out() -> None:
+def test_missing_metrics_are_not_logged() -> None:
     row: Row = {"generation": 3, "return_mean": 1.5, "return_std": None, "theta_norm": float("nan")}
     assert metrics(row) == {"return/mean": 1.5}
 
@@ -72,7 +72,7 @@ def test_a_config_is_flat_for_loggers() -> None:
     assert flat(data) == {"seed": 1, "policy": None, "task.a.b": "x", "task.c": "{}", "task.d": "[1, 2]"}
 
 
-def test_each_logger_gets_the_rows_that_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_logger_gets_the_rows_it_has_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = Tape([], has=2), Tape([])
     in_place_of(monkeypatch, mlflow=one, wandb=two)
     loggers = Loggers(TWO, LoggedRun(tmp_path, "a", {}), {"mlflow": "m1", "other": "o"}, pytest.fail)
@@ -88,7 +88,7 @@ def test_each_logger_gets_the_rows_that_it_lacks(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("broken", "left"), [("start", []), ("write", ["start"]), ("close", ["start", "write", "write"])]
 )
-def test_a_logger_that_raises_warns_once_and_is_left_out(
+def test_a_failing_logger_warns_once_and_is_disabled(
     broken: str, left: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, good, told = Tape([], broken=broken), Tape([]), list[str]()
@@ -136,12 +136,12 @@ def test_a_last_row_that_is_written_again_is_dropped_first(tmp_path: Path, monke
     assert tape.calls == [("start", "new", 2), ("write", 2), ("close", "finished")]
 
 
-def test_the_old_key_is_one_of_the_list() -> None:
+def test_report_tensorboard_adds_a_logger_to_the_list() -> None:
     assert Report(tensorboard=True).all_loggers() == ("tensorboard",)
     assert Report(tensorboard=True, loggers=("mlflow", "tensorboard")).all_loggers() == ("tensorboard", "mlflow")
 
 
-def test_options_of_a_logger_that_is_not_used_are_told() -> None:
+def test_options_of_an_unused_logger_are_warned_about() -> None:
     report = Report(mlflow=Mlflow(experiment="x"))
     assert warnings_of(report) == ["mlflow.experiment: is 'x', but does nothing: mlflow is not in report.loggers"]
     assert warnings_of(Report(loggers=("mlflow",), mlflow=Mlflow(experiment="x"))) == []

@@ -61,7 +61,7 @@ def assert_logged(run: Path, store: Path) -> None:
     assert history(store, "seconds/total") == expected(run, "seconds_total")  # of the rows that are there, by the clock
 
 
-def test_a_run_is_in_the_store_with_its_config(tmp_path: Path) -> None:
+def test_mlflow_stores_the_run_with_its_config(tmp_path: Path) -> None:
     run, store = tmp_path / "run", tmp_path / "run" / "mlruns"
     runs.here(runs.tiny(tmp_path), run, [ON])
     assert_logged(run, store)
@@ -74,7 +74,7 @@ def test_a_run_is_in_the_store_with_its_config(tmp_path: Path) -> None:
     assert not [path for path in store.rglob("*") if path.suffix in {".pkl", ".pickle"}]
 
 
-def test_a_resumed_run_goes_on_in_the_same_and_no_step_is_doubled(tmp_path: Path) -> None:
+def test_mlflow_run_is_continued_by_a_resume_without_duplicate_steps(tmp_path: Path) -> None:
     config, run, store = runs.tiny(tmp_path), tmp_path / "run", tmp_path / "run" / "mlruns"
     runs.here(config, run, [ON, "checkpoint.interval=1"])
     for generation in (5, 6):
@@ -84,7 +84,7 @@ def test_a_resumed_run_goes_on_in_the_same_and_no_step_is_doubled(tmp_path: Path
     assert_logged(run, store)
 
 
-def test_a_killed_job_goes_on_in_the_same(tmp_path: Path) -> None:
+def test_mlflow_run_is_continued_after_a_kill(tmp_path: Path) -> None:
     run, store = tmp_path / "run", tmp_path / "run" / "mlruns"
     with runs.begin(2, run, ON, "stop.generations=1000", "checkpoint.interval=5") as job:
         runs.wait_for(lambda: runs.generation(run) > 12, 120)
@@ -96,14 +96,14 @@ def test_a_killed_job_goes_on_in_the_same(tmp_path: Path) -> None:
     assert_logged(run, store)
 
 
-def test_a_logger_that_comes_later_gets_the_rows_so_far(tmp_path: Path) -> None:
+def test_mlflow_added_later_gets_the_earlier_rows(tmp_path: Path) -> None:
     config, run = runs.tiny(tmp_path), tmp_path / "run"
     runs.here(config, run, ["stop.generations=3"])
     runs.here(config, run, [ON, "stop.generations=4"])
     assert_logged(run, run / "mlruns")
 
 
-def test_a_store_that_is_lost_on_the_way_ends_the_logger_only(tmp_path: Path) -> None:
+def test_a_lost_mlflow_store_disables_the_logger_only(tmp_path: Path) -> None:
     """Each session in a process of its own: MLflow remembers its stores."""
     run = tmp_path / "run"
     runs.finished(0, run, ON, "stop.generations=3")
@@ -116,14 +116,14 @@ def test_a_store_that_is_lost_on_the_way_ends_the_logger_only(tmp_path: Path) ->
     assert_logged(run, run / "mlruns")
 
 
-def test_repetitions_may_share_a_store(tmp_path: Path) -> None:
+def test_repetitions_can_share_an_mlflow_store(tmp_path: Path) -> None:
     options = (ON, "report.mlflow={directory: ../store, experiment: hpc_es}", "stop.generations=1")
     runs.finished(2, tmp_path / "a" / "run", *options, "repetitions=2", "repetition_groups=2")
     names = sorted(each.info.run_name for each in logged(tmp_path / "store"))
     assert names == ["tiny/repetition_0000", "tiny/repetition_0001"]
 
 
-def test_ten_thousand_generations_take_no_more_memory_than_a_quarter_of_them(tmp_path: Path) -> None:
+def test_memory_with_mlflow_does_not_grow_with_generations(tmp_path: Path) -> None:
     assert_flat(tmp_path / "run", "report={loggers: [mlflow], plot_interval_seconds: 0}")  # takes minutes
 
 

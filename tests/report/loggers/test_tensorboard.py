@@ -27,7 +27,7 @@ def started(run_dir: Path, first: int) -> TensorBoard:
     return logger
 
 
-def test_scalars_over_generations(tmp_path: Path) -> None:
+def test_tensorboard_has_scalars_over_generations(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     writer = started(tmp_path, 0)
     writer.write({"generation": 0, "return_mean": 1.5, "return_std": None, "theta_norm": math.nan})
@@ -39,7 +39,7 @@ def test_scalars_over_generations(tmp_path: Path) -> None:
     writer.close("finished")
 
 
-def test_resume_supersedes_later_steps(tmp_path: Path) -> None:
+def test_tensorboard_steps_after_a_resume_replace_later_ones(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     first = started(tmp_path, 0)
     for generation in range(4):
@@ -52,7 +52,7 @@ def test_resume_supersedes_later_steps(tmp_path: Path) -> None:
     second.close("finished")
 
 
-def test_file_cut_by_a_kill_is_read_up_to_there(tmp_path: Path) -> None:
+def test_a_truncated_event_file_is_read_up_to_the_cut(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     first = started(tmp_path, 0)
     first.write({"generation": 0, "return_mean": 1.0})

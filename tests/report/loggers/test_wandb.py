@@ -72,7 +72,7 @@ def assert_logged(run: Path) -> None:
     assert history(run, "seconds/total") == expected(run, "seconds_total")  # of the rows that are there, by the clock
 
 
-def test_a_run_is_in_its_directory_with_its_config(tmp_path: Path) -> None:
+def test_wandb_stores_the_run_with_its_config(tmp_path: Path) -> None:
     run = tmp_path / "run"
     runs.here(runs.tiny(tmp_path), run, [ON])
     assert_logged(run)
@@ -86,7 +86,7 @@ def test_a_run_is_in_its_directory_with_its_config(tmp_path: Path) -> None:
     ]
 
 
-def test_a_resumed_run_goes_on_in_the_same_and_no_step_is_doubled(tmp_path: Path) -> None:
+def test_wandb_run_is_continued_by_a_resume_without_duplicate_steps(tmp_path: Path) -> None:
     config, run = runs.tiny(tmp_path), tmp_path / "run"
     runs.here(config, run, [ON, "checkpoint.interval=1"])
     (before,) = directories(run)
@@ -112,7 +112,7 @@ def test_sessions_that_start_in_one_second_leave_the_last_one(tmp_path: Path) ->
     assert history(tmp_path, "return/mean") == [(0, 3.0)]
 
 
-def test_a_killed_job_goes_on_in_the_same(tmp_path: Path) -> None:
+def test_wandb_run_is_continued_after_a_kill(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with runs.begin(2, run, ON, "stop.generations=100_000", "checkpoint.interval=5") as job:
         runs.wait_for(lambda: runs.generation(run) > 12, 120)
@@ -126,7 +126,7 @@ def test_a_killed_job_goes_on_in_the_same(tmp_path: Path) -> None:
     assert_logged(run)
 
 
-def test_telemetry_is_off_and_the_mode_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_telemetry_is_off_and_the_mode_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import wandb
 
     asked: dict[str, Any] = {}
@@ -137,7 +137,7 @@ def test_telemetry_is_off_and_the_mode_offline(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setenv("WANDB_MODE", "disabled")
 
 
-def test_a_full_disk_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_reports_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """W&B's process keeps it to itself."""
     told: list[str] = []
     loggers = Loggers(Report(loggers=("wandb",)), LoggedRun(tmp_path, "a", {}), {}, told.append)
@@ -149,7 +149,7 @@ def test_a_full_disk_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert len(told) == 1 and "No space left on device" in told[0]
 
 
-def test_its_process_that_dies_ends_the_logger_only(tmp_path: Path) -> None:
+def test_a_dead_wandb_process_disables_the_logger_only(tmp_path: Path) -> None:
     told: list[str] = []
     loggers = Loggers(Report(loggers=("wandb",)), LoggedRun(tmp_path, "a", {}), {}, told.append)
     loggers.start(0, [])
