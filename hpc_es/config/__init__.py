@@ -1,1 +1,1 @@
-"""Configs: sections, kinds, validation, and the texts they come from."""
+"""Configs: options and their kinds, reading, validation, and the table of keys."""

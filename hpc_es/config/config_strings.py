@@ -1,17 +1,13 @@
-"""Configs in one line, such as `env=c(task="print"),agent=c(algorithm="pg",lr=1e-4),batch_size=64`.
-
-    settings = [setting {"," setting}]      setting = name "=" value      value = "c(" settings ")" | a Python literal
-
-A comma separates where no bracket of any kind is open; brackets within quotes count too, as in the system that this
-notation comes from. Nothing is evaluated but literals.
-
-
-Config strings of the system of Abolafia et al. 2018, as the data of a YAML config: its keys, defaults and rules.
+"""Config strings in the notation of Abolafia et al. 2018, converted to the data of a YAML config.
 
     env=c(task="print"),agent=c(algorithm="pg",lr=1e-4),batch_size=64,timestep_limit=32
 
-What is not in the string has the default of that system. A key must be known, and its value of the type of the default
-(so lr=1 is a mistake, lr=1.0 is none). Where there is an `agent` it names its algorithm, and has its keys only.
+    settings = [setting {"," setting}]      setting = name "=" value      value = "c(" settings ")" | a Python literal
+
+A comma separates settings where no bracket is open; brackets within quotes count too, as in the original system. Only
+literals are evaluated. Missing keys have the defaults of that system. A key must be known, and its value must have the
+type of the default (lr=1 is a mistake, lr=1.0 is not). `agent` must name its algorithm and has the keys of that
+algorithm only.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ OPENING, CLOSING = "([{", ")]}"
 
 
 def parse_settings(text: str) -> dict[str, Any]:
-    """Return the settings as nested dicts; ConfigError says which piece is wrong, and how."""
+    """Return the settings as nested dicts; raise ConfigError for a wrong setting."""
     settings: dict[str, Any] = {}
     for piece in _split(text):
         name, equals, value = (part.strip() for part in piece.partition("="))
@@ -51,11 +47,11 @@ def _value(text: str) -> Any:
 
 
 def literal(text: str) -> Any:
-    """Return the value of a Python literal; ValueError."""
+    """Return the value of a Python literal; raise ValueError for anything else."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        raise ValueError(f"{text!r} is no Python literal") from error
+        raise ValueError(f"expected a Python literal, found {text!r}") from error
 
 
 def _split(text: str) -> list[str]:
@@ -79,7 +75,7 @@ def _error(text: str, what: str) -> ConfigError:
 
 Settings = dict[str, Any]
 
-# By the names that the algorithms have there.
+# By the names of the algorithms in that system.
 AGENTS: dict[str, Settings] = {
     "pg": {
         "policy_lstm_sizes": [35, 35],
@@ -120,9 +116,9 @@ DEFAULTS: Settings = {
     "batch_size": 64,
     "timestep_limit": 32,
 }
-TEXT_BASE = 27  # of every task that has a choice, where config_for_iclr is False
+TEXT_BASE = 27  # base of the tasks in OTHER_BASES if config_for_iclr is False
 OTHER_BASES = ("print", "print-hello", "reverse", "remove-char")
-KWARGS = {  # of a task's constructor: the key here
+KWARGS = {  # argument of a task's constructor: key of `task:`
     "base": "base",
     "fixed_string": "fixed_string",
     "n": "case_count",
@@ -132,25 +128,25 @@ KWARGS = {  # of a task's constructor: the key here
     "max_length": "max_length",
     "length": "max_length",
 }
-STATIC = "static-bylen"  # the only reward_type whose cases are the same at every scoring
+STATIC = "static-bylen"  # the only reward_type with the same cases for every program
 
 
 def is_config_string(text: str) -> bool:
-    """Return whether this is meant as one, and not as a file or a dotted override: it begins with name=."""
+    """Return whether a text is a config string and not a file or a dotted override: it begins with name=."""
     return re.match(r"\s*[A-Za-z_]\w*\s*=", text) is not None
 
 
 def parse_config_string(text: str, task_override: Any = None) -> Settings:
-    """Return the data of a YAML config, its name with it; ConfigError lists every mistake by the keys of the string.
+    """Return the data of a YAML config with its name; raise ConfigError with every mistake, by the keys of the string.
 
-    `task_override` is what overrides put into the section `task`: its name or cycle serves where the string has none.
+    `task_override` is the section `task` of the overrides; its name or cycle is used if the string has none.
     """
-    given = parse_settings(text)
+    top = parse_settings(text)
     problems: list[ConfigProblem] = []
-    settings = _updated(DEFAULTS, {name: value for name, value in given.items() if name != "agent"}, "", problems)
+    settings = _updated(DEFAULTS, {name: value for name, value in top.items() if name != "agent"}, "", problems)
     if isinstance(task_override, Mapping):
         settings["env"] = _with_task(settings["env"], task_override)
-    algorithm, agent = _agent(given, problems)
+    algorithm, agent = _agent(top, problems)
     task = _task(settings, problems)
     if problems:
         raise ConfigError(problems)
@@ -164,7 +160,7 @@ def parse_config_string(text: str, task_override: Any = None) -> Settings:
 
 
 def _with_task(env: Settings, override: Mapping[str, Any]) -> Settings:
-    """Return the settings of `env` with the task of an override, where they have none."""
+    """Return the settings of `env`, with the task of an override if they have none."""
     if env["task"] or env["task_cycle"]:
         return env
     name, cycle = override.get("name"), override.get("cycle")
@@ -172,8 +168,8 @@ def _with_task(env: Settings, override: Mapping[str, Any]) -> Settings:
     return {**env, "task": name, "task_cycle": cycle}
 
 
-def _agent(given: Settings, problems: list[ConfigProblem]) -> tuple[str, Settings]:
-    agent = given.get("agent", DEFAULTS["agent"])
+def _agent(settings: Settings, problems: list[ConfigProblem]) -> tuple[str, Settings]:
+    agent = settings.get("agent", DEFAULTS["agent"])
     if not isinstance(agent, dict):
         problems.append(("agent", f"expected c(algorithm=...), found {found_text(agent)}"))
         return "", {}
@@ -190,10 +186,10 @@ def _agent(given: Settings, problems: list[ConfigProblem]) -> tuple[str, Setting
     return name, _updated(AGENTS[name], rest, "agent.", problems)
 
 
-def _updated(defaults: Settings, given: Mapping[str, Any], prefix: str, problems: list[ConfigProblem]) -> Settings:
-    """Return the defaults with what is given in place of them."""
+def _updated(defaults: Settings, values: Mapping[str, Any], prefix: str, problems: list[ConfigProblem]) -> Settings:
+    """Return the defaults, replaced by valid values; add mistakes to `problems`."""
     settings = dict(defaults)
-    for name, value in given.items():
+    for name, value in values.items():
         if name not in defaults:
             valid = nearest(name, defaults) or f"; valid keys are {', '.join(map(repr, defaults)) or 'none'}"
             problems.append((prefix + name, f"unknown key {prefix + name!r}{valid}"))
@@ -202,7 +198,7 @@ def _updated(defaults: Settings, given: Mapping[str, Any], prefix: str, problems
         elif type(value) is type(defaults[name]):
             settings[name] = value
         else:
-            text = f"expected {_words(defaults[name])}, found {_shown(value)}"
+            text = f"expected {_words(defaults[name])}, found {_value_text(value)}"
             problems.append((prefix + name, text))
     return settings
 
@@ -212,12 +208,12 @@ def _words(default: Any) -> str:
     return {**words, str: 'a "text"', list: "a list in brackets", dict: "c(...)"}[type(default)]
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return "c(...) or a dict" if isinstance(value, dict) else repr(value)
 
 
 def _task(settings: Settings, problems: list[ConfigProblem]) -> Settings:
-    """`task:`; settings with mistakes may give one that is not used."""
+    """Return the section `task`, which is not used if the settings have mistakes."""
     env, bonuses = settings["env"], settings["env"]["task_manager_config"]
     name, cycle = env["task"], list(env["task_cycle"])
     if name and cycle:
@@ -225,13 +221,13 @@ def _task(settings: Settings, problems: list[ConfigProblem]) -> Settings:
     if not name and not cycle:
         text = 'expected a coding task such as "reverse", or a task_cycle, or an override task.name=..., found none'
         problems.append(("env.task", text))
-    if not all(isinstance(each, str) for each in cycle):
+    if not all(isinstance(name, str) for name in cycle):
         problems.append(("env.task_cycle", f'expected a list of "texts", found {found_text(cycle)}'))
     task: Settings = {"kind": "programs", **({"cycle": cycle} if cycle else {"name": name})}
     task |= {"max_code_length": settings["timestep_limit"], "require_correct_syntax": env["correct_syntax"], **bonuses}
     if not env["config_for_iclr"]:
         if name == "print" and not env["fixed_string"]:
-            task["name"] = "print-hello"  # so it was called before
+            task["name"] = "print-hello"  # its name in that mode
         if {name, *cycle} - {""} <= set(OTHER_BASES):
             task["base"] = TEXT_BASE
         task["simplify"] = True
@@ -241,7 +237,7 @@ def _task(settings: Settings, problems: list[ConfigProblem]) -> Settings:
 
 
 def _kwargs(text: str, problems: list[ConfigProblem]) -> Settings:
-    """`env.task_kwargs`, a dict within a text."""
+    """Return the options of `env.task_kwargs`, a dict within a text."""
     try:
         kwargs = literal(text)
     except ValueError as error:
@@ -258,7 +254,7 @@ def _kwargs(text: str, problems: list[ConfigProblem]) -> Settings:
 
 
 def _algorithm(name: str, agent: Settings, batch_size: int) -> Settings:
-    """`algorithm:`; random search executes one program after the other there, so its batch_size says nothing."""
+    """Return the section `algorithm`; random search has no batch size, since it executes one program at a time."""
     if name == "ga":
         return {"kind": "ga", "population_size": batch_size, **agent}
     if name == "rand":

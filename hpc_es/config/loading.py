@@ -1,14 +1,12 @@
-"""Presets: defaults of other sections that an algorithm declares, such as a linear policy.
-
-They stand where the config says nothing. A task or policy that has no such key goes without, and so do a policy of
-another kind than the algorithm's own and a section that the config has switched off by `enabled: false`.
-
-
-From YAML and overrides to a validated config; rank 0 only.
+"""Read and validate a config: YAML file or config string, overrides, presets of the algorithm; rank 0 only.
 
 config = load(path, ["algorithm.sigma=0.1"])    read, override, validate; imports pydantic
 
-`training.build.valid_config` does the same, and where there are mistakes it looks for those of later stages too.
+Presets are defaults of other sections that an algorithm declares, such as a linear policy. They apply where the config
+sets no value, unless the task or policy has no such key, the policy is of another kind than the algorithm's default, or
+the section has `enabled: false`.
+
+`training.build.valid_config` also reports the mistakes that later stages find.
 """
 
 from __future__ import annotations
@@ -39,37 +37,34 @@ def with_presets(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _needs(data: Mapping[str, Any]) -> Any:
-    """Return the NEEDS of the algorithm; None of a wrong one."""
+    """Return the NEEDS of the algorithm; None for a wrong kind."""
     section = data.get("algorithm")
     kind = section.get("kind", "es") if isinstance(section, Mapping) else "es"
     if not isinstance(kind, str) or not (registry.is_user_kind(kind) or registry.find("algorithms", kind)):
         return None
     try:
         return registry.module("algorithms", kind).NEEDS
-    except ConfigError:  # of a foreign kind, whose own section tells it
+    except ConfigError:  # a broken custom kind, which is reported for its own section
         return None
 
 
 def _options(cls: type[Any], section: str, data: Mapping[str, Any], only: str | None) -> type[Any] | None:
-    """Return the class of a section's options, as its kind says; None where the section is null or wrong.
-
-    And where its kind is not `only`, if that is given.
-    """
+    """Return the options class of a section; None if it is null or wrong, or if its kind is not `only`."""
     hint = field_hints(cls)[section]
     mark = kinds_mark(hint)
     if mark is None:
         return options_class(hint)
-    given = data.get(section, {})
-    if given is None or not isinstance(given, Mapping):
+    values = data.get(section, {})
+    if not isinstance(values, Mapping):
         return None
-    kind = given.get("kind", mark.default_kind(data))
-    if only is not None and kind != only:
+    kind = values.get("kind", mark.default_kind(data))
+    if kind is None or (only is not None and kind != only):
         return None
     try:
-        found: type[Any] | None = None if kind is None else registry.module(mark.package, kind).Options
+        cls_of_kind: type[Any] = registry.module(mark.package, kind).Options
     except ConfigError:
         return None
-    return found
+    return cls_of_kind
 
 
 def _has(options: type[Any], path: list[str]) -> bool:
@@ -85,7 +80,7 @@ def _has(options: type[Any], path: list[str]) -> bool:
 def _put_default(data: dict[str, Any], path: list[str], value: Any) -> None:
     for name in path[:-1]:
         inner = data.setdefault(name, {})
-        if not isinstance(inner, dict):  # which validation tells
+        if not isinstance(inner, dict):  # which validation reports
             return
         data = inner
     if data.get("enabled") is False:
@@ -94,9 +89,9 @@ def _put_default(data: dict[str, Any], path: list[str], value: Any) -> None:
 
 
 def validate(data: Mapping[str, Any]) -> Config:
-    """Return the config that `data` describes; ConfigError lists every mistake. Imports pydantic.
+    """Return the config that `data` describes; raise ConfigError with every mistake.
 
-    Modules in its `directory` are importable from then on.
+    Modules in its `directory` become importable. Imports pydantic.
     """
     config, problems = draft(data)
     problems.raise_any()
@@ -104,21 +99,21 @@ def validate(data: Mapping[str, Any]) -> Config:
 
 
 def draft(data: Mapping[str, Any]) -> tuple[Config, Problems]:
-    """Return what is right of the config that `data` describes, and all mistakes; see `config.validation`."""
+    """Return a draft of the config that `data` describes, and all mistakes; see `config.validation`."""
     if isinstance(directory := data.get("directory"), str):
         registry.make_importable(*registry.import_directories(), directory)
     return validation.draft(Config, with_presets(Config, data))
 
 
 def load(source: Path | str, overrides: Iterable[str] = ()) -> Config:
-    """Return the validated config in a file or config string, with overrides, as `read` has it."""
+    """Return the validated config of a file or config string with overrides."""
     return validate(read(source, overrides))
 
 
 def read(source: Path | str, overrides: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the data in a file or config string, with overrides; name, output and directory are filled in.
+    """Return the data of a file or config string with overrides; fill in name, output and directory.
 
-    Modules beside it and in the current directory are importable from then on.
+    Modules next to the file and in the current directory become importable.
     """
     overrides = list(overrides)
     data, stem = _read(source, overrides)
@@ -132,7 +127,7 @@ def read(source: Path | str, overrides: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def is_tuning_file(source: Path | str) -> bool:
-    """Return whether this is a tuning file, which `hpc-es tune` runs, and no config; ConfigError if it is no YAML."""
+    """Return whether this is a tuning file and not a config; raise ConfigError if it is not YAML."""
     return not config_strings.is_config_string(str(source)) and _is_tuning(read_yaml(Path(source)))
 
 
@@ -141,7 +136,7 @@ def _is_tuning(data: Mapping[str, Any]) -> bool:
 
 
 def _read(source: Path | str, overrides: Iterable[str]) -> tuple[dict[str, Any], str]:
-    """Return the data of a file or config string, whose task an override may give, and the name of the file."""
+    """Return the data of a file or config string, whose task may come from an override, and the stem of the file."""
     if isinstance(source, str) and config_strings.is_config_string(source):
         registry.make_importable()
         return config_strings.parse_config_string(source, override({}, overrides).get("task")), ""

@@ -1,4 +1,4 @@
-"""The table of all keys, from the dataclasses."""
+"""The table of config keys, from the options classes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpc_es.core.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One key in the table; `kind` names the kinds that have it, if not all do."""
+    """One key in the table; `kind` lists the kinds that have it, "" for all kinds."""
 
     key: str
     values: str
@@ -35,12 +35,12 @@ def markdown(rows: Iterable[Row]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Without what Markdown would take for a column, emphasis or a tag."""
+    """Return the text with the characters escaped that Markdown reads as column, emphasis or tag."""
     return re.sub(r"([|*<])", r"\\\1", text)
 
 
 def rows(cls: type[Any], prefix: str = "", data: Mapping[str, Any] | None = None) -> Iterator[Row]:
-    """The rows of an options class, sections resolved; of a whole config's class, for the kinds that `data` names."""
+    """Yield the rows of an options class and its sections, with `data` only those of the kinds in this config."""
     hints = field_hints(cls)
     for field in dataclasses.fields(cls):
         hint, key = hints[field.name], prefix + field.name
@@ -56,9 +56,9 @@ def rows(cls: type[Any], prefix: str = "", data: Mapping[str, Any] | None = None
 
 
 def _chosen_rows(kind: Kinds, section: str, data: Mapping[str, Any], help: str) -> Iterator[Row]:
-    """Yield the rows of a section for the kind that a config names, or has where it names none; ConfigError."""
-    given = data.get(section)
-    name = given.get("kind", kind.default_kind(data)) if isinstance(given, Mapping) else kind.default_kind(data)
+    """Yield the rows of a section for the kind in a config, or its default kind; raise ConfigError for a wrong one."""
+    values, default = data.get(section), kind.default_kind(data)
+    name = values.get("kind", default) if isinstance(values, Mapping) else default
     yield Row(f"{section}.kind", describe(Literal[name]), f"`{kind.default}`", help)
     if name is None:
         return
@@ -70,7 +70,7 @@ def _chosen_rows(kind: Kinds, section: str, data: Mapping[str, Any], help: str) 
 
 
 def _kind_rows(kind: Kinds, section: str, help: str) -> Iterator[Row]:
-    """Yield the rows of a section for all its kinds; kinds that agree on a key share its row."""
+    """Yield the rows of a section for all its kinds; kinds with equal rows for a key share one row."""
     names = registry.kinds(kind.package)
     yield Row(f"{section}.kind", describe(Literal[names]), f"`{kind.default}`", help)
     holders: dict[Row, list[str]] = {}

@@ -1,6 +1,6 @@
-"""A whole config as plain data and back: for workers, checkpoints and comparisons.
+"""Resolved configs: a config as plain data with all defaults, and back, for workers, checkpoints and comparisons.
 
-config = parse_resolved(dump(config))           rebuilt, not validated; no pydantic
+config = parse_resolved(dump(config))           rebuilt without validation and without pydantic
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hpc_es.core.errors import ConfigError
 
 
 def resolved(config: Config) -> dict[str, Any]:
-    """Everything in the config, defaults too, as dicts, lists and scalars in the order of the fields."""
+    """Return the config with all defaults as dicts, lists and scalars, in the order of the fields."""
     plain: dict[str, Any] = _plain(config, lambda field, value: True)
     return plain
 
@@ -37,17 +37,17 @@ def _plain(value: Any, keep: Callable[[dataclasses.Field[Any], Any], bool]) -> A
 
 
 def dump(config: Config) -> str:
-    """`resolved` as YAML text, the same for equal configs."""
+    """Return the resolved config as YAML text; equal configs give equal texts."""
     return yaml.dump(resolved(config), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def dump_json(config: Config) -> str:
-    """`resolved` as JSON text, which parses faster: for sending."""
+    """Return the resolved config as JSON text, which parses faster than YAML."""
     return json.dumps(resolved(config))
 
 
 def plain_data(text: str) -> dict[str, Any]:
-    """Return the data of a text that `dump` or `dump_json` wrote, without importing what it names; ConfigError."""
+    """Return the data of a text from `dump` or `dump_json`, without importing the kinds in it; raise ConfigError."""
     try:
         data = json.loads(text) if text.startswith("{") else parse(text)
         if not isinstance(data, dict):
@@ -58,7 +58,7 @@ def plain_data(text: str) -> dict[str, Any]:
 
 
 def parse_resolved(text: str) -> Config:
-    """Return the config that `dump` or `dump_json` wrote: rebuilt without pydantic and without checking ranges."""
+    """Return the config of a text from `dump` or `dump_json`; raise ConfigError if the text is damaged."""
     data = plain_data(text)
     try:
         return rebuilt(data)
@@ -85,7 +85,7 @@ def _build_fields(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _build(hint: Any, value: Any) -> Any:
-    """`value` as its type hint says: dataclasses for mappings, tuples for lists."""
+    """Return a value converted to its type hint: mappings to dataclasses, lists to tuples."""
     kind, cls, member = kinds_mark(hint), options_class(hint), union_members(hint)[0]
     if value is None:
         return None
@@ -96,15 +96,15 @@ def _build(hint: Any, value: Any) -> Any:
     if isinstance(value, dict) and get_origin(member) in MAPPINGS:
         return {name: _build(item_hint(hint), item) for name, item in value.items()}
     if isinstance(value, list) and get_origin(member) in LISTS:
-        items = (_build(item_hint(hint, place), item) for place, item in enumerate(value))
+        items = (_build(item_hint(hint, index), item) for index, item in enumerate(value))
         return tuple(items) if get_origin(member) is tuple else list(items)
     return value
 
 
 def identity(config: Config) -> dict[str, Any]:
-    """Return the part of `resolved` that a resumed run must share: all but the fields marked `may_change`.
+    """Return the part of the resolved config that must not change on resume: all fields without `may_change`.
 
-    Of mpi.chunk_size that is the size which bits depend on, where they do.
+    It has mpi.chunk_size only if results depend on it, and then as a number.
     """
     plain: dict[str, Any] = _plain(config, lambda field, value: not _may_change(field, value))
     size = plain["mpi"].pop("chunk_size")
@@ -114,7 +114,7 @@ def identity(config: Config) -> dict[str, Any]:
 
 
 def _may_change(field: dataclasses.Field[Any], value: Any) -> bool:
-    """Whether a resumed run may have another value of the field, or another than this one."""
+    """Return whether a resumed run may change the field, or change it from this value."""
     may_change: bool | tuple[Any, ...] = field.metadata.get("may_change", False)
     return may_change if isinstance(may_change, bool) else value in may_change
 
@@ -139,6 +139,6 @@ def completed(old: Mapping[str, Any], may_import: Collection[str] = ()) -> dict[
 
 
 def config_hash(config: Config) -> str:
-    """SHA-256 of the identity as canonical JSON, in hexadecimal."""
+    """Return the SHA-256 of the identity as canonical JSON, in hexadecimal."""
     text = json.dumps(identity(config), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

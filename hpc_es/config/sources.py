@@ -1,8 +1,8 @@
-"""Code that is not ours and that a config runs: whose it is, its SHA-256, and whether a checkpoint may have it run.
+"""Custom code that a config runs: its SHA-256, and whether a checkpoint may run it.
 
-A kind of ours that runs further code of the user's (such as an external program) has a function `sources(section,
-directory)` in its module: name to SHA-256, "" for what is not there, of the section as plain data and the config's
-directory, without importing or running it.
+A built-in kind that runs custom code (such as an external program) has a function `sources(section, directory)` in its
+module. From the section as plain data and the directory of the config it returns the SHA-256 by name, "" for missing
+code, without importing or running it.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ Hashes = dict[str, str]
 
 
 def sources(data: Mapping[str, Any]) -> Hashes:
-    """Return the SHA-256 of each source that a resolved config runs besides ours, by name; "" where there is none.
+    """Return the SHA-256 of the custom code that a resolved config runs, by name; "" if its source is missing.
 
-    Nothing of it is imported.
+    The code is not imported.
     """
-    found: Hashes = {}
+    hashes: Hashes = {}
     for package, section in _sections(data):
         kind = str(section.get("kind"))
         if is_user_kind(kind):
-            found[kind] = source_hash(kind)
-        elif (ours := find(package, kind)) is not None and hasattr(ours, "sources"):
-            found |= ours.sources(section, Path(data.get("directory") or "."))
-    return found
+            hashes[kind] = source_hash(kind)
+        elif (module := find(package, kind)) is not None and hasattr(module, "sources"):
+            hashes |= module.sources(section, Path(data.get("directory") or "."))
+    return hashes
 
 
 def named_user_kinds(data: Mapping[str, Any]) -> set[str]:
-    """Return the foreign kinds that a resolved config or an identity names."""
+    """Return the custom kinds that a resolved config or an identity names."""
     return {section["kind"] for _, section in _sections(data) if is_user_kind(section.get("kind"))}
 
 
@@ -47,31 +47,28 @@ def _sections(data: Mapping[str, Any]) -> Iterator[tuple[Any, Mapping[str, Any]]
 
 
 def check_trust(data: Mapping[str, Any], recorded: Mapping[str, str], trusted: bool, where: str) -> None:
-    """Raise UserError unless the sources of a checkpoint's config are those that it was trained with, or trusted.
+    """Raise UserError if custom code has changed since training and is not `trusted`, or if its source is missing.
 
-    `recorded` are the hashes in the checkpoint `where`.
+    `data` is the config of the checkpoint `where`, `recorded` are the hashes in it.
     """
-    found = sources(data)
-    # The module of an entry point, which is not known before the environment is imported.
-    found |= {name: source_hash(name) for name in recorded if name not in found and ":" in name}
-    for name, now in found.items():
+    hashes = sources(data)
+    # Modules of entry points, which are not known before the environment is imported.
+    hashes |= {name: source_hash(name) for name in recorded if name not in hashes and ":" in name}
+    for name, now in hashes.items():
         before = recorded.get(name, "")
         if not now:
             text = f"expected the source of {name!r}, which {where} needs, found none in {search_path_text()}"
             raise UserError(f"{text}: start this command in its directory")
         if now != before and not trusted:
-            place = (
-                "".join(f" {path}" for path in sorted(source_files(name).values())[:1])
-                if ":" in name or is_user_kind(name)
-                else ""
-            )
+            paths = sorted(source_files(name).values()) if ":" in name or is_user_kind(name) else []
+            path = f" {paths[0]}" if paths else ""
             was = f"it was trained with {before[:12]}" if before else "it names none"
-            text = f"{where} would run {name!r}, whose source{place} has SHA-256 {now[:12]}, but {was}"
+            text = f"{where} would run {name!r}, whose source{path} has SHA-256 {now[:12]}, but {was}"
             raise UserError(f"{text}: read what it does, and give --trust (trust=True) to run it")
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return what has changed since a checkpoint, one line for each source."""
+    """Return one line for each source that has changed since a checkpoint."""
     return [
         f"the source of {name} has changed: SHA-256 {before[name]} in the checkpoint, {now[name]} now"
         for name in now
@@ -80,7 +77,7 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def with_history(provenance: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the provenance of a resumed run, which keeps the hashes of sources that have changed since."""
+    """Return the provenance of a resumed run with the earlier hashes of changed sources."""
     earlier = {name: list(hashes) for name, hashes in old.get("earlier_sources", {}).items()}
     for name, before in old.get("sources", {}).items():
         if provenance.get("sources", {}).get(name, before) != before:

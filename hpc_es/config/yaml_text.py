@@ -1,4 +1,4 @@
-"""Reading: YAML, whose plain words mean what they seem to, and key=value overrides."""
+"""Read YAML 1.2 with strict keys, and apply key=value overrides."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ ConfigProblem = tuple[str, str]  # dotted key, text
 
 
 class Loader(yaml.SafeLoader):
-    """YAML 1.2's plain scalars: 1e-3 is a number; yes, on, 2026-01-31 and 1:30 are text. No key twice, no objects."""
+    """Loader of YAML 1.2: 1e-3 is a number; yes, on, 2026-01-31 and 1:30 are text; no duplicate keys, no objects."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Refuse duplicate keys and keys that are not text, where the line is still known."""
+        """Refuse duplicate keys and keys that are not text while the line is known."""
         node = super().compose_mapping_node(anchor)
-        seen = set()
+        names = set()
         for key, _ in node.value:
             if key.tag not in {TAG + "str", TAG + "merge"}:
                 text = f"expected text as a key, found {getattr(key, 'value', None)!r} (try quotes)"
                 raise yaml.composer.ComposerError(None, None, text, key.start_mark)
-            if key.value in seen:
+            if key.value in names:
                 raise yaml.composer.ComposerError(None, None, f"the key {key.value!r} stands twice", key.start_mark)
-            seen.add(key.value)
+            names.add(key.value)
         return node
 
     def construct_whole(self, node: yaml.ScalarNode) -> int:
-        """Decimal, 0x, 0o or 0b, underscores allowed."""
+        """Return a decimal, 0x, 0o or 0b number; underscores are allowed."""
         return int(node.value, 0)
 
 
 class Dumper(yaml.SafeDumper):
-    """Quotes every text that YAML 1.1 or `Loader` would take for something else; short lists stay on one line."""
+    """Dumper that quotes text which YAML 1.1 or `Loader` would not read as text, and keeps flat lists on one line."""
 
     def represent_flat(self, data: list[Any]) -> yaml.Node:
-        """On one line where all items are scalars."""
+        """Return a list node, on one line if all items are scalars."""
         flat = not any(isinstance(item, list | dict) for item in data)
         return self.represent_sequence(TAG + "seq", data, flow_style=flat)
 
@@ -69,7 +69,7 @@ Dumper.add_representer(list, Dumper.represent_flat)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file; ConfigError where there is none."""
+    """Return the mapping in a YAML file; raise ConfigError if there is none."""
     try:
         data = parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -88,10 +88,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse(text: str) -> Any:
-    """Return the value of a YAML text; ValueError names the line."""
+    """Return the value of a YAML text; raise ValueError with line and column of a mistake."""
     try:
         data = Loader(text).get_single_data()
-        json.dumps(data)  # an alias to itself is the one thing that is not JSON by now
+        json.dumps(data)  # fails for an alias to itself, the only thing left that is not JSON
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -104,7 +104,7 @@ def parse(text: str) -> Any:
 
 
 def override(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """Return a copy of `data` with each "a.b=value" put in; values are YAML, and "a.b=" is null."""
+    """Return a copy of `data` with each "a.b=value" applied; values are YAML, "a.b=" is null. Raises ConfigError."""
     changed = copy.deepcopy(dict(data))
     problems: list[ConfigProblem] = []
     for item in overrides:
@@ -124,10 +124,10 @@ def _put(data: dict[str, Any], item: str) -> None:
     *sections, last = key.split(".")
     if not all([*sections, last]):
         raise ValueError(f"expected key=value with a key such as algorithm.sigma, found an empty key in {item!r}")
-    for place, name in enumerate(sections, start=1):
+    for depth, name in enumerate(sections, start=1):
         data = data.setdefault(name, {})
         if not isinstance(data, dict):
-            raise ValueError(f"expected {'.'.join(sections[:place])!r} to be a mapping, found {found_text(data)}")
+            raise ValueError(f"expected {'.'.join(sections[:depth])!r} to be a mapping, found {found_text(data)}")
     try:
         data[last] = parse(text)
     except ValueError as error:

@@ -474,11 +474,11 @@ def test_the_hash_is_sha256_of_sorted_compact_json() -> None:
 
 def test_the_key_table_has_every_key_with_range_default_and_help() -> None:
     lines = table().splitlines()
-    assert "| `checkpoint.keep_last` | a whole number of at least 1 | `3` | how many of the newest are kept |" in lines
     assert (
-        "| `report.mlflow.experiment` | text, not empty | `hpc_es` | MLflow's experiment, which runs belong to |"
+        "| `checkpoint.keep_last` | a whole number of at least 1 | `3` | number of newest checkpoints to keep |"
         in lines
     )
+    assert "| `report.mlflow.experiment` | text, not empty | `hpc_es` | MLflow experiment of the run |" in lines
     assert any(line.startswith("| `task.env_id`") and "| text | required |" in line for line in lines)
     assert any(line.startswith("| `output`") and r"runs/\<name>" in line for line in lines)
     assert len(lines) == len(set(lines))
@@ -503,7 +503,7 @@ def test_the_key_table_names_the_kinds_of_a_key(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("hpc_es.config.registry.module", lambda _, kind: toys[kind])
     monkeypatch.setattr("hpc_es.config.registry.find", lambda _, kind: toys.get(kind))
     lines = table().splitlines()
-    assert "| `task.kind` | one of 'first', 'second' | `episodes` | what is optimised |" in lines
+    assert "| `task.kind` | one of 'first', 'second' | `episodes` | kind of task |" in lines
     assert "| `task.shared` | a whole number of at least 1 | `1` | in both |" in lines
     assert "| `task.own` (first) | true or false | `true` | in one |" in lines
     with pytest.raises(ConfigError, match=r"unknown key 'task\.own'; it belongs to kind 'first'"):

@@ -166,7 +166,7 @@ def test_the_table_lists_the_kinds_of_a_config(own: Callable[..., str], tmp_path
     kind = f"{own()}:Net"
     (tmp_path / "my.yaml").write_text(f"policy: {{kind: '{kind}'}}\nalgorithm: {{kind: es}}\n")
     lines = table(tmp_path / "my.yaml", ["noise={kind: counter}"]).splitlines()
-    assert any(line.startswith(f"| `policy.kind` | '{kind}' | `mlp` | what acts") for line in lines)
+    assert any(line.startswith(f"| `policy.kind` | '{kind}' | `mlp` | kind of policy") for line in lines)
     assert "| `policy.width` | a whole number of at least 1 | `3` | how wide |" in lines
     assert any(line.startswith("| `algorithm.sigma` ") for line in lines)
     assert not any("hidden_dims" in line or "crossover" in line or "table_size" in line for line in lines)
