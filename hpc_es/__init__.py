@@ -1,6 +1,6 @@
 """hpc_es: evolution strategies on clusters.
 
-for row in hpc_es.train("config.yaml"): ...         row is a dict of metrics, one a generation
+for row in hpc_es.train("config.yaml"): ...         row is a dict of metrics, one per generation
 policy = hpc_es.load_policy("runs/demo")            policy(observation) is an action for env.step
 found = hpc_es.minimize(f, x0, sigma0)              f is called by all ranks of the job
 es = hpc_es.Strategy("es", x0=x0, sigma0=0.1)       x = es.ask(); es.tell(values)
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["IntervalTrigger", "Strategy", "__version__", "load_policy", "minimize", "train"]
 
-_HOMES = {
+_MODULES = {
     "IntervalTrigger": "hpc_es.training.triggers",
     "Strategy": "hpc_es.api.strategy",
     "load_policy": "hpc_es.report.saved_policy",
@@ -32,11 +32,11 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is asked for: `import hpc_es` alone costs nothing."""
-    if name not in _HOMES:
+    """Import a public name on first use, so that `import hpc_es` alone is fast."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_MODULES})

@@ -1,31 +1,30 @@
-"""What tasks, policies, algorithms and noises of your own import; nothing else of the package is promised to them.
+"""The public module for user-defined tasks, policies, algorithms and noises; other modules of hpc_es may change.
 
-**Contracts.** What the parts of a run require of each other. `Algorithm`, `Task`, `Problem` and its three kinds,
-`Policy`, `Actor` and `Noise` are protocols: a class fits when it has their methods, it need not inherit from them.
-An algorithm declares what it needs as `Needs`, a task what it offers as `Offers`.
+**Contracts.** The interfaces between the parts of a run. `Algorithm`, `Task`, `Problem` and its three kinds, `Policy`,
+`Actor` and `Noise` are protocols: a class needs their methods, but need not inherit from them. An algorithm declares
+its requirements as `Needs`, a task its capabilities as `Offers`.
 
-**Data.** What the methods of the contracts take and return. `State` is carried from generation to generation. A
-`Chunk` is a run of consecutive jobs that one rank evaluates, `Jobs` is the same for a problem, `Outcome` what came of
-it, with one row for each job (`Rows`), and `Results` all of that at the end of a generation. A `Population` describes
-the candidates of a chunk, whose parts the `Layout` names. `Spaces` is what a policy observes and does.
+**Data.** Arguments and results of the methods of the contracts. A `State` is passed from generation to generation. A
+`Chunk` is a range of consecutive jobs that one rank evaluates; a problem gets it as `Jobs` and returns an `Outcome`
+with one row per job (`Rows`). `Results` are those of a whole generation. A `Population` describes the candidates of a
+chunk, and a `Layout` the named parts of a candidate. `Spaces` are the observations and actions of a policy.
 
-**Options.** `options` makes a class a frozen dataclass of options, `option` one of its fields, and `Count`, `Positive`
-and the like restrict their values. Mistakes are reported before a run starts, with the key and a hint.
+**Options.** `options` makes a class a frozen dataclass of options, `option` defines one of its fields, and types such
+as `Count` and `Positive` restrict values. Errors are reported before a run starts, with the key and a remedy.
 
-**Base classes.** They provide the methods that most kinds do not need to write: `Strategy` for every algorithm,
-`PairedStrategy` for those that weigh directions, such as ES, `DistributionStrategy` for those that adapt a normal
-distribution, such as CMA-ES, with restarts and stopping criteria; `FeedForwardPolicy` for policies without memory;
-`ProblemDefaults` and `VectorProblemDefaults` for problems, `VectorTask` for tasks without a policy; `BlockNoise` for
-noises.
+**Base classes.** They implement the methods that most kinds do not need to define: `Strategy` for all algorithms,
+`PairedStrategy` for algorithms that weight directions, such as ES, `DistributionStrategy` for algorithms that adapt a
+normal distribution, such as CMA-ES, with restarts and stopping criteria; `FeedForwardPolicy` for policies without
+memory; `ProblemDefaults` and `VectorProblemDefaults` for problems, `VectorTask` for tasks without a policy;
+`BlockNoise` for noises.
 
 **Randomness.** `Keys` computes every random number from its `Purpose`, generation and index.
 
-**Parts of policies and of strategies.** `Head` turns the outputs of a network into actions, `normalise` observations
-into inputs. `Pairs`, ranks and utilities, and optimizers are the functions that the strategies of the package are
-built of.
+**Parts of policies and strategies.** `Head` maps the outputs of a network to actions, `normalise` maps observations to
+inputs. `Pairs`, ranks and utilities, and optimizers are the functions of which the strategies of the package consist.
 
-Importing this module imports NumPy only: no TensorFlow, JAX, h5py or mpi4py. It is not to be confused with
-`hpc_es.Strategy`, which is ask and tell from a program of your own.
+Importing this module imports neither TensorFlow, JAX, h5py nor mpi4py. `Strategy` is not `hpc_es.Strategy`, the
+ask-and-tell interface.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Actor, Batch, Policy
 from hpc_es.mpi.world import World
 from hpc_es.report.saved_policy import Actions, StoredPolicy, check_snapshot, require_stochastic, single_episodes
-from hpc_es.storage.checkpoint import is_whole, load
+from hpc_es.storage.checkpoint import is_full, load
 from hpc_es.storage.checkpoint_directory import BEST, DIRECTORY, Store
 from hpc_es.storage.results import require_run
 from hpc_es.tasks.native_differences import differences
@@ -125,7 +125,7 @@ def snapshots(run: Path, trust: bool = False) -> list[str]:
     """
     require_run(run)
     candidates = [path for folder in (run, run / DIRECTORY) for path in [*Store(folder).paths(), folder / BEST]]
-    paths = [path for path in candidates if path.exists() and is_whole(path)]
+    paths = [path for path in candidates if path.exists() and is_full(path)]
     if not paths:
         raise CheckpointError(f"{run}: expected a run directory with checkpoints, found none")
     for path in paths:

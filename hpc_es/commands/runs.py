@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpc_es.storage.checkpoint import Since, Snapshot
+    from hpc_es.storage.checkpoint import Increment, Snapshot
 
 
 LONGEST_ROW = 1 << 16  # bytes of a line of metrics.jsonl
@@ -214,7 +214,7 @@ def run_inspect(arguments: argparse.Namespace) -> int:
         text = json.dumps(repetitions, indent=2) + "\n" if arguments.json else results.repetitions_text(arguments.path)
         sys.stdout.write(text)
         return 0
-    path = find(arguments.path, whole=False)
+    path = find(arguments.path, full=False)
     content = checkpoint_content(path, load(path))
     if (arguments.path / STATUS).exists():
         state = run_state(arguments.path)
@@ -230,7 +230,7 @@ def checkpoint_content(path: Path, snapshot: Snapshot) -> dict[str, Any]:
     from hpc_es.report.export import describe_best
     from hpc_es.storage.results import digest
 
-    state, best, since = snapshot.state, snapshot.best, snapshot.since
+    state, best, since = snapshot.state, snapshot.best, snapshot.increment
     config = plain_data(snapshot.config_text)
     arrays = {f"shared/{name}": array for name, array in state.shared.items()}
     arrays |= {f"master/{name}": array for name, array in state.master.items()}
@@ -258,7 +258,7 @@ def checkpoint_content(path: Path, snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _base_checkpoint(since: Since) -> dict[str, Any]:
+def _base_checkpoint(since: Increment) -> dict[str, Any]:
     """Return the full checkpoint that this one builds on, and the number and bytes of the generations since then."""
     size = sum(map(len, since.learned_from))
     return {"checkpoint": since.base, "generations": len(since.learned_from), "bytes": size}

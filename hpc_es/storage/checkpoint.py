@@ -1,9 +1,9 @@
-"""Checkpoints: everything a run needs to carry on to the same bits, in one HDF5 file that is whole or not there.
+"""Checkpoints: everything that a run needs to continue with identical results, in one HDF5 file, written atomically.
 
-The file is a header of 512 bytes of text, which HDF5 skips as its user block, and a plain HDF5 image, so that
-`h5py.File(path)` and `h5dump path` read it:
+The file has a header of 512 bytes of text, which HDF5 skips as its user block, followed by a plain HDF5 image, so that
+`h5py.File(path)` and `h5dump path` can read it:
 
-    hpc_es checkpoint                  every format, past and future, keeps this line, the next one and the seal
+    hpc_es checkpoint                  every format keeps this line, the next one and the seal
     format 1
     image_bytes 10624
     image_sha256 <hex>                 of all bytes after the header
@@ -11,24 +11,24 @@ The file is a header of 512 bytes of text, which HDF5 skips as its user block, a
     <hex>                              the seal, the last 65 bytes: SHA-256 of the 447 before it
 
     /generation                        int64
-    /shared/NAME, /master/NAME         the arrays of State, dtype and shape as they are; NAME is percent-encoded
-    /best/return_, /best/generation    float64, int64; no /best if there was no evaluation yet
+    /shared/NAME, /master/NAME         the arrays of State; NAME is percent-encoded
+    /best/return_, /best/generation    float64, int64; no /best before the first evaluation
     /best/shared/NAME                  the arrays of State.shared at the best evaluation
-    /final/NAME                        arrays of State.master as the final evaluation of a finished run has left them
+    /final/NAME                        arrays of State.master after the final evaluation of a finished run
     /order                             JSON: {"shared": [name, ...], "master": [...], "best/shared": [...]}
     /config_text, /config_hash         text (UTF-8)
     /counters, /triggers, /identity, /file_lengths, /provenance    JSON (UTF-8)
 
-Format 2 is that of a checkpoint between whole ones. It has no arrays of State and of the best evaluation, but
+Format 2 is an incremental checkpoint. In place of the arrays of State and of the best evaluation it has
 
-    /since                             JSON: the whole checkpoint beside it, and digests of what comes out
-    /learned_from/NUMBER               uint8: what a generation since then learned from, as `training/replay.py` has it
+    /since                             JSON: the full checkpoint on which it is based, and digests of the state
+    /learned_from/NUMBER               uint8: the inputs of the update of one later generation, see `training/replay.py`
 
-HDF5's own `flush` does not reach the disk, and a file killed in an update may open normally with a mixture of two
-generations. So the image is built in memory, written under a temporary name (`.NAME.TOKEN.tmp.h5`), synced, read back,
-renamed over its name, and the directory synced; a reader checks both digests before HDF5 sees a byte. Equal content
-gives equal bytes. Text is never in attributes, which end at 64 KB, and nothing is pickled: reading runs no code from
-the file.
+HDF5's `flush` does not reach the disk, and if a process is killed while it updates a file, the file may open normally
+with a mixture of two generations. Therefore the image is built in memory, written under a temporary name
+(`.NAME.TOKEN.tmp.h5`), synced, read back and renamed, and the directory is synced. Readers check both digests before
+HDF5 reads the image. Equal content gives equal bytes. Text is not stored in attributes, which are limited to 64 KB, and
+nothing is pickled, so that reading runs no code from the file.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ from hpc_es.core.errors import CheckpointError
 from hpc_es.storage import files
 from hpc_es.storage.files import json_text
 
-WHOLE, BETWEEN = 1, 2  # formats
-FORMAT = BETWEEN  # the newest
+FULL, INCREMENTAL = 1, 2  # formats
+FORMAT = INCREMENTAL  # the newest
 _MAGIC = b"hpc_es checkpoint\n"
 _HEADER_BYTES = 512  # the smallest user block HDF5 allows
 _SEALED_BYTES = 447
 _PIECE_BYTES = 1 << 20
-_SINCE = ("base", "base_sha256", "theta_sha256", "state_sha256")
+_INCREMENT_FIELDS = ("base", "base_sha256", "theta_sha256", "state_sha256")
 _LEARNED_FROM, _FINAL = "learned_from", "final"
-_JSON = ("counters", "triggers", "identity", "file_lengths", "provenance")
+_JSON_FIELDS = ("counters", "triggers", "identity", "file_lengths", "provenance")
 
 
 class DamagedError(CheckpointError):
-    """A checkpoint of ours whose bytes are not those that were written: an older one may serve."""
+    """A checkpoint of hpc_es whose bytes have changed; an older one may be usable."""
 
 
 @dataclass(frozen=True)
@@ -73,60 +73,57 @@ class Best:
 
     return_: float
     generation: int
-    shared: Arrays  # a copy of State.shared: theta and its normaliser; none in a checkpoint between whole ones
+    shared: Arrays  # copy of State.shared, such as theta and its normaliser; empty in an incremental checkpoint
 
 
 @dataclass(frozen=True)
-class Since:
-    """What a checkpoint between whole ones has in place of the state, which is computed again from it."""
+class Increment:
+    """The content of an incremental checkpoint: the inputs of all updates since a full checkpoint, to be replayed."""
 
-    base: str  # the file of the last whole checkpoint, in the same directory
-    base_sha256: str  # of its image
-    learned_from: Sequence[bytes]  # what each generation since then learned from
-    theta_sha256: str  # of the state that comes out
+    base: str  # file name of the full checkpoint, in the same directory
+    base_sha256: str  # digest of its image
+    learned_from: Sequence[bytes]  # inputs of the update of each generation since then
+    theta_sha256: str  # digests of the resulting state
     state_sha256: str
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A run at the end of a generation; mappings are saved as JSON, so integers stay integers and floats exact.
+    """A run after a generation. Mappings are stored as JSON, which keeps integers and the exact values of floats.
 
-    Between whole checkpoints `state` is that of the last whole one, and `since` leads on from there.
+    In an incremental checkpoint `state` is that of the full checkpoint on which `increment` is based.
     """
 
     state: State
     counters: Mapping[str, float | int]  # episodes, timesteps, seconds, ...
     best: Best | None
-    triggers: Mapping[str, float]  # the last value of each trigger
-    config_text: str  # the resolved config
+    triggers: Mapping[str, float]  # last value of each trigger
+    config_text: str  # resolved config
     config_hash: str
-    identity: Mapping[str, Any]  # what may not change on resume; see `differences`
-    file_lengths: Mapping[str, int]  # bytes of metrics.jsonl, log.csv at that instant
-    provenance: Mapping[str, Any]  # versions, host, rank count, noise scheme, seed
-    since: Since | None = None
-    final: Arrays = field(
-        default_factory=dict
-    )  # of `state.master` as the final evaluation has left them; see `outcome`
+    identity: Mapping[str, Any]  # must not change on resume; see `differences`
+    file_lengths: Mapping[str, int]  # bytes of metrics.jsonl, log.csv and other logs
+    provenance: Mapping[str, Any]  # versions, host, number of ranks, noise, seed
+    increment: Increment | None = None
+    final: Arrays = field(default_factory=dict)  # arrays of `state.master` changed by the final evaluation
 
     @property
     def outcome(self) -> Arrays:
-        """The arrays of `state.master` with what the final evaluation has found, which training does not go on from."""
+        """`state.master` after the final evaluation; training continues from `state` instead."""
         return {**self.state.master, **self.final}
 
     @property
     def generation(self) -> int:
-        """Finished generations."""
-        return self.state.generation + (len(self.since.learned_from) if self.since else 0)
+        """Number of finished generations."""
+        return self.state.generation + (len(self.increment.learned_from) if self.increment else 0)
 
 
 def save(path: Path, snapshot: Snapshot) -> None:
-    """Write a checkpoint so that `path` is, at any instant, the old file or the new one, whole.
+    """Write a checkpoint atomically.
 
-    Raises RunError if the disk is full or cannot be written; the old file is then untouched.
+    Raises RunError if the disk is full or not writable; an old file at `path` is then unchanged.
     """
     image = _image(snapshot)
-
-    header = _header(BETWEEN if snapshot.since else WHOLE, image)
+    header = _header(INCREMENTAL if snapshot.increment else FULL, image)
 
     def check(written: Path) -> None:
         with written.open("rb") as file:
@@ -135,36 +132,36 @@ def save(path: Path, snapshot: Snapshot) -> None:
             while piece := file.read(_PIECE_BYTES):
                 digest.update(piece)
         if not same or digest.hexdigest().encode() not in header:
-            raise OSError(errno.EIO, "read back, it is not what was written: its SHA-256 is another")
+            raise OSError(errno.EIO, "the file differs from what was written: wrong SHA-256 after reading it back")
 
     files.replace(path, [header, image], check)
 
 
 def load(path: Path) -> Snapshot:
-    """Read a checkpoint; one between whole ones together with the whole one that it leads on from.
+    """Read a checkpoint; for an incremental one also its full checkpoint.
 
-    Raises DamagedError if it, or that one, is truncated or a bit has changed, else CheckpointError if it is missing,
-    not ours, or of a newer format.
+    Raises DamagedError if either is truncated or changed, and CheckpointError if the file is missing, not from hpc_es,
+    or of a newer format.
     """
     snapshot = _read(path, read_image(path))
-    if (since := snapshot.since) is None:
+    if (increment := snapshot.increment) is None:
         return snapshot
-    base = path.with_name(since.base)
+    base = path.with_name(increment.base)
     try:
         image = read_image(base)
     except CheckpointError as error:
-        raise DamagedError(f"{path}: leads on from {base.name}, which cannot be had: {error}") from error
-    if hashlib.sha256(image).hexdigest() != since.base_sha256:
-        raise DamagedError(f"{path}: leads on from another {base.name} than the one that is there")
-    whole = _read(base, image)
-    same = snapshot.best and whole.best and snapshot.best.generation == whole.best.generation
-    return replace(snapshot, state=whole.state, best=whole.best if same else snapshot.best)
+        raise DamagedError(f"{path}: based on {base.name}, which cannot be loaded: {error}") from error
+    if hashlib.sha256(image).hexdigest() != increment.base_sha256:
+        raise DamagedError(f"{path}: based on another version of {base.name}")
+    full = _read(base, image)
+    same_best = snapshot.best and full.best and snapshot.best.generation == full.best.generation
+    return replace(snapshot, state=full.state, best=full.best if same_best else snapshot.best)
 
 
-def is_whole(path: Path) -> bool:
-    """Return whether a checkpoint holds the state itself; of a damaged one whatever its header says."""
+def is_full(path: Path) -> bool:
+    """Return whether a checkpoint contains the state, according to its header."""
     with contextlib.suppress(OSError), path.open("rb") as file:
-        return not file.read(_HEADER_BYTES).startswith(_MAGIC + f"format {BETWEEN}\n".encode())
+        return not file.read(_HEADER_BYTES).startswith(_MAGIC + f"format {INCREMENTAL}\n".encode())
     return True
 
 
@@ -177,7 +174,7 @@ def _read(path: Path, image: bytes) -> Snapshot:
 
 
 def image_sha256(path: Path) -> str:
-    """Return the digest that the header of a checkpoint of ours has."""
+    """Return the digest in the header of a checkpoint."""
     with path.open("rb") as file:
         return dict(line.split(" ") for line in file.read(_HEADER_BYTES).decode().splitlines()[1:4])["image_sha256"]
 
@@ -194,7 +191,7 @@ def _seal(sealed: bytes) -> bytes:
 
 
 def read_image(path: Path) -> bytes:
-    """Return the HDF5 image of a checkpoint, checked."""
+    """Return the HDF5 image of a checkpoint after checking both digests; DamagedError, CheckpointError."""
     try:
         with path.open("rb") as file:
             header, image = file.read(_HEADER_BYTES), file.read()
@@ -211,13 +208,13 @@ def read_image(path: Path) -> bytes:
 
 
 def _check_header(path: Path, header: bytes) -> None:
-    """Raise unless it is whole, ours, and of a format we know; what is not whole cannot be trusted about its format."""
-    whole = header[_SEALED_BYTES:] == _seal(header[:_SEALED_BYTES])
-    # Two marks that share no byte, since one may be what is damaged; zeros or no bytes at all are what a crash leaves.
-    ours = header.startswith(_MAGIC.rstrip()) or b"\nformat " in header or _MAGIC.startswith(header.rstrip(b"\0"))
-    if not ours:
+    """Raise unless the header is of hpc_es, complete and of a known format, checked in this order."""
+    complete = header[_SEALED_BYTES:] == _seal(header[:_SEALED_BYTES])
+    # Two marks without common bytes, because one may be damaged; a crash leaves zeros or no bytes at all.
+    is_ours = header.startswith(_MAGIC.rstrip()) or b"\nformat " in header or _MAGIC.startswith(header.rstrip(b"\0"))
+    if not is_ours:
         raise CheckpointError(f"{path}: not a checkpoint of hpc_es: it begins with {header[:16]!r}")
-    if not whole:
+    if not complete:
         reason = f"truncated to {len(header)} bytes" if len(header) < _HEADER_BYTES else "its header has changed"
         raise DamagedError(f"{path}: damaged: {reason}")
     version = int(header.split(b"\n")[1].split()[1])
@@ -232,15 +229,15 @@ def _image(snapshot: Snapshot) -> memoryview:
         if snapshot.best is not None:
             file["best/return_"] = np.float64(snapshot.best.return_)
             file["best/generation"] = np.int64(snapshot.best.generation)
-        if snapshot.since is None:
+        if snapshot.increment is None:
             _put_states(file, snapshot)
         else:
-            _put_since(file, snapshot.since)
+            _put_increment(file, snapshot.increment)
         _put_text(file, "config_text", snapshot.config_text)
         _put_text(file, "config_hash", snapshot.config_hash)
-        for name in _JSON:
+        for name in _JSON_FIELDS:
             _put_text(file, name, json_text(getattr(snapshot, name)))
-    return memory.getbuffer()  # of large arrays there are copies enough
+    return memory.getbuffer()  # no further copy of large arrays
 
 
 def _put_states(file: h5py.File, snapshot: Snapshot) -> None:
@@ -253,21 +250,22 @@ def _put_states(file: h5py.File, snapshot: Snapshot) -> None:
         _put_arrays(file, _FINAL, snapshot.final)
 
 
-def _put_since(file: h5py.File, since: Since) -> None:
-    told = {name: getattr(since, name) for name in _SINCE}
-    _put_text(file, "since", json_text({**told, "generations": len(since.learned_from)}))
-    _put_arrays(file, _LEARNED_FROM, {str(i): np.frombuffer(one, np.uint8) for i, one in enumerate(since.learned_from)})
+def _put_increment(file: h5py.File, increment: Increment) -> None:
+    fields = {name: getattr(increment, name) for name in _INCREMENT_FIELDS}
+    _put_text(file, "since", json_text({**fields, "generations": len(increment.learned_from)}))
+    inputs = {str(i): np.frombuffer(data, np.uint8) for i, data in enumerate(increment.learned_from)}
+    _put_arrays(file, _LEARNED_FROM, inputs)
 
 
 def _snapshot(file: h5py.File) -> Snapshot:
     generation = int(file["generation"][()])
     final = _arrays(file, _FINAL, [unquote(name) for name in file[_FINAL]]) if _FINAL in file else {}
-    state, since, order = State(generation, {}, {}), None, {}
+    state, increment, order = State(generation, {}, {}), None, {}
     if "since" in file:
-        told = json.loads(_text(file, "since"))
-        count = told.pop("generations")
+        fields = json.loads(_text(file, "since"))
+        count = fields.pop("generations")
         learned_from = _arrays(file, _LEARNED_FROM, list(map(str, range(count))))
-        since = Since(learned_from=[array.tobytes() for array in learned_from.values()], **told)
+        increment = Increment(learned_from=[array.tobytes() for array in learned_from.values()], **fields)
     else:
         order = json.loads(_text(file, "order"))
         state = State(generation, *(_arrays(file, group, order[group]) for group in ("shared", "master")))
@@ -277,17 +275,17 @@ def _snapshot(file: h5py.File) -> Snapshot:
         best = Best(float(file["best/return_"][()]), int(file["best/generation"][()]), arrays)
     return Snapshot(
         state=state,
-        since=since,
+        increment=increment,
         best=best,
         final=final,
         config_text=_text(file, "config_text"),
         config_hash=_text(file, "config_hash"),
-        **{name: json.loads(_text(file, name)) for name in _JSON},
+        **{name: json.loads(_text(file, name)) for name in _JSON_FIELDS},
     )
 
 
 def _put_arrays(file: h5py.File, group: str, arrays: Arrays) -> None:
-    file.create_group(group)  # a track_order group would keep the order, but also the time, and with it other bytes
+    file.create_group(group)  # track_order would also store times: equal content, other bytes
     for name, array in arrays.items():
         file[group].create_dataset(quote(name, safe=""), data=np.asarray(array), track_times=False)
 

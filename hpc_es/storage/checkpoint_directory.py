@@ -1,4 +1,4 @@
-"""The checkpoints of a run directory: which are kept, which is the newest that can be trusted."""
+"""The checkpoints of a run directory: saving, pruning, and finding the newest valid one."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hpc_es.storage import checkpoint
 from hpc_es.storage.checkpoint import DamagedError, Snapshot
 from hpc_es.storage.files import remove_leftovers, sync_directory, writing
 
-DIRECTORY = "checkpoints"  # where `find` looks inside a run directory, besides the directory itself
+DIRECTORY = "checkpoints"  # inside a run directory; `find` also looks in the run directory itself
 BEST = "best.h5"
 _NAME = re.compile(r"checkpoint_(\d{10,})\.h5")
 
 
 @dataclass(frozen=True)
 class Store:
-    """The checkpoints of a run: the newest `keep_last` with the whole ones they lead on from, and best.h5.
+    """The checkpoints of a run: the newest `keep_last`, the full checkpoint on which they are based, and best.h5.
 
-    One process writes (see `run_lock.py`).
+    Only one process writes (see `run_lock.py`).
     """
 
     directory: Path
@@ -30,31 +30,31 @@ class Store:
     keep_best: bool = True
 
     def save(self, snapshot: Snapshot) -> Path:
-        """Save under the name of its generation, then remove the oldest; raises RunError as `save` does."""
+        """Save a checkpoint under the name of its generation, then remove the oldest ones; RunError as for `save`."""
         path = self.path(snapshot.generation)
         self._make_directory()
         checkpoint.save(path, snapshot)
         for old in self._too_old():
-            if old != path:  # lower than others if somebody put files of a longer run here
+            if old != path:  # if the directory has files of a longer run, the new one is among the oldest
                 with writing(old):
                     old.unlink(missing_ok=True)
         return path
 
     def _too_old(self) -> list[Path]:
-        """Return all but the newest, and the whole checkpoint that the oldest of these leads on from."""
+        """Return all but the newest checkpoints and the full one on which the oldest of these is based."""
         paths = self.paths()
-        old, kept = paths[: -self.keep_last], paths[-self.keep_last :]
-        if kept and not checkpoint.is_whole(kept[0]):
-            base = next((path for path in reversed(old) if checkpoint.is_whole(path)), None)
+        old, newest = paths[: -self.keep_last], paths[-self.keep_last :]
+        if newest and not checkpoint.is_full(newest[0]):
+            base = next((path for path in reversed(old) if checkpoint.is_full(path)), None)
             old = [path for path in old if path != base]
         return old
 
     def path(self, generation: int) -> Path:
-        """Return the file of a generation."""
+        """Return the path of the checkpoint of a generation."""
         return self.directory / f"checkpoint_{generation:010d}.h5"
 
     def save_best(self, snapshot: Snapshot) -> Path | None:
-        """Save as best.h5, which is never pruned; nothing and None if `keep_best` is off. Raises RunError."""
+        """Save as best.h5, which is never pruned; do nothing if `keep_best` is false. Raises RunError."""
         if not self.keep_best:
             return None
         self._make_directory()
@@ -62,11 +62,11 @@ class Store:
         return self.directory / BEST
 
     def newest(self, warn: Callable[[str], None]) -> tuple[Path, Snapshot] | None:
-        """Return the checkpoint to resume from, or None in a new run.
+        """Return the checkpoint to resume from, or None for a new run.
 
-        Leftovers of killed writes are removed. Damaged files are named to `warn` and renamed to NAME.damaged once an
-        older one was loaded. Raises CheckpointError if all are damaged (they stay, so that the next start does not
-        take the run for a new one), or if one is not ours or of a newer format.
+        Temporary files of killed writes are removed. After an older checkpoint was loaded, damaged files are renamed to
+        NAME.damaged, with a warning. Raises CheckpointError if all are damaged (they are kept, so that the next start
+        does not begin a new run), or if one is not from hpc_es or of a newer format.
         """
         self._remove_leftovers()
         damaged: list[tuple[Path, DamagedError]] = []
@@ -77,14 +77,14 @@ class Store:
                 damaged.append((path, error))
                 continue
             for other, reason in damaged:
-                warn(f"{reason}; renamed to {_set_aside(other).name}, going on from {path.name}")
+                warn(f"{reason}; renamed to {_set_aside(other).name}, continuing from {path.name}")
             return path, snapshot
         if damaged:
             raise _all_damaged(self.directory, [reason for _, reason in damaged])
         return None
 
     def paths(self) -> list[Path]:
-        """Return the numbered checkpoints, oldest first; without best.h5."""
+        """Return the checkpoints of generations, oldest first, without best.h5."""
         if not self.directory.is_dir():
             return []
         return sorted((path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)), key=_generation)
@@ -92,7 +92,7 @@ class Store:
     def _make_directory(self) -> None:
         with writing(self.directory):
             if not self.directory.is_dir():
-                self.directory.mkdir(exist_ok=True)  # without parents: a run directory that vanished is an error
+                self.directory.mkdir(exist_ok=True)  # without parents: a missing run directory is an error
                 sync_directory(self.directory.parent)
 
     def _remove_leftovers(self) -> None:
@@ -100,38 +100,40 @@ class Store:
             remove_leftovers(self.directory / name)
 
 
-def find(path: Path, whole: bool = True) -> Path:
-    """Return the checkpoint that `path` means: itself, or the newest valid one of a run directory. Nothing is changed.
+def find(path: Path, full: bool = True) -> Path:
+    """Return `path` if it is a checkpoint, or the newest valid checkpoint of a run directory, which is not changed.
 
-    Raises CheckpointError if there is none. One that is to be `whole` has the state itself.
+    With `full`, incremental checkpoints are excluded. Raises CheckpointError if there is none.
     """
     if path.is_file():
         checkpoint.read_image(path)
-        if whole and not checkpoint.is_whole(path):
-            raise CheckpointError(_between(path))
+        if full and not checkpoint.is_full(path):
+            raise CheckpointError(_incremental_text(path))
         return path
     if not path.is_dir():
         raise CheckpointError(f"{path}: expected a checkpoint or a run directory, but there is no such file")
     damaged: dict[Path, DamagedError] = {}
-    while candidates := [candidate for candidate in _candidates(path, whole) if candidate not in damaged]:
+    while candidates := [candidate for candidate in _candidates(path, full) if candidate not in damaged]:
         try:
             checkpoint.read_image(candidates[-1])
             return candidates[-1]
         except DamagedError as error:
             damaged[candidates[-1]] = error
         except CheckpointError:
-            if candidates[-1].exists():  # else a run in progress has pruned it and written a newer one: look again
+            if candidates[-1].exists():  # else a run in progress has pruned it and written a newer one: try again
                 raise
     if damaged:
         raise _all_damaged(path, list(damaged.values()))
-    raise CheckpointError(f"{path}: no checkpoint_*.h5 here or in {DIRECTORY}/; has the run saved one yet?")
+    raise CheckpointError(f"{path}: no checkpoint_*.h5 here or in {DIRECTORY}/; the run may not have saved one yet")
 
 
-def _between(path: Path) -> str:
-    since = checkpoint.load(path).since
-    assert since
-    text = f"{path}: holds what the generations since {since.base} have learned from, not the parameters"
-    return f"{text}: expected that one, or a run that was carried on to its end"
+def _incremental_text(path: Path) -> str:
+    increment = checkpoint.load(path).increment
+    assert increment
+    return (
+        f"{path}: an incremental checkpoint without parameters: expected the full one, {increment.base}, or the run "
+        "resumed until it finishes"
+    )
 
 
 def _generation(path: Path) -> int:
@@ -140,9 +142,9 @@ def _generation(path: Path) -> int:
     return int(match[1])
 
 
-def _candidates(run: Path, whole: bool) -> list[Path]:
+def _candidates(run: Path, full: bool) -> list[Path]:
     paths = sorted([*Store(run).paths(), *Store(run / DIRECTORY).paths()], key=_generation)
-    return [path for path in paths if checkpoint.is_whole(path)] if whole else paths
+    return [path for path in paths if checkpoint.is_full(path)] if full else paths
 
 
 def _set_aside(path: Path) -> Path:
@@ -156,5 +158,5 @@ def _set_aside(path: Path) -> Path:
 
 def _all_damaged(directory: Path, errors: list[DamagedError]) -> CheckpointError:
     lines = "\n  ".join(str(error) for error in errors)
-    remedy = "bring one back from a backup, or remove them to start anew"
+    remedy = "restore one from a backup, or remove them to start again from the beginning"
     return CheckpointError(f"{directory}: every checkpoint is damaged: {remedy}\n  {lines}")

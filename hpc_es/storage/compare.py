@@ -1,4 +1,4 @@
-"""Does a checkpoint fit this experiment? What differs, key by key and array by array."""
+"""Comparison of a checkpoint with an experiment: differing config keys, and differing arrays of the state."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _ABSENT = object()
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], where: str = "in the checkpoint") -> list[str]:
-    """Return how an identity in the config differs from the old one, one line a key; [] if they are equal.
+    """Return the differences between two identities, one line per key; [] if they are equal.
 
-    Lists and tuples are equal, as are NaN and NaN, 1 and 1.0; true and 1 are not.
+    Lists equal tuples, NaN equals NaN, and 1 equals 1.0, but not true.
     """
-    found = _differences("", json.loads(json_text(old)), json.loads(json_text(new)))
-    return [f"{key}: {before} {where}, {after} in the config" for key, before, after in found]
+    changes = _differences("", json.loads(json_text(old)), json.loads(json_text(new)))
+    return [f"{key}: {before} {where}, {after} in the config" for key, before, after in changes]
 
 
 def verify_restored(template: State, restored: State, growing: bool = False) -> None:
-    """Check that a restored state has exactly the names, shapes and dtypes of the algorithm's `initial()` state.
+    """Check that a restored state has the names, shapes and dtypes of the algorithm's `initial()` state.
 
-    Where the state is `growing`, lengths of axes may differ. Raises CheckpointError that lists every array that is
+    If the state is `growing`, only the number of axes must agree. Raises CheckpointError with every array that is
     missing, unexpected or different.
     """
     form = _growing_form if growing else _form
@@ -44,7 +44,7 @@ def _differences(key: str, old: Any, new: Any) -> Iterator[tuple[str, str, str]]
         for name in dict.fromkeys((*old, *new)):
             yield from _differences(f"{key}.{name}" if key else name, old.get(name, _ABSENT), new.get(name, _ABSENT))
     elif not _same(old, new):
-        before, after = _shown(old), _shown(new)
+        before, after = _display(old), _display(new)
         if before == after:  # the text 1 and the number 1
             before, after = json.dumps(old), json.dumps(new)
         yield key, before, after
@@ -55,12 +55,12 @@ def _same(old: Any, new: Any) -> bool:
         return old is new
     if isinstance(old, list) and isinstance(new, list):
         return len(old) == len(new) and all(map(_same, old, new))
-    # JSON text tells true from 1 and finds NaN equal to NaN; only for numbers is its answer too strict.
+    # JSON text distinguishes true from 1 and gives NaN equal to NaN; for numbers it is too strict.
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (old, new))
     return (numbers and bool(old == new)) or json.dumps(old, sort_keys=True) == json.dumps(new, sort_keys=True)
 
 
-def _shown(value: Any) -> str:
+def _display(value: Any) -> str:
     if value is _ABSENT:
         return "nothing"
     return value if isinstance(value, str) else json.dumps(value)
@@ -68,9 +68,9 @@ def _shown(value: Any) -> str:
 
 def _array_problems(group: str, template: Arrays, restored: Arrays, form: Callable[[Any], str]) -> Iterator[str]:
     for name in dict.fromkeys((*template, *restored)):
-        expected, found = (form(arrays[name]) if name in arrays else "nothing" for arrays in (template, restored))
-        if expected != found:
-            yield f"{group}/{name}: expected {expected}, found {found} in the checkpoint"
+        expected, actual = (form(arrays[name]) if name in arrays else "nothing" for arrays in (template, restored))
+        if expected != actual:
+            yield f"{group}/{name}: expected {expected}, found {actual} in the checkpoint"
 
 
 def _form(array: Any) -> str:

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, whatever happens while they are written."""
+"""Atomic file replacement, JSON, and errors of writing."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hpc_es.core.errors import RunError
 
 
 def replace(path: Path, pieces: Iterable[bytes | memoryview], check: Callable[[Path], None] = lambda _: None) -> None:
-    """Make `path` a file of these bytes: at any instant it is the old file or the new one, whole.
+    """Replace the file atomically by these bytes: at any time `path` is the complete old or new file.
 
-    `check` is called with the written file before it takes the name, and raises OSError if it is not good. Raises
-    RunError if the disk is full or cannot be written; the old file is then untouched.
+    `check` is called with the written file before it is renamed, and raises OSError to reject it. Raises RunError if
+    the disk is full or not writable; the old file is then unchanged.
     """
     temporary = temporary_name(path)
     try:
@@ -35,17 +35,17 @@ def replace(path: Path, pieces: Iterable[bytes | memoryview], check: Callable[[P
     except OSError as error:
         raise run_error(path, error) from error
     finally:
-        with contextlib.suppress(OSError):  # the error above is the one to tell
+        with contextlib.suppress(OSError):  # the error above is the one to report
             temporary.unlink(missing_ok=True)
 
 
 def temporary_name(path: Path) -> Path:
-    """Return a hidden name beside `path`, of its suffix, that no other writer has: several tasks may write one file."""
+    """Return a unique hidden name in the same directory, with the same suffix; several tasks may write one file."""
     return path.with_name(f".{path.stem}.{secrets.token_hex(4)}.tmp{path.suffix}")
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what killed writers left of `path`, whose name may be a glob; only where nobody else writes it now."""
+    """Remove temporary files of killed writers of `path`, which may be a pattern; no other process may write it."""
     with writing(path):
         for leftover in path.parent.glob(f".{path.stem}.*.tmp{path.suffix}"):
             leftover.unlink(missing_ok=True)
@@ -53,9 +53,9 @@ def remove_leftovers(path: Path) -> None:
 
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[Path]:
-    """A temporary name of the same suffix, for writers that want a path; at the end the file takes the name `path`.
+    """Yield a temporary path with the same suffix, for writers that need a path; at the end rename it to `path`.
 
-    Raises RunError if the disk is full or cannot be written; an old file is then untouched.
+    Raises RunError if the disk is full or not writable; an old file is then unchanged.
     """
     temporary = temporary_name(path)
     try:
@@ -72,17 +72,17 @@ def written(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Make `path` a file with this text; raises RunError as `replace` does."""
+    """Replace a text file atomically; raises RunError as `replace` does."""
     replace(path, [text.encode()])
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Make `path` a JSON file; raises RunError as `replace` does."""
+    """Replace a JSON file atomically; raises RunError as `replace` does."""
     write_text(path, json_text(values, indent=2) + "\n")
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """JSON; NumPy numbers and any mapping are taken too."""
+    """Return JSON; NumPy numbers and any mapping are accepted too."""
     return json.dumps(value, default=_plain, indent=indent)
 
 
@@ -96,7 +96,7 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """An OSError in here is a RunError that names `path` and the remedy."""
+    """Raise an OSError of this context as a RunError with `path` and a remedy."""
     try:
         yield
     except OSError as error:
@@ -116,7 +116,7 @@ def run_error(path: Path, error: Exception) -> RunError:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make a rename last; file systems that cannot sync a directory say EINVAL."""
+    """Make a rename durable; file systems that cannot sync directories return EINVAL, which is ignored."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Layers and weights of a Keras model, read without Keras: a `.keras` file, or the `.h5` of a whole model."""
+"""Reader for the layers and weights of Keras models without Keras: `.keras` files, and `.h5` files of whole models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpc_es.core.data import Array
 from hpc_es.core.errors import CheckpointError
 from hpc_es.policies.networks.keras_models import SavedLayer
 
-_HDF5 = b"\x89HDF\r\n\x1a\n"  # a checkpoint of ours begins with text instead
+_HDF5 = b"\x89HDF\r\n\x1a\n"  # checkpoints of hpc_es begin with text instead
 
 
 def is_keras_file(path: Path) -> bool:
@@ -28,17 +28,17 @@ def is_keras_file(path: Path) -> bool:
 
 
 def read_layers(path: Path) -> list[SavedLayer]:
-    """Return the layers of a model in their order; CheckpointError where the file holds none."""
+    """Return the layers of a model in order; CheckpointError if the file has none."""
     try:
         layers = _from_archive(path) if path.suffix == ".keras" else _from_hdf5(path)
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        text = f"{path}: holds no whole Keras model, as model.save writes it"
+        text = f"{path}: expected a Keras model as written by model.save"
         raise CheckpointError(f"{text}: {type(error).__name__}: {error}") from error
     return layers
 
 
 def _from_archive(path: Path) -> list[SavedLayer]:
-    """Keras 3: config.json, and model.weights.h5 whose groups know the names of their layers."""
+    """Read the format of Keras 3: config.json, and model.weights.h5, whose groups have the names of layers."""
     with zipfile.ZipFile(path) as archive:
         config, image = json.loads(archive.read("config.json")), archive.read("model.weights.h5")
     with h5py.File(io.BytesIO(image)) as file:
@@ -47,13 +47,13 @@ def _from_archive(path: Path) -> list[SavedLayer]:
 
 
 def _variables(group: Any) -> tuple[Array, ...]:
-    """The weights of a layer, of a recurrent one those of its cell."""
-    held = group["cell"]["vars"] if "cell" in group else group["vars"]
-    return tuple(np.asarray(held[name]) for name in sorted(held, key=int))
+    """Return the weights of a layer; for a recurrent layer those of its cell."""
+    variables = group["cell"]["vars"] if "cell" in group else group["vars"]
+    return tuple(np.asarray(variables[name]) for name in sorted(variables, key=int))
 
 
 def _from_hdf5(path: Path) -> list[SavedLayer]:
-    """Keras 1 and 2, and Keras 3 on request: the config is an attribute, the weights are groups by layer."""
+    """Read the format of Keras 1 and 2: the config is an attribute, the weights are groups by layer."""
     with h5py.File(path) as file:
         config = json.loads(file.attrs["model_config"])
         groups = file["model_weights"]
@@ -69,9 +69,9 @@ def _text(name: str | bytes) -> str:
 
 
 def _layers(config: Mapping[str, Any], weights: Mapping[str, tuple[Array, ...]]) -> list[SavedLayer]:
-    found = []
+    layers = []
     for layer in config["config"]["layers"]:
         options = layer["config"]
         name = options.get("name") or layer["name"]
-        found.append(SavedLayer(layer["class_name"], name, options, weights.get(name, ())))
-    return found
+        layers.append(SavedLayer(layer["class_name"], name, options, weights.get(name, ())))
+    return layers

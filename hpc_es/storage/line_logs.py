@@ -1,16 +1,13 @@
-"""A file of whole lines that is only ever appended to, and that a resumed run cuts to what its checkpoint knew.
+"""Line logs of a run: evaluations.csv and failures.log.
 
-evaluations.csv: every vector that was evaluated, as the objective saw it, with its value, generation and job.
+evaluations.csv has every evaluated vector as the objective got it, with value, generation and job; a failed evaluation
+has the value nan, the centre is job -1. Numbers are written with enough digits to be read back exactly. Rank 0 appends
+the rows of a generation in job order at its end. A checkpoint stores `lengths()`, and a resumed run truncates the file
+to them, so that its content depends neither on the number of ranks nor on restarts.
 
-Numbers have as many digits as give the same bits when they are read; a failed evaluation has the value nan, the centre
-is job -1. Rank 0 writes a generation's rows in job order at its end. A checkpoint stores `lengths()`, and a resumed run
-cuts the file to them, so that it is the same on any ranks and after any restart.
-
-
-failures.log: the traceback, or what a program wrote, of the first failure of each kind in a run.
-
-An entry begins with a line `=== KIND`. It is there once, however often the run is started again; what would go beyond
-MOST_KINDS is left out. It helps to find a mistake and is no result: a disk that is full ends no run from here.
+failures.log has the traceback, or the output of a program, of the first failure of each kind in a run. An entry begins
+with a line `=== KIND`, and each kind has one entry, however often the run is restarted; kinds beyond MAX_KINDS are
+omitted. The log is for debugging only: errors of writing it, such as a full disk, are ignored.
 """
 
 from __future__ import annotations
@@ -28,9 +25,9 @@ from hpc_es.core.failures import Failure
 
 
 class LinesFile:
-    """Appends lines to a file, which is made by the first of them; each is with the operating system when it is told.
+    """An append-only file of lines, created by the first line and written without buffering.
 
-    Raises RunError where the disk is full or not writable.
+    Its methods raise RunError if the disk is full or not writable.
     """
 
     def __init__(self, path: Path) -> None:
@@ -38,16 +35,16 @@ class LinesFile:
         self._file: BinaryIO | None = None
 
     def append(self, text: str) -> None:
-        """Write text that ends with a newline."""
+        """Append text that ends with a newline."""
         file, rest = self._opened(), text.encode()
         try:
-            while rest:  # unbuffered: what fails, fails here, and not again when the file is closed
+            while rest:  # unbuffered, so that closing the file cannot fail
                 rest = rest[file.write(rest) :]
         except OSError as error:
             raise self._failure(error) from error
 
     def length(self) -> int:
-        """Return the bytes in the file, all of them on the disk; 0 where there is none."""
+        """Sync the file to the disk and return its length in bytes; 0 if it does not exist."""
         if not self.path.exists():
             return 0
         file = self._opened()
@@ -58,14 +55,14 @@ class LinesFile:
         return file.seek(0, os.SEEK_END)
 
     def cut(self, length: int) -> bool:
-        """Drop what is behind `length` bytes, the file itself at 0; return False where a file of lines is missing.
+        """Truncate the file to `length` bytes, or remove it if that is 0; return False if it should exist but does not.
 
-        Raises RunError, before anything is changed, if the file is shorter or a line does not end there.
+        Raises RunError, without changing the file, if it is shorter or no line ends there.
         """
         self.close()
         if not self.path.exists():
             return length == 0
-        self._check(length)
+        check_cut(self.path, length, "line", "restore it, or remove it to continue without the lines so far")
         try:
             if length:
                 os.truncate(self.path, length)
@@ -74,10 +71,6 @@ class LinesFile:
         except OSError as error:
             raise self._failure(error) from error
         return True
-
-    def _check(self, length: int) -> None:
-        remedy = "restore it, or remove it and the run goes on without the lines so far"
-        check_cut(self.path, length, "line", remedy)
 
     def close(self) -> None:
         """Close the file; the next `append` opens it again."""
@@ -98,14 +91,16 @@ class LinesFile:
 
 
 def check_cut(path: Path, length: int, unit: str, remedy: str) -> None:
-    """Raise RunError, with the remedy, unless the file has `length` bytes that end a `unit`: a line or a row."""
+    """Raise RunError with the remedy unless a `unit`, a line or a row, of the file ends after `length` bytes."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         if size < length:
             raise RunError(f"{path} has {size} bytes, but had {length} at the checkpoint: {remedy}")
         file.seek(max(length - 1, 0))
         if length and file.read(1) != b"\n":
-            raise RunError(f"{path} was changed since the checkpoint: byte {length} ends no {unit}; {remedy}")
+            raise RunError(
+                f"{path} was changed since the checkpoint: byte {length} is not the end of a {unit}: {remedy}"
+            )
 
 
 EVALUATIONS = "evaluations.csv"
@@ -113,9 +108,9 @@ FIRST_COLUMNS = ("generation", "job", "value")
 
 
 class EvaluationsLog:
-    """Appends the rows of a generation; `names` are those of the coordinates, none where nothing is to be written.
+    """Writer of evaluations.csv; `names` are the names of the coordinates, () to write nothing.
 
-    A new run calls `cut({})` first, which removes what a run that died before its first checkpoint left behind.
+    A new run calls `cut({})` first, which removes the file of a run that was killed before its first checkpoint.
     """
 
     def __init__(self, run_dir: Path, names: Sequence[str], warn: Callable[[str], object] = warnings.warn) -> None:
@@ -123,7 +118,7 @@ class EvaluationsLog:
         self._header = ",".join([*FIRST_COLUMNS, *map(_quoted, names)]) + "\n"
 
     def write(self, generation: int, rows: Iterable[tuple[int, float, Sequence[float]]]) -> None:
-        """Append (job, value, vector) rows; RunError where the disk is full or not writable."""
+        """Append (job, value, vector) rows; RunError if the disk is full or not writable."""
         if not self._is_on:
             return
         lines = [",".join([str(generation), str(job), repr(value), *map(repr, x)]) + "\n" for job, value, x in rows]
@@ -132,15 +127,15 @@ class EvaluationsLog:
         self._file.append("".join(lines))
 
     def lengths(self) -> dict[str, int]:
-        """Return the bytes in the file, all of them on the disk: what a checkpoint stores and `cut` takes."""
+        """Sync the file and return its length in bytes by name, for a checkpoint and `cut`."""
         length = self._file.length() if self._is_on else 0
         return {EVALUATIONS: length} if length else {}
 
     def cut(self, lengths: Mapping[str, int]) -> None:
-        """Drop what was written after the checkpoint that holds `lengths`, where an absent name is a length of 0.
+        """Remove the rows after the checkpoint with these lengths; a missing name is a length of 0.
 
-        A missing file is made anew with a warning, with one blank line to the recorded length, so that the lengths in
-        all checkpoints stay right. Raises RunError, before anything is changed, if the file is damaged or of others.
+        A missing file is replaced, with a warning, by a header and one blank line of the recorded length, so that the
+        lengths in all checkpoints stay valid. Raises RunError, without changing the file, if it is damaged.
         """
         if not self._is_on:
             return
@@ -148,7 +143,7 @@ class EvaluationsLog:
         if length and path.exists():
             with path.open("rb") as file:
                 if file.readline() != self._header.encode():
-                    remedy = "restore it, or remove it and the run goes on without the rows so far"
+                    remedy = "restore it, or remove it to continue without the rows so far"
                     raise RunError(f"{path} has other columns than {self._header.strip()}: {remedy}")
         if not self._file.cut(length):
             self._warn(f"{path} is missing: the evaluations before this resume are lost")
@@ -164,12 +159,12 @@ def _quoted(name: str) -> str:
 
 
 FAILURES = "failures.log"
-MOST_KINDS = 64
+MAX_KINDS = 64
 _MARK = "=== "
 
 
 class FailuresLog:
-    """The file of one run directory; without `keep` that of a run that died before its first checkpoint is removed."""
+    """Writer of failures.log; without `keep` an existing file is removed."""
 
     def __init__(self, run_dir: Path, keep: bool) -> None:
         self.path = run_dir / FAILURES
@@ -182,11 +177,11 @@ class FailuresLog:
                 self._kinds = {line.removeprefix(_MARK) for line in lines if line.startswith(_MARK)}
 
     def add(self, line: str, failure: Failure) -> None:
-        """Append a failure, unless there is one of its kind; `line` says when and where it was."""
-        if failure.kind in self._kinds or len(self._kinds) >= MOST_KINDS:
+        """Append a failure if it is the first of its kind; `line` says when and where it occurred."""
+        if failure.kind in self._kinds or len(self._kinds) >= MAX_KINDS:
             return
         self._kinds.add(failure.kind)
         stamp = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-        details = "".join(f"    {each}\n" for each in failure.details.splitlines())
+        details = "".join(f"    {text}\n" for text in failure.details.splitlines())
         with contextlib.suppress(OSError), self.path.open("a", encoding="utf-8") as file:
             file.write(f"{_MARK}{failure.kind}\n{stamp}  {line}\n{details}\n")

@@ -1,14 +1,11 @@
-"""The columns of log.csv, by the names of metrics.jsonl (plain) or of the systems this one descends from (classical).
+"""metrics.jsonl, with one row per generation, and log.csv, a table computed from it.
 
-Both have the 21 columns of the evolution strategies notebook in its order, then three of OpenAI's starter. A column is
-the entry of its plain name in a row of metrics.jsonl; COMPUTED says which are not. docs/log_columns.md shows both.
+log.csv has the 21 columns of the evolution strategies notebook in its order, followed by three of OpenAI's starter.
+Their names are those of metrics.jsonl ("plain") or of the original systems ("classical"); docs/log_columns.md lists
+both. A column is the entry of its plain name in a row of metrics.jsonl, except for those in COMPUTED.
 
-
-One row a generation: metrics.jsonl, which is the truth, and log.csv, a table computed from it.
-
-The columns of log.csv are those of log_columns.py.
-
-A checkpoint stores `lengths()`; a resumed run starts with `cut` to them, so no row is lost and none is there twice.
+A checkpoint stores `lengths()`; a resumed run truncates the files to them with `cut`, so that no row is lost or
+repeated.
 """
 
 from __future__ import annotations
@@ -66,7 +63,7 @@ def header(columns: Columns) -> str:
 
 
 def line(row: Row, columns: Columns) -> str:
-    """Return the line of a row; what a row does not have is nan."""
+    """Return the line of a row; missing entries are nan."""
     computed = COMPUTED[columns]
     cells = [computed[name](row) if name in computed else row.get(name) for name in NAMES]
     return ",".join("nan" if cell is None else repr(cell) for cell in cells) + "\n"
@@ -97,10 +94,12 @@ COMPUTED: dict[Columns, dict[str, Callable[[Row], Number]]] = {
     "plain": {"failed_fraction": _failed_fraction},
     "classical": {
         "failed_fraction": _failed_fraction,
-        "ranks": lambda row: row.get("evaluating_ranks"),  # workers there evaluate, all of them
-        "observation_count": lambda row: row.get("observations_this_generation"),  # of a batch there
+        "ranks": lambda row: row.get("evaluating_ranks"),  # the original counts evaluating workers
+        "observation_count": lambda row: row.get(
+            "observations_this_generation"
+        ),  # the original counts those of a batch
         **{name: _seconds(name) for name in PREDICTIONS},
-        "gradient_norm": _square("gradient_norm"),  # as the starter has them: sums of squares
+        "gradient_norm": _square("gradient_norm"),  # the starter logs sums of squares
         "theta_norm": _square("theta_norm"),
     },
 }
@@ -113,9 +112,9 @@ CSV = "log.csv"
 
 
 class MetricsLog:
-    """Appends rows to the two files of a run directory; every row is with the operating system when `write` returns.
+    """Writer of both files, without buffering.
 
-    A new run calls `cut({})` first, which clears what a run that died before its first checkpoint left behind.
+    A new run calls `cut({})` first, which clears the files of a run that was killed before its first checkpoint.
     """
 
     def __init__(
@@ -127,13 +126,13 @@ class MetricsLog:
         self._warn = warn
 
     def write(self, row: Row) -> None:
-        """Append a generation's row to both files; raises RunError where the disk is full or not writable."""
+        """Append a generation's row to both files; raises RunError if the disk is full or not writable."""
         numbers = {key: _number(value) for key, value in row.items()}
         self._append(JSONL, json.dumps(numbers, allow_nan=False) + "\n")
         self._append(CSV, line(numbers, self._columns))
 
     def lengths(self) -> dict[str, int]:
-        """Bytes in each file, all of them on the disk: what a checkpoint stores and `cut` takes."""
+        """Sync the files and return the length of each in bytes, for a checkpoint and `cut`."""
         for name, path in self._paths.items():
             file = self._open(name)
             try:
@@ -143,20 +142,20 @@ class MetricsLog:
         return {name: self._open(name).seek(0, os.SEEK_END) for name in self._paths}
 
     def cut(self, lengths: Mapping[str, int]) -> None:
-        """Drop what was written after the checkpoint that holds `lengths`; an absent name is a length of 0.
+        """Remove the rows after the checkpoint with these lengths; a missing name is a length of 0.
 
-        A missing file is made anew with a warning: log.csv from metrics.jsonl, and metrics.jsonl as one blank line of
-        the recorded length, so that the lengths in all checkpoints stay right. Raises RunError, before anything is
-        changed, if a file is shorter than recorded or not made of whole rows up to there.
+        A missing file is replaced with a warning: log.csv from metrics.jsonl, and metrics.jsonl by one blank line of
+        the recorded length, so that the lengths in all checkpoints stay valid. Raises RunError, without changing the
+        files, if one is shorter than recorded or no row ends there.
         """
         self.close()
-        found = {name: path for name, path in self._paths.items() if path.exists()}
-        for name, path in found.items():
+        existing = {name: path for name, path in self._paths.items() if path.exists()}
+        for name, path in existing.items():
             _check(path, lengths.get(name, 0), header(self._columns))
-        for name, path in found.items():
+        for name, path in existing.items():
             _truncate(path, lengths.get(name, 0))
         for name in self._paths:
-            if name not in found and lengths.get(name, 0):
+            if name not in existing and lengths.get(name, 0):
                 self._recreate(name, lengths[name])
 
     def close(self) -> None:
@@ -170,7 +169,7 @@ class MetricsLog:
             self._warn(f"{path} is missing: the rows before this resume are lost")
             self._append(JSONL, " " * (length - 1) + "\n")
             return
-        self._warn(f"{path} is missing: it is written anew from {JSONL}")
+        self._warn(f"{path} is missing: it is written again from {JSONL}")
         for row in read_metrics(path.parent):
             self._append(CSV, line(row, self._columns))
 
@@ -180,7 +179,7 @@ class MetricsLog:
             text = header(self._columns) + text
         rest = text.encode()
         try:
-            while rest:  # unbuffered: what fails, fails here, and not again when the file is closed
+            while rest:  # unbuffered, so that closing the files cannot fail
                 rest = rest[file.write(rest) :]
         except OSError as error:
             raise _failure(self._paths[name], error) from error
@@ -196,12 +195,12 @@ class MetricsLog:
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Number]]:
-    """The rows of metrics.jsonl, as `each_row` yields them; some 3 kB each."""
+    """Return the rows of metrics.jsonl, about 3 kB each in memory."""
     return list(each_row(run_dir))
 
 
 def each_row(run_dir: Path) -> Iterator[dict[str, Number]]:
-    """Yield the rows of metrics.jsonl, none if there is no file; a last line that a kill left half-written is not one.
+    """Yield the rows of metrics.jsonl, without an incomplete last line; nothing if the file does not exist.
 
     Raises RunError for any other line that is not a JSON object.
     """
@@ -231,15 +230,15 @@ def _parse(line: bytes, where: str) -> dict[str, Number]:
 
 
 def _number(value: Number) -> Number:
-    """Return a finite Python number, or None: JSON has neither NaN nor infinity, nor NumPy's types."""
+    """Return a finite Python number or None, because JSON has no NaN, infinity or NumPy types."""
     if value is None or not math.isfinite(value):
         return None
     return int(value) if isinstance(value, Integral) else float(value)
 
 
 def _check(path: Path, length: int, header: str) -> None:
-    then = f"it is written anew from {JSONL}" if path.name == CSV else "the run goes on without the rows so far"
-    remedy = f"restore it, or remove it and {then}"
+    outcome = f"have it written again from {JSONL}" if path.name == CSV else "continue without the rows so far"
+    remedy = f"restore it, or remove it to {outcome}"
     check_cut(path, length, "row", remedy)
     with path.open("rb") as file:
         if length and path.name == CSV and file.readline() != header.encode():

@@ -1,12 +1,12 @@
-"""What a directory of repetitions holds, run by run, as their status files say.
+"""Results of finished repetitions, and the list of repetitions in a directory.
 
-What finished runs have reached: one JSON line a repetition, in shards, so that no two writers share a file.
+The results are JSON lines in shards, one file per writer:
 
-    output/results/0-of-4.jsonl    the repetitions of the first of four groups of ranks or array tasks
-    output/result.json             the same of a single run, in its own directory
+    output/results/0-of-4.jsonl    repetitions of the first of four groups of ranks or array tasks
+    output/result.json             the result of a single run, in its own directory
 
-A shard is only ever appended to. A line that a kill left half written counts as not written: that repetition is found
-finished by its checkpoint, and its line is written again.
+Shards are append-only. An incomplete line of a killed writer is ignored: the checkpoint of that repetition shows that
+it has finished, and its line is written again.
 """
 
 from __future__ import annotations
@@ -29,28 +29,29 @@ from hpc_es.storage.files import json_text, writing
 from hpc_es.storage.shard import Shard
 from hpc_es.storage.status import run_state
 
-SHOWN = ("status", "generation", "best_return")
+STATUS_FIELDS = ("status", "generation", "best_return")
 
 
 def holds_repetitions(path: Path) -> bool:
-    """Return whether this is a directory of repetitions, and not a run."""
+    """Return whether this is a directory of repetitions rather than a run."""
     return path.is_dir() and any(path.glob("repetition_*/"))
 
 
 def listed(path: Path) -> list[dict[str, Any]]:
-    """Return what each repetition that was begun says of itself; None for what it does not say."""
+    """Return path, status, generation and best return of each repetition that has started; unknown values are None."""
     return [_entry(run) for run in sorted(path.glob("repetition_*/"))]
 
 
 def repetitions_text(path: Path) -> str:
-    """Return the same in lines, with how many there are to be."""
-    there, wanted = listed(path), repetitions(path)
-    of = "" if wanted is None else f" of {wanted}"
-    return "\n".join([f"{path} holds repetitions, {len(there)}{of} begun:", *(_line(entry) for entry in there)]) + "\n"
+    """Return the entries of `listed` as text, with the planned number of repetitions."""
+    entries, planned = listed(path), repetitions(path)
+    of = "" if planned is None else f" of {planned}"
+    lines = [f"{path} holds repetitions, {len(entries)}{of} begun:", *(_line(entry) for entry in entries)]
+    return "\n".join(lines) + "\n"
 
 
 def require_run(path: Path) -> None:
-    """Raise CheckpointError, with the list, where one run is needed and these are several."""
+    """Raise CheckpointError, with a list, if the path is a directory of repetitions rather than a run."""
     if holds_repetitions(path):
         first = next(path.glob("repetition_*/")).name
         raise CheckpointError(
@@ -60,11 +61,11 @@ def require_run(path: Path) -> None:
 
 def _entry(run: Path) -> dict[str, Any]:
     try:
-        told = json.loads((run / "status.json").read_text())
+        status = json.loads((run / "status.json").read_text())
     except (OSError, ValueError):
-        told = {}
-    told = {**told, "status": run_state(run)["state"]} if isinstance(told, dict) and "status" in told else {}
-    return {"path": str(run), **{name: told.get(name) for name in SHOWN}}
+        status = {}
+    status = {**status, "status": run_state(run)["state"]} if isinstance(status, dict) and "status" in status else {}
+    return {"path": str(run), **{name: status.get(name) for name in STATUS_FIELDS}}
 
 
 def _line(entry: dict[str, Any]) -> str:
@@ -86,7 +87,7 @@ BUDGET = ("generations", "timesteps", "episodes", "seconds")  # of `stop:`
 
 
 def budget(config: Config) -> dict[str, Any]:
-    """Return what a repetition may use, and when it has succeeded."""
+    """Return the limits of a repetition and its target return."""
     return {**{name: getattr(config.stop, name) for name in BUDGET}, "target_return": config.stop.target_return}
 
 
@@ -98,11 +99,11 @@ def result(
     counters: Mapping[str, float | int],
     best: float | None,
     final: Mapping[str, float],
-    found: Mapping[str, Any],
+    more: Mapping[str, Any],
 ) -> Result:
-    """Return the result of one finished repetition; `success` is None where nothing says what success is.
+    """Return the result of a finished repetition; `success` is None if no target is set.
 
-    `found` is the summary of the algorithm, such as the best program, and may replace what is there.
+    `more` is the summary of the algorithm, such as the best program; its entries replace others of the same name.
     """
     target = config.stop.target_return
     success = None if target is None else best is not None and best >= target
@@ -124,12 +125,12 @@ def result(
         "budget": budget(config),
         "theta_sha256": digest({"theta": state.theta}),
         "state_sha256": digest({**state.shared, **state.master}),
-        **found,
+        **more,
     }
 
 
 def digest(arrays: Arrays) -> str:
-    """SHA-256 of the numbers of these arrays, little endian, in hexadecimal."""
+    """Return the SHA-256 of the little-endian bytes of these arrays in order, in hexadecimal."""
     sha256 = hashlib.sha256()
     for array in arrays.values():
         sha256.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data)
@@ -137,49 +138,49 @@ def digest(arrays: Arrays) -> str:
 
 
 def append(directory: Path, shard: Shard, row: Result) -> None:
-    """Add a line to a shard, and see it on disk; RunError if that cannot be."""
+    """Append a line to a shard and sync it to the disk; RunError if it cannot be written."""
     path = directory / SHARDS / f"{shard.index}-of-{shard.count}.jsonl"
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
-            whole = path.read_bytes().rfind(b"\n") + 1
-            file.truncate(whole)  # what a killed writer left
+            complete = path.read_bytes().rfind(b"\n") + 1
+            file.truncate(complete)  # removes the incomplete line of a killed writer
             file.write(json_text(row).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
 
 def read_results(directory: Path) -> list[Result]:
-    """Return the finished repetitions in order; of one in two shards, the first. UserError if a line is damaged."""
-    found: dict[int, Result] = {}
+    """Return the results in order of repetition, the first if there are two; UserError if a line is damaged."""
+    results: dict[int, Result] = {}
     for path in [directory / ALONE, *sorted((directory / SHARDS).glob("*-of-*.jsonl"))]:
         text = path.read_text() if path.exists() else ""
         lines = [text] if path.name == ALONE and text else text.split("\n")[:-1]
         for number, line in enumerate(lines, 1):
             try:
                 row = json.loads(line)
-                found.setdefault(int(row["repetition"]), row)
+                results.setdefault(int(row["repetition"]), row)
             except (ValueError, KeyError, TypeError) as error:
                 raise UserError(f"{path}, line {number}: expected a result as JSON: {error}; remove the line") from None
-    return [found[repetition] for repetition in sorted(found)]
+    return [results[repetition] for repetition in sorted(results)]
 
 
 def repetitions(directory: Path) -> int | None:
-    """Return how many repetitions the experiment in this directory has, as its config.yaml says; None without one."""
+    """Return the number of repetitions according to config.yaml in this directory; None if there is no config.yaml."""
     path = directory / "config.yaml"
     return int(plain_data(path.read_text()).get("repetitions", 1)) if path.exists() else None
 
 
 def summary(rows: Sequence[Result], total: int | None = None) -> dict[str, Any]:
-    """Mean, median, quartiles, success rate, timesteps to the target, and which repetitions are missing."""
+    """Return statistics of the results, the success rate and the missing repetitions."""
     total = total or max((row["repetitions"] for row in rows), default=0)
-    there = {row["repetition"] for row in rows}
+    finished = {row["repetition"] for row in rows}
     successes = [row for row in rows if row["success"]]
     judged = [row for row in rows if row["success"] is not None]
     return {
         "repetitions": total,
         "finished": len(rows),
-        "missing": [number for number in range(total) if number not in there],
+        "missing": [number for number in range(total) if number not in finished],
         "success_rate": len(successes) / len(judged) if judged else None,
         "final_return": statistics([row["final_return"] for row in rows]),
         "best_return": statistics([row["best_return"] for row in rows]),
@@ -191,7 +192,7 @@ def summary(rows: Sequence[Result], total: int | None = None) -> dict[str, Any]:
 
 
 def statistics(values: Sequence[float | None]) -> dict[str, float] | None:
-    """Mean, median, quartiles (linear interpolation), extremes; None of no values."""
+    """Return mean, median, quartiles (linear interpolation), minimum and maximum; None if there are no values."""
     numbers = [value for value in values if value is not None]
     if not numbers:
         return None
@@ -201,15 +202,15 @@ def statistics(values: Sequence[float | None]) -> dict[str, float] | None:
 
 
 def summary_text(summary: Mapping[str, Any]) -> str:
-    """Return a summary in some lines."""
+    """Return a summary as text."""
     lines = [f"{summary['finished']} of {summary['repetitions']} repetitions finished"]
     if summary["missing"]:
         lines.append(f"missing: {', '.join(map(str, summary['missing']))}")
     if summary["success_rate"] is not None:
         lines.append(f"success rate {summary['success_rate']:.2f}")
     for name in ("final_return", "best_return", "timesteps_to_target", "npe"):
-        if found := summary[name]:
-            quartiles = f"quartiles {found['quartile_1']:.6g} to {found['quartile_3']:.6g}"
+        if values := summary[name]:
+            quartiles = f"quartiles {values['quartile_1']:.6g} to {values['quartile_3']:.6g}"
             title = name.replace("_", " ")
-            lines.append(f"{title}: mean {found['mean']:.6g}, median {found['median']:.6g}, {quartiles}")
+            lines.append(f"{title}: mean {values['mean']:.6g}, median {values['median']:.6g}, {quartiles}")
     return "\n".join(lines) + "\n"

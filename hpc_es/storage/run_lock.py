@@ -1,13 +1,12 @@
-"""One writer a run directory: a POSIX record lock that dies with its process.
+"""The lock of a run directory: a POSIX record lock, so that only one process writes there.
 
-`fcntl.lockf` locks belong to the process: a killed owner holds nothing, so the next run takes over at once, and a
-forked child (an environment's worker) does not inherit the lock and cannot keep it alive. They also work over NFS.
-Their two traps: a process never conflicts with itself, so this module remembers what it holds; and closing any
-descriptor of the file releases the lock, so nothing else in the process that holds it may open `lock` (copying the run
-directory would).
+`fcntl.lockf` locks belong to the process: the lock of a killed process is released, so that the next run can start at
+once, and a forked child, such as an environment's worker, does not inherit it. They also work over NFS. Two properties
+need care: a process never conflicts with itself, so this module records its own locks; and closing any descriptor of
+the file releases the lock, so the locking process must not open `lock` otherwise (copying the run directory would).
 
-Some file systems have no locks (Lustre without `-o flock`). Then the owner written in the file decides: a live process
-on this host, or any on another host, is respected.
+Some file systems have no locks (Lustre without `-o flock`). Then the owner written in the file decides: the directory
+is in use if it is a live process on this host, or any process on another host.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ from typing import Any
 from hpc_es.core.errors import InUseError, RunError
 
 _NAME = "lock"
-_FLOCK = "hhqqi"  # struct flock of Linux: type, whence, start, length, process
+_FLOCK = "hhqqi"  # Linux struct flock: l_type, l_whence, l_start, l_len, l_pid
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-_SETTLE_SECONDS = 0.2  # long enough for a rival that read the empty file before us to have written itself into it
+_SETTLE_SECONDS = 0.2  # enough for a competing process that read the empty file earlier to write its own record
 _log = logging.getLogger(__name__)
-_dead: set[tuple[str, int]] = set()  # (host, process id) of those that are known to have died
-_held: dict[Path, int] = {}  # the process that holds it: a forked child finds its parent here
+_dead: set[tuple[str, int]] = set()  # (host, process id) of processes known to have died
+_own_locks: dict[Path, int] = {}  # path -> process id; in a forked child that of its parent
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Who holds, or held, a run directory; JSON in the lock file."""
+    """The process that uses, or used, a run directory; stored as JSON in the lock file."""
 
     host: str
     pid: int
@@ -50,7 +49,7 @@ class Owner:
 
     @classmethod
     def this_process(cls) -> Owner:
-        """Return the owner that this process is."""
+        """Return the record of this process."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         return cls(socket.gethostname(), os.getpid(), os.environ.get("SLURM_JOB_ID"), now)
 
@@ -59,20 +58,20 @@ class Owner:
         return f"process {self.pid} on host {self.host}{job} since {self.since}"
 
     def remedy(self) -> str:
-        """Return how to end it."""
+        """Return a command that ends the process."""
         return f"scancel {self.job}" if self.job else f"kill {self.pid} on {self.host}"
 
     def may_live(self) -> bool:
-        """Whether it could still be running; a process of our own number that is not we has left us its number."""
+        """Return whether the process may be running; an earlier process with the id of this one is not."""
         if (self.host, self.pid) in _dead:
             return False
         return self.host != socket.gethostname() or (self.pid != os.getpid() and is_alive(self.pid))
 
 
 def is_held(directory: Path) -> bool | None:
-    """Return whether a process holds the lock of a run directory, without taking it; None where that is not known."""
+    """Return whether a process holds the lock of a run directory; None if that is unknown. Does not take the lock."""
     path = directory.resolve() / _NAME
-    if _held.get(path) == os.getpid():  # closing a descriptor would release it
+    if _own_locks.get(path) == os.getpid():  # closing a descriptor would release it
         return True
     if sys.platform != "linux":
         return None
@@ -83,8 +82,8 @@ def is_held(directory: Path) -> bool | None:
     except OSError:
         return None
     try:
-        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind: int = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))[0]
+        request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind: int = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, request))[0]
         return kind != fcntl.F_UNLCK
     except OSError:
         return None
@@ -93,12 +92,12 @@ def is_held(directory: Path) -> bool | None:
 
 
 def died(host: str, pid: int) -> None:
-    """Tell of a process that has died, perhaps on another host."""
+    """Record that a process has died, perhaps on another host."""
     _dead.add((host, pid))
 
 
 class RunLock:
-    """The right to write in a run directory: `with RunLock(directory): ...`, or `acquire()` for the process's life."""
+    """The lock of a run directory: `with RunLock(directory): ...`, or `acquire()` until the process ends."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory.resolve() / _NAME
@@ -106,13 +105,13 @@ class RunLock:
         self._pid = 0
 
     def acquire(self) -> RunLock:
-        """Take the lock, also from an owner that has died.
+        """Acquire the lock, also if the previous owner died without releasing it.
 
-        Raises UserError if another run, or another RunLock of this process, holds it; RunError if the directory is
+        Raises InUseError if another process or another RunLock of this process holds it; RunError if the directory is
         missing or not writable.
         """
-        # Before `open`, since closing a second descriptor would release the lock.
-        if _held.get(self.path) == os.getpid():
+        # Checked before `open`, because closing a second descriptor would release the lock.
+        if _own_locks.get(self.path) == os.getpid():
             raise InUseError(f"{self.path.parent} is already in use by this process ({os.getpid()})")
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -126,18 +125,18 @@ class RunLock:
                 raise _run_error(self.path, error) from error
             raise
         self._descriptor, self._pid = descriptor, os.getpid()
-        _held[self.path] = self._pid
+        _own_locks[self.path] = self._pid
         return self
 
     def release(self) -> None:
-        """Give the directory back; without effect if not held, and in a forked child, which holds nothing."""
+        """Release the lock; does nothing if it is not held, or in a forked child."""
         if self._descriptor is None or self._pid != os.getpid():
             return
-        with contextlib.suppress(OSError):  # a record that stays says only who was here
+        with contextlib.suppress(OSError):  # a remaining record is harmless
             os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)  # which unlocks
         self._descriptor = None
-        del _held[self.path]
+        del _own_locks[self.path]
 
     def __enter__(self) -> RunLock:
         return self if self._descriptor is not None else self.acquire()
@@ -157,11 +156,11 @@ class RunLock:
             return
         former = _read_owner(descriptor)
         if former is not None:
-            _log.info("%s: taking over from %s, which ended without giving it back", self.path, former)
+            _log.info("%s: taking over from %s, which ended without releasing the lock", self.path, former)
         _write_owner(descriptor, Owner.this_process())
 
     def _take_by_record(self, descriptor: int) -> None:
-        _log.warning("%s: this file system has no locks; trusting the owner that the file names", self.path)
+        _log.warning("%s: this file system has no locks; relying on the owner named in the file", self.path)
         former = _read_owner(descriptor)
         if former is not None and former.may_live():
             raise _in_use(self.path, former, by_record=True)
@@ -169,12 +168,12 @@ class RunLock:
         _write_owner(descriptor, me)
         time.sleep(_SETTLE_SECONDS)
         winner = _read_owner(descriptor)
-        if winner != me:  # two took over at once: the last one written has it
+        if winner != me:  # two processes took over at once: the last record wins
             raise _in_use(self.path, winner, by_record=True)
 
 
 def _read_owner(descriptor: int) -> Owner | None:
-    """Return the record in the file; None if it is empty, half written, or something else."""
+    """Return the record in the file; None if it is empty, incomplete or invalid."""
     try:
         record: Mapping[str, Any] = json.loads(os.pread(descriptor, 4096, 0))
         job = record["job"]
@@ -190,30 +189,30 @@ def _write_owner(descriptor: int, owner: Owner) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether there is a process of this number on this host."""
-    if pid <= 0:  # kill would take it for a process group
+    """Return whether a process with this id runs on this host."""
+    if pid <= 0:  # a process group for kill
         return False
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except OSError:  # somebody else's process
+    except OSError:  # a process of another user
         return True
     return True
 
 
 def _in_use(path: Path, owner: Owner | None, by_record: bool = False) -> InUseError:
-    who = "another process (which has not written who it is)" if owner is None else str(owner)
+    who = "another process (not recorded in the lock file)" if owner is None else str(owner)
     end = "end it" if owner is None else f"end it ({owner.remedy()})"
     stale = ""
     if by_record:
-        stale = f"; this file system has no locks, so if you are sure that it is dead, remove {path}"
+        stale = f"; this file system has no locks, so if you are sure that it has ended, remove {path}"
     return InUseError(f"{path.parent} is in use by {who}: wait for it, {end}, or choose another output{stale}")
 
 
 def _run_error(path: Path, error: OSError) -> RunError:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return RunError(f"{path.parent}: expected a directory to write the run in, found none: create it")
+        return RunError(f"{path.parent}: expected an existing directory for the run: create it")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         remedy = "make the directory writable, or choose another output"
     elif error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

@@ -1,4 +1,4 @@
-"""Which part of a list of work is mine: tasks of a job array and groups of ranks take contiguous shares."""
+"""Division of work into contiguous shares, for tasks of a job array and groups of ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Shard:
 
     @staticmethod
     def parse(text: str) -> Shard:
-        """From "i/n"; UserError unless 0 <= i < n."""
+        """Return the shard "i/n"; UserError unless 0 <= i < n."""
         index, _, count = text.partition("/")
         if index.isdecimal() and count.isdecimal() and int(index) < int(count):
             return Shard(int(index), int(count))
@@ -28,10 +28,10 @@ class Shard:
 
     @staticmethod
     def of_array(environ: Mapping[str, str]) -> Shard | None:
-        """Return the place of this task among those of its SLURM job array; None outside of one.
+        """Return the shard of this task in its SLURM job array; None outside an array.
 
-        An array 10-30:10 has the tasks 10, 20 and 30, which are the shards 0/3, 1/3 and 2/3. The tasks of an array
-        with gaps, such as 1,2,7, cannot be told their places by SLURM's variables: UserError.
+        An array 10-30:10 has the tasks 10, 20 and 30, which are the shards 0/3, 1/3 and 2/3. Raises UserError for an
+        array with gaps, such as 1,2,7, because SLURM's variables do not say which of its tasks this is.
         """
         if "SLURM_ARRAY_TASK_ID" not in environ:
             return None
@@ -40,12 +40,12 @@ class Shard:
             return Shard()
         step, uneven = divmod(last - first, count - 1)
         if uneven or (task - first) % step:
-            text = f"SLURM tells of {count} array tasks from {first} to {last}, which are not evenly spaced"
-            raise UserError(f"{text}: say --shard i/n, or submit an array without gaps (0-{count - 1})")
+            text = f"SLURM reports {count} array tasks from {first} to {last}, which are not evenly spaced"
+            raise UserError(f"{text}: pass --shard i/n, or submit an array without gaps (0-{count - 1})")
         return Shard((task - first) // step, count)
 
     def share(self, total: int) -> range:
-        """This part of 0 .. total - 1: contiguous, none missing, none twice, sizes differ by at most one."""
+        """Return this shard's part of 0 .. total - 1: contiguous parts, whose sizes differ by at most one."""
         size, left = divmod(total, self.count)
         start = size * self.index + min(left, self.index)
         return range(start, start + size + (self.index < left))

@@ -1,7 +1,7 @@
-"""How native stepping compared with Gymnasium's, kept in the user's cache directory from one run to the next.
+"""Cache of comparisons of native stepping with Gymnasium, in the user's cache directory.
 
-A file holds the results of one set of versions on one type of processor. It is never needed: what cannot be read is
-compared again, and what cannot be written is compared at the next start too.
+A file has the results for one set of versions on one type of processor. If it cannot be read or written, the
+comparisons are repeated.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from hpc_es.storage.files import json_text, replace
 from hpc_es.tasks import native_differences
 from hpc_es.tasks.native_differences import differences
 
-MOST = 1000  # results that are kept
+MAX_RESULTS = 1000  # per file
 
 
 def directory() -> Path:
-    """Return the user's cache directory; RuntimeError where there is none."""
+    """Return the user's cache directory; RuntimeError if there is no home directory."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hpc_es"
 
 
 @contextlib.contextmanager
 def remembered() -> Iterator[None]:
-    """Know in here how earlier runs have compared, and keep what is new; on rank 0."""
+    """Use cached comparisons in this context and add new ones to the cache; on rank 0."""
     try:
         path = directory() / f"stepping_{platform_fingerprint()}.json"
     except (OSError, RuntimeError):
@@ -42,27 +42,27 @@ def remembered() -> Iterator[None]:
     stored = _read(path)
     differences.update({key: text for key, text in stored.items() if key not in differences})
     yield
-    # Of a model of the user's own only its file is known here, not the files that it includes.
+    # Comparisons of user models are not cached, because files that a model includes are unknown here.
     lasting = {key: text for key, text in differences.items() if "xml_file" not in key}
     if lasting.keys() - stored.keys():
         with contextlib.suppress(OSError, RunError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace(path, [json_text(dict(list({**stored, **lasting}.items())[-MOST:])).encode()])
+            replace(path, [json_text(dict(list({**stored, **lasting}.items())[-MAX_RESULTS:])).encode()])
 
 
 def _read(path: Path) -> dict[str, str]:
-    """Return what a file holds, nothing of one that is damaged."""
+    """Return the content of a file; {} if it is missing or damaged."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    is_whole = isinstance(found, dict) and all(isinstance(text, str) for text in found.values())
-    return found if is_whole else {}
+    is_valid = isinstance(content, dict) and all(isinstance(text, str) for text in content.values())
+    return content if is_valid else {}
 
 
 @functools.cache
 def platform_fingerprint() -> str:
-    """Return a name for all that bits depend on: versions, the code of native stepping, the processor."""
+    """Return a digest of everything on which comparisons depend: versions, code of native stepping, processor."""
     code = hashlib.sha256()
     for file in sorted((Path(native_differences.__file__).parent / "episodes").rglob("*.py")):
         code.update(file.read_bytes())

@@ -16,7 +16,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import Arrays, ProblemState, Results, Rows, State
 from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import Problem
-from hpc_es.storage.checkpoint import Since, Snapshot, image_sha256
+from hpc_es.storage.checkpoint import Increment, Snapshot, image_sha256
 from hpc_es.storage.results import BUDGET, digest
 from hpc_es.storage.status import is_surpassed
 from hpc_es.training.build import needs
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class UpdateReplay:
     """The updates since the last whole checkpoint, to be computed again before the first new generation."""
 
-    def __init__(self, since: Since, state: State, best_generation: int | None) -> None:
+    def __init__(self, since: Increment, state: State, best_generation: int | None) -> None:
         self._since, self._first, self._best_generation = since, state.generation, best_generation
         self.best: Arrays | None = None  # the shared arrays of the best evaluation, once they were computed
 
@@ -71,7 +71,7 @@ class UpdateJournal:
 
     def begin(self, path: Path, snapshot: Snapshot) -> None:
         """Continue from this checkpoint, which was loaded or written just now."""
-        since, generation = snapshot.since, snapshot.state.generation
+        since, generation = snapshot.increment, snapshot.state.generation
         if since is not None:
             self._base, self._inputs = (since.base, since.base_sha256, generation), list(since.learned_from)
         elif self._interval:
@@ -84,7 +84,7 @@ class UpdateJournal:
         if self._interval and self._base:
             self._inputs.append(UpdateInputs.from_results(results, units).pack())
 
-    def since(self, state: State) -> tuple[int, Since] | None:
+    def since(self, state: State) -> tuple[int, Increment] | None:
         """Return (generation of the whole checkpoint, updates since) in place of this state; None: save it whole."""
         if not self._interval or self._base is None or len(self._inputs) >= self._interval:
             return None
@@ -92,7 +92,7 @@ class UpdateJournal:
         arrays = {**state.shared, **state.master}
         if generation == state.generation or sum(map(len, self._inputs)) > sum(a.nbytes for a in arrays.values()):
             return None
-        return generation, Since(name, sha256, self._inputs, digest({"theta": state.theta}), digest(arrays))
+        return generation, Increment(name, sha256, self._inputs, digest({"theta": state.theta}), digest(arrays))
 
 
 class Recorder:

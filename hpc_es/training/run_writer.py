@@ -27,7 +27,7 @@ from hpc_es.programs.log import ProgramsLog
 from hpc_es.report.loggers.loggers import LoggedRun, Loggers, Status, flat
 from hpc_es.report.progress import Progress
 from hpc_es.storage import metrics_log, provenance, results
-from hpc_es.storage.checkpoint import Best, Since, Snapshot, is_whole
+from hpc_es.storage.checkpoint import Best, Increment, Snapshot, is_full
 from hpc_es.storage.files import remove_leftovers, write_json, write_text, written
 from hpc_es.storage.line_logs import EvaluationsLog, FailuresLog
 from hpc_es.storage.status import HEARTBEAT_SECONDS, RUNNING, STATUS, final_evaluation, now, this_process
@@ -145,8 +145,8 @@ class RunWriter(Recorder):
         self._journal = UpdateJournal(config.checkpoint.full_interval if needs(config).searches == "vectors" else 0)
         if old:
             self._journal.begin(opened.store.path(old.generation), old)
-        if old and old.since:
-            self.replay = UpdateReplay(old.since, old.state, old.best.generation if old.best else None)
+        if old and old.increment:
+            self.replay = UpdateReplay(old.increment, old.state, old.best.generation if old.best else None)
         self._triggers = TriggerList([*triggers, *self._own_triggers()])
         if old:
             self._triggers.restore(old.triggers)
@@ -282,13 +282,13 @@ class RunWriter(Recorder):
 
     # Checkpoints.
 
-    def _snapshot(self, since: tuple[int, Since] | None = None) -> Snapshot:
+    def _snapshot(self, since: tuple[int, Increment] | None = None) -> Snapshot:
         """Return a checkpoint; `since` holds the updates that it stores instead of the state."""
         assert self._state
         lengths = {**self._metrics.lengths(), **self._programs.lengths(), **self._evaluations.lengths()}
         return Snapshot(
             state=State(since[0], {}, {}) if since else self._state,
-            since=since[1] if since else None,
+            increment=since[1] if since else None,
             counters=self.counters,
             best=dataclasses.replace(self.best, shared={}) if self.best and since else self.best,
             triggers=self._triggers.state(),
@@ -311,7 +311,7 @@ class RunWriter(Recorder):
     def _save(self, whole: bool) -> Path:
         assert self._state
         path = self._opened.store.path(max(self._saved_generation, self._state.generation))
-        is_saved = self._state.generation == self._saved_generation and (not whole or is_whole(path))
+        is_saved = self._state.generation == self._saved_generation and (not whole or is_full(path))
         if self.replay is None and not is_saved:
             snapshot = self._snapshot(None if whole else self._journal.since(self._state))
             self._opened.store.save(snapshot)

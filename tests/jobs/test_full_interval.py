@@ -14,7 +14,7 @@ import pytest
 from hpc_es.commands.runs import checkpoint_content
 from hpc_es.core.errors import CheckpointError
 from hpc_es.report.saved_policy import read_policy
-from hpc_es.storage.checkpoint import is_whole, load
+from hpc_es.storage.checkpoint import is_full, load
 from hpc_es.storage.checkpoint_directory import Store, find
 from tests.helpers import runs
 
@@ -41,7 +41,7 @@ def killed(tmp_path: Path) -> Path:
 
 
 def whole(run: Path) -> list[bool]:
-    return [is_whole(path) for path in Store(run / "checkpoints").paths()]
+    return [is_full(path) for path in Store(run / "checkpoints").paths()]
 
 
 def test_every_fourth_and_the_last_one_are_whole(tmp_path: Path, reference: Path) -> None:
@@ -82,8 +82,8 @@ def test_without_its_whole_checkpoint_an_older_one_serves(damage: str, tmp_path:
     else:
         paths[4].write_bytes(paths[4].read_bytes()[:-9] if damage == "damaged" else paths[0].read_bytes())
     done = runs.finished(2, run, *BETWEEN)
-    found = {"gone": "cannot be had", "damaged": "cannot be had", "another": "leads on from another"}[damage]
-    assert re.search(rf"WARNING: .*{paths[5].name}.*{found}.*going on from", done.stdout), str(done)
+    found = {"gone": "cannot be loaded", "damaged": "cannot be loaded", "another": "based on another version"}[damage]
+    assert re.search(rf"WARNING: .*{paths[5].name}.*{found}.*continuing from", done.stdout), str(done)
     runs.assert_same(run, reference)
 
 
@@ -104,7 +104,7 @@ def test_the_whole_one_that_others_lead_on_from_is_kept(tmp_path: Path) -> None:
 
 
 def test_inspect_shows_both(killed: Path, reference: Path) -> None:
-    path = find(killed, whole=False)
+    path = find(killed, full=False)
     shown = checkpoint_content(path, load(path))
     expected = checkpoint_content(reference, load(Store(reference / "checkpoints").path(3)))
     assert path.name == "checkpoint_0000000003.h5" and shown["generation"] == 3
@@ -120,8 +120,8 @@ def test_inspect_shows_both(killed: Path, reference: Path) -> None:
 
 def test_what_wants_parameters_takes_the_newest_whole_one(killed: Path) -> None:
     assert read_policy(killed, "last").generation == 0
-    with pytest.raises(CheckpointError, match=r"have learned from, not the parameters: expected that one"):
-        read_policy(find(killed, whole=False), "last")
+    with pytest.raises(CheckpointError, match=r"an incremental checkpoint without parameters: expected the full one"):
+        read_policy(find(killed, full=False), "last")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])

@@ -72,7 +72,7 @@ def test_every_optimizer_carries_on(kind: str, tmp_path: Path) -> None:
 def test_a_missing_table_is_written_anew_with_a_warning(reference: Path, stopped: Path) -> None:
     (stopped / "log.csv").unlink()
     done = again(stopped, "stop.generations=8")
-    assert done.status == 0 and "log.csv is missing: it is written anew" in done.stdout + done.stderr, str(done)
+    assert done.status == 0 and "log.csv is missing: it is written again" in done.stdout + done.stderr, str(done)
     runs.assert_same(stopped, reference)
 
 
@@ -166,7 +166,7 @@ def test_a_damaged_newest_checkpoint_is_named_set_aside_and_not_used(
     path.write_bytes(whole[:-100] if damage == "truncated" else flipped)
     done = again(stopped, *runs.EVERY, "stop.generations=8")
     assert done.status == 0 and "from generation 7" in done.stdout, str(done)
-    assert re.search(rf"WARNING: .*{path.name}: damaged: .*going on from {checkpoint(stopped, 7).name}", done.stdout)
+    assert re.search(rf"WARNING: .*{path.name}: damaged: .*continuing from {checkpoint(stopped, 7).name}", done.stdout)
     assert path.with_name(path.name + ".damaged").exists()
     runs.assert_same(stopped, reference)
 

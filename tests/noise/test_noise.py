@@ -113,7 +113,7 @@ def test_a_table_of_the_policys_size_has_one_direction() -> None:
 
 
 def test_a_table_too_small_says_how_large_it_must_be() -> None:
-    with pytest.raises(ConfigError, match=r"noise.table_size: is 3, .*: expected at least 4 .*\(try 400\)"):
+    with pytest.raises(ConfigError, match=r"noise.table_size: is 3, .* 4 parameters: expected at least 4 .*try 400"):
         check_size(3, 4)
 
 

@@ -65,7 +65,7 @@ def test_a_missing_file_is_told_and_later_lengths_stay_right(tmp_path: Path) -> 
     ("text", "message"),
     [
         ("{}\n", "has 3 bytes, but had 9"),
-        ("12345678901\n", "byte 9 ends no line"),
+        ("12345678901\n", "byte 9 is not the end of a line"),
         ("{}345678\n", "expected a program"),
     ],
 )

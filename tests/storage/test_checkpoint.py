@@ -302,7 +302,7 @@ def test_damaged_ones_are_named_and_set_aside_without_overwriting(store: Store) 
     newest = store.newest(warnings.append)
     assert newest is not None and newest[1].state.generation == 10
     assert [warning.split("/")[-1].split(":")[0] for warning in warnings] == numbered(30, 20)
-    assert "going on from checkpoint_0000000010.h5" in warnings[0]
+    assert "continuing from checkpoint_0000000010.h5" in warnings[0]
     assert aside.read_text() == "an earlier one"
     assert names(store) == sorted([*numbered(10), *(f"{name}.damaged" for name in numbered(20, 30)), aside.name + ".1"])
 

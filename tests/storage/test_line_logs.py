@@ -10,7 +10,7 @@ import pytest
 
 from hpc_es.core.errors import RunError
 from hpc_es.core.failures import MAX_DETAILS, Failure
-from hpc_es.storage.line_logs import EVALUATIONS, MOST_KINDS, EvaluationsLog, FailuresLog
+from hpc_es.storage.line_logs import EVALUATIONS, MAX_KINDS, EvaluationsLog, FailuresLog
 
 
 def rows(generation: int) -> list[tuple[int, float, list[float]]]:
@@ -53,7 +53,7 @@ def test_a_damaged_evaluations_csv_is_refused_before_it_is_cut(tmp_path: Path) -
     log = EvaluationsLog(tmp_path, ["x0", "x1"])
     log.write(0, rows(0))
     lengths = log.lengths()
-    for wrong, message in ((1, "bytes, but had"), (-1, "ends no line")):
+    for wrong, message in ((1, "bytes, but had"), (-1, "is not the end of a line")):
         with pytest.raises(RunError, match=message):
             log.cut({EVALUATIONS: lengths[EVALUATIONS] + wrong})
     with pytest.raises(RunError, match="other columns"):
@@ -99,10 +99,10 @@ def test_a_new_run_removes_the_failures_log_of_a_run_without_a_checkpoint(tmp_pa
 
 def test_failures_log_has_a_size_limit(tmp_path: Path) -> None:
     log = FailuresLog(tmp_path, keep=False)
-    for number in range(MOST_KINDS + 10):
+    for number in range(MAX_KINDS + 10):
         log.add("", Failure("x", f"kind {number}", "y" * MAX_DETAILS))
     text = (tmp_path / "failures.log").read_text()
-    assert text.count("=== ") == MOST_KINDS and len(text) < 1.01 * MOST_KINDS * MAX_DETAILS
+    assert text.count("=== ") == MAX_KINDS and len(text) < 1.01 * MAX_KINDS * MAX_DETAILS
 
 
 def test_a_full_disk_does_not_end_a_run_that_logs_failures(tmp_path: Path) -> None:

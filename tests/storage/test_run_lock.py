@@ -150,7 +150,7 @@ def test_an_owner_that_has_not_yet_written_itself_is_respected(tmp_path: Path) -
 
 
 def test_a_missing_directory_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"runs/x: expected a directory to write the run in, found none"):
+    with pytest.raises(RunError, match=r"runs/x: expected an existing directory for the run"):
         RunLock(tmp_path / "runs" / "x").acquire()
 
 
@@ -198,7 +198,7 @@ def test_without_locks_a_free_directory_is_taken_and_that_is_said(
 ) -> None:
     with RunLock(tmp_path):
         assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
-    assert "has no locks; trusting the owner" in caplog.text
+    assert "has no locks; relying on the owner" in caplog.text
 
 
 @pytest.mark.usefixtures("no_locks")
