@@ -301,8 +301,8 @@ def test_a_search_for_vectors_is_computed_again_from_rows_and_what_the_problem_l
     state, again = made.initial(), built("algorithms", kind)
     for _ in range(3):
         results, units = learned(made, state)
-        packed = UpdateInputs(results.rows, results.probes, units).packed()
-        known = UpdateInputs.unpacked(packed, again.row)
+        packed = UpdateInputs(results.rows, results.probes, units).pack()
+        known = UpdateInputs.unpack(packed, again.row)
         computed = SerialExecutor().replay(Generation(again, state), known.rows, known.probes)
         assert not any(results.chunk_arrays) and same_results(
             replace(computed, chunk_arrays=results.chunk_arrays), results

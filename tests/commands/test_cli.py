@@ -167,7 +167,7 @@ def test_inspect_skips_a_damaged_checkpoint(tmp_path: Path, capsys: Any) -> None
     ("overrides", "ranks", "told"),
     [
         ([], "3", "ranks 3: there is work for all of them"),  # population 12 in chunks of 4
-        ([], "8", "WARNING: 12 jobs a generation are 3 chunks for 8 evaluating ranks, so 5 ranks of 8 will be idle"),
+        ([], "8", "WARNING: 12 jobs per generation are 3 chunks for 8 evaluating ranks, so 5 ranks of 8 will be idle"),
         (["mpi.chunk_size=auto"], "8", "ranks 8: there is work for all of them"),
         (["mpi.chunk_size=auto", "repetition_groups=4", "repetitions=4"], "32", "ranks 8: there is work for all"),
         (["mpi.chunk_size=auto"], "64", "12 chunks for 63 evaluating ranks, so 51 ranks of 64 will be idle"),

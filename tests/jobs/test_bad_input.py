@@ -474,7 +474,7 @@ def test_on_three_ranks_a_mistake_is_told_once(mistake: str, tmp_path: Path) -> 
 def test_a_wrong_command_line_is_told_once(arguments: list[str], tmp_path: Path) -> None:
     config = [str(runs.tiny(tmp_path))] if arguments else []
     done = mpiexec(2 if not arguments else 1, ["-m", "hpc_es.main", *config, *arguments], cwd=tmp_path)
-    refused(done, "usage: python -m hpc_es.main")
+    refused(done, "(see python -m hpc_es.main --help)")
 
 
 @pytest.mark.long

@@ -341,7 +341,7 @@ def test_an_image_that_the_policy_cannot_cut_is_refused(inside: Path) -> None:
     assert "policy.patch: is 5, but observations are uint8[16, 16, 3]: expected" in str(refused.value)
     with pytest.raises(ConfigError) as refused:
         cli.run(["check", "blob.yaml", "policy={kind: mlp}"])
-    assert "'mlp' takes flat observations, found uint8[16, 16, 3]: use a policy of your own" in str(refused.value)
+    assert "'mlp' takes flat observations, found uint8[16, 16, 3]: use a custom policy" in str(refused.value)
 
 
 # Several choices, with the policies of the package.

@@ -46,7 +46,7 @@ def training(config: Path, run: Path, *overrides: str) -> str:
     return f"""
 from hpc_es.api.job import parser, run_job
 from hpc_es.mpi.guard import guarded
-guarded(lambda: run_job(lambda: parser().parse_args({arguments})))
+guarded(lambda: run_job(lambda: parser().parse_intermixed_args({arguments})))
 """
 
 

@@ -137,11 +137,11 @@ def test_the_numpy_path_imports_no_tensorflow() -> None:
     done = python(
         script("""
         import sys, numpy as np
-        from hpc_es.config import kinds
+        from hpc_es.config import registry
         from hpc_es.core.data import Discrete, Spaces, flat_observations
         from hpc_es.core.population import unperturbed
         from hpc_es.policies import mlp
-        kinds.kinds("policies")  # imports every file of the folder
+        registry.kinds("policies")  # imports every file of the folder
         p = mlp.build(mlp.Options(), Spaces(flat_observations(2), Discrete(2)))
         actor = p.bind(unperturbed(p.layout, np.zeros(p.layout.size, np.float32), 1), None)
         actor.act(np.zeros((1, 2), np.float32))
