@@ -1,15 +1,13 @@
-"""What an environment is here: five members, of one environment without a batch axis.
+"""Environments written in JAX: their contract, and the libraries that the prefix of `task.env_id` names.
+
+An environment has five members, without a batch axis:
 
     reset(key) -> (state, observation)
     step(key, state, action) -> (state, observation, reward, terminated)
     observations, actions, limit
 
-Both are pure functions of JAX. A state is any tree of arrays; no reset is hidden in `step`, and no time limit either.
-
-
-The libraries that `task.env_id` names by its prefix, each as an `Environment`; imported when they are asked for.
-
-None of them ends or resets an episode by itself here: gymnax's and Brax's own wrappers, which do, are left out.
+`reset` and `step` are pure functions of JAX. A state is any tree of arrays. `step` must not reset the environment or
+apply a time limit, so the wrappers of gymnax and Brax that do are not used. Libraries are imported when needed.
 """
 
 from __future__ import annotations
@@ -32,18 +30,18 @@ from hpc_es.core.quiet import take_mujoco_warnings
 from hpc_es.tasks.functions.python_evaluator import import_function
 
 MEMBERS = ("reset", "step", "observations", "actions", "limit")
-KEY = "threefry2x32"  # named, as the default is a flag of the user's
+KEY = "threefry2x32"  # explicit, since users can change JAX's default
 
 
 class Environment(Protocol):
-    """An environment of JAX; `my_module:factory` returns one."""
+    """An environment written in JAX; `my_module:factory` returns one."""
 
     actions: Actions
-    limit: int | None  # in steps; None: it has none of its own
+    limit: int | None  # time limit in steps; None: it has none
 
     @property
     def observations(self) -> int | ObservationSpec:
-        """The width of a flat observation, or shape and dtype of another one."""
+        """The size of a flat observation, or the shape and dtype of another one."""
         ...
 
     def reset(self, key: Any) -> tuple[Any, Any]:
@@ -57,9 +55,9 @@ class Environment(Protocol):
 
 @dataclass(frozen=True)
 class Traced:
-    """An environment whose shapes are known: states and observations keep their types.
+    """An environment with fixed shapes and dtypes of states and observations.
 
-    A state is of plain arrays here: a key of `jax.random` in it is its data.
+    Its states are trees of plain arrays: keys of `jax.random` are replaced by their data.
     """
 
     inner: Environment
@@ -67,25 +65,25 @@ class Traced:
     template: Any  # of the inner environment's state: a tree of `jax.ShapeDtypeStruct`
 
     def reset(self, key: Any) -> tuple[Any, Any]:
-        """Return (state, observation)."""
+        """Return (state, observation [*shape])."""
         state, observation = self.inner.reset(key)
-        return like(self.template, state), self._observed(observation)
+        return like(self.template, state), self._as_specified(observation)
 
     def step(self, key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any]:
-        """Return (state, observation, float32, bool)."""
+        """Return (state, observation [*shape], reward float32[], terminated bool[])."""
         state, observation, reward, terminated = self.inner.step(key, with_keys(self.template, state), action)
         reward, ended = single(reward, "reward"), single(terminated, "end")
-        return like(self.template, state), self._observed(observation), reward.astype(jnp.float32), ended.astype(bool)
+        observation = self._as_specified(observation)
+        return like(self.template, state), observation, reward.astype(jnp.float32), ended.astype(bool)
 
-    def _observed(self, observation: Any) -> Any:
-        """Return the observation as its spec says."""
+    def _as_specified(self, observation: Any) -> Any:
         spec = self.spaces.observations
         array = jnp.asarray(observation)
         return (jnp.ravel(array) if spec.is_flat else array).astype(spec.dtype)
 
 
 def traced(environment: Environment, name: str) -> Traced:
-    """Return the environment with its shapes, found without compiling or computing anything; ConfigError."""
+    """Return the environment with its shapes, determined by tracing; ConfigError if it cannot be traced."""
     if missing := [member for member in MEMBERS if not hasattr(environment, member)]:
         text = f"expected an environment with {', '.join(MEMBERS)}, but what {name} gives has no {missing[0]}"
         raise ConfigError([("task.env_id", text)])
@@ -93,23 +91,23 @@ def traced(environment: Environment, name: str) -> Traced:
     try:
         template, first = jax.eval_shape(environment.reset, key)
         require_array(first, name)
-        given = environment.observations
-        spec = given if isinstance(given, ObservationSpec) else flat_observations(given)
-        found = Traced(environment, Spaces(spec, environment.actions), template)
-        state, observation = jax.eval_shape(found.reset, key)
-        jax.eval_shape(found.step, key, state, example(environment.actions))
+        declared = environment.observations
+        spec = declared if isinstance(declared, ObservationSpec) else flat_observations(declared)
+        result = Traced(environment, Spaces(spec, environment.actions), template)
+        state, observation = jax.eval_shape(result.reset, key)
+        jax.eval_shape(result.step, key, state, example(environment.actions))
     except ConfigError:
         raise
-    except Exception as error:  # around code that is not ours
-        said = str(error).strip().splitlines()[:1]
-        text = f"{name} cannot be traced: {type(error).__name__}: {''.join(said)}"
+    except Exception as error:
+        first_line = "".join(str(error).strip().splitlines()[:1])
+        text = f"{name} cannot be traced: {type(error).__name__}: {first_line}"
         raise ConfigError([("task.env_id", text)]) from error
     if observation.shape != spec.shape:
         text = (
             f"{name} says {spec} observations, but reset gives {ObservationSpec(observation.shape, observation.dtype)}"
         )
         raise ConfigError([("task.env_id", text)])
-    return found
+    return result
 
 
 def require_array(observation: Any, name: str) -> None:
@@ -123,54 +121,54 @@ def require_array(observation: Any, name: str) -> None:
 
 
 def single(value: Any, name: str) -> Any:
-    """Return an array of the shape (); ConfigError where a step has not one value, but one for each of its agents."""
-    found = jnp.asarray(value)
-    if found.size != 1:
-        text = f"the {name} of a step is {found.dtype}{list(found.shape)}: expected one number"
+    """Return the value as an array of shape (); ConfigError if it has several numbers, such as one per agent."""
+    array = jnp.asarray(value)
+    if array.size != 1:
+        text = f"the {name} of a step is {array.dtype}{list(array.shape)}: expected one number"
         raise ConfigError([("task.env_id", f"{text} (write 'my_module:factory', whose environment adds them up)")])
-    return found.reshape(())
+    return array.reshape(())
 
 
 def example(actions: Actions) -> Any:
-    """Return the shape and type of an action of one row."""
+    """Return the shape and dtype of one action."""
     if isinstance(actions, Box):
         return jax.ShapeDtypeStruct(actions.low.shape, np.float32)
     return jax.ShapeDtypeStruct((len(actions.counts),) if isinstance(actions, MultiDiscrete) else (), np.int32)
 
 
 def like(template: Any, state: Any) -> Any:
-    """Return the state with the types of the template: a loop's state must not change them, nor be weakly typed."""
-    return jax.tree.map(_as, template, state)
+    """Return the state with the shapes and dtypes of the template, which the state of a compiled loop must keep."""
 
+    def convert(expected: Any, value: Any) -> Any:
+        if is_key(expected):
+            return jax.random.key_data(value)
+        return jnp.asarray(value, expected.dtype).reshape(expected.shape)
 
-def _as(wanted: Any, value: Any) -> Any:
-    if is_key(wanted):
-        return jax.random.key_data(value)
-    return jnp.asarray(value, wanted.dtype).reshape(wanted.shape)
+    return jax.tree.map(convert, template, state)
 
 
 def with_keys(template: Any, state: Any) -> Any:
-    """Return the state with keys where the template has them."""
-    return jax.tree.map(lambda wanted, value: _key(value) if is_key(wanted) else value, template, state)
+    """Return the state with the data of keys converted back to keys of `jax.random`."""
+
+    def convert(expected: Any, value: Any) -> Any:
+        return jax.random.wrap_key_data(value, impl=KEY) if is_key(expected) else value
+
+    return jax.tree.map(convert, template, state)
 
 
-def _key(data: Any) -> Any:
-    return jax.random.wrap_key_data(data, impl=KEY)
-
-
-def is_key(wanted: Any) -> bool:
-    """Return whether an array is of keys of `jax.random`, which NumPy does not know."""
-    return bool(jax.dtypes.issubdtype(wanted.dtype, jax.dtypes.prng_key))
+def is_key(array: Any) -> bool:
+    """Return whether an array consists of keys of `jax.random`, a dtype that NumPy does not have."""
+    return bool(jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key))
 
 
 def zeros(template: Any, rows: int) -> Any:
-    """Return arrays of so many rows like the template's, of zeros, for a loop to begin with."""
-    return jax.tree.map(lambda each: _zeros(each, rows), template)
+    """Return a tree of zeros [rows, ...] with the shapes and dtypes of the template."""
 
+    def convert(expected: Any) -> Any:
+        plain = jax.eval_shape(jax.random.key_data, expected) if is_key(expected) else expected
+        return np.zeros((rows, *plain.shape), plain.dtype)
 
-def _zeros(wanted: Any, rows: int) -> Any:
-    plain = jax.eval_shape(jax.random.key_data, wanted) if is_key(wanted) else wanted
-    return np.zeros((rows, *plain.shape), plain.dtype)
+    return jax.tree.map(convert, template)
 
 
 Keywords = Mapping[str, Any]
@@ -178,7 +176,7 @@ Keywords = Mapping[str, Any]
 
 @dataclasses.dataclass
 class Adapted:
-    """An environment put together from its parts."""
+    """An environment of a library, as an `Environment`."""
 
     reset: Callable[[Any], tuple[Any, Any]]
     step: Callable[[Any, Any, Any], tuple[Any, Any, Any, Any]]
@@ -188,7 +186,7 @@ class Adapted:
 
 
 def gymnax(name: str, keywords: Keywords) -> Environment:
-    """gymnax 1.0 or newer; keywords are those of its parameters, such as gravity, or of its constructor."""
+    """Return an environment of gymnax 1.0 or newer; keywords are fields of its parameters or of its constructor."""
     import gymnax as library
 
     require_known(name, library.registered_envs, "gymnax")
@@ -212,7 +210,7 @@ def gymnax(name: str, keywords: Keywords) -> Environment:
 
 
 def brax(name: str, keywords: Keywords) -> Environment:
-    """Brax; `backend` is one of its keywords. 1,000 steps are the limit of Brax's own training."""
+    """Return an environment of Brax, with the time limit of Brax's training; `backend` is one of its keywords."""
     from brax import envs as library
 
     take_mujoco_warnings()
@@ -222,7 +220,7 @@ def brax(name: str, keywords: Keywords) -> Environment:
 
 
 def playground(name: str, keywords: Keywords) -> Environment:
-    """MuJoCo Playground, computed by MJX; keywords override the environment's own config, `a.b` what is inside of a."""
+    """Return an environment of MuJoCo Playground, computed by MJX; keywords override its config (`a.b`: nested)."""
     from mujoco_playground import registry as library
 
     take_mujoco_warnings()
@@ -230,63 +228,63 @@ def playground(name: str, keywords: Keywords) -> Environment:
     require_known(name, library.ALL_ENVS, "playground")
     known = sorted(library.get_default_config(name))
     for wrong in [key for key in keywords if key.partition(".")[0] not in known]:
-        text = f"the config of playground:{name} has no {wrong!r}, but {', '.join(known)}{nearest(wrong, known)}"
+        text = f"the config of playground:{name} has no {wrong!r} (it has {', '.join(known)}){nearest(wrong, known)}"
         raise ConfigError([("task.env_kwargs", text)])
     try:  # impl: warp compiles for minutes on CPUs
         inner = library.load(name, config_overrides={"impl": "jax", **keywords})
     except CalledProcessError as error:
-        text = f"playground:{name} needs MuJoCo Menagerie, which Playground gets by git: {error}"
-        raise ConfigError([("task.env_id", f"{text} (make it once where there is a network, with --check)")]) from error
+        text = f"playground:{name} needs MuJoCo Menagerie, which Playground downloads by git: {error}"
+        raise ConfigError([("task.env_id", f"{text} (run --check once with a network connection)")]) from error
     return _stateful(inner, name, int(inner._config.episode_length))
 
 
 def _stateful(inner: Any, name: str, limit: int) -> Environment:
-    """An environment whose state has `obs`, `reward` and `done`; of several observations the one called `state`."""
+    """Return an environment whose state has `obs`, `reward` and `done`; of a dict of observations, `state` is used."""
 
-    def seen(state: Any) -> Any:
+    def observe(state: Any) -> Any:
         return state.obs["state"] if isinstance(state.obs, dict) and "state" in state.obs else state.obs
 
     def reset(key: Any) -> tuple[Any, Any]:
         state = inner.reset(key)
-        return state, seen(state)
+        return state, observe(state)
 
     def step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any]:
         state = inner.step(state, action)
-        return state, seen(state), state.reward, state.done > 0
+        return state, observe(state), state.reward, state.done > 0
 
     one = np.ones(int(inner.action_size), np.float32)
     return Adapted(reset, step, width(lambda key: reset(key)[1], name), Box(-one, one), limit)
 
 
 def jumanji(name: str, keywords: Keywords) -> Environment:
-    """Jumanji: observations are the arrays of its observation one after the other; its time limits are inside too."""
+    """Return an environment of Jumanji; the arrays of its observation are concatenated, `step` applies its limits."""
     import jumanji as library
 
     require_known(name, library.registered_environments(), "jumanji")
     inner = library.make(name, **keywords)
     actions = _of_spec(inner.action_spec, name)
 
-    def seen(timestep: Any) -> Any:
+    def observe(timestep: Any) -> Any:
         leaves = jax.tree.leaves(timestep.observation)
         return jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in leaves])
 
     def reset(key: Any) -> tuple[Any, Any]:
         state, timestep = inner.reset(key)
-        return state, seen(timestep)
+        return state, observe(timestep)
 
     def step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any]:
         state, timestep = inner.step(state, jnp.reshape(action, inner.action_spec.shape))
-        return state, seen(timestep), timestep.reward, timestep.last()
+        return state, observe(timestep), timestep.reward, timestep.last()
 
     limit = getattr(inner, "time_limit", None)
     return Adapted(reset, step, width(lambda key: reset(key)[1], name), actions, limit)
 
 
 def craftax(name: str, keywords: Keywords) -> Environment:
-    """Craftax; its time limit is inside."""
+    """Return an environment of Craftax, whose `step` applies its time limit."""
     from craftax.craftax_env import make_craftax_env_from_name
 
-    known = [f"Craftax{kind}-{form}-v1" for kind in ("", "-Classic") for form in ("Symbolic", "Pixels")]
+    known = [f"Craftax{variant}-{view}-v1" for variant in ("", "-Classic") for view in ("Symbolic", "Pixels")]
     require_known(name, known, "craftax")
     inner = make_craftax_env_from_name(name, auto_reset=False)
     params = dataclasses.replace(inner.default_params, **keywords)
@@ -311,11 +309,11 @@ LIBRARIES: dict[str, Callable[[str, Keywords], Environment]] = {
     "craftax": craftax,
 }
 
-PACKAGES = {"mujoco_playground": "playground"}  # names on PyPI that are not those of the module
+PACKAGES = {"mujoco_playground": "playground"}  # module -> name on PyPI, if it differs
 
 
 def require_known(name: str, known: Any, library: str) -> None:
-    """Raise ConfigError, with the name that is nearest, unless the library has this environment."""
+    """Raise ConfigError, with the most similar name, unless the library has this environment."""
     names = sorted(map(str, known))
     if name not in names:
         text = f"expected an environment of {library}, such as {names[0]!r}, found {name!r}{nearest(name, names)}"
@@ -323,14 +321,14 @@ def require_known(name: str, known: Any, library: str) -> None:
 
 
 def width(observation: Callable[[Any], Any], name: str) -> int:
-    """Return the width of the observation, without computing it; ConfigError where it is not one array."""
-    found = jax.eval_shape(observation, jax.eval_shape(lambda: jax.random.key(0)))
-    require_array(found, name)
-    return int(np.prod(found.shape))
+    """Return the size of the observation, by tracing; ConfigError if it is not one array."""
+    shape = jax.eval_shape(observation, jax.eval_shape(lambda: jax.random.key(0)))
+    require_array(shape, name)
+    return int(np.prod(shape.shape))
 
 
 def actions_of(space: Any) -> Box | Discrete:
-    """Return the actions of a space of gymnax, whose bounds may be numbers."""
+    """Return the actions of a gymnax space, whose bounds may be numbers or arrays."""
     if hasattr(space, "n"):
         return Discrete(int(space.n))
     size = int(np.prod(space.shape))
@@ -352,7 +350,7 @@ def _of_spec(spec: Any, name: str) -> Box | Discrete:
 
 
 def make(env_id: str, keywords: Keywords) -> Environment:
-    """Return the environment of `library:name`, or what `my_module:factory` gives; ConfigError."""
+    """Return the environment of `library:name` or `my_module:factory`; ConfigError if it cannot be created."""
     library, colon, name = env_id.partition(":")
     if not colon or not name:
         known = ", ".join(map(repr, LIBRARIES))
@@ -361,8 +359,8 @@ def make(env_id: str, keywords: Keywords) -> Environment:
     try:
         if library in LIBRARIES:
             return LIBRARIES[library](name, keywords)
-        made: Environment = import_function(env_id, "task.env_id")(**keywords)
-        return made
+        environment: Environment = import_function(env_id, "task.env_id")(**keywords)
+        return environment
     except ConfigError:
         raise
     except ModuleNotFoundError as error:
@@ -376,6 +374,6 @@ def make(env_id: str, keywords: Keywords) -> Environment:
         raise ConfigError([("task.env_id", text)]) from error
     except TypeError as error:
         raise ConfigError([("task.env_kwargs", f"{env_id} does not take these keywords: {error}")]) from error
-    except Exception as error:  # around code that is not ours
+    except Exception as error:
         text = f"{env_id} cannot be created: {type(error).__name__}: {error}"
         raise ConfigError([("task.env_id", text)]) from error

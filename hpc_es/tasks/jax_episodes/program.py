@@ -1,6 +1,7 @@
-"""A compiled call: the plays of some jobs, in segments of so many steps, while the rank goes on listening.
+"""Compiled calls, which play the episodes of several jobs: compilation, inputs, and results as rows of jobs.
 
-From a chunk's jobs to what compiled calls are given, and from what they give back to the rows of the jobs."""
+A call runs in segments of steps in another thread, so that the rank can answer messages and signals meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -29,20 +30,20 @@ from hpc_es.core.errors import ConfigError
 from hpc_es.core.failures import Failure, failure_from_text
 from hpc_es.core.policy import Batch, PurePolicy
 from hpc_es.tasks.jax_episodes.environments import Traced
-from hpc_es.tasks.jax_episodes.rollout import Carry, Inputs, Results, Seen, begun, segment
-from hpc_es.tasks.jax_episodes.setup import NAN_OBSERVATION, Form
+from hpc_es.tasks.jax_episodes.rollout import CallInputs, Carry, ObservationTotals, PlayResults, initial_carry, segment
+from hpc_es.tasks.jax_episodes.setup import NAN_OBSERVATION, CallShape
 from hpc_es.tasks.observation_statistics import ObservationSums
 
-POLL_SECONDS = 2e-3  # between two looks at signals and messages
+POLL_SECONDS = 2e-3  # between calls of `poll`
 T = TypeVar("T")
 
-_thread = ThreadPoolExecutor(1, "compiled calls")  # one: a call that was given up ends before the next begins
+_thread = ThreadPoolExecutor(1, "compiled calls")  # one, so that an abandoned call ends before the next begins
 
 
 def in_thread(function: Callable[[], T], poll: Poll) -> T:
-    """Return what the function does, computed in the one worker thread; `poll` is called meanwhile, once at least.
+    """Return the function's result, computed in the worker thread; `poll` is called meanwhile, at least once.
 
-    JAX computes small calls in the thread that asks for them, and no signal is seen until it is done.
+    In the main thread a small call of JAX would block, and no signal would be handled until it returns.
     """
     future = _thread.submit(function)
     poll()
@@ -51,45 +52,45 @@ def in_thread(function: Callable[[], T], poll: Poll) -> T:
     return future.result()
 
 
-class Program:
-    """The compiled call of one environment, policy and form. `compile` may be left to the first `run`."""
+class CompiledCall:
+    """The compiled call of an environment, a policy and a shape. `run` compiles it unless `compile` has."""
 
-    def __init__(self, env: Traced, policy: PurePolicy, form: Form) -> None:
+    def __init__(self, env: Traced, policy: PurePolicy, form: CallShape) -> None:
         self.form, self._env, self._pure = form, env, policy.pure(jnp)
         theta = jax.ShapeDtypeStruct((form.params,), np.float32)
         self._parameters = jax.eval_shape(self._pure.parameters, theta)
         self._segment = jax.jit(partial(segment, env, self._pure, form), donate_argnums=0)
         self._compiled: Any = None
-        self._first: Carry | None = None  # what every call begins with
+        self._initial: Carry | None = None  # the carry at the start of every call
 
     def trace(self) -> None:
-        """See that environment and policy fit each other, without compiling; ConfigError."""
+        """Check that environment and policy are compatible, without compiling; ConfigError if they are not."""
         try:
             jax.eval_shape(self._segment, self._carry(), self.no_inputs(), np.int32(1))
-        except Exception as error:  # around code that is not ours
-            said = "".join(str(error).strip().splitlines()[:1])
-            text = f"episodes of this environment cannot be traced: {type(error).__name__}: {said}"
+        except Exception as error:
+            first_line = "".join(str(error).strip().splitlines()[:1])
+            text = f"episodes of this environment cannot be traced: {type(error).__name__}: {first_line}"
             raise ConfigError([("task.env_id", text)]) from error
 
     def compile(self, poll: Poll) -> None:
-        """Compile, or read from the persistent cache."""
+        """Compile the call, or read it from the persistent cache."""
         if self._compiled is None:
-            self._compiled = in_thread(self._lowered, poll)
+            self._compiled = in_thread(self._compile_segment, poll)
 
-    def _lowered(self) -> Any:
+    def _compile_segment(self) -> Any:
         return self._segment.lower(self._carry(), self.no_inputs(), np.int32(1)).compile()
 
     def _carry(self) -> Carry:
-        if self._first is None:
-            self._first = jax.tree.map(np.asarray, begun(self._env, self._pure, self._parameters, self.form))
-        carry: Carry = jax.tree.map(np.copy, self._first)  # the call may write into it
+        if self._initial is None:
+            self._initial = jax.tree.map(np.asarray, initial_carry(self._env, self._pure, self._parameters, self.form))
+        carry: Carry = jax.tree.map(np.copy, self._initial)  # the call may write into it
         return carry
 
-    def no_inputs(self) -> Inputs:
-        """Return inputs of zeros, without plays."""
+    def no_inputs(self) -> CallInputs:
+        """Return inputs of zeros for no plays."""
         form, width = self.form, self._env.spaces.observations.size
         one = (np.zeros(width, np.float32), np.ones(width, np.float32), np.float32(1)) if form.normalised else ()
-        return Inputs(
+        return CallInputs(
             theta=np.zeros((form.jobs, form.params), np.float32),
             keys=np.zeros((form.plays, 2), np.uint32),
             noise_keys=np.zeros((form.plays, 2), np.uint32),
@@ -99,15 +100,15 @@ class Program:
             normaliser=one,
         )
 
-    def run(self, inputs: Inputs, segment_steps: int, poll: Poll) -> tuple[Results, int]:
-        """Return the results of all plays, [plays] with padding, as NumPy arrays, and the steps that the lanes took."""
+    def run(self, inputs: CallInputs, segment_steps: int, poll: Poll) -> tuple[PlayResults, int]:
+        """Return the results of all plays as NumPy arrays [plays], with padding, and the number of steps."""
         self.compile(poll)
         carry, is_open = self._carry(), True
         while is_open:
             carry, is_open = in_thread(partial(self._one_segment, carry, inputs, np.int32(segment_steps)), poll)
         return jax.tree.map(np.array, carry.results), int(carry.steps)
 
-    def _one_segment(self, carry: Carry, inputs: Inputs, steps: Any) -> tuple[Carry, bool]:
+    def _one_segment(self, carry: Carry, inputs: CallInputs, steps: Any) -> tuple[Carry, bool]:
         carry, is_open = self._compiled(carry, inputs, steps)
         return carry, bool(is_open)
 
@@ -116,13 +117,13 @@ LOW_BITS = 2**32 - 1
 
 
 def inputs_of(
-    form: Form, theta: Float32, normaliser: Normaliser | None, batch: Batch, jobs: range, reward_offset: float
-) -> Inputs:
-    """Return the inputs of a call for some jobs of a batch, padded; `theta` is float32[jobs of the batch, params]."""
+    form: CallShape, theta: Float32, normaliser: Normaliser | None, batch: Batch, jobs: range, reward_offset: float
+) -> CallInputs:
+    """Return the padded inputs of a call for some jobs of a batch; `theta` is float32[jobs of the batch, params]."""
     seeds = batch.seeds[jobs.start : jobs.stop].ravel()
     keys = np.stack([seeds >> 32, seeds & LOW_BITS], axis=1)  # those of jax.random.key(seed)
     is_noisy = form.noisy and batch.training
-    return Inputs(
+    return CallInputs(
         theta=padded(theta[jobs.start : jobs.stop], form.jobs, np.float32),
         keys=padded(keys, form.plays, np.uint32),
         noise_keys=padded(noise_keys(form, batch, jobs if is_noisy else range(0)), form.plays, np.uint32),
@@ -133,34 +134,36 @@ def inputs_of(
     )
 
 
-def noise_keys(form: Form, batch: Batch, jobs: range) -> Array:
-    """Return uint32[plays, 2], from each job's own generator."""
+def noise_keys(form: CallShape, batch: Batch, jobs: range) -> Array:
+    """Return the keys of action noise, uint32[plays, 2], drawn from each job's generator."""
     drawn = [batch.action_noise(job).integers(2**32, size=(form.episodes, 2), dtype=np.uint32) for job in jobs]
     return np.concatenate(drawn) if drawn else np.zeros((0, 2), np.uint32)
 
 
 def padded(array: Array, rows: int, dtype: Any) -> Array:
-    """Return the array with rows of zeros up to so many; a call always has the shape that was compiled."""
+    """Return the array [rows, ...], padded with rows of zeros to the compiled shape."""
     if len(array) == rows and array.dtype == dtype:
         return array
-    found = np.zeros((rows, *array.shape[1:]), dtype)
-    found[: len(array)] = array
-    return found
+    result = np.zeros((rows, *array.shape[1:]), dtype)
+    result[: len(array)] = array
+    return result
 
 
-class Collected:
-    """What the calls of a chunk gave, job by job."""
+class ChunkResults:
+    """The rows, failures and sums of observations of a chunk, from the results of its calls."""
 
-    def __init__(self, form: Form, batch: Batch, spec: ObservationSpec, places: Sequence[int] | None) -> None:
+    def __init__(
+        self, form: CallShape, batch: Batch, spec: ObservationSpec, behaviour_indices: Sequence[int] | None
+    ) -> None:
         self._form, self._batch = form, batch
-        self._places = places  # of the observation, which are the behaviour; None: there is none
-        columns = () if places is None else (behaviour(len(places)),)
+        self._behaviour_indices = behaviour_indices  # of the last observation; None: there is no behaviour
+        columns = () if behaviour_indices is None else (behaviour(len(behaviour_indices)),)
         self.rows: Rows = np.zeros(len(batch.seeds), row_dtype((SIGN_RETURN, *columns)))
         self.failures: list[Failure] = []
         self.sums = ObservationSums(batch, spec)
 
-    def add(self, results: Results, jobs: range) -> None:
-        """Take in the results of a call, for these jobs of the batch."""
+    def add(self, results: PlayResults, jobs: range) -> None:
+        """Add the results of a call for these jobs of the batch."""
         shape, plays = (len(jobs), self._form.episodes), len(jobs) * self._form.episodes
         rows = self.rows[jobs.start : jobs.stop]
         failed = results.failed[:plays].reshape(shape)
@@ -169,38 +172,39 @@ class Collected:
         rows["return_"] = np.where(failed.any(axis=1), np.nan, returns.mean(axis=1))
         rows["sign_return"] = results.signs[:plays].reshape(shape).mean(axis=1)
         rows["length"] = lengths.sum(axis=1)
-        for place in np.flatnonzero(failed.any(axis=1)).tolist():
-            episode = int(np.flatnonzero(failed[place])[0])
-            why = reason(int(failed[place, episode]), float(results.return_.value[place * shape[1] + episode]))
-            self.failures.append(failure_from_text(f"{why} at step {lengths[place, episode]}", position=jobs[place]))
-        if self._places is not None:
-            self._behave(rows, results.observation[:plays].reshape(*shape, -1)[:, :, list(self._places)], jobs)
-        if isinstance(results.seen, Seen):
-            self._observe(results.seen, lengths, jobs)
+        for row in np.flatnonzero(failed.any(axis=1)).tolist():
+            episode = int(np.flatnonzero(failed[row])[0])
+            why = reason(int(failed[row, episode]), float(results.return_.value[row * shape[1] + episode]))
+            self.failures.append(failure_from_text(f"{why} at step {lengths[row, episode]}", position=jobs[row]))
+        if self._behaviour_indices is not None:
+            last = results.observation[:plays].reshape(*shape, -1)[:, :, list(self._behaviour_indices)]
+            self._set_behaviours(rows, last, jobs)
+        if isinstance(results.seen, ObservationTotals):
+            self._add_observations(results.seen, lengths, jobs)
 
-    def _behave(self, rows: Rows, last: Array, jobs: range) -> None:
-        """Set the behaviours, the means of float[jobs, episodes, behaviour]."""
+    def _set_behaviours(self, rows: Rows, last: Array, jobs: range) -> None:
+        """Set the behaviours to the means over episodes of `last`, [jobs, episodes, behaviour]."""
         rows[BEHAVIOUR] = last.mean(axis=1, dtype=np.float64)
         wrong = ~np.isfinite(last).all(axis=(1, 2)) & ~np.isnan(rows["return_"])
         rows["return_"][wrong] = np.nan
-        for place in np.flatnonzero(wrong).tolist():
-            text = f"the behaviour is {rows[BEHAVIOUR][place].tolist()}"
-            self.failures.append(failure_from_text(text, position=jobs[place]))
+        for row in np.flatnonzero(wrong).tolist():
+            text = f"the behaviour is {rows[BEHAVIOUR][row].tolist()}"
+            self.failures.append(failure_from_text(text, position=jobs[row]))
 
-    def _observe(self, seen: Seen, lengths: Array, jobs: range) -> None:
-        """Add up the observations of each job's episodes in order, as differences from the first one or from 0."""
+    def _add_observations(self, seen: ObservationTotals, lengths: Array, jobs: range) -> None:
+        """Add the sums of each job's episodes in order, as sums of differences from the first observation or from 0."""
         first, total, squares = seen.first.astype(np.float64), seen.total.exactly(), seen.squares.exactly()
-        for place in np.flatnonzero(self._batch.observe[jobs.start : jobs.stop]).tolist():
-            plays = range(place * self._form.episodes, (place + 1) * self._form.episodes)
+        for row in np.flatnonzero(self._batch.observe[jobs.start : jobs.stop]).tolist():
+            plays = range(row * self._form.episodes, (row + 1) * self._form.episodes)
             origin = first[plays.start] * self._batch.centred
             sums, squared = np.zeros_like(origin), np.zeros_like(origin)
             for play in plays:
-                apart, count = first[play] - origin, lengths.flat[play]
-                sums += total[play] + count * apart
-                squared += squares[play] + 2 * apart * total[play] + count * np.square(apart)
-            self.sums.set_job(jobs[place], sums, squared, float(lengths[place].sum()), origin)
+                shift, count = first[play] - origin, lengths.flat[play]
+                sums += total[play] + count * shift
+                squared += squares[play] + 2 * shift * total[play] + count * np.square(shift)
+            self.sums.set_job(jobs[row], sums, squared, float(lengths[row].sum()), origin)
 
 
 def reason(code: int, return_: float) -> str:
-    """Return why a play failed."""
+    """Return the reason of a failed play as text."""
     return "the observation is NaN" if code == NAN_OBSERVATION else f"the return is {return_}"

@@ -1,15 +1,13 @@
-"""Sums in float32 that lose nothing worth having, over episodes of any length (Kahan 1965).
+"""Rollouts in a compiled call: lanes, which play episodes side by side, each at its own step.
 
-The compiler keeps them as they are written: XLA does not reorder additions unless it is told to be fast.
+A play is an episode of a job, with the number `job * episodes + episode`. A lane whose episode has ended waits until
+enough lanes do; then their results are stored and they start the next plays. The result of a play depends on its
+parameters and its key, and on the number of lanes, for which the code is compiled; not on its lane or its start.
 
+A lane without a play has the play number `plays`. The fields of `Lane` are [lanes, ...].
 
-Lanes: episodes that run side by side in one compiled call, each at its own step.
-
-A play is an episode of a job: number `job * episodes + episode`. A lane whose episode has ended waits until enough of
-them do, then gives its results away and takes the next play. What a play gives depends on its parameters and its key
-alone, and on the number of lanes, which the compiled code is made for: not on its lane, nor on when it was taken.
-
-`play` is `plays` of a lane that has none; `Lane` fields are [lanes, ...].
+Sums are compensated (Kahan 1965), so that float32 is precise enough for episodes of any length. XLA does not reorder
+these additions unless fast-math flags are set.
 """
 
 from __future__ import annotations
@@ -28,11 +26,11 @@ from hpc_es.core.data import (
 from hpc_es.core.policy import Pure
 from hpc_es.policies.networks.heads import normalised
 from hpc_es.tasks.jax_episodes.environments import KEY, Traced, zeros
-from hpc_es.tasks.jax_episodes.setup import NAN_OBSERVATION, NOT_FINITE, Form
+from hpc_es.tasks.jax_episodes.setup import NAN_OBSERVATION, NOT_FINITE, CallShape
 
 
 class Total(NamedTuple):
-    """A sum, and what it has too much."""
+    """A compensated sum: its value, and the rounding error to subtract."""
 
     value: Any
     excess: Any
@@ -48,79 +46,79 @@ class Total(NamedTuple):
         return np.asarray(self.value, np.float64) - np.asarray(self.excess, np.float64)
 
 
-class Seen(NamedTuple):
-    """The observations of a play, as differences from the first of them: so that squares lose nothing either."""
+class ObservationTotals(NamedTuple):
+    """Sums of the observations of a play, as differences from its first observation, to keep squares precise."""
 
     first: Any  # float32[observations]
     total: Total  # of the differences
     squares: Total
 
-    def plus(self, observation: Any, step: Any, counts: Any) -> Seen:
-        """Return this with the observation of a step, counted from 0, if it counts."""
+    def plus(self, observation: Any, step: Any, counts: Any) -> ObservationTotals:
+        """Return the sums with float32[observations] of a step, numbered from 0, added if `counts` is true."""
         first = jnp.where(step == 0, observation, self.first)
-        apart = jnp.where(counts, observation - first, 0)
-        return Seen(first, self.total.plus(apart), self.squares.plus(apart * apart))
+        difference = jnp.where(counts, observation - first, 0)
+        return ObservationTotals(first, self.total.plus(difference), self.squares.plus(difference * difference))
 
 
-def nothing_seen(rows: int, width: int) -> Seen:
-    """Return sums of nothing, [rows, observations]."""
+def no_observations(rows: int, width: int) -> ObservationTotals:
+    """Return sums of no observations, float32[rows, observations]."""
 
     def zeros() -> Any:
         return np.zeros((rows, width), np.float32)
 
-    return Seen(zeros(), Total(zeros(), zeros()), Total(zeros(), zeros()))
+    return ObservationTotals(zeros(), Total(zeros(), zeros()), Total(zeros(), zeros()))
 
 
-WAITING = 8  # one lane in so many may wait before the others are held up for a reset
+WAITING = 8  # when 1 / WAITING of the lanes wait, the others are interrupted and the waiting ones restarted
 
 
-class Inputs(NamedTuple):
-    """What a call is about; nothing of it is compiled in."""
+class CallInputs(NamedTuple):
+    """The arguments of a call."""
 
     theta: Any  # float32[jobs, params]
     keys: Any  # uint32[plays, 2], of the environment
     noise_keys: Any  # uint32[plays, 2], of the actions
-    count: Any  # int32: plays there are, the others are padding
+    count: Any  # int32: number of plays; the others are padding
     reward_offset: Any  # float32
     noise_std: Any  # float32
     normaliser: Any  # (mean, deviation, clip), or ()
 
 
-class Results(NamedTuple):
-    """What a play has so far, or what it gave."""
+class PlayResults(NamedTuple):
+    """The results of plays, final or so far."""
 
     return_: Total
     signs: Any  # int32: the sum of the rewards' signs
     length: Any  # int32, in steps
-    failed: Any  # int8: 0, or why it failed
-    seen: Seen | tuple[()]
+    failed: Any  # int8: 0, NAN_OBSERVATION or NOT_FINITE
+    seen: ObservationTotals | tuple[()]
     observation: Any  # [*shape], the last
 
 
 class Lane(NamedTuple):
-    """The episode of a lane."""
+    """The state of a lane's episode."""
 
     play: Any  # int32
     done: Any  # bool
     key: Any  # uint32[2], of the steps
     noise_key: Any  # uint32[2]
-    parameters: Any  # of the policy, taken apart
+    parameters: Any  # of the policy: a tree of arrays
     state: Any
     memory: Any
-    results: Results  # its observation is what the policy sees next
+    results: PlayResults  # `observation` is the next input of the policy
 
 
 class Carry(NamedTuple):
-    """What goes from step to step, and from segment to segment."""
+    """The state of the compiled loop."""
 
     lanes: Lane
-    results: Results  # [plays]
-    next: Any  # int32: the play to be taken next
-    steps: Any  # int32: of the call so far
+    results: PlayResults  # [plays]
+    next: Any  # int32: the next play to start
+    steps: Any  # int32: number of steps of the call so far
 
 
-def begun(env: Traced, pure: Pure, parameters: Any, form: Form) -> Carry:
-    """Return the carry that a call begins with: no lane has a play yet. `parameters` are shapes of one row."""
+def initial_carry(env: Traced, pure: Pure, parameters: Any, form: CallShape) -> Carry:
+    """Return the carry at the start of a call, without plays. `parameters` are the shapes of one job's parameters."""
     lanes, spec = form.lanes, env.spaces.observations
     lane = Lane(
         play=np.full(lanes, form.plays, np.int32),
@@ -135,57 +133,57 @@ def begun(env: Traced, pure: Pure, parameters: Any, form: Form) -> Carry:
     return Carry(lane, no_results(form, form.plays, spec), np.int32(0), np.int32(0))
 
 
-def no_results(form: Form, rows: int, spec: ObservationSpec) -> Results:
-    """Return results of zeros, [rows]."""
+def no_results(form: CallShape, rows: int, spec: ObservationSpec) -> PlayResults:
+    """Return results of zeros, [rows, ...]."""
     none = Total(np.zeros(rows, np.float32), np.zeros(rows, np.float32))
-    seen = nothing_seen(rows, spec.size) if form.normalised else ()
+    seen = no_observations(rows, spec.size) if form.normalised else ()
     last = np.zeros((rows, *spec.shape), spec.dtype)
-    return Results(none, np.zeros(rows, np.int32), np.zeros(rows, np.int32), np.zeros(rows, np.int8), seen, last)
+    return PlayResults(none, np.zeros(rows, np.int32), np.zeros(rows, np.int32), np.zeros(rows, np.int8), seen, last)
 
 
-def segment(env: Traced, pure: Pure, form: Form, carry: Carry, inputs: Inputs, steps: Any) -> Any:
-    """Return (carry, whether plays are left) after so many steps, or at the end of all plays."""
+def segment(env: Traced, pure: Pure, form: CallShape, carry: Carry, inputs: CallInputs, steps: Any) -> Any:
+    """Return (carry, whether plays are left) after `steps` steps, or at the end of all plays."""
     last = carry.steps + steps
 
-    def goes_on(carry: Carry) -> Any:
+    def has_plays(carry: Carry) -> Any:
         return jnp.any(carry.lanes.play < form.plays) | (carry.next < inputs.count)
 
-    def stepping(carry: Carry) -> Any:
+    def may_step(carry: Carry) -> Any:
         live, waiting = ~carry.lanes.done, carry.lanes.done & (carry.lanes.play < form.plays)
         enough = (jnp.sum(waiting) * WAITING >= form.lanes) & (carry.next < inputs.count)
         return jnp.any(live) & ~enough & (carry.steps < last)
 
-    def stepped(carry: Carry) -> Carry:
-        lanes = jax.vmap(lambda lane: advanced(env, pure, form, lane, inputs))(carry.lanes)
+    def step(carry: Carry) -> Carry:
+        lanes = jax.vmap(lambda lane: step_lane(env, pure, form, lane, inputs))(carry.lanes)
         return carry._replace(lanes=lanes, steps=carry.steps + 1)
 
-    def run(carry: Carry) -> Carry:
-        after: Carry = jax.lax.while_loop(stepping, stepped, refilled(env, pure, form, carry, inputs))
+    def refill_and_step(carry: Carry) -> Carry:
+        after: Carry = jax.lax.while_loop(may_step, step, refill(env, pure, form, carry, inputs))
         return after
 
-    carry = jax.lax.while_loop(lambda carry: goes_on(carry) & (carry.steps < last), run, carry)
-    return carry, goes_on(carry)
+    carry = jax.lax.while_loop(lambda carry: has_plays(carry) & (carry.steps < last), refill_and_step, carry)
+    return carry, has_plays(carry)
 
 
-def advanced(env: Traced, pure: Pure, form: Form, lane: Lane, inputs: Inputs) -> Lane:
-    """Return a lane after a step; one that is done runs on, but counts nothing."""
+def step_lane(env: Traced, pure: Pure, form: CallShape, lane: Lane, inputs: CallInputs) -> Lane:
+    """Return a lane after a step; a lane that is done is computed too, but its results do not change."""
     before, live, t = lane.results, ~lane.done, lane.results.length
     observation = before.observation
     inner = normalised(jnp, observation, inputs.normaliser) if form.normalised else observation
     memory, action = pure.apply(lane.parameters, lane.memory, inner)
     if form.noisy:
-        action = noisy(env.spaces.actions, action, inputs.noise_std, at(lane.noise_key, t))
+        action = noisy(env.spaces.actions, action, inputs.noise_std, step_key(lane.noise_key, t))
     elif not isinstance(env.spaces.actions, Box):
         action = action.astype(jnp.int32)
-    state, observation, reward, terminated = env.step(at(lane.key, t), lane.state, action)
+    state, observation, reward, terminated = env.step(step_key(lane.key, t), lane.state, action)
     reward = reward + inputs.reward_offset
     return_, length = before.return_.plus(reward), t + 1
     is_nan = jnp.isnan(observation).any()
     failed = jnp.where(is_nan, NAN_OBSERVATION, jnp.where(jnp.isfinite(return_.value), 0, NOT_FINITE))
     seen = before.seen
-    if isinstance(seen, Seen):
+    if isinstance(seen, ObservationTotals):
         seen = seen.plus(before.observation, t, live)
-    after = Results(
+    after = PlayResults(
         return_, before.signs + jnp.sign(reward).astype(jnp.int32), length, failed.astype(jnp.int8), (), observation
     )
     kept = select(live, after, before._replace(seen=()))._replace(seen=seen)
@@ -193,19 +191,19 @@ def advanced(env: Traced, pure: Pure, form: Form, lane: Lane, inputs: Inputs) ->
     return lane._replace(done=done, state=state, memory=memory, results=kept)
 
 
-def at(key: Any, step: Any) -> Any:
-    """Return the key of a step: a function of the play and the step, whenever it is taken."""
+def step_key(key: Any, step: Any) -> Any:
+    """Return the key of a step, a function of the play's key uint32[2] and the step's number."""
     return jax.random.fold_in(jax.random.wrap_key_data(key, impl=KEY), step)
 
 
 def noisy(space: Any, action: Any, std: Any, key: Any) -> Any:
-    """Return a Box action with normal noise, within the bounds again."""
+    """Return a Box action float32[actions] with normal noise, clipped to the bounds."""
     noise = jax.random.normal(key, action.shape, jnp.float32)
     return jnp.minimum(jnp.maximum(action + std * noise, space.low), space.high)
 
 
 def select(condition: Any, this: Any, other: Any) -> Any:
-    """Return `this` where the condition holds, else `other`: of trees, [...] as the condition or with further axes."""
+    """Return a tree of `this` where the condition is true, else `other`; leaves are [*shape of the condition, ...]."""
 
     def choose(a: Any, b: Any) -> Any:
         further = getattr(a, "ndim", 0) - condition.ndim
@@ -214,26 +212,26 @@ def select(condition: Any, this: Any, other: Any) -> Any:
     return jax.tree.map(choose, this, other)
 
 
-def refilled(env: Traced, pure: Pure, form: Form, carry: Carry, inputs: Inputs) -> Carry:
-    """Return the carry with the results of the lanes that are done put away, and the next plays begun in them."""
+def refill(env: Traced, pure: Pure, form: CallShape, carry: Carry, inputs: CallInputs) -> Carry:
+    """Store the results of the lanes that are done, and start the next plays in them."""
     lanes, done = carry.lanes, carry.lanes.done
-    put = jnp.where(done, lanes.play, form.plays)  # beyond the end: dropped
-    results = jax.tree.map(lambda all, one: all.at[put].set(one, mode="drop"), carry.results, lanes.results)
+    index = jnp.where(done, lanes.play, form.plays)  # an index beyond the end is dropped
+    results = jax.tree.map(lambda all, one: all.at[index].set(one, mode="drop"), carry.results, lanes.results)
     number = carry.next + jnp.cumsum(done, dtype=jnp.int32) - 1
     taken = done & (number < inputs.count)
     play = jnp.where(taken, number, 0)
-    new = jax.vmap(lambda play: started(env, pure, form, play, inputs))(play)
+    new = jax.vmap(lambda play: start_play(env, pure, form, play, inputs))(play)
     left = lanes._replace(play=jnp.where(done, form.plays, lanes.play))
     after = jnp.minimum(carry.next + jnp.sum(done, dtype=jnp.int32), inputs.count)
     return carry._replace(lanes=select(taken, new, left), results=results, next=after)
 
 
-def started(env: Traced, pure: Pure, form: Form, play: Any, inputs: Inputs) -> Lane:
-    """Return a lane at the begin of a play."""
+def start_play(env: Traced, pure: Pure, form: CallShape, play: Any, inputs: CallInputs) -> Lane:
+    """Return a lane at the start of a play."""
     first, steps = jax.random.split(jax.random.wrap_key_data(inputs.keys[play], impl=KEY))
     state, observation = env.reset(first)
     is_nan = jnp.isnan(observation).any()
-    none = jax.tree.map(lambda each: jnp.asarray(each[0]), no_results(form, 1, env.spaces.observations))
+    none = jax.tree.map(lambda array: jnp.asarray(array[0]), no_results(form, 1, env.spaces.observations))
     failed = jnp.where(is_nan, NAN_OBSERVATION, 0).astype(jnp.int8)
     return Lane(
         play=play.astype(jnp.int32),

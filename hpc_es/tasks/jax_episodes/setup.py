@@ -1,16 +1,12 @@
-"""What a compiled call is made for; JAX is not imported here.
+"""Setup of JAX: platform, threads, one GPU per rank, and the compilation cache. JAX is imported only when it is needed.
 
-JAX, set up once before it computes anything: its platform, one thread and one GPU a rank.
+JAX reads these settings when it first uses a device; in a process that has used one they cannot be changed. A process
+must not fork afterwards: the child would hang in its first call.
 
-What stands here is read by JAX at its first use of a device; a process that has computed with it before cannot be
-changed any more. Nothing may be forked afterwards: the child would wait for ever in its first call.
-
-
-JAX's persistent compilation cache, in the run directory.
-
-It holds native code, which is run as it is found. So it is a folder that only its owner may enter (mode 0700), and a
-folder that was made by somebody else, or was copied with a run directory, is not used: it knows its own number on the
-disk, which a copy does not keep. Code is compiled for one type of processor, and each has a folder of its own.
+The persistent compilation cache is a folder of the run directory. It contains native code, which is executed without
+checks, so only its owner may enter it (mode 0700). A folder that another user has created, or that was copied with a
+run directory, is not used: it stores its inode number, which a copy does not keep. There is one subfolder per type of
+processor.
 """
 
 from __future__ import annotations
@@ -36,20 +32,20 @@ NAN_OBSERVATION, NOT_FINITE = 1, 2  # why a play failed
 
 
 @dataclass(frozen=True)
-class Form:
-    """The shapes of a call, and what is compiled into it."""
+class CallShape:
+    """The shapes and static settings of a compiled call."""
 
     lanes: int
     jobs: int
-    episodes: int  # of a job
+    episodes: int  # per job
     params: int
-    limit: int  # in steps
-    normalised: bool  # whether the policy sees normalised observations, and sums of them are kept
+    limit: int  # time limit of an episode in steps
+    normalised: bool  # whether observations are normalised and their sums computed
     noisy: bool  # whether actions may get noise
 
     @property
     def plays(self) -> int:
-        """Episodes of a call."""
+        """Number of episodes of a call."""
         return self.jobs * self.episodes
 
 
@@ -57,7 +53,7 @@ Platform = Literal["cpu", "gpu"]
 KEY = "task.platform"
 FLAGS = {
     "cpu": ("--xla_cpu_multi_thread_eigen=false",),
-    # no atomics, and no kernels chosen by the clock, which may differ from rank to rank
+    # no atomics, and no kernels selected by timing, which may differ between ranks
     "gpu": ("--xla_gpu_exclude_nondeterministic_ops=true", "--xla_gpu_autotune_level=0"),
 }
 NVIDIA = Path("/proc/driver/nvidia/gpus")
@@ -66,34 +62,34 @@ TASKS = Path("/proc/self/task")
 
 @functools.cache
 def jax_on(platform: Platform) -> Any:
-    """Return the module `jax`, ready to compute on this platform, or without a GPU to trace on the CPU; ConfigError."""
+    """Import and configure JAX for a platform; without a GPU it can trace only. ConfigError if it is not available."""
     if text := missing_text("jax"):
         raise ConfigError([("task.kind", f"is jax_episodes, which needs {text}")])
-    _flag(os.environ, FLAGS[platform])
+    _add_flags(os.environ, FLAGS[platform])
     index = gpu_of_this_rank() if platform == "gpu" else None
-    is_there = platform == "cpu" or visible_gpus(os.environ) > 0  # --check may run where there is none
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # a rank takes what it needs
+    is_available = platform == "cpu" or visible_gpus(os.environ) > 0  # --check may run on a node without a GPU
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # allocate memory on demand
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with one_core(), quiet_stderr():
         import jax
 
-        jax.config.update("jax_platforms", "cuda,cpu" if platform == "gpu" and is_there else "cpu")
+        jax.config.update("jax_platforms", "cuda,cpu" if platform == "gpu" and is_available else "cpu")
         if index is not None:
             jax.config.update("jax_cuda_visible_devices", str(index))
         if platform == "gpu":
             jax.config.update("jax_default_matmul_precision", "highest")  # no TF32
-        jax.config.update("jax_threefry_partitionable", True)  # other numbers otherwise; its default has changed once
+        jax.config.update("jax_threefry_partitionable", True)  # random numbers depend on it; the default has changed
         jax.config.update("jax_enable_x64", False)
-        found = _first_device(jax, platform)
-    if is_there:
-        require_device(platform, found)
+        device = _first_device(jax, platform)
+    if is_available:
+        require_device(platform, device)
     return jax
 
 
-def require_device(platform: Platform, found: str) -> None:
+def require_device(platform: Platform, device: str) -> None:
     """Raise ConfigError unless JAX computes on this platform."""
-    if found != platform:
-        text = f"is {platform}, but JAX computes on the {found} of this process, and that cannot be changed any more"
+    if device != platform:
+        text = f"is {platform}, but JAX already computes on the {device} in this process, which cannot be changed"
         raise ConfigError([(KEY, text)])
 
 
@@ -101,20 +97,20 @@ def _first_device(jax: Any, platform: Platform) -> str:
     try:
         return str(jax.devices()[0].platform)
     except RuntimeError as error:
-        said = str(error).strip().splitlines()[0]
-        raise ConfigError([(KEY, f"is {platform}, but JAX finds no such device: {said}")]) from error
+        first_line = str(error).strip().splitlines()[0]
+        raise ConfigError([(KEY, f"is {platform}, but JAX finds no such device: {first_line}")]) from error
 
 
-def _flag(environ: Any, flags: tuple[str, ...]) -> None:
-    """Add XLA's flags, but for those that a user has set."""
-    given = environ.get("XLA_FLAGS", "")
-    new = [flag for flag in flags if flag.partition("=")[0] not in given]
-    environ["XLA_FLAGS"] = " ".join([given, *new]).strip()
+def _add_flags(environ: Any, flags: tuple[str, ...]) -> None:
+    """Add flags to XLA_FLAGS, except those that the user has set."""
+    old = environ.get("XLA_FLAGS", "")
+    new = [flag for flag in flags if flag.partition("=")[0] not in old]
+    environ["XLA_FLAGS"] = " ".join([old, *new]).strip()
 
 
 @contextlib.contextmanager
 def one_core() -> Iterator[None]:
-    """JAX makes as many threads as there are cores: let it see one, then give its threads the cores of the process."""
+    """Show JAX one core within the context, so that it creates one thread; then restore the cores of all threads."""
     if not processor.AVAILABLE_CORES:
         yield
         return
@@ -124,33 +120,33 @@ def one_core() -> Iterator[None]:
         yield
     finally:
         for task in TASKS.iterdir():
-            with contextlib.suppress(OSError):  # it has ended
+            with contextlib.suppress(OSError):  # the thread has ended
                 os.sched_setaffinity(int(task.name), before)
 
 
 def gpu_of_this_rank() -> int | None:
-    """Return which of the visible GPUs this rank computes on; ConfigError where its node has more ranks than GPUs."""
+    """Return the index of this rank's GPU among the visible ones; ConfigError if its node has more ranks than GPUs."""
     world = joined()
     if world is None:
         return None
     local, _ = local_rank(world.node_rank, world.size, os.environ)
     visible = visible_gpus(os.environ)
-    if visible and world.node_size > visible and not dealt_out(os.environ):
+    if visible and world.node_size > visible and not has_own_gpus(os.environ):
         text = f"is gpu, but {world.host} has {world.node_size} ranks and {visible} GPUs: expected one rank for each"
         raise ConfigError([(KEY, f"{text} (ranks_per_node: {visible})")])
     return choose(local, visible)
 
 
 def visible_gpus(environ: Mapping[str, str], drivers: Path = NVIDIA) -> int:
-    """Return how many GPUs this process may use; 0 where that is not known."""
+    """Return the number of GPUs that this process may use; 0 if it is not known."""
     listed = environ.get("CUDA_VISIBLE_DEVICES")
     if listed is not None:
-        return len([each for each in listed.split(",") if each.strip() not in {"", "-1"}])
+        return len([device for device in listed.split(",") if device.strip() not in {"", "-1"}])
     return len(list(drivers.iterdir())) if drivers.is_dir() else 0
 
 
-def dealt_out(environ: Mapping[str, str]) -> bool:
-    """Return whether SLURM has given each rank GPUs of its own to see."""
+def has_own_gpus(environ: Mapping[str, str]) -> bool:
+    """Return whether SLURM has assigned separate GPUs to each rank."""
     return any(name in environ for name in ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK"))
 
 
@@ -158,36 +154,36 @@ NAME, MARK = "jax_cache", "made_here"
 PRIVATE = 0o700
 
 
-def prepared(run: Path) -> str:
-    """Return the folder, made where it is not there or not to be trusted; "" where none can be made."""
+def prepare_cache(run: Path) -> str:
+    """Return the cache folder of a run, created anew if it is missing or not trusted; "" if that is not possible."""
     folder = run / NAME
     try:
         if folder.is_symlink():
             folder.unlink()
-        elif folder.exists() and not is_ours(folder):
+        elif folder.exists() and not is_trusted(folder):
             shutil.rmtree(folder)
         if not folder.exists():
             folder.mkdir(mode=PRIVATE)
-            folder.chmod(PRIVATE)  # whatever the umask
+            folder.chmod(PRIVATE)  # independently of the umask
             (folder / MARK).write_text(mark(folder))
     except OSError:
         return ""
     return str(folder)
 
 
-def existing(checkpoint: Path) -> str:
-    """Return the folder of the run that a checkpoint is of; "" where it has none, or none to be trusted."""
+def existing_cache(checkpoint: Path) -> str:
+    """Return the cache folder of a checkpoint's run; "" if it has none that is trusted."""
     for run in checkpoint.parents[:2]:
         folder = run / NAME
         if folder.is_dir() and not folder.is_symlink():
-            return str(folder) if is_ours(folder) else ""
+            return str(folder) if is_trusted(folder) else ""
     return ""
 
 
-def is_ours(folder: Path) -> bool:
-    """Return whether this user has made the folder, here, and nobody else could write into it."""
-    found = folder.lstat()
-    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) != PRIVATE or not stat.S_ISDIR(found.st_mode):
+def is_trusted(folder: Path) -> bool:
+    """Return whether this user has created the folder, in this place, and nobody else can write into it."""
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != PRIVATE or not stat.S_ISDIR(status.st_mode):
         return False
     try:
         return (folder / MARK).read_text() == mark(folder)
@@ -196,26 +192,20 @@ def is_ours(folder: Path) -> bool:
 
 
 def mark(folder: Path) -> str:
-    """Return what the folder is known by."""
+    """Return the content of the file that identifies the folder: user and inode."""
     return f"{os.getuid()} {folder.stat().st_ino}\n"
 
 
-def use(folder: str) -> None:
-    """Let JAX keep its code there, unless the user has named another place; "" is none."""
+def use_cache(folder: str) -> None:
+    """Set JAX's compilation cache, unless JAX_COMPILATION_CACHE_DIR is set; "": no cache."""
     import jax
+    from jax.experimental.compilation_cache import compilation_cache
 
     if not folder or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return
-    own = Path(folder) / processor.fingerprint()
-    own.mkdir(mode=PRIVATE, exist_ok=True)
-    jax.config.update("jax_compilation_cache_dir", str(own))
+    subfolder = Path(folder) / processor.fingerprint()
+    subfolder.mkdir(mode=PRIVATE, exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", str(subfolder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    _forget_the_last()
-
-
-def _forget_the_last() -> None:
-    """A process that has another run before this one had another cache."""
-    from jax.experimental.compilation_cache import compilation_cache
-
-    compilation_cache.reset_cache()
+    compilation_cache.reset_cache()  # of an earlier run in this process

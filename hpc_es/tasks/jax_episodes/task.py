@@ -1,9 +1,7 @@
-"""A policy's parameters, evaluated by compiled episodes.
+"""The task `jax_episodes`: environment and policy are compiled into one call that plays the episodes of many jobs.
 
-Episodes of an environment written in JAX: environment and policy are compiled to one call for many jobs.
-
-What a job gives depends on its parameters and seeds, and on `lanes` and `jobs_per_call`, which the code is compiled
-for; not on the chunk it is in, nor on its place there. JAX is imported when the task is built: see `setup.py`.
+The result of a job depends on its parameters and seeds, and on `lanes` and `jobs_per_call`, for which the code is
+compiled; not on its chunk or its position there. JAX is imported when the task is built: see `setup.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ import io
 import os
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -20,76 +19,107 @@ import numpy as np
 
 from hpc_es.config.options import Count, Natural, option, options
 from hpc_es.config.registry import source_hash
-from hpc_es.core.data import Box, Column, Normaliser, Outcome, Poll, behaviour
+from hpc_es.core.data import Box, Column, Float32, Normaliser, Outcome, Poll, behaviour
 from hpc_es.core.errors import ConfigError, RunError, UserError
 from hpc_es.core.interfaces import Offers, RunContext, Searched
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Batch, Policy, PurePolicy
+from hpc_es.core.population import Layout, Population
 from hpc_es.core.quiet import quiet_stderr
-from hpc_es.policies.networks.jax_functions import Bound, CompiledPolicy
 from hpc_es.tasks.jax_episodes import setup
-from hpc_es.tasks.jax_episodes.setup import Form, Platform, jax_on, require_device
+from hpc_es.tasks.jax_episodes.setup import CallShape, Platform, jax_on, require_device
 from hpc_es.tasks.policy_problems import ObservationNormalization, PolicyProblem
 
 if TYPE_CHECKING:
-    from hpc_es.tasks.jax_episodes.program import Program
+    from hpc_es.tasks.jax_episodes.program import CompiledCall
+
+
+@dataclass(frozen=True)
+class BoundPolicy:
+    """A policy with the parameters of some jobs, in place of an actor."""
+
+    policy: PurePolicy
+    parameters: Population
+    normaliser: Normaliser | None
+
+
+@dataclass(frozen=True)
+class CompiledPolicy:
+    """A policy whose pure form is compiled; `policy.backend` has no effect."""
+
+    policy: PurePolicy
+
+    @property
+    def layout(self) -> Layout:
+        """Layout of the parameters."""
+        return self.policy.layout
+
+    @property
+    def action_noise_std(self) -> float:
+        """Standard deviation of the noise on actions in training episodes."""
+        return self.policy.action_noise_std
+
+    def initial(self, rng: np.random.Generator) -> Float32:
+        """Return initial parameters, float32[layout.size]."""
+        return self.policy.initial(rng)
+
+    def bind(self, parameters: Population, normaliser: Normaliser | None) -> BoundPolicy:
+        """Return the arguments of a compiled call."""
+        return BoundPolicy(self.policy, parameters, normaliser)
 
 
 class CompiledTask(Protocol):
-    """What the problem needs of its task."""
+    """The attributes of a task that its problem uses."""
 
     options: Any
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """What a row has besides what every episode's has."""
+        """The columns of rows in addition to those of all episodes."""
         ...
 
-    def program(self, policy: PurePolicy, is_normalised: bool) -> Program:
+    def program(self, policy: PurePolicy, is_normalised: bool) -> CompiledCall:
         """Return the compiled call of a policy."""
         ...
 
     def require_device(self) -> None:
-        """Raise ConfigError where there is no such device."""
+        """Raise ConfigError if the platform is not available."""
         ...
 
     def environment_info(self) -> Mapping[str, Any]:
-        """Return what bits depend on besides config and versions."""
+        """Return what results depend on in addition to config and versions."""
         ...
 
 
 class CompiledProblem(PolicyProblem):
-    """Its chunks are the calls: their size is part of what is compiled."""
+    """Search for a policy's parameters in compiled episodes; a chunk is a call, whose size is compiled in."""
 
     def __init__(self, task: CompiledTask, policy: CompiledPolicy, keys: Keys) -> None:
         o = task.options
-        given: tuple[Any, Any] = task, policy  # the one takes what the other binds, which is no Actor
-        super().__init__(*given, keys, o.observation_normalization, o.jobs_per_call, task.columns)
+        arguments: tuple[Any, Any] = task, policy  # the task takes the policy's BoundPolicy, which is not an Actor
+        super().__init__(*arguments, keys, o.observation_normalization, o.jobs_per_call, task.columns)
         self._compiled_task, self._pure = task, policy.policy
 
     @property
-    def program(self) -> Program:
+    def program(self) -> CompiledCall:
         """The call of training and of its evaluations."""
         enabled = self._compiled_task.options.observation_normalization.enabled
         return self._compiled_task.program(self._pure, enabled)
 
     def check(self) -> None:
-        """Trace a call without compiling it; ConfigError."""
+        """Trace a call without compiling it; ConfigError if that fails."""
         self.program.trace()
 
     def open(self, run: RunContext) -> None:
-        """Compile on rank 0, then read what it has compiled on the others; signals are seen meanwhile."""
+        """Compile on rank 0, then on the other ranks, which read the result from the cache."""
         self._compiled_task.require_device()
         if self._compiled_task.options.compilation_cache:
-            setup.use(run.call_on_rank_0(lambda: setup.prepared(run.directory)))
+            setup.use_cache(run.call_on_rank_0(lambda: setup.prepare_cache(run.directory)))
         if run.rank == 0:
-            self._compile()
+            self.program.compile(lambda: None)
         run.call_on_rank_0(lambda: "compiled")
         if run.rank != 0:
-            self._compile()
-
-    def _compile(self) -> None:
-        self.program.compile(lambda: None)
+            self.program.compile(lambda: None)
 
     def environment_info(self) -> Mapping[str, Any]:
         """Return the device, the lanes and XLA's flags."""
@@ -101,17 +131,17 @@ LIBRARIES = ("gymnax", "brax", "playground", "jumanji", "craftax")
 
 
 @options
-class Behaviour:
-    """`task.behaviour:`, numbers that say what an episode did."""
+class FinalObservationOptions:
+    """`task.behaviour:`, numbers that describe an episode."""
 
     final_observation: bool | tuple[Natural, ...] = option(
-        "the last observation: true, or a list of the places of some of its numbers", True
+        "last observation: true for all of it, or a list of indices", True
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Mistakes that no single field shows: (key, text)."""
+        """Yield (key, text) if there is no behaviour."""
         if not self.final_observation:
-            yield "final_observation", "expected true or a list of places; leave behaviour out where there is none"
+            yield "final_observation", "expected true or a list of indices; remove task.behaviour for none"
 
 
 @options
@@ -120,36 +150,42 @@ class Options:
 
     kind: Literal["jax_episodes"] = option("name of the task", "jax_episodes")
     env_id: str = option(
-        "'library:name' such as gymnax:CartPole-v1, of gymnax, brax, playground, jumanji or craftax; or "
-        "'my_module:factory', which gives an environment of five members"
+        "'library:name' such as gymnax:CartPole-v1 (gymnax, brax, playground, jumanji or craftax), or "
+        "'my_module:factory', a function that returns an environment"
     )
     env_kwargs: Mapping[str, Any] = option("keywords of the environment", default_factory=dict)
-    max_episode_steps: Count | None = option("time limit in steps; null: the environment's own", None)
-    episodes_per_job: Count = option("episodes under one perturbation; the job's return is their mean", 1)
-    lanes: Count = option("episodes that are stepped side by side; part of the result", 16)
-    jobs_per_call: Count = option("jobs of a compiled call, in place of mpi.chunk_size; part of the result", 64)
-    segment_steps: Count = option("steps after which a call may be given up", 1000, may_change=True)
-    platform: Platform = option("what computes: cpu, or gpu, one for each rank; part of the result", "cpu")
-    reward_offset: float = option("added to each step's reward (and so to its sign) in training only, e.g. -1", 0.0)
-    on_failed_episode: Literal["drop", "abort"] = option("NaN in an episode", "drop", may_change=True)
+    max_episode_steps: Count | None = option("time limit of an episode in steps; null: that of the environment", None)
+    episodes_per_job: Count = option("number of episodes per job; the return of a job is their mean", 1)
+    lanes: Count = option("number of episodes that are stepped side by side; results depend on it", 16)
+    jobs_per_call: Count = option(
+        "number of jobs per compiled call, in place of mpi.chunk_size; results depend on it", 64
+    )
+    segment_steps: Count = option("number of steps after which a call can be interrupted", 1000, may_change=True)
+    platform: Platform = option("device: cpu, or gpu (one per rank); results depend on it", "cpu")
+    reward_offset: float = option("number added to the reward of each training step, such as -1", 0.0)
+    on_failed_episode: Literal["drop", "abort"] = option(
+        "action after a NaN in an episode: leave the job out of the update, or end the run", "drop", may_change=True
+    )
     compilation_cache: bool = option(
-        "keep what was compiled in the run directory, so that ranks and resumed runs need not", True, may_change=True
+        "whether compiled code is cached in the run directory, for other ranks and resumed runs", True, may_change=True
     )
     observation_normalization: ObservationNormalization = option(
-        "statistics of the observations", default_factory=ObservationNormalization
+        "normalisation of the observations", default_factory=ObservationNormalization
     )
-    behaviour: Behaviour | None = option("numbers that say what an episode did, for novelty search; null: none", None)
+    behaviour: FinalObservationOptions | None = option(
+        "numbers that describe an episode, for novelty search; null: none", None
+    )
 
     def warnings(self) -> Iterator[tuple[str, str]]:
-        """Yield what has no effect: (key, text)."""
+        """Yield (key, text) for each option that has no effect."""
         plays = self.jobs_per_call * self.episodes_per_job
         if plays < self.lanes:
-            text = f"is {self.lanes}, but a call has {plays} episodes: the other lanes compute for nothing"
+            text = f"is {self.lanes}, but a call has {plays} episodes: the other lanes are unused"
             yield "lanes", f"{text} (try jobs_per_call: {-(-4 * self.lanes // self.episodes_per_job)})"
 
 
 class JaxEpisodes:
-    """The task: it keeps what it has compiled."""
+    """The task. It keeps compiled calls."""
 
     def __init__(self, options: Options) -> None:
         jax_on(options.platform)
@@ -157,121 +193,121 @@ class JaxEpisodes:
 
         self.options, self.name = options, options.env_id
         self.episodes_per_job = options.episodes_per_job
-        with quiet_stderr(), contextlib.redirect_stdout(io.StringIO()):  # what libraries say when they are imported
-            made = make(options.env_id, options.env_kwargs)
-        self._env = traced(made, options.env_id)
+        with quiet_stderr(), contextlib.redirect_stdout(io.StringIO()):  # hide the output of imported libraries
+            environment = make(options.env_id, options.env_kwargs)
+        self._env = traced(environment, options.env_id)
         self.spaces = self._env.spaces
-        limit = options.max_episode_steps or made.limit
+        limit = options.max_episode_steps or environment.limit
         if limit is None:
-            text = f"is null, but {options.env_id} has no time limit of its own: expected a number of steps"
+            text = f"is null, but {options.env_id} has no time limit: expected a number of steps"
             raise ConfigError([("task.max_episode_steps", text)])
         self.time_limit = limit
         if options.observation_normalization.enabled and not self.spaces.observations.is_flat:
-            text = f"is true, but observations are {self.spaces.observations}: expected false, of any that are not flat"
+            text = f"is true, but observations are {self.spaces.observations}: expected false unless they are flat"
             raise ConfigError([("task.observation_normalization.enabled", text)])
-        self.places = places_of(options.behaviour, self.spaces.observations.size)
-        self._programs: dict[tuple[PurePolicy, Form], Program] = {}
+        self.behaviour_indices = behaviour_indices(options.behaviour, self.spaces.observations.size)
+        self._programs: dict[tuple[PurePolicy, CallShape], CompiledCall] = {}
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """What a row has besides what every episode's has."""
-        return () if self.places is None else (behaviour(len(self.places)),)
+        """The columns of rows in addition to those of all episodes."""
+        return () if self.behaviour_indices is None else (behaviour(len(self.behaviour_indices)),)
 
     def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> Any:
-        """Return the policy's parameters as a vector."""
+        """Return the problem of the policy's parameters as a vector."""
         assert policy is not None and searched == "vectors"
         return CompiledProblem(self, self.compiled(policy), keys)
 
     def compiled(self, policy: Policy) -> CompiledPolicy:
-        """Return the policy as this task plays it; ConfigError where it cannot be compiled."""
+        """Return the policy for this task; ConfigError if it cannot be compiled."""
         if not isinstance(policy, PurePolicy):
-            text = f"expected a policy with a method `pure`, as mlp and lstm have it, found {type(policy).__name__}"
+            text = f"expected a policy with a method `pure`, like mlp and lstm, found {type(policy).__name__}"
             raise ConfigError([("policy.kind", text)])
         return CompiledPolicy(policy)
 
     def use_what_is_compiled(self, checkpoint: Path) -> None:
-        """Take what the run of a checkpoint has compiled, where it is this user's own."""
+        """Use the compilation cache of a checkpoint's run, if it is trusted."""
         if self.options.compilation_cache:
-            setup.use(setup.existing(checkpoint))
+            setup.use_cache(setup.existing_cache(checkpoint))
 
-    def program(self, policy: PurePolicy, is_normalised: bool) -> Program:
-        """Return the compiled call of a policy; it is not compiled yet where it is new."""
-        from hpc_es.tasks.jax_episodes.program import Program
+    def program(self, policy: PurePolicy, is_normalised: bool) -> CompiledCall:
+        """Return the call of a policy, which is compiled on its first use."""
+        from hpc_es.tasks.jax_episodes.program import CompiledCall
 
         o = self.options
         is_noisy = bool(policy.action_noise_std) and isinstance(self.spaces.actions, Box)
-        form = Form(
+        form = CallShape(
             o.lanes, o.jobs_per_call, o.episodes_per_job, policy.layout.size, self.time_limit, is_normalised, is_noisy
         )
         if (policy, form) not in self._programs:
-            self._programs[policy, form] = Program(self._env, policy, form)
+            self._programs[policy, form] = CompiledCall(self._env, policy, form)
         return self._programs[policy, form]
 
     def require_device(self) -> None:
-        """Raise ConfigError where there is no such device: tracing needs none."""
+        """Raise ConfigError if the platform is not available; only tracing works without it."""
         require_device(self.options.platform, jax_on(self.options.platform).devices()[0].platform)
 
-    def evaluate(self, actor: Bound, batch: Batch, poll: Poll) -> Outcome:
-        """Play every job's episodes, in calls of `jobs_per_call` jobs."""
-        from hpc_es.tasks.jax_episodes.program import Collected, inputs_of
+    def evaluate(self, actor: BoundPolicy, batch: Batch, poll: Poll) -> Outcome:
+        """Play the episodes of all jobs, in calls of `jobs_per_call` jobs."""
+        from hpc_es.tasks.jax_episodes.program import ChunkResults, inputs_of
 
         self.require_device()
         since = time.perf_counter()
         normaliser: Normaliser | None = actor.normaliser
         program = self.program(actor.policy, normaliser is not None)
         theta = np.asarray(actor.parameters.stacked(), np.float32)
-        found = Collected(program.form, batch, self.spaces.observations, self.places)
+        chunk = ChunkResults(program.form, batch, self.spaces.observations, self.behaviour_indices)
         size, steps = program.form.jobs, 0
         for start in range(0, len(theta), size):
             jobs = range(start, min(start + size, len(theta)))
             inputs = inputs_of(program.form, theta, normaliser, batch, jobs, self.options.reward_offset)
-            results, taken = program.run(inputs, self.options.segment_steps, poll)
-            found.add(results, jobs)
-            steps += taken
-        if found.failures and self.options.on_failed_episode == "abort":
-            first = f"job {found.failures[0].position} of the chunk: {found.failures[0].text}"
+            results, call_steps = program.run(inputs, self.options.segment_steps, poll)
+            chunk.add(results, jobs)
+            steps += call_steps
+        if chunk.failures and self.options.on_failed_episode == "abort":
+            first = f"job {chunk.failures[0].position} of the chunk: {chunk.failures[0].text}"
             raise RunError(f"an episode failed and task.on_failed_episode is abort: {first}")
         seconds = {"environment": time.perf_counter() - since, "policy": 0.0, "policy_calls": float(steps)}
-        failed = np.isnan(found.rows["return_"])
-        return Outcome(found.rows, {}, seconds, found.failures, found.sums.units(failed))
+        failed = np.isnan(chunk.rows["return_"])
+        return Outcome(chunk.rows, {}, seconds, chunk.failures, chunk.sums.units(failed))
 
     def environment(self, render_mode: str | None = None) -> Any:
-        """There is none to film or to play: UserError."""
-        text = f"{self.name} is compiled and has no picture: leave the video out"
-        raise UserError(f"{text}; there is no Gymnasium environment of it to play")
+        """Raise UserError: there is no Gymnasium environment."""
+        text = f"{self.name} is compiled and cannot be rendered: leave the video out"
+        raise UserError(f"{text}; it is not available as a Gymnasium environment")
 
     def environment_info(self) -> dict[str, Any]:
-        """Return what the result's bits depend on, besides the config and the versions of packages."""
+        """Return what results depend on in addition to config and versions: device, lanes and XLA's flags."""
         device = jax_on(self.options.platform).devices()[0]
-        told = {"platform": device.platform, "device_kind": device.device_kind, "lanes": self.options.lanes}
+        info = {"platform": device.platform, "device_kind": device.device_kind, "lanes": self.options.lanes}
         flags = os.environ.get("XLA_FLAGS", "")
-        return {"compiled_for": {**told, "jobs_per_call": self.options.jobs_per_call, "xla_flags": flags}}
+        return {"compiled_for": {**info, "jobs_per_call": self.options.jobs_per_call, "xla_flags": flags}}
 
     def close(self) -> None:
-        """Forget what was compiled."""
+        """Delete the compiled calls."""
         self._programs.clear()
 
 
-def places_of(given: Behaviour | None, width: int) -> tuple[int, ...] | None:
-    """Return the places of the observation that are a behaviour; ConfigError where there is no such place."""
-    if given is None:
+def behaviour_indices(options: FinalObservationOptions | None, width: int) -> tuple[int, ...] | None:
+    """Return the indices of the last observation that are the behaviour; ConfigError if they are out of range."""
+    if options is None:
         return None
-    if isinstance(given.final_observation, bool):
+    if isinstance(options.final_observation, bool):
         return tuple(range(width))
-    wrong = [place for place in given.final_observation if place >= width]
+    wrong = [index for index in options.final_observation if index >= width]
     if wrong:
         text = f"has {wrong[0]}, but an observation has {width} numbers: expected 0 to {width - 1}"
         raise ConfigError([("task.behaviour.final_observation", text)])
-    return given.final_observation
+    return options.final_observation
 
 
 def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
-    """Return the SHA-256 of the module of one's own environment; it is not imported."""
+    """Return the SHA-256 of the module of a custom environment, which is not imported."""
     env_id = str(section.get("env_id", ""))
     library, colon, _ = env_id.partition(":")
     return {env_id: source_hash(env_id)} if colon and library not in LIBRARIES else {}
 
 
 def build(options: Any, repetition: int = 0) -> JaxEpisodes:
-    """Return the task of `task: {kind: jax_episodes}`, the same in all repetitions."""
+    """Return the task, which is the same in all repetitions."""
     return JaxEpisodes(options)

@@ -207,4 +207,4 @@ def test_what_playground_has_not() -> None:
     assert text.endswith("did you mean 'ctrl_dt'?")
     text = refused("playground:Cart", env_kwargs={"observes": "pixels"})
     assert "expected an environment whose observation is one array" in text
-    assert "needs MuJoCo Menagerie, which Playground gets by git" in refused("playground:Go1")
+    assert "needs MuJoCo Menagerie, which Playground downloads by git" in refused("playground:Go1")

@@ -47,7 +47,7 @@ def test_a_call_is_made_and_traced_once(monkeypatch: pytest.MonkeyPatch) -> None
     """However many chunks are played; and each of them begins anew."""
     made = parts()
     first = played(made, ALL, SEEDS)
-    monkeypatch.setattr("hpc_es.tasks.jax_episodes.program.Program.__init__", _never)
+    monkeypatch.setattr("hpc_es.tasks.jax_episodes.program.CompiledCall.__init__", _never)
     assert bytes_of(played(made, ALL, SEEDS)) == bytes_of(first)
 
 
@@ -119,7 +119,7 @@ def test_failures_may_abort() -> None:
 
 def test_behaviour_is_the_last_observation() -> None:
     n = lengths(SEEDS)
-    made = parts(behaviour=tasks.Behaviour(final_observation=(0,)))
+    made = parts(behaviour=tasks.FinalObservationOptions(final_observation=(0,)))
     np.testing.assert_allclose(played(made, ALL, SEEDS).rows[BEHAVIOUR][:, 0], BIASES * n, rtol=1e-5)
 
 

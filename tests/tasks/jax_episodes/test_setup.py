@@ -13,7 +13,7 @@ import pytest
 from hpc_es.config.loading import validate
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.tasks.jax_episodes import Options, build, setup, sources
-from hpc_es.tasks.jax_episodes.task import Behaviour, places_of
+from hpc_es.tasks.jax_episodes.task import FinalObservationOptions, behaviour_indices
 from hpc_es.training import check as checking
 from hpc_es.training.build import missing_for_task
 from tests.helpers.harness import python, script
@@ -68,7 +68,7 @@ def test_a_policy_that_cannot_be_compiled() -> None:
 
 def test_there_is_no_picture() -> None:
     pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
-    with pytest.raises(UserError, match="is compiled and has no picture"):
+    with pytest.raises(UserError, match="is compiled and cannot be rendered"):
         build(Options(env_id=WALK)).environment("rgb_array")
 
 
@@ -97,9 +97,10 @@ def test_jax_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_check_traces_and_compiles_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
-    from hpc_es.tasks.jax_episodes.program import Program
 
-    monkeypatch.setattr(Program, "_lowered", lambda self: pytest.fail("it was compiled"))
+    monkeypatch.setattr(
+        "hpc_es.tasks.jax_episodes.program.CompiledCall._compile_segment", lambda self: pytest.fail("it was compiled")
+    )
     assert checking.check(config()) == 0
     assert "observations 2, actions Box of 1, parameters 17" in capsys.readouterr().out
 
@@ -107,17 +108,17 @@ def test_check_traces_and_compiles_nothing(capsys: pytest.CaptureFixture[str], m
 def test_idle_lanes_are_warned_of() -> None:
     given = Options(env_id=WALK, lanes=16, jobs_per_call=2, episodes_per_job=3)
     assert list(given.warnings()) == [
-        ("lanes", "is 16, but a call has 6 episodes: the other lanes compute for nothing (try jobs_per_call: 22)")
+        ("lanes", "is 16, but a call has 6 episodes: the other lanes are unused (try jobs_per_call: 22)")
     ]
     assert not list(dataclasses.replace(given, jobs_per_call=6).warnings())
 
 
 def test_places_of_a_behaviour() -> None:
-    assert places_of(None, 3) is None
-    assert places_of(Behaviour(), 3) == (0, 1, 2)
-    assert places_of(Behaviour(final_observation=(2,)), 3) == (2,)
+    assert behaviour_indices(None, 3) is None
+    assert behaviour_indices(FinalObservationOptions(), 3) == (0, 1, 2)
+    assert behaviour_indices(FinalObservationOptions(final_observation=(2,)), 3) == (2,)
     with pytest.raises(ConfigError, match="has 3, but an observation has 3 numbers"):
-        places_of(Behaviour(final_observation=(0, 3)), 3)
+        behaviour_indices(FinalObservationOptions(final_observation=(0, 3)), 3)
 
 
 def test_the_source_of_ones_own_environment_is_known() -> None:
@@ -131,17 +132,17 @@ def test_the_source_of_ones_own_environment_is_known() -> None:
 def test_a_cache_is_private_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        folder = Path(setup.prepared(tmp_path))
+        folder = Path(setup.prepare_cache(tmp_path))
     finally:
         os.umask(before)
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert setup.is_ours(folder)
+    assert setup.is_trusted(folder)
 
 
 def test_a_cache_of_ones_own_is_kept(tmp_path: Path) -> None:
-    folder = Path(setup.prepared(tmp_path))
+    folder = Path(setup.prepare_cache(tmp_path))
     (folder / "code").write_text("compiled")
-    assert Path(setup.prepared(tmp_path)) == folder
+    assert Path(setup.prepare_cache(tmp_path)) == folder
     assert (folder / "code").exists()
 
 
@@ -150,7 +151,7 @@ def test_a_cache_that_somebody_may_have_written_is_not_used(tmp_path: Path, trou
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()
-    folder = Path(setup.prepared(first))
+    folder = Path(setup.prepare_cache(first))
     (folder / "code").write_text("anything")
     run = first
     if trouble == "open":
@@ -164,15 +165,15 @@ def test_a_cache_that_somebody_may_have_written_is_not_used(tmp_path: Path, trou
             there.mkdir(mode=0o700)
             for file in folder.iterdir():
                 (there / file.name).write_bytes(file.read_bytes())
-    found = Path(setup.prepared(run))
+    found = Path(setup.prepare_cache(run))
     assert not (found / "code").exists()
-    assert setup.is_ours(found)
+    assert setup.is_trusted(found)
     assert not found.is_symlink()
 
 
 def test_a_directory_that_cannot_be_written_has_none(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert setup.prepared(tmp_path / "file") == ""
+    assert setup.prepare_cache(tmp_path / "file") == ""
 
 
 # The GPU, of which there is none here.
@@ -202,7 +203,9 @@ def test_a_task_for_gpus_is_checked_anywhere_but_runs_on_them_only() -> None:
         print(error)
     """
     done = python(script(program), env={"CUDA_VISIBLE_DEVICES": ""})
-    assert done.stdout.startswith("task.platform: is gpu, but JAX computes on the cpu of this process"), str(done)
+    assert done.stdout.startswith("task.platform: is gpu, but JAX already computes on the cpu in this process"), str(
+        done
+    )
 
 
 def test_more_ranks_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,10 +240,10 @@ def test_visible_gpus(tmp_path: Path) -> None:
 
 def test_flags_of_the_user_stay() -> None:
     environ = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=true"}
-    setup._flag(environ, setup.FLAGS["cpu"])
+    setup._add_flags(environ, setup.FLAGS["cpu"])
     assert environ["XLA_FLAGS"] == "--xla_cpu_multi_thread_eigen=true"
     environ = {}
-    setup._flag(environ, setup.FLAGS["cpu"])
+    setup._add_flags(environ, setup.FLAGS["cpu"])
     assert environ["XLA_FLAGS"] == "--xla_cpu_multi_thread_eigen=false"
 
 
