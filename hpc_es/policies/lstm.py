@@ -80,7 +80,7 @@ class LSTMActor:
         return self._network.head.actions(outputs.reshape(len(observations), self._network.outputs))
 
     def keep(self, rows: npt.NDArray[np.intp]) -> None:
-        """Keep these rows, int[kept]; of each job either all episodes are kept or none."""
+        """Keep these rows, int[kept], which must be all episodes of the jobs that remain."""
         jobs = rows[:: self._episodes] // self._episodes
         self._bind(self._stack[jobs], [h_and_c[rows] for h_and_c in self.memory()])
 

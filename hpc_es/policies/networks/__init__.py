@@ -1,1 +1,1 @@
-"""What networks are made of: layouts, recurrent cells, action heads."""
+"""Networks of policies: layers, heads, and their TensorFlow and Keras versions."""

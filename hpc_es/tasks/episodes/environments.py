@@ -283,7 +283,7 @@ COMPARED_EPISODES = 4
 
 
 def hidden_state_difference(make: Callable[[], Environment], steps: int) -> str | None:
-    """Return where an episode of a reused environment differs from that of a new one, None if it does not.
+    """Return the first difference between episodes of a reused and of a new environment, None if there is none.
 
     Episodes have random actions, fixed seeds and at most `steps` steps.
     """

@@ -352,7 +352,7 @@ class SegmentRollout(Rollout):
             self._numbers.resume(row, previous.numbers)
 
     def _advance(self, actions: Array) -> StepResult:
-        """At the last step, report the episodes that continue as truncated: their value is bootstrapped."""
+        """Report the episodes that continue as truncated at the last step, so that their value is bootstrapped."""
         result = super()._advance(actions)
         if self._steps + 1 == self._last_step:
             result.cut += [row for row in self._live if row not in result.ended]

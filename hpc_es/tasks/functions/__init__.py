@@ -1,1 +1,1 @@
-"""What the tasks `function` and `command` are made of; tasks of one's own may use it too."""
+"""Objectives of the tasks `function` and `command`: options, evaluators and journal; custom tasks may use them."""

@@ -88,7 +88,7 @@ def best_report(arrays: Arrays, names: tuple[str, ...] = ()) -> Mapping[str, Any
 
 
 VALUE = Column("value", "<f8")  # of the objective, without sign and penalty
-SEEN = "seen"  # the evaluated vectors, float64[jobs, size]
+EVALUATED = "seen"  # the evaluated vectors, float64[jobs, size]
 SPREAD = 0.3  # initial standard deviation as a fraction of a coordinate's range, usual for CMA-ES
 PROBE_BLOCK = 3  # of keys, as for episodes
 
@@ -173,7 +173,7 @@ class ObjectiveProblem(ProblemDefaults):
         rows["length"] = 1
         if self._search.vector_behaviour:
             rows[BEHAVIOUR] = vectors
-        arrays = {SEEN: vectors} if jobs.purpose == "train" and self._search.record_evaluations else {}
+        arrays = {EVALUATED: vectors} if jobs.purpose == "train" and self._search.record_evaluations else {}
         seconds = {"environment": sum(result.seconds for result in results)}
         return Outcome(rows, arrays, seconds, self._failures(jobs, results), self._best(vectors, rows, jobs))
 
@@ -254,7 +254,7 @@ class ObjectiveProblem(ProblemDefaults):
     def evaluations(self, state: State, results: Results[object], evaluation: Rows) -> Iterator[Evaluation]:
         job = 0
         for arrays in results.chunk_arrays:
-            for x in arrays[SEEN].tolist():
+            for x in arrays[EVALUATED].tolist():
                 yield job, float(results.rows["value"][job]), x
                 job += 1
         if len(evaluation):

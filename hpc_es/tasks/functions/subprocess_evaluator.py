@@ -71,7 +71,7 @@ def program_environment(environ: Mapping[str, str], additions: Mapping[str, str]
 
 @dataclass(frozen=True)
 class ProgramExit:
-    """How a program ended."""
+    """The exit status of a program, or the reason why it did not start."""
 
     status: int | None  # negative: the signal that ended it; None: it could not be started
     timed_out: bool = False

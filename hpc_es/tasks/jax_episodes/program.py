@@ -179,8 +179,8 @@ class ChunkResults:
         if self._behaviour_indices is not None:
             last = results.observation[:plays].reshape(*shape, -1)[:, :, list(self._behaviour_indices)]
             self._set_behaviours(rows, last, jobs)
-        if isinstance(results.seen, ObservationTotals):
-            self._add_observations(results.seen, lengths, jobs)
+        if isinstance(results.totals, ObservationTotals):
+            self._add_observations(results.totals, lengths, jobs)
 
     def _set_behaviours(self, rows: Rows, last: Array, jobs: range) -> None:
         """Set the behaviours to the means over episodes of `last`, [jobs, episodes, behaviour]."""
@@ -191,9 +191,13 @@ class ChunkResults:
             text = f"the behaviour is {rows[BEHAVIOUR][row].tolist()}"
             self.failures.append(failure_from_text(text, position=jobs[row]))
 
-    def _add_observations(self, seen: ObservationTotals, lengths: Array, jobs: range) -> None:
+    def _add_observations(self, totals: ObservationTotals, lengths: Array, jobs: range) -> None:
         """Add the sums of each job's episodes in order, as sums of differences from the first observation or from 0."""
-        first, total, squares = seen.first.astype(np.float64), seen.total.exactly(), seen.squares.exactly()
+        first, total, squares = (
+            totals.first.astype(np.float64),
+            totals.total.exactly(),
+            totals.squares.exactly(),
+        )
         for row in np.flatnonzero(self._batch.observe[jobs.start : jobs.stop]).tolist():
             plays = range(row * self._form.episodes, (row + 1) * self._form.episodes)
             origin = first[plays.start] * self._batch.centred

@@ -91,7 +91,7 @@ class PlayResults(NamedTuple):
     signs: Any  # int32: the sum of the rewards' signs
     length: Any  # int32, in steps
     failed: Any  # int8: 0, NAN_OBSERVATION or NOT_FINITE
-    seen: ObservationTotals | tuple[()]
+    totals: ObservationTotals | tuple[()]
     observation: Any  # [*shape], the last
 
 
@@ -136,9 +136,9 @@ def initial_carry(env: Traced, pure: Pure, parameters: Any, form: CallShape) -> 
 def no_results(form: CallShape, rows: int, spec: ObservationSpec) -> PlayResults:
     """Return results of zeros, [rows, ...]."""
     none = Total(np.zeros(rows, np.float32), np.zeros(rows, np.float32))
-    seen = no_observations(rows, spec.size) if form.normalised else ()
+    totals = no_observations(rows, spec.size) if form.normalised else ()
     last = np.zeros((rows, *spec.shape), spec.dtype)
-    return PlayResults(none, np.zeros(rows, np.int32), np.zeros(rows, np.int32), np.zeros(rows, np.int8), seen, last)
+    return PlayResults(none, np.zeros(rows, np.int32), np.zeros(rows, np.int32), np.zeros(rows, np.int8), totals, last)
 
 
 def segment(env: Traced, pure: Pure, form: CallShape, carry: Carry, inputs: CallInputs, steps: Any) -> Any:
@@ -180,13 +180,13 @@ def step_lane(env: Traced, pure: Pure, form: CallShape, lane: Lane, inputs: Call
     return_, length = before.return_.plus(reward), t + 1
     is_nan = jnp.isnan(observation).any()
     failed = jnp.where(is_nan, NAN_OBSERVATION, jnp.where(jnp.isfinite(return_.value), 0, NOT_FINITE))
-    seen = before.seen
-    if isinstance(seen, ObservationTotals):
-        seen = seen.plus(before.observation, t, live)
+    totals = before.totals
+    if isinstance(totals, ObservationTotals):
+        totals = totals.plus(before.observation, t, live)
     after = PlayResults(
         return_, before.signs + jnp.sign(reward).astype(jnp.int32), length, failed.astype(jnp.int8), (), observation
     )
-    kept = select(live, after, before._replace(seen=()))._replace(seen=seen)
+    kept = select(live, after, before._replace(totals=()))._replace(totals=totals)
     done = lane.done | terminated | (length >= form.limit) | (failed > 0)
     return lane._replace(done=done, state=state, memory=memory, results=kept)
 

@@ -155,7 +155,7 @@ PRIVATE = 0o700
 
 
 def prepare_cache(run: Path) -> str:
-    """Return the cache folder of a run, created anew if it is missing or not trusted; "" if that is not possible."""
+    """Return the cache folder of a run, created if it is missing or not trusted; "" if that is not possible."""
     folder = run / NAME
     try:
         if folder.is_symlink():
@@ -181,7 +181,7 @@ def existing_cache(checkpoint: Path) -> str:
 
 
 def is_trusted(folder: Path) -> bool:
-    """Return whether this user has created the folder, in this place, and nobody else can write into it."""
+    """Return whether this user has created the folder here, and no other user can write into it."""
     status = folder.lstat()
     if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != PRIVATE or not stat.S_ISDIR(status.st_mode):
         return False
