@@ -21,7 +21,7 @@ memory; `ProblemDefaults` and `VectorProblemDefaults` for problems, `VectorTask`
 **Randomness.** `Keys` computes every random number from its `Purpose`, generation and index.
 
 **Parts of policies and strategies.** `Head` maps the outputs of a network to actions, `normalise` maps observations to
-inputs. `Pairs`, ranks and utilities, and optimizers are the functions of which the strategies of the package consist.
+inputs. `Pairs`, ranks and utilities, and optimizers are the building blocks of the package's own strategies.
 
 Importing this module imports neither TensorFlow, JAX, h5py nor mpi4py. `Strategy` is not `hpc_es.Strategy`, the
 ask-and-tell interface.

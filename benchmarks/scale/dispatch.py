@@ -36,7 +36,7 @@ def main() -> None:
         time.sleep(PAUSE_SECONDS)
         since = time.process_time()
         while len(work._left) > world.size:
-            work._look()
+            work._check_messages()
         result = {"ranks": world.size, "capacity": chunks / (time.process_time() - since)}
         print(json.dumps(result))
     world.finalize()

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hpc_es.core.failures import Failure
 
-Array = npt.NDArray[Any]  # shape and dtype are stated where it is used
+Array = npt.NDArray[Any]  # each use states shape and dtype
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Arrays = Mapping[str, Array]
@@ -128,7 +128,7 @@ class Chunk:
 
     @property
     def job_numbers(self) -> range:
-        """Numbers of the jobs."""
+        """Numbers of the jobs, first_job .. first_job + jobs - 1."""
         return range(self.first_job, self.first_job + self.jobs)
 
 

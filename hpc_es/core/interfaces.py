@@ -124,7 +124,7 @@ class Problem(Protocol):
         ...
 
     def unit(self, parts: Sequence[Arrays]) -> Arrays:
-        """Return what was learned from a unit, given what was learned from each of its jobs; on rank 0 only."""
+        """Combine the arrays learned from each job of a unit into those of the unit; on rank 0 only."""
         ...
 
     def fitness(self, rows: Rows, carried: ProblemState) -> Float64:
@@ -142,7 +142,7 @@ class Problem(Protocol):
         ...
 
     def evaluation_units(self, state: State, evaluation: Rows) -> Sequence[Arrays]:
-        """Return what an evaluation of the centre contributes, as units to merge last; on rank 0 only."""
+        """Return the arrays learned from an evaluation of the centre, as units to merge last; on rank 0 only."""
         ...
 
     def is_reached(self, carried: ProblemState, target: float) -> bool:
@@ -162,7 +162,7 @@ class Problem(Protocol):
         ...
 
     def environment_info(self) -> Mapping[str, Json]:
-        """Return what results depend on besides config and versions, such as the processor; stored in checkpoints."""
+        """Return further properties on which results depend, such as the processor; stored in checkpoints."""
         ...
 
     def on_checkpoint(self, generation: int) -> None:
@@ -277,7 +277,7 @@ class Algorithm(Protocol[Prepared]):
         ...
 
     def prepare(self, state: State, rows: Rows, fitness: Float64) -> Prepared:
-        """Return what `partial_update` needs; on every rank.
+        """Return the input of `partial_update`; on every rank.
 
         `rows`, row_dtype[jobs], and `fitness`, float64[jobs], are those of all training jobs.
         """

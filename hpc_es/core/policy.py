@@ -106,7 +106,7 @@ class OnStep(Protocol):
         """Record the step of the rows `live`; `cut` are the rows whose episode was truncated by its time limit.
 
         `jobs` is the position in the batch of each row's job, observations after the step are [rows, *shape] and
-        rewards are float64[rows]. The task reuses the arrays: copy what is to be kept.
+        rewards are float64[rows]. The task reuses the arrays: copy what you keep.
         """
         ...
 

@@ -55,8 +55,8 @@ def variable_value(environ: Mapping[str, str], concept: str) -> str | None:
 def job_id(environ: Mapping[str, str]) -> str:
     """Return the id of this job for SLURM commands; UserError outside a job.
 
-    For a task of an array the id is such as 8_1. SLURM_JOB_ID does not serve: that of the last task is the id of the
-    whole array, and a command with it would apply to all tasks.
+    A task of an array has an id like 8_1, not SLURM_JOB_ID: in the last task that is the id of the whole array, and a
+    command with it would apply to all tasks.
     """
     array, task = variable_value(environ, "array_job"), variable_value(environ, "array_task")
     job = f"{array}_{task}" if array and task else variable_value(environ, "job")
@@ -100,7 +100,7 @@ def call(*command: str) -> str:
 
 
 def parse_time_limit(limit: str) -> int:
-    """Return a time limit in any of sbatch's forms as seconds; ValueError."""
+    """Return a time limit in any of sbatch's forms as seconds; ValueError if it has none of them or is zero."""
     days, dash, rest = limit.rpartition("-")
     parts = rest.split(":")
     if len(parts) > 3 or not all(re.fullmatch(r"\d+", part, re.ASCII) for part in [*parts, *([days] if dash else [])]):

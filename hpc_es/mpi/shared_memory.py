@@ -41,7 +41,7 @@ class Ranks(Protocol):
         ...
 
     def wait(self, request: MPI.Request) -> None:
-        """Wait for a request."""
+        """Wait for a request without blocking inside MPI."""
         ...
 
     def allgather(self, mine: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.uint8]]:

@@ -1,4 +1,4 @@
-"""The ranks of the job: collectives, messages and shared memory of a node, none of which blocks inside MPI.
+"""The ranks of the job: collectives, messages and shared memory of a node, without blocking inside MPI.
 
 A rank that blocks in MPI spins a core and runs no Python signal handlers. Therefore every operation is the nonblocking
 one, completed by `Waiting.wait`: test, spin briefly, then sleep for a tenth of the time waited so far. A world of one
@@ -109,7 +109,7 @@ class FaultHandler(Protocol):
     def regroup(self, is_done: bool, can_continue: bool) -> Regroup:
         """Agree with all surviving ranks on how to continue, and replace the communicators if a rank was lost.
 
-        `is_done`: this rank has finished its work. `can_continue`: otherwise it could continue from where it is.
+        `is_done`: this rank has finished its work. `can_continue`: otherwise it could continue with its work.
         """
         ...
 

@@ -202,7 +202,7 @@ def statistics(values: Sequence[float | None]) -> dict[str, float] | None:
 
 
 def summary_text(summary: Mapping[str, Any]) -> str:
-    """Return a summary as text."""
+    """Return the result of `summary` in a few lines."""
     lines = [f"{summary['finished']} of {summary['repetitions']} repetitions finished"]
     if summary["missing"]:
         lines.append(f"missing: {', '.join(map(str, summary['missing']))}")

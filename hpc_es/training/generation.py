@@ -204,7 +204,7 @@ def update_state(
 class UpdateInputs:
     """All that an update of a vector search depends on in addition to the state; directions follow from their keys.
 
-    Between two whole checkpoints these few kB per generation replace a state of any size: after a restart all ranks
+    Between two full checkpoints these few kB per generation replace a state of any size: after a restart all ranks
     compute the updates again.
     """
 

@@ -399,7 +399,7 @@ class Training:
             raise
 
     def _replay(self) -> None:
-        """After a restart, compute the next update since the last whole checkpoint again, from its stored inputs."""
+        """After a restart, compute the next update since the last full checkpoint again, from its stored inputs."""
         replay = self.writer.replay if self.writer else None
         packed = np.frombuffer(replay.next(self.state) if replay else b"", np.uint8)
         inputs = UpdateInputs.unpack(self.world.allgather(packed)[0].tobytes(), self.parts.row)

@@ -1,6 +1,6 @@
 """What rank 0 records of a run: counters, the best evaluation, and whether a limit of `stop:` is reached.
 
-`UpdateJournal` and `UpdateReplay` serve checkpoints between whole ones: they store the inputs of each update instead of
+`UpdateJournal` and `UpdateReplay` serve incremental checkpoints: they store the inputs of each update instead of
 the state, and a resumed run computes the updates again.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class UpdateReplay:
-    """The updates since the last whole checkpoint, to be computed again before the first new generation."""
+    """The updates since the last full checkpoint, to be computed again before the first new generation."""
 
     def __init__(self, since: Increment, state: State, best_generation: int | None) -> None:
         self._since, self._first, self._best_generation = since, state.generation, best_generation
@@ -62,11 +62,11 @@ class UpdateReplay:
 
 
 class UpdateJournal:
-    """The inputs of the updates since the last whole checkpoint."""
+    """The inputs of the updates since the last full checkpoint."""
 
     def __init__(self, interval: int) -> None:
-        self._interval = interval  # most updates between whole checkpoints; 0: all checkpoints are whole
-        self._base: tuple[str, str, int] | None = None  # name, SHA-256 and generation of the last whole checkpoint
+        self._interval = interval  # maximum number of updates between full checkpoints; 0: all are full
+        self._base: tuple[str, str, int] | None = None  # name, SHA-256 and generation of the last full checkpoint
         self._inputs: list[bytes] = []
 
     def begin(self, path: Path, snapshot: Snapshot) -> None:
@@ -85,7 +85,7 @@ class UpdateJournal:
             self._inputs.append(UpdateInputs.from_results(results, units).pack())
 
     def since(self, state: State) -> tuple[int, Increment] | None:
-        """Return (generation of the whole checkpoint, updates since) in place of this state; None: save it whole."""
+        """Return (generation of the full checkpoint, updates since) in place of this state; None: save a full one."""
         if not self._interval or self._base is None or len(self._inputs) >= self._interval:
             return None
         name, sha256, generation = self._base

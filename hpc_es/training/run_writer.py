@@ -263,7 +263,7 @@ class RunWriter(Recorder):
         self._failures.add(f"{report.line()} (on {report.host})", report.failure)
 
     def replayed(self, state: State) -> None:
-        """Continue from this state, after the updates since the last whole checkpoint were computed again."""
+        """Continue from this state, after the updates since the last full checkpoint were computed again."""
         assert self.replay
         self.replay.require_same(state)
         if self.best and self.replay.best is not None:
@@ -301,7 +301,7 @@ class RunWriter(Recorder):
         )
 
     def save(self) -> Path:
-        """Write a whole checkpoint of the last finished generation unless there is one; return its file."""
+        """Write a full checkpoint of the last finished generation unless there is one; return its file."""
         return self._save(whole=True)
 
     def save_in_between(self) -> None:
@@ -355,7 +355,7 @@ class RunWriter(Recorder):
     # The end.
 
     def finish_triggers(self, whole: bool) -> None:
-        """Write the last row, force all triggers and save; with `whole`, a whole checkpoint."""
+        """Write the last row, force all triggers and save; with `whole`, a full checkpoint."""
         if self.replay is None:
             self._metrics.end()
             self._triggers(self._trigger_values(), force=True)
