@@ -1,6 +1,4 @@
-"""What a generation is made of: seconds and bytes measured on one rank, and the constants of a cluster.
-
-Generations on one rank, each part of which is timed."""
+"""Measures a few generations on one rank: the seconds and bytes of each part, and the constants of a cluster."""
 
 from __future__ import annotations
 
@@ -25,62 +23,62 @@ from hpc_es.training.generation import Generation, update_state
 
 @dataclass(frozen=True)
 class Cluster:
-    """Constants of a cluster that cannot be measured here; times in seconds, rates a second.
+    """Constants of a cluster that cannot be measured on one rank; times in seconds, rates per second.
 
-    Defaults: osu_latency on InfiniBand tells 1 to 2 microseconds, and a link of 100 Gbit/s carries 12 GB/s; times of
-    rank 0 and of each rank are those of `python -m benchmarks.scale`.
+    Defaults: osu_latency measures 1 to 2 microseconds on InfiniBand, and a link of 100 Gbit/s transfers 12 GB/s; times
+    of rank 0 and of each rank are those of `python -m benchmarks.scale`.
     """
 
     latency: float = 2e-6  # of a small message
-    bandwidth: float = 12e9  # bytes a second of a large one
+    bandwidth: float = 12e9  # bytes per second of a large message
     cores_a_node: int = 48
-    dispatch: float = 15e-6  # of rank 0 for the answer to a rank that asks for work
-    per_rank: float = 4e-6  # of every rank for what each other rank tells at a round's end
+    dispatch: float = 15e-6  # of rank 0 to answer a request for work
+    per_rank: float = 4e-6  # of every rank, per other rank, to read its rows at the end of a round
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What one rank was seen to take; seconds and bytes.
+    """Measured costs on one rank; seconds and bytes.
 
-    The seconds of a job are the fitted ones, which are those of most jobs, plus one of `extras`. So a job that hangs
-    until its time-out, is tried again, or just takes long costs in a simulation what was measured.
+    The seconds of a simulated job are the fitted ones, which hold for most jobs, plus one of `extras`, so that jobs
+    that hang until their time-out, are repeated or just take long cost what was measured.
     """
 
     step: float  # of a step of one job
-    call: float  # of a step of a chunk besides: the policy's call, the loop
-    job: float  # of a job besides its steps: noise, parameters, reset
-    chunk: float  # of a chunk besides its jobs
-    prepare: float = 0.0  # of every rank, once a generation
-    partial_update: float = 0.0  # of all blocks of the update together, for each job
-    blocks: int = 0  # that the ranks share
-    tell: float = 0.0  # of rank 0: the update, metrics, what is written
+    call: float  # of a step of a chunk in addition: the policy's call, the loop
+    job: float  # of a job in addition to its steps: noise, parameters, reset
+    chunk: float  # of a chunk in addition to its jobs
+    prepare: float = 0.0  # of every rank, per generation
+    partial_update: float = 0.0  # of all blocks of the update, per job
+    blocks: int = 0  # of the update, shared by the ranks
+    tell: float = 0.0  # of rank 0: update, metrics, files
     theta: int = 0  # bytes that rank 0 sends to all
     row: int = 0  # bytes of a job that each rank sends to all
     sums: int = 0  # bytes of all blocks, which go to rank 0
     memory: int = 0  # of a rank
     lockstep: bool = True  # whether a chunk's jobs step together
-    lengths: Sequence[int] = field(default_factory=tuple)  # of the jobs that were seen
-    extras: Sequence[float] = field(default_factory=tuple)  # seconds of measured jobs beyond the fitted ones, or below
+    lengths: Sequence[int] = field(default_factory=tuple)  # of measured jobs
+    extras: Sequence[float] = field(default_factory=tuple)  # seconds of measured jobs minus the fitted ones
 
     def chunk_seconds(self, lengths: Sequence[int], extra: float = 0.0) -> float:
-        """Return what a chunk of jobs of these lengths takes, whose extras add up to `extra`."""
+        """Return the seconds of a chunk of jobs with these lengths, whose extras add up to `extra`."""
         return max(self.fitted_seconds(len(lengths), sum(lengths), max(lengths)) + extra, 0.0)
 
     def fitted_seconds(self, jobs: int, steps: int, longest: int) -> float:
-        """Return what a chunk of so many jobs and steps takes without extras; `longest` are the steps of one job."""
+        """Return the seconds of a chunk without extras, from its jobs, their steps and those of the longest job."""
         calls = longest if self.lockstep else steps
         return self.chunk + self.job * jobs + self.step * steps + self.call * calls
 
     @property
     def evaluation_seconds(self) -> float:
-        """The mean seconds of a job in the environment or the objective, from which `auto` chooses its chunks."""
+        """Mean seconds of a job in the environment or objective, from which `mpi.chunk_size: auto` is chosen."""
         mean_length = sum(self.lengths) / max(len(self.lengths), 1)
         mean_extra = sum(self.extras) / max(len(self.extras), 1)
         return max(self.step * mean_length + mean_extra + (0.0 if self.lockstep else self.job), 0.0)
 
 
 def broadcast_seconds(size: int, ranks: int, cluster: Cluster) -> float:
-    """Return what it takes to send so many bytes to all: scattered and gathered again, where there are many."""
+    """Return the seconds to send `size` bytes to all ranks, as a tree or, if faster, by scatter and allgather."""
     if ranks == 1:
         return 0.0
     steps = math.ceil(math.log2(ranks))
@@ -90,26 +88,26 @@ def broadcast_seconds(size: int, ranks: int, cluster: Cluster) -> float:
 
 
 def allgather_seconds(size: int, ranks: int, cluster: Cluster) -> float:
-    """Return what it takes until each rank has all of so many bytes, and has taken in what every rank tells."""
+    """Return the seconds until each rank has all of `size` bytes and has read the rows of every rank."""
     if ranks == 1:
         return 0.0
     return math.ceil(math.log2(ranks)) * cluster.latency + size / cluster.bandwidth + ranks * cluster.per_rank
 
 
 def gather_seconds(size: int, ranks: int, cluster: Cluster) -> float:
-    """Return what it takes until rank 0 has all of so many bytes."""
+    """Return the seconds until rank 0 has all of `size` bytes."""
     return 0.0 if ranks == 1 else ranks * cluster.latency + size / cluster.bandwidth
 
 
-SIZES = (USUAL, 1, 4)  # of chunks, in turn, so that what a chunk costs and what a job costs can be told apart
+SIZES = (USUAL, 1, 4)  # of chunks, in turn, to separate the costs of chunks and jobs
 LEAST_GENERATIONS = 3
-SLOW_SECONDS = 0.001  # of a job, beside which what a chunk costs is nothing: each job is timed by itself
-MOST_EXTRAS = 4096  # numbers; those of more jobs are put together, in order of size
+SLOW_SECONDS = 0.001  # of a job, compared to which a chunk costs nothing: jobs are timed one by one
+MOST_EXTRAS = 4096  # numbers; above, those of similar size are averaged
 PAGE = 1024  # bytes of ru_maxrss
 
 
 class TimedChunk(NamedTuple):
-    """A chunk that was timed."""
+    """The time of one chunk."""
 
     jobs: int
     steps: int
@@ -120,7 +118,7 @@ class TimedChunk(NamedTuple):
 
 @dataclass
 class Timings:
-    """What was timed."""
+    """Times and sizes of the measured generations."""
 
     chunks: list[TimedChunk] = field(default_factory=list)
     prepare: list[float] = field(default_factory=list)
@@ -140,7 +138,7 @@ class Timings:
 
 @dataclass(frozen=True)
 class MeasuredGeneration:
-    """What generations of a config cost on one rank, and how large they are."""
+    """Costs and sizes of the generations of a config on one rank."""
 
     costs: Costs
     generations: int
@@ -150,23 +148,23 @@ class MeasuredGeneration:
     steps_per_second: float  # while evaluating
     unit: int
     cutting: Cutting
-    failed: float = 0.0  # the share of all jobs
-    is_objective: bool = False  # whether a job is an evaluation of a function or a command, not an episode
+    failed: float = 0.0  # fraction of all jobs
+    is_objective: bool = False  # a job is an evaluation of a function or a command, not an episode
 
     def faster(self, speed: float) -> MeasuredGeneration:
-        """Return the same of cores so many times as fast."""
+        """Return the costs on cores that are faster by this factor."""
         names = ("step", "call", "job", "chunk", "prepare", "partial_update", "tell")
         seconds = {name: getattr(self.costs, name) / speed for name in names}
         costs = replace(self.costs, **seconds, extras=tuple(extra / speed for extra in self.costs.extras))
         return replace(self, costs=costs, steps_per_second=self.steps_per_second * speed)
 
     def with_length(self, length: int) -> MeasuredGeneration:
-        """Return the same of episodes that all last so many steps."""
+        """Return the costs of episodes that all have this length."""
         return replace(self, costs=replace(self.costs, lengths=(length,)), timesteps=self.jobs * length)
 
 
 def measure(config: Config, seconds: float) -> MeasuredGeneration:
-    """Run generations here for so many seconds, at least three; ConfigError. Nothing is written."""
+    """Run at least three generations on this rank, for at least `seconds`; ConfigError. No files are written."""
     searched = build_task(config)
     try:
         return _measured(build_parts(config, connect(), searched), seconds)
@@ -174,120 +172,121 @@ def measure(config: Config, seconds: float) -> MeasuredGeneration:
         searched.task.close()
 
 
-def _measured(made: Parts, seconds: float) -> MeasuredGeneration:
-    state, seen, first, since = made.initial(), Timings(), Timings(), time.perf_counter()
-    _generation(made, state, first, USUAL)  # whose imports and caches are not counted
-    slow = made.cutting == "one by one" and first.job_seconds() > SLOW_SECONDS
+def _measured(parts: Parts, seconds: float) -> MeasuredGeneration:
+    state, timings, first, since = parts.initial(), Timings(), Timings(), time.perf_counter()
+    _generation(parts, state, first, USUAL)  # imports and caches are not counted
+    slow = parts.cutting == "one by one" and first.job_seconds() > SLOW_SECONDS
     sizes = (1,) if slow else SIZES
-    while len(seen.jobs) < LEAST_GENERATIONS or time.perf_counter() - since < seconds:
-        if made.algorithm.finished(state) is not None:
+    while len(timings.jobs) < LEAST_GENERATIONS or time.perf_counter() - since < seconds:
+        if parts.algorithm.finished(state) is not None:
             break
-        state = _generation(made, state, seen, sizes[len(seen.jobs) % len(sizes)])
-    lockstep = made.cutting != "one by one"
-    chunk, job, step, call = fitted(np.array([timed[:4] for timed in seen.chunks], np.float64), lockstep)
-    evaluated, evaluating = sum(timed.jobs for timed in seen.chunks), sum(timed.seconds for timed in seen.chunks)
+        state = _generation(parts, state, timings, sizes[len(timings.jobs) % len(sizes)])
+    lockstep = parts.cutting != "one by one"
+    chunk, job, step, call = fitted(np.array([timed[:4] for timed in timings.chunks], np.float64), lockstep)
+    evaluated, evaluating = sum(timed.jobs for timed in timings.chunks), sum(timed.seconds for timed in timings.chunks)
     costs = Costs(
         step=step,
         call=call,
         job=job,
         chunk=chunk,
-        prepare=_median(seen.prepare),
-        partial_update=_median(seen.partial_update) / max(float(np.mean(seen.jobs)), 1.0),
-        tell=_median(seen.tell),
-        blocks=seen.blocks,
+        prepare=_median(timings.prepare),
+        partial_update=_median(timings.partial_update) / max(float(np.mean(timings.jobs)), 1.0),
+        tell=_median(timings.tell),
+        blocks=timings.blocks,
         theta=sum(array.nbytes for array in state.shared.values()),
-        row=made.row.itemsize,
-        sums=seen.sums,
+        row=parts.row.itemsize,
+        sums=timings.sums,
         memory=PAGE * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         lockstep=lockstep,
-        lengths=tuple(seen.lengths),
+        lengths=tuple(timings.lengths),
     )
-    costs = replace(costs, extras=extra_seconds(costs, seen.chunks))
+    costs = replace(costs, extras=extra_seconds(costs, timings.chunks))
     return MeasuredGeneration(
         costs,
-        generations=len(seen.jobs),
-        jobs=float(np.mean(seen.jobs)),
-        rounds=float(np.mean(seen.rounds)),
-        timesteps=float(np.mean(seen.timesteps)),
-        steps_per_second=sum(seen.timesteps) / max(evaluating, 1e-9),
-        unit=made.unit,
-        cutting=made.cutting,
-        failed=sum(timed.failed for timed in seen.chunks) / max(evaluated, 1),
-        is_objective=bool(getattr(made.problem, "is_objective", False)),
+        generations=len(timings.jobs),
+        jobs=float(np.mean(timings.jobs)),
+        rounds=float(np.mean(timings.rounds)),
+        timesteps=float(np.mean(timings.timesteps)),
+        steps_per_second=sum(timings.timesteps) / max(evaluating, 1e-9),
+        unit=parts.unit,
+        cutting=parts.cutting,
+        failed=sum(timed.failed for timed in timings.chunks) / max(evaluated, 1),
+        is_objective=bool(getattr(parts.problem, "is_objective", False)),
     )
 
 
 class TimedGeneration(Generation):
-    """A generation whose steps are timed."""
+    """A generation that times its steps."""
 
-    def __init__(self, made: Parts, state: State, seen: Timings, size: int) -> None:
-        plan = CutPlan() if made.cutting == "fixed" else CutPlan(Cut(size, size))
-        super().__init__(made, state, plan=plan)
-        self._seen, self.seconds = seen, 0.0  # of all blocks
+    def __init__(self, parts: Parts, state: State, timings: Timings, size: int) -> None:
+        plan = CutPlan() if parts.cutting == "fixed" else CutPlan(Cut(size, size))
+        super().__init__(parts, state, plan=plan)
+        self._timings, self.seconds = timings, 0.0  # of all blocks
 
     def evaluate(self, chunk: Chunk, poll: Poll) -> Outcome:
-        """Evaluate a chunk, and take down what it took."""
+        """Evaluate and time a chunk."""
         since = time.perf_counter()
         outcome = super().evaluate(chunk, poll)
         elapsed = time.perf_counter() - since
         lengths, failed = outcome.rows["length"], int(np.isnan(outcome.rows["return_"]).sum())
-        self._seen.chunks.append(TimedChunk(chunk.jobs, int(lengths.sum()), int(lengths.max()), elapsed, failed))
+        self._timings.chunks.append(TimedChunk(chunk.jobs, int(lengths.sum()), int(lengths.max()), elapsed, failed))
         return outcome
 
     def prepare(self) -> None:
-        """Prepare the update, and take down what it took."""
+        """Prepare the update and time it."""
         since = time.perf_counter()
         super().prepare()
-        self._seen.prepare.append(time.perf_counter() - since)
+        self._timings.prepare.append(time.perf_counter() - since)
 
     def partial_update(self, block: int) -> Arrays:
-        """Compute a block of the update, and add what it took."""
+        """Compute a block of the update and add its time."""
         since = time.perf_counter()
         arrays = super().partial_update(block)
         self.seconds += time.perf_counter() - since
         return arrays
 
 
-def _generation(made: Parts, state: State, seen: Timings, size: int) -> State:
-    """Run a generation in chunks of this many jobs, where they may be cut; return the state after it."""
-    generation = TimedGeneration(made, state, seen, size)
+def _generation(parts: Parts, state: State, timings: Timings, size: int) -> State:
+    """Run a generation, in chunks of `size` jobs unless they are fixed; return the state after it."""
+    generation = TimedGeneration(parts, state, timings, size)
     evaluated = SerialExecutor().run(generation)
     results = evaluated.results
     since = time.perf_counter()
-    units = [made.problem.unit(build_parts) for build_parts in evaluated.learned]
-    _, following, _ = update_state(made.algorithm, made.problem, state, results, units)
-    seen.tell.append(time.perf_counter() - since)
-    seen.partial_update.append(generation.seconds)
-    seen.blocks = len(results.blocks)
-    seen.sums = sum(array.nbytes for block in results.blocks for array in block.values())
-    seen.jobs.append(len(results.rows))
-    seen.rounds.append(generation.round)
-    seen.timesteps.append(int(results.rows["length"].sum()))
-    seen.lengths = results.rows["length"].tolist()
+    units = [parts.problem.unit(unit_parts) for unit_parts in evaluated.learned]
+    _, following, _ = update_state(parts.algorithm, parts.problem, state, results, units)
+    timings.tell.append(time.perf_counter() - since)
+    timings.partial_update.append(generation.seconds)
+    timings.blocks = len(results.blocks)
+    timings.sums = sum(array.nbytes for block in results.blocks for array in block.values())
+    timings.jobs.append(len(results.rows))
+    timings.rounds.append(generation.round)
+    timings.timesteps.append(int(results.rows["length"].sum()))
+    timings.lengths = results.rows["length"].tolist()
     return following
 
 
 def fitted(chunks: Float64, lockstep: bool = True) -> tuple[float, float, float, float]:
-    """Return what a chunk, a job, a step of a job, a step of a chunk take: least squares of relative errors, none < 0.
+    """Return the seconds of a chunk, a job, a step of a job and a step of a chunk, by nonnegative least squares.
 
-    `chunks` has a row each: jobs, steps, steps of the longest job, seconds. Without lockstep a step of a chunk is 0.
+    Relative errors are minimised. `chunks` is float64[chunks, 4]: jobs, steps, steps of the longest job, seconds.
+    Without lockstep a step of a chunk takes 0.
     """
     jobs, steps, longest, seconds = chunks.T
     columns = np.stack([np.ones(len(chunks)), jobs, steps, longest], axis=1)
     order = (1, 0) if (longest <= 1).all() else (2, 3, 1, 0) if lockstep else (2, 1, 0)
-    used, found = _independent(columns, order), np.zeros(4)
+    used, result = _independent(columns, order), np.zeros(4)
     while used:
         values = np.linalg.lstsq(columns[:, used] / seconds[:, np.newaxis], np.ones(len(chunks)), rcond=1e-9)[0]
         if (values >= 0).all():
-            found[used] = values
+            result[used] = values
             break
         used.pop(int(values.argmin()))
-    chunk, job, step, call = found.tolist()
+    chunk, job, step, call = result.tolist()
     return chunk, job, step, call
 
 
 def _independent(columns: Float64, order: Sequence[int]) -> list[int]:
-    """Return the columns that are no multiple or sum of those before them: least squares would share a cost evenly."""
+    """Return the linearly independent columns: least squares would divide a cost among dependent ones."""
     scaled = columns / np.maximum(np.linalg.norm(columns, axis=0), 1e-300)
     used: list[int] = []
     for column in order:
@@ -297,9 +296,9 @@ def _independent(columns: Float64, order: Sequence[int]) -> list[int]:
 
 
 def extra_seconds(costs: Costs, chunks: Sequence[TimedChunk]) -> tuple[float, ...]:
-    """Return what each job took beyond the fitted costs, or below them: all together took what was measured.
+    """Return the seconds of each job minus the fitted ones; their sum is exact.
 
-    In a chunk that took longer the time is that of the jobs that failed, or of all alike where none has.
+    The excess of a chunk is divided among its failed jobs, or among all of its jobs if none failed.
     """
     extras: list[float] = []
     for timed in chunks:

@@ -1,4 +1,4 @@
-"""A plan for people: a table, JSON, a picture."""
+"""The output of `hpc-es plan`: a table, JSON and a picture."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ GB = 1e9
 
 
 def text(config_name: str, measured: MeasuredGeneration, found: Sequence[Prediction], sbatch: str) -> str:
-    """Return what was measured, the table, what limits each number of ranks, and the command that fits."""
+    """Return the measurements, the table, the bottleneck of each number of ranks, and the matching command."""
     costs = measured.costs
     lines = [
         f"{config_name}: {measured.generations} generations measured on one rank",
         *(_evaluations(measured) if measured.is_objective else _episodes(measured)),
         f"  update: every rank {_time(costs.prepare)}, shared {_time(costs.partial_update * measured.jobs)} in "
         f"{costs.blocks} blocks, rank 0 {_time(costs.tell)}",
-        f"  theta {_bytes(costs.theta)} to all, rows {costs.row} bytes a job, sums {_bytes(costs.sums)} "
-        f"to rank 0, memory {_bytes(costs.memory)} a rank",
+        f"  theta {_bytes(costs.theta)} to all, rows {costs.row} bytes per job, sums {_bytes(costs.sums)} "
+        f"to rank 0, memory {_bytes(costs.memory)} per rank",
         "",
         *_table([COLUMNS, *(_row(each) for each in found)]),
         "",
@@ -48,7 +48,7 @@ def text(config_name: str, measured: MeasuredGeneration, found: Sequence[Predict
 
 
 def _episodes(measured: MeasuredGeneration) -> list[str]:
-    """Return what was measured of episodes, or of programs."""
+    """Return the measurements of episodes or programs."""
     costs = measured.costs
     lines = [
         f"  {measured.jobs:,.0f} jobs and {measured.timesteps:,.0f} steps per generation, "
@@ -62,7 +62,7 @@ def _episodes(measured: MeasuredGeneration) -> list[str]:
 
 
 def _evaluations(measured: MeasuredGeneration) -> list[str]:
-    """Return what was measured of an objective, whose jobs have no steps."""
+    """Return the measurements of an objective, whose jobs have no steps."""
     costs = measured.costs
     seconds = np.sort(np.asarray(costs.extras or (0.0,)) + costs.job)
     middle, longest = float(np.median(seconds)), float(seconds[-1])
@@ -109,7 +109,7 @@ def _bytes(size: int) -> str:
 
 
 def _time(seconds: float) -> str:
-    """Return a duration with three digits, in the unit that suits it."""
+    """Return a duration with three digits and a suitable unit."""
     for unit, size, least in (("h", 3600.0, 3600.0), ("min", 60.0, 120.0), ("s", 1.0, 1.0), ("ms", 1e-3, 1e-3)):
         if seconds >= least:
             return f"{_number(seconds / size)} {unit}"
@@ -117,18 +117,18 @@ def _time(seconds: float) -> str:
 
 
 def _number(value: float) -> str:
-    """Return a number with three digits, or with all before the point."""
+    """Return a number with three digits, or all digits of its integer part."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def chosen(found: Sequence[Prediction]) -> Prediction:
-    """Return the most ranks that are used well; the fewest where none are."""
+    """Return the prediction with the most ranks that are well used, or else with the fewest ranks."""
     good = [each for each in found if each.efficiency >= WORTH]
     return max(good, key=lambda each: each.ranks) if good else min(found, key=lambda each: each.ranks)
 
 
 def as_json(measured: MeasuredGeneration, found: Sequence[Prediction], cluster: Cluster, sbatch: str) -> str:
-    """Return all of it as JSON text."""
+    """Return the plan as JSON text."""
     costs: dict[str, Any] = dataclasses.asdict(measured)
     plain = {"measured": costs, "cluster": dataclasses.asdict(cluster), "sbatch": sbatch}
     return json.dumps({**plain, "ranks": [dataclasses.asdict(each) for each in found]}, indent=2) + "\n"

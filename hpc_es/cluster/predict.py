@@ -1,11 +1,8 @@
-"""One generation on so many ranks, event by event: who asks for work when, and when rank 0 answers.
+"""Predicts the cost of a config on other numbers of ranks, by simulating generations event by event.
 
-It follows `mpi/scheduler.py`: every evaluating rank begins with the chunk of its own number, and asks ahead for the
-next;
-the last chunks, one a rank, go to free ranks only. Rank 0 answers one after the other.
-
-
-What a config will cost on numbers of ranks."""
+The simulation follows `mpi/scheduler.py`: each evaluating rank starts with one chunk and requests its next chunk ahead
+of time; the last chunks, one per rank, go to free ranks only. Rank 0 answers one request at a time.
+"""
 
 from __future__ import annotations
 
@@ -29,35 +26,35 @@ from hpc_es.config.schema import Stop
 from hpc_es.mpi.scheduler import evaluators
 from hpc_es.training.chunking import Cut, cut_by_time
 
-HEADER_BYTES = 100  # of what each rank tells of a round besides its rows
-ALL_EVALUATING = 0.99  # efficiency above which nothing worth a word is lost
+HEADER_BYTES = 100  # of a rank's message in addition to its rows
+ALL_EVALUATING = 0.99  # efficiency above which no loss is reported
 
 
 @dataclass(frozen=True)
 class SimulatedGeneration:
-    """Where the seconds of a generation go."""
+    """The seconds of a generation by activity."""
 
     ranks: int
-    evaluating: float  # until the last rank is done
+    evaluating: float  # until the last rank has finished
     work: float  # of all ranks together, evaluating
-    tail: float  # that the rank which was done first waits for the last one
-    dispatch: float  # that ranks wait for an answer, the mean over the ranks
+    tail: float  # that the first rank to finish waits for the last one
+    dispatch: float  # that a rank waits for answers, mean over the ranks
     messages: float  # broadcast of theta, rows to all, sums to rank 0
     update: float
 
     @property
     def seconds(self) -> float:
-        """Of the whole generation."""
+        """Seconds of the whole generation."""
         return self.evaluating + self.messages + self.update
 
     @property
     def efficiency(self) -> float:
-        """The share of all ranks' time in which they evaluate."""
+        """Fraction of all ranks' time spent evaluating."""
         return self.work / (self.ranks * self.seconds)
 
     @property
     def without_tail(self) -> float:
-        """The efficiency if all ranks were done together."""
+        """Efficiency if all ranks finished at the same time."""
         return self.work / (self.ranks * (self.seconds - self.evaluating) + self.ranks * self._level)
 
     @property
@@ -65,7 +62,7 @@ class SimulatedGeneration:
         return self.work / self.ranks + self.dispatch
 
     def limit(self) -> str:
-        """Return what costs most besides evaluating."""
+        """Return what costs most apart from evaluating."""
         if self.efficiency > ALL_EVALUATING:
             return "evaluating: nothing else takes 1 % of the time"
         lost = {
@@ -77,18 +74,18 @@ class SimulatedGeneration:
         return max(lost, key=lambda name: lost[name])
 
 
-def mean_of(found: Sequence[SimulatedGeneration]) -> SimulatedGeneration:
-    """Return the mean of some generations on the same ranks."""
+def mean_of(generations: Sequence[SimulatedGeneration]) -> SimulatedGeneration:
+    """Return the mean of generations on the same number of ranks."""
     names = ("evaluating", "work", "tail", "dispatch", "messages", "update")
     return SimulatedGeneration(
-        found[0].ranks, **{name: float(np.mean([getattr(each, name) for each in found])) for name in names}
+        generations[0].ranks, **{name: float(np.mean([getattr(g, name) for g in generations])) for name in names}
     )
 
 
 def simulate_round(
     seconds: Sequence[float], workers: int, cluster: Cluster, rank_0_evaluates: bool
 ) -> SimulatedGeneration:
-    """Return when so many ranks are done with chunks of these seconds, handed out in this order."""
+    """Simulate a round: `workers` ranks evaluate chunks of these seconds, assigned in this order."""
     chunks, free_at, waited = list(seconds), [0.0] * workers, [0.0] * workers
     started = min(workers, len(chunks))
     left, answered = started, 0.0  # the next chunk; when rank 0 has answered all so far
@@ -127,9 +124,9 @@ def simulate_generation(
     rng: np.random.Generator,
     rounds: float = 1.0,
 ) -> SimulatedGeneration:
-    """Return a generation of so many rounds of so many jobs, whose lengths and extra seconds are drawn from those seen.
+    """Simulate a generation of `rounds` rounds of `population` jobs, with lengths and extras sampled from `costs`.
 
-    `cut` says how a round is cut; a number is a fixed size.
+    `cut` determines the chunks of a round; a number is a fixed size.
     """
     workers = evaluators(ranks, "auto")
     sizes = _fixed(population, cut) if isinstance(cut, int) else list(cut.sizes(population, len(workers)))
@@ -159,17 +156,17 @@ def _fixed(jobs: int, size: int) -> list[int]:
     return [min(size, jobs - start) for start in range(0, jobs, size)]
 
 
-SIMULATED = 5  # generations at least, of which the mean is told
-SIMULATED_JOBS = 20_000  # or as many generations as have so many jobs, at most
+SIMULATED = 5  # least number of simulated generations
+SIMULATED_JOBS = 20_000  # jobs to simulate, if that takes at most MOST_SIMULATED generations
 MOST_SIMULATED = 200
 SIZES = (1, 2, 4, 8, 16, 32, 64)
-WORTH = 0.8  # efficiency from which on ranks pay
+WORTH = 0.8  # least efficiency at which ranks are well used
 LARGEST_POPULATION = 1 << 20
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A run on so many ranks."""
+    """The predicted costs of a run on a number of ranks."""
 
     ranks: int
     nodes: int
@@ -180,18 +177,18 @@ class Prediction:
     dispatch: float
     messages: float
     update: float
-    hours: float | None  # to `stop`, where it can be known
+    hours: float | None  # to `stop`, None if unknown
     core_hours: float | None
     memory_a_node: int  # bytes
-    chunk_size: int | str  # the best one
-    paying_population: int | None  # jobs of a generation from which on so many ranks pay; None: none up to a million
+    chunk_size: int | str  # the fastest one
+    paying_population: int | None  # smallest population that uses the ranks well; None: above a million
     limit: str
 
 
 def predictions(
     measured: MeasuredGeneration, stop: Stop, ranks: Sequence[int], cluster: Cluster, noise_bytes: int = 0
 ) -> list[Prediction]:
-    """Return what is to be expected on each number of ranks; `noise_bytes` is a table that a node has once."""
+    """Return the predictions for numbers of ranks; `noise_bytes` is the size of the noise table of a node."""
     return [_predicted(measured, stop, number, cluster, noise_bytes) for number in ranks]
 
 
@@ -229,7 +226,7 @@ def _limit(measured: MeasuredGeneration, found: SimulatedGeneration, ranks: int)
 
 
 def generations_to(stop: Stop, measured: MeasuredGeneration) -> float | None:
-    """Return how many generations a run has; None where no limit says so."""
+    """Return the number of generations of a run, None if no limit determines it."""
     limits = [
         stop.generations,
         None if stop.timesteps is None else math.ceil(stop.timesteps / max(measured.timesteps, 1.0)),
@@ -240,7 +237,7 @@ def generations_to(stop: Stop, measured: MeasuredGeneration) -> float | None:
 
 
 def _best(measured: MeasuredGeneration, ranks: int, cluster: Cluster) -> tuple[SimulatedGeneration, int | str]:
-    """Return the generation with the chunks that `auto` makes; where they are fixed, with the best number."""
+    """Return the generation with automatic chunks, or with those of the config if they are fixed, and the best size."""
     if measured.cutting == "fixed":
         found = {size: _simulated(measured, ranks, cluster, size) for size in SIZES if size <= max(measured.jobs, 1)}
         best = min(found, key=lambda size: found[size].seconds)
@@ -249,7 +246,7 @@ def _best(measured: MeasuredGeneration, ranks: int, cluster: Cluster) -> tuple[S
 
 
 def automatic(measured: MeasuredGeneration, population: int, ranks: int) -> Cut:
-    """Return how `mpi.chunk_size: auto` cuts a round of so many jobs."""
+    """Return how `mpi.chunk_size: auto` cuts a round of `population` jobs."""
     costs, workers = measured.costs, len(evaluators(ranks, "auto"))
     seconds = costs.evaluation_seconds * population
     return cut_by_time(measured.cutting, population, seconds, workers, costs.theta)
@@ -263,7 +260,7 @@ def _population(measured: MeasuredGeneration) -> int:
 def _simulated(
     measured: MeasuredGeneration, ranks: int, cluster: Cluster, size: int | None = None, population: int | None = None
 ) -> SimulatedGeneration:
-    """Return the mean of some generations, whose jobs are drawn; of more where each has few, as jobs differ."""
+    """Return the mean of simulated generations with random jobs; small generations are repeated more often."""
     jobs = _population(measured) if population is None else population
     cut = automatic(measured, jobs, ranks) if size is None else size
     rng = np.random.default_rng(0)
@@ -275,7 +272,7 @@ def _simulated(
 
 
 def paying_population(measured: MeasuredGeneration, ranks: int, cluster: Cluster) -> int | None:
-    """Return the smallest of the population, doubled again and again, at which so many ranks are used well."""
+    """Return the smallest population, found by doubling, that keeps `ranks` ranks at least 80 % busy."""
     population = _population(measured)
     while population <= LARGEST_POPULATION:
         if population >= ranks:

@@ -1,15 +1,13 @@
-"""Whether a job that has ended goes back into the queue: if it was interrupted, and as long as it makes progress.
+"""Decides whether a job that has ended is requeued: if it was interrupted, and as long as it makes progress.
 
-The status of srun cannot tell, since it is the highest of any task's: where one rank ends with 75 and another is then
-killed, it is 137 or 143; only a lower one says that no rank was interrupted. So the status file decides, which rank 0
-writes with the number of the job. A restart that fails before it writes counts as one without progress: a cluster's
-trouble may pass, and a mistake ends at the limit.
+The exit status of srun is not enough, because it is the highest of any task: if one rank ends with 75 and another one
+is then killed, it is 137 or 143; only a lower one shows that no rank was interrupted. So the status file decides, which
+rank 0 writes with the number of the job. A restart that fails before it writes the file counts as one without progress:
+cluster problems may pass, and user errors end at the limit.
 
-
-A chain of jobs: each begins when the one before has ended in any way, and carries on where that stopped.
-
-For clusters where a preempted job is cancelled and not requeued. The job that ends the run cancels those behind it. If
-it cannot, each of them finds the run finished, and ends in seconds.
+For clusters that cancel a preempted job instead of requeueing it, `end_chain` handles a chain of jobs, each of which
+starts when the previous one has ended and resumes the run. The job that finishes the run cancels the following ones; if
+it cannot, each of them finds the run finished and ends within seconds.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ MOST_IDLE_RESTARTS = 3
 
 @dataclass(frozen=True)
 class Restarts:
-    """The record: generations that were finished when it was last asked, and restarts since then without another."""
+    """The record of a submission: finished generations at the last decision, and restarts since without a new one."""
 
     generation: int
     idle: int = 0
@@ -41,7 +39,7 @@ class Restarts:
 
 @dataclass(frozen=True)
 class Decision:
-    """`restarts` is what to remember, if there is something."""
+    """The decision; `restarts` is the record to write, if any."""
 
     requeue: bool
     reason: str
@@ -50,48 +48,48 @@ class Decision:
 
 def decide(status: Mapping[str, Any] | None, exit_status: int, before: Restarts | None) -> Decision:
     """Return the decision, from this job's status file, the status of srun and the record of this submission."""
-    again = "Submit it again: it carries on"
+    again = "Submit the job again to resume the run"
     if status is None:
-        text = f"training never began, srun ended with status {exit_status}; what is above says why"
+        text = f"training never started, and srun ended with status {exit_status}; see the messages above"
         return Decision(False, f"{text}. {again}")
-    said, reason = status.get("status"), status.get("reason", "")
-    if said == "finished":
+    state, reason = status.get("status"), status.get("reason", "")
+    if state == "finished":
         return Decision(False, f"the run is finished ({reason})")
-    if said == "failed":
+    if state == "failed":
         return Decision(False, f"the run has failed ({reason}). {again}")
-    if said != "interrupted" or exit_status < INTERRUPTED:
-        return Decision(False, f"srun ended with status {exit_status}; what is above says why. {again}")
+    if state != "interrupted" or exit_status < INTERRUPTED:
+        return Decision(False, f"srun ended with status {exit_status}; see the messages above. {again}")
     generation = int(status.get("generation", 0))
     idle = 0 if before is None or generation > before.generation else before.idle + 1
     restarts = Restarts(generation, idle)
     if idle >= MOST_IDLE_RESTARTS:
-        text = f"{idle} restarts in a row have not finished a generation, since {generation}: not requeued. "
-        remedy = f"Look above; or ask for more time or ranks, or make generations shorter. {again}"
+        text = f"not requeued: {idle} restarts in a row have finished no generation after generation {generation}. "
+        remedy = f"See the messages above, request more time or ranks, or make generations shorter. {again}"
         return Decision(False, text + remedy, restarts)
-    without = f", {idle} of {MOST_IDLE_RESTARTS} restarts without a new one" if idle else ""
+    without = f", {idle} of {MOST_IDLE_RESTARTS} restarts without a new generation" if idle else ""
     return Decision(True, f"interrupted after {generation} generations{without}: requeued", restarts)
 
 
 def decide_in(directory: Path, shard: Shard | None, exit_status: int, this_run: Mapping[str, Any]) -> Decision:
-    """Return the decision for a run directory; remembers it there. A new submission begins to count anew.
+    """Return the decision for a run directory, and record it there; a new submission starts a new count.
 
-    `this_run` is what slurm.this_run says.
+    `this_run` is the result of slurm.this_run.
     """
     path = directory / status_name(shard)
     record = path.with_name(path.name.replace("status", "restarts"))
-    found = read_status(record) if this_run.get("restarts") else None
-    before = Restarts(int(found["generation"]), int(found["idle"])) if found and found.keys() >= KEYS else None
-    decision = decide(said_of(path, this_run), exit_status, before)
+    last = read_status(record) if this_run.get("restarts") else None
+    before = Restarts(int(last["generation"]), int(last["idle"])) if last and last.keys() >= KEYS else None
+    decision = decide(status_of(path, this_run), exit_status, before)
     if decision.restarts is not None:
         write_json(record, asdict(decision.restarts))
     return decision
 
 
-def said_of(path: Path, this_run: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what a status file says, if it is of this job.
+def status_of(path: Path, this_run: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the content of a status file if this job wrote it, with the generations of all runs below it.
 
-    Where several runs are below it (repetitions, trials) and one gave a generation up, that ended all ranks at once:
-    only its own file then says interrupted. The generations of all are what has been done.
+    If one of several runs (repetitions, trials) gave a generation up, all ranks ended at once, and only the file of
+    that run says "interrupted"; the result then does, too.
     """
     status = read_status(path)
     if status is None or status.get("job") != this_run.get("job"):
@@ -110,22 +108,22 @@ KEYS = set(asdict(Restarts(0)))
 
 
 def read_status(path: Path) -> dict[str, Any] | None:
-    """Return the mapping in a JSON file, or None where there is none."""
+    """Return the mapping in a JSON file, None if there is none."""
     try:
-        found = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None
 
 
-MISTAKE = 2  # exit status
+USER_ERROR = 2  # exit status
 
 
 def over(directory: Path, exit_status: int, this_run: Mapping[str, Any]) -> str | None:
-    """Return why no other job need begin, or None; `this_run` is what slurm.this_run says."""
-    if exit_status == MISTAKE:
-        return "a mistake in the command or config"
-    status = said_of(directory / "status.json", this_run) or {}
+    """Return why no further job is needed, or None; `this_run` is the result of slurm.this_run."""
+    if exit_status == USER_ERROR:
+        return "an error in the command or config"
+    status = status_of(directory / "status.json", this_run) or {}
     if status.get("status") == "finished" or exit_status == 0:
         return "the run is finished"
     if status.get("status") == "failed":
@@ -134,31 +132,31 @@ def over(directory: Path, exit_status: int, this_run: Mapping[str, Any]) -> str 
 
 
 def end_chain(directory: Path, shard: Shard | None, exit_status: int, job: str, this_run: Mapping[str, Any]) -> str:
-    """Cancel the jobs behind this one if nothing is left for them; return what was done. UserError."""
+    """Cancel the following jobs of the chain if nothing is left to do; return what was done. UserError."""
     if shard is not None:
-        return "the next job of the chain begins when all tasks of this array have ended"
+        return "the next job of the chain starts when all tasks of this array have ended"
     reason = over(directory, exit_status, this_run)
     if reason is None:
-        return f"srun ended with status {exit_status}: the next job of the chain carries on"
+        return f"srun ended with status {exit_status}: the next job of the chain resumes the run"
     rest = behind(job, pending())
     if rest:
         slurm.call("scancel", *rest)
-    return f"{reason}; cancelled {', '.join(rest) or 'nothing: it was the last of its chain'}"
+    return f"{reason}; cancelled {', '.join(rest) or 'nothing: this was the last job of the chain'}"
 
 
 def pending() -> str:
-    """Return a line "ID DEPENDENCY" for each of the user's jobs that wait."""
+    """Return a line "ID DEPENDENCY" for each pending job of the user."""
     user = f"--user={getpass.getuser()}"
     return slurm.call("squeue", "--noheader", user, "--states=PENDING", "--format=%i %E")
 
 
 def behind(job: str, lines: str) -> list[str]:
-    """Return the jobs that wait for this one to end, directly or behind others, in their order."""
+    """Return the jobs that depend on this one, directly or through others, in order."""
     after: dict[str, str] = {}
     for line in lines.splitlines():
-        found = re.match(r"(\d+) .*afterany:(\d+)", line)
-        if found:
-            after[found[2]] = found[1]
+        match = re.match(r"(\d+) .*afterany:(\d+)", line)
+        if match:
+            after[match[2]] = match[1]
     rest: list[str] = []
     while job in after:
         job = after.pop(job)

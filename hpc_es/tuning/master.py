@@ -1,4 +1,4 @@
-"""Rank 0 of a task: which trial is next, and what became of the last one."""
+"""Rank 0 of a tuning task: it chooses the next trial and records how the last one ended."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from hpc_es.tuning.trials import (
 if TYPE_CHECKING:
     from hpc_es.tuning.study import Study
 
-STATUS_SECONDS = 5.0  # between two updates of the status file while a trial runs
+STATUS_SECONDS = 5.0  # between two updates of the status file during a trial
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,10 @@ class RunningTrial:
 
 
 class Master:
-    """All decisions of a task."""
+    """Makes all decisions of a tuning task."""
 
     def __init__(self, wanted: TuneRequest, ranks: int) -> None:
-        """UserError for every mistake that can be found before the first trial runs."""
+        """Read and check the tuning; UserError for every error that is known before the first trial runs."""
         shard = Shard.parse(wanted.shard) if wanted.shard else Shard.of_array(os.environ)
         self._shard = shard or Shard()
         self._plan = load(wanted.tuning, wanted.fixed)
@@ -89,25 +89,28 @@ class Master:
         else:  # for the life of this process; of a study any task takes any trial
             lock(self._directory, f"shard_{self._shard.index}_of_{self._shard.count}").acquire()
         mine = [Trial(self._directory, number) for number in self._shard.share(len(self._table))]
-        self._left = sorted((trial for trial in mine if not trial.over), key=Trial.in_vain)  # of equal ones, the first
+        self._left = sorted(
+            (trial for trial in mine if not trial.over), key=Trial.fruitless_starts
+        )  # stable: by number
         self._running: RunningTrial | None = None
-        self._told: dict[str, Any] = {}  # what the status file says beside the generations,
-        self._done = 0  # and those of the trials that are not running
+        self._status_values: dict[str, Any] = {}  # content of the status file except `generation`
+        self._other_generations = 0  # of the trials that are not running
         self._written = 0.0
 
     def _frozen(self, ranks: int) -> list[Hyperparameters]:
-        """Return the trials of the directory, to which those that it lacks are added; no more than are wanted."""
+        """Return the trials of the directory, up to the requested number; missing ones are added to its table."""
         identity = self._plan.identity()
         if matching_trials(self._directory, identity) is None:
             check(self._plan, ranks)
             with writing(self._directory):
                 self._directory.mkdir(parents=True, exist_ok=True)
             freeze(self._directory, identity, self._plan.table())
-        found = read_table(self._directory)
-        assert found is not None
+        on_disk = read_table(self._directory)
+        assert on_disk is not None
         trials = self._plan.table()
-        table: list[Hyperparameters] = found["trials"]
-        if (more := grown(found, identity, trials)["identity"]["trials"] - found["identity"]["trials"]) > 0:
+        table: list[Hyperparameters] = on_disk["trials"]
+        more = grown(on_disk, identity, trials)["identity"]["trials"] - on_disk["identity"]["trials"]
+        if more > 0:
             check(self._plan, ranks)
             with holding(lock(self._directory, "table")):
                 table = extend(self._directory, identity, trials)
@@ -117,11 +120,11 @@ class Master:
     # The next trial.
 
     def next(self, ended: ExitReason | None, stop: bool) -> Mapping[str, Any] | ExitReason:
-        """Book how the last trial ended; what all ranks run now, or how the command ends. UserError."""
+        """Record how the last trial ended; return what all ranks run next, or how the command ends. UserError."""
         try:
             return self._next(ended, stop)
         except UserError as error:
-            with contextlib.suppress(RunError):  # the error is the one to tell
+            with contextlib.suppress(RunError):  # report the original error
                 self._status("failed", exit_status=error.status, reason=str(error))
             raise
 
@@ -137,11 +140,11 @@ class Master:
             if running is not None:
                 self._running = running
                 self._say(running)
-                pruned = running.trial.place / PRUNED_FILE if self._study else None
-                place = {"place": str(running.trial.place), "pruned": str(pruned) if pruned else None}
-                return {**config_message(running.config), **place}
+                pruned = running.trial.path / PRUNED_FILE if self._study else None
+                paths = {"output": str(running.trial.path), "pruned": str(pruned) if pruned else None}
+                return {**config_message(running.config), **paths}
         self._status("interrupted", exit_status=INTERRUPTED, reason="a signal")
-        return ExitReason(INTERRUPTED, "interrupted by a signal; the same command resumes the run")
+        return ExitReason(INTERRUPTED, "interrupted by a signal; the same command resumes the tuning")
 
     def _choose(self) -> tuple[Trial, RunLock, Hyperparameters] | None:
         if self._study is not None:
@@ -155,7 +158,7 @@ class Master:
         return None
 
     def _begun(self, trial: Trial, claim: RunLock, hyperparameters: Hyperparameters) -> RunningTrial | None:
-        """Return the trial as it begins; None if it is over before that."""
+        """Start a trial and return it; None if it ended without running."""
         pruned = trial.pruned()
         if pruned is not None:
             trial.end(hyperparameters, PRUNED, reason=pruned)
@@ -176,13 +179,13 @@ class Master:
     # What became of it.
 
     def row(self, repetition: int, row: MetricsRow) -> None:
-        """A generation of the running trial: is it hopeless? The first repetition tells."""
+        """Report a generation of the running trial, and prune it if its first repetition is below the median."""
         assert self._running
         running, value = self._running, row["evaluation_return_mean"]
         if time.monotonic() - self._written > STATUS_SECONDS:
             self._write_status()
         generation = int(row["generation"] or 0)
-        untrained = generation == 0  # theta, whose evaluation says nothing of the trial
+        untrained = generation == 0  # an evaluation of the initial theta
         if self._study is None or repetition != 0 or value is None or untrained:
             return
         used = {name: row.get(f"{name}_total") for name in ("timesteps", "seconds")}
@@ -213,7 +216,7 @@ class Master:
 
     def _measure(self, running: RunningTrial) -> None:
         try:
-            rows = results.read_results(running.trial.place)
+            rows = results.read_results(running.trial.path)
             if len(rows) != running.config.repetitions:
                 raise ValueError(f"{len(rows)} of {running.config.repetitions} repetitions have results")
             value = objective(rows, self._plan.options.objective)
@@ -234,7 +237,7 @@ class Master:
     # The task as a whole.
 
     def _trials(self) -> Iterator[Trial]:
-        """Yield those of this task; all of a study."""
+        """Return the trials of this task; of an Optuna study, all started trials."""
         if self._study is not None:
             return started_trials(self._directory)
         return (Trial(self._directory, number) for number in self._shard.share(len(self._table)))
@@ -243,26 +246,26 @@ class Master:
         ended = ExitReason(0)
         states = Counter(str(trial.record().get("state")) for trial in self._trials())
         if states[FAILED] and not states[COMPLETE]:
-            ended = ExitReason(1, f"all trials have failed, see: hpc-es tune-report {self._directory}")
+            ended = ExitReason(1, f"all trials failed, see: hpc-es tune-report {self._directory}")
         found = ", ".join(f"{states[state]} {state}" for state in (*OVER, STARTED) if states[state])
         sys.stdout.write(f"{sum(states.values())} trials: {found or 'none'}; hpc-es tune-report {self._directory}\n")
         self._status("failed" if ended.status else "finished", exit_status=ended.status, reason=ended.text or "done")
         return ended
 
     def _status(self, status: str, **more: object) -> None:
-        """Replace this task's status file, which scripts read."""
+        """Replace the status file of this task, which scripts read."""
         states, generations = Counter[str](), 0
         for trial in self._trials():
             record = trial.record()
             states[record.get("state", "missing")] += 1
             if self._running is None or trial != self._running.trial:
                 generations += int(record["generation"]) if record.get("state") in OVER else trial.generations()
-        self._told = {"status": status, "trials": states, **more, **this_run(os.environ)}
-        self._done = generations
+        self._status_values = {"status": status, "trials": states, **more, **this_run(os.environ)}
+        self._other_generations = generations
         self._write_status()
 
     def _write_status(self) -> None:
-        """The status as last told, with the generations that the running trial has made since."""
+        """Write the status file with the current generation of the running trial."""
         self._written = time.monotonic()
-        generation = self._done + (self._running.trial.generations() if self._running else 0)
-        write_json(self._directory / status_name(self._shard), {"generation": generation, **self._told})
+        generation = self._other_generations + (self._running.trial.generations() if self._running else 0)
+        write_json(self._directory / status_name(self._shard), {"generation": generation, **self._status_values})

@@ -1,10 +1,4 @@
-"""What a trial is worth: its final return, or how often and how fast its repetitions succeed.
-
-Trials that stand for all of them, and the mistakes that a validation of trials finds.
-
-A tuning as its YAML file says: what varies, around which config, and what is sought.
-
-Whether every trial of a tuning can be run, before the first one is."""
+"""A tuning file: its options, the objective of a trial, and the check of all trials before the first one runs."""
 
 from __future__ import annotations
 
@@ -39,12 +33,11 @@ MEASURES = ("success_rate", "programs_seen_fraction")  # beside the objective
 
 
 def objective(rows: Sequence[Mapping[str, Any]], wanted: Any) -> float:
-    """Return the objective of a trial from the results of its repetitions; ValueError says why there is none.
+    """Return the objective of a trial from the results of its repetitions; ValueError if there is none.
 
-    `wanted` is "final_return" (the mean), "best_reward" (the mean, of searches for programs), or
-    {success_rate_weight: w} for w * success_rate + (1 - w) * (1 - fraction), where fraction is the mean share of the
-    budget that was used, all of it by a repetition without success. Of a search for programs the share is that of the
-    programs until the first correct one.
+    `wanted` is "final_return" (the mean), "best_reward" (the mean, for program searches), or {success_rate_weight: w}
+    for w * success_rate + (1 - w) * (1 - fraction), where fraction is the mean fraction of the budget that was used, 1
+    for a repetition without success. For program searches, programs count until the first correct one.
     """
     if not rows:
         raise ValueError("there are no results")
@@ -52,7 +45,7 @@ def objective(rows: Sequence[Mapping[str, Any]], wanted: Any) -> float:
         returns = [row["final_return"] for row in rows]
         lacking = [row["repetition"] for row in rows if row["final_return"] is None]
         if lacking:
-            raise ValueError(f"no final evaluation succeeded in repetition {', '.join(map(str, lacking))}")
+            raise ValueError(f"the final evaluation failed in repetition {', '.join(map(str, lacking))}")
         value = fmean(returns)
     elif wanted == BEST_REWARD:
         value = fmean(row["best_reward"] for row in rows)
@@ -66,10 +59,10 @@ def objective(rows: Sequence[Mapping[str, Any]], wanted: Any) -> float:
 
 
 def measures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return how often the repetitions of a trial succeed, and what share of their programs they execute until then.
+    """Return the success rate of the repetitions of a trial, and the mean fraction of programs executed until success.
 
-    `success_rate` is there where the repetitions say what success is, `programs_seen_fraction` in a search for programs
-    with a limit of programs: the mean of npe / limit, 1 for a repetition without success (Abolafia et al. 2018).
+    `success_rate` needs repetitions with a target; `programs_seen_fraction` needs a program search with a limit of
+    programs: the mean of npe / limit, 1 for a repetition without success (Abolafia et al. 2018).
     """
     found: dict[str, float] = {}
     if rows and all(row["success"] is not None for row in rows):
@@ -81,24 +74,24 @@ def measures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def limits(budget: Mapping[str, Any]) -> dict[str, float]:
-    """What ends a repetition, however good it is; seconds count only where nothing else does, as no clock is exact."""
+    """Return the limits that end every repetition; seconds only if there is no other limit, as clocks are inexact."""
     names = [name for name in sorted(budget) if name != "target_return" and budget[name] is not None]
     exact = [name for name in names if name != "seconds"]
     return {name: float(budget[name]) for name in exact or names}
 
 
 def fraction(used: Mapping[str, Any], budget: Mapping[str, Any]) -> float:
-    """Return the share of the budget that was used, 0 to 1: of the limit that is nearest."""
+    """Return the fraction of the budget that was used, 0 to 1, for the nearest limit."""
     used = {**used, "episodes": used.get("npe", used.get("episodes"))}
     shares = [float(used[name]) / limit for name, limit in limits(budget).items() if limit > 0]
     return min(max(shares, default=1.0), 1.0)
 
 
-SAID = 3  # mistakes of one key that are told; a random search may have one a trial
+SHOWN = 3  # errors per key that are shown; a random search may have one per trial
 
 
 def probes(space: Space) -> list[Hyperparameters]:
-    """Trials in which each value, or end of a range, stands once beside the first values of the other keys."""
+    """Return trials with each value, or end of a range, once, together with the first values of the other keys."""
     first = {key: entry.ends[0] for key, entry in space.items()}
     return [{**first, key: value} for key, entry in space.items() for value in entry.ends]
 
@@ -106,7 +99,7 @@ def probes(space: Space) -> list[Hyperparameters]:
 def problems_of(
     validate: Callable[[Hyperparameters], object], trials: Iterable[Hyperparameters]
 ) -> list[ConfigProblem]:
-    """Return the mistakes that `validate` finds in the trials: each once, and of each key some."""
+    """Return the distinct errors that `validate` raises for the trials, at most SHOWN per key."""
     found: dict[ConfigProblem, None] = {}
     for hyperparameters in trials:
         try:
@@ -117,8 +110,8 @@ def problems_of(
     problems = []
     for key, text in found:
         told[key] += 1
-        if told[key] <= SAID:
-            more = f" (and {counts[key] - SAID} more like this)" if told[key] == SAID < counts[key] else ""
+        if told[key] <= SHOWN:
+            more = f" (and {counts[key] - SHOWN} more like this)" if told[key] == SHOWN < counts[key] else ""
             problems.append((key, text + more))
     return problems
 
@@ -140,7 +133,7 @@ class Tuning:
     objective: Literal["final_return", "best_reward"] | dict[str, Any] = option("what is maximised", FINAL_RETURN)
 
     def problems(self) -> Iterator[ConfigProblem]:
-        """Mistakes that no single key shows."""
+        """Yield errors that involve several keys."""
         if self.search == "grid" and self.trials is not None:
             yield "trials", "a grid has as many as its lists make: remove the key, or take search: random"
         if self.search != "grid" and self.trials is None:
@@ -159,7 +152,7 @@ def _is_weight(objective: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class TuningPlan:
-    """A tuning file without mistakes of its own; whether all its trials are valid, `check.check` says."""
+    """A valid tuning file; `check` validates its trials."""
 
     options: Tuning
     space: Space
@@ -170,12 +163,12 @@ class TuningPlan:
 
     @property
     def seed(self) -> int:
-        """Of the search; that of the base config, whose trials all share it."""
+        """Seed of the search and of all trials: that of the base config."""
         seed = self.base.get("seed", 0)
         return seed if isinstance(seed, int) and seed >= 0 else 0  # if not, the check of the trials says so
 
     def table(self) -> list[Hyperparameters]:
-        """Return the hyperparameters of all trials that are known beforehand: none of optuna's."""
+        """Return the hyperparameters of all trials, none for Optuna, which chooses them later."""
         return all_trials(self.options.search, self.space, self.trials, self.seed)
 
     def config(self, hyperparameters: Hyperparameters, number: int = 0) -> Config:
@@ -186,21 +179,21 @@ class TuningPlan:
         return dataclasses.replace(config, name=f"trial_{number:04d}", repetitions=repetitions, directory=directory)
 
     def identity(self) -> dict[str, Any]:
-        """Return what must stay the same in a directory."""
+        """Return what must not change in a directory."""
         o = self.options
         same = {"search": o.search, "trials": self.trials, "repetitions": o.repetitions, "objective": o.objective}
         return {"base": self.base, "space": self.raw, **same, "seed": self.seed}
 
 
 def varied(base: Mapping[str, Any], hyperparameters: Hyperparameters) -> dict[str, Any]:
-    """Return a config, as in its file, with these hyperparameters put in."""
+    """Return the data of a config file with these hyperparameters."""
     return override(base, [f"{key}={as_text(value)}" for key, value in hyperparameters.items()])
 
 
 def load(path: Path, fixed: Iterable[str] = ()) -> TuningPlan:
-    """Return the plan in a tuning file, where each "key=value" of `fixed` replaces what the space has; ConfigError.
+    """Return the plan of a tuning file; each "key=value" of `fixed` replaces a key of the space.
 
-    Where something is wrong, the right part of the space is tried on the base config too, to tell all in one go.
+    Raises ConfigError with all errors: the valid part of the space is also tried on the base config.
     """
     registry.make_importable(path.parent)
     data, problems = _with_fixed(read_yaml(path), fixed)
@@ -240,8 +233,8 @@ def _with_fixed(data: Mapping[str, Any], fixed: Iterable[str]) -> tuple[dict[str
 
 
 def _base(path: Path, name: Any) -> tuple[dict[str, Any], str | None, list[ConfigProblem]]:
-    """Return the base config as in its file, and where that is; nothing of what is not there."""
-    if not isinstance(name, str) or not name:  # which has been told
+    """Return the data of the base config, its directory, and errors."""
+    if not isinstance(name, str) or not name:  # reported already
         return {}, None, []
     is_string = config_strings.is_config_string(name)
     directory = (path if is_string else path.parent / name).resolve().parent
@@ -257,11 +250,10 @@ def _base(path: Path, name: Any) -> tuple[dict[str, Any], str | None, list[Confi
 
 
 def check(plan: TuningPlan, ranks: int | None) -> None:
-    """Validate the config of every trial, of an optuna study at the ends of its ranges; ConfigError with all mistakes.
+    """Validate the config of every trial, for Optuna at the ends of its ranges; ConfigError with all errors.
 
-    `ranks` are those that each trial has, where they are known.
-
-    Where all are valid the environments and policies are made too, each different one once.
+    If all are valid, each distinct environment and policy is built once. `ranks` is the number of ranks per trial, if
+    known.
     """
     configs: list[Config] = []
 
@@ -269,7 +261,7 @@ def check(plan: TuningPlan, ranks: int | None) -> None:
         configs.append(plan.config(hyperparameters))
 
     problems = problems_of(valid, plan.table() or probes(plan.space))
-    if not configs:  # its other mistakes are to be told too
+    if not configs:  # show the other errors of the base config too
         problems_of(valid, [{}])
     problems += dict.fromkeys(
         problem for config in configs for problem in _unfit(config, plan.options.objective, ranks)
@@ -280,27 +272,27 @@ def check(plan: TuningPlan, ranks: int | None) -> None:
 
 
 def _unfit(config: Config, objective: Any, ranks: int | None) -> Iterator[ConfigProblem]:
-    """Yield what makes a valid config unfit to be a trial."""
+    """Yield why a valid config cannot be a trial."""
     programs = needs(config).searches == "programs"
     if objective == FINAL_RETURN and config.policy is None:
         others = f"{BEST_REWARD!r} or {{{WEIGHT}: w}}" if programs else f"{{{WEIGHT}: w}}"
-        yield "objective", f"nothing is evaluated where no policy acts: expected {others}, found {FINAL_RETURN!r}"
+        yield "objective", f"a task without a policy has no final return: expected {others}, found {FINAL_RETURN!r}"
     elif objective == BEST_REWARD and not programs:
-        yield "objective", f"{BEST_REWARD!r} is of searches for programs: expected {FINAL_RETURN!r} or {{{WEIGHT}: w}}"
+        yield "objective", f"{BEST_REWARD!r} is for program searches: expected {FINAL_RETURN!r} or {{{WEIGHT}: w}}"
     elif objective == FINAL_RETURN and not config.evaluation.interval:
         yield "evaluation.interval", f"is 0, but the objective {FINAL_RETURN} needs evaluations (try 10)"
     if isinstance(objective, dict) and config.policy is not None and config.stop.target_return is None:
-        yield "stop.target_return", "is null, but the objective is the share of repetitions that reach it: set it"
+        yield "stop.target_return", "is null, but the objective is the fraction of repetitions that reach it: set it"
     if not limits(budget(config)):
-        yield "stop", "expected a limit, as every trial must end, found none: set stop.generations or stop.timesteps"
+        yield "stop", "expected a limit, because every trial must end: set stop.generations or stop.timesteps"
     if config.mpi.fault_tolerance:
-        yield "mpi.fault_tolerance", "is true, but a tuning cannot go on without ranks that die (expected false)"
+        yield "mpi.fault_tolerance", "is true, but tuning does not support it (expected false)"
     if ranks is not None and config.repetition_groups > ranks:
-        yield "repetition_groups", f"is {config.repetition_groups}, but the job has {ranks} ranks: a group needs one"
+        yield "repetition_groups", f"is {config.repetition_groups}, but the job has {ranks} ranks: each group needs one"
 
 
 def _unmakeable(configs: Iterable[Config]) -> list[ConfigProblem]:
-    """Return the environments that cannot be made, and the policies that do not fit them."""
+    """Return errors of environments that cannot be created and policies that do not fit them."""
     from hpc_es.training.build import build_task
 
     different = {

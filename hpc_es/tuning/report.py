@@ -1,4 +1,4 @@
-"""What a tuning has found: a table, a CSV, a picture, and the best config. Complete or not, at any time."""
+"""The report of a tuning as text and plain data; available at any time, whether or not all trials have ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpc_es.tuning.plan import MEASURES
 from hpc_es.tuning.space import as_text
 from hpc_es.tuning.trials import COMPLETE, FAILED, PRUNED, STARTED, TABLE_FILE, Trial, read_table, started_trials
 
-MISSING = "missing"  # never begun
+MISSING = "missing"  # never started
 ORDER = (COMPLETE, PRUNED, FAILED, STARTED, MISSING)
 AGAIN = "compare the best few with repetitions"
 CSV, PICTURE, BEST = "trials.csv", "tuning.png", "best.yaml"
@@ -35,32 +35,32 @@ class TuningReport:
 
     @property
     def repetitions(self) -> int:
-        """How often each trial is run, with other random numbers."""
+        """Number of repetitions of each trial."""
         return int(self.identity.get("repetitions") or self.identity["base"].get("repetitions") or 1)
 
     @property
     def keys(self) -> list[str]:
-        """What varies, in alphabetical order."""
+        """Keys of the space, in alphabetical order."""
         return sorted(self.identity["space"])
 
     @property
     def measures(self) -> list[str]:
-        """Return what some trial says of itself besides its objective, such as its success rate."""
+        """Names of measures besides the objective that some trial has, such as the success rate."""
         return [name for name in MEASURES if any(row[name] is not None for row in self.rows)]
 
     def numbers(self, *states: str) -> list[int]:
-        """Return the trials in these states."""
+        """Return the numbers of the trials in these states."""
         return sorted(row["trial"] for row in self.rows if row["state"] in states)
 
 
 def read_report(directory: Path) -> TuningReport:
-    """Read a tuning; UserError if the directory is none."""
+    """Read the report of a tuning; UserError if the directory is not the output of one."""
     table = read_table(directory)
     if table is None:
         raise UserError(f"{directory} is not the output of a tuning: it has no {TABLE_FILE}")
     identity, trials = table["identity"], table["trials"]
     rows = {number: _row(Trial(directory, number), trials[number]) for number in range(len(trials))}
-    if not trials:  # of a study
+    if not trials:  # Optuna
         rows = {number: _row(Trial(directory, number), {}) for number in range(identity["trials"])}
         rows |= {trial.number: _row(trial, {}) for trial in started_trials(directory)}
     return TuningReport(directory, identity, sorted(rows.values(), key=_place))
@@ -126,7 +126,7 @@ def _cells(row: TrialRow, measures: Sequence[str], keys: Sequence[str]) -> list[
 
 
 def _runs(numbers: Sequence[int]) -> str:
-    """Numbers with runs drawn together: 1-3, 7."""
+    """Return numbers as ranges: 1-3, 7."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

@@ -1,6 +1,4 @@
-"""Objective against each hyperparameter: one panel a key, a dot a complete trial, the best one ringed.
-
-The files that a report of a tuning writes: the trials as CSV, a picture, and the best config."""
+"""The files of a tuning report: the trials as CSV, a picture, and the best config."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ WIDE = 100.0  # positive values of a list that differ by this factor are drawn o
 
 
 def draw(report: TuningReport, output: Path) -> None:
-    """Draw the complete trials into a PNG; RunError where it cannot be written."""
+    """Draw the objective of complete trials against each hyperparameter into a PNG; RunError if that fails."""
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(STYLE)
@@ -40,7 +38,7 @@ def draw(report: TuningReport, output: Path) -> None:
 
 
 def figure(report: TuningReport) -> Figure:
-    """Return the figure; keys of one value are left out unless there is no other."""
+    """Return the figure, with one panel per key that varies; the best trial is circled."""
     space, _ = parse_space(report.identity["space"], report.identity["search"])
     keys = [key for key in report.keys if len(set(map(str, space[key].ends))) > 1] or report.keys
     columns = min(len(keys), COLUMNS)
@@ -49,23 +47,23 @@ def figure(report: TuningReport) -> Figure:
     axes = result.subplots(lines, columns, sharey=True, squeeze=False).flat
     complete = [row for row in report.rows if row["state"] == COMPLETE]
     objectives = [row["objective"] for row in complete]
-    for place, ax in enumerate(axes):
-        if place >= len(keys):
+    for index, ax in enumerate(axes):
+        if index >= len(keys):
             ax.set_axis_off()
             continue
-        key = keys[place]
+        key = keys[index]
         positions = _positions(ax, space[key], [row["hyperparameters"][key] for row in complete])
         ax.plot(positions, objectives, "o", color=PALETTE[0], ms=4, alpha=0.7, mew=0)
         ax.plot(positions[:1], objectives[:1], "o", mfc="none", mec=PALETTE[1], ms=9, mew=1.5)
         ax.set_xlabel(key)
-        if place % columns == 0:
+        if index % columns == 0:
             ax.set_ylabel(_goal(report))
     result.suptitle(f"{report.directory.name}: {len(complete)} complete of {len(report.rows)} trials", fontsize=10)
     return result
 
 
 def _positions(ax: Axes, entry: ValueList | ValueRange, values: Sequence[Any]) -> list[float]:
-    """Return where the values stand on the axis, which is made ready for them."""
+    """Return the positions of the values on the axis, and set its ticks and scale."""
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in entry.ends)
     if not numeric:
         texts = [value if isinstance(value, str) else as_text(value) for value in entry.ends]
@@ -87,7 +85,7 @@ def _goal(report: TuningReport) -> str:
 
 
 def write(report: TuningReport) -> list[Path]:
-    """Write the CSV and, if a trial is complete, the picture and the best config; their paths. RunError."""
+    """Write the CSV and, if a trial is complete, the picture and the best config; return their paths. RunError."""
     written = [report.directory / CSV]
     write_text(written[0], _csv(report))
     if report.best is not None:
@@ -98,7 +96,7 @@ def write(report: TuningReport) -> list[Path]:
 
 
 def _csv(report: TuningReport) -> str:
-    """Numbers in full; lists as JSON."""
+    """Return the trials as CSV, with numbers in full precision and lists as JSON."""
     file = io.StringIO()
     out = csv.writer(file, lineterminator="\n")
     out.writerow(["trial", "state", "objective", *report.measures, *report.keys, "generation", "reason"])
@@ -111,11 +109,11 @@ def _csv(report: TuningReport) -> str:
 
 
 def best_config(report: TuningReport, best: TrialRow) -> str:
-    """Return the base config with the hyperparameters of a trial, as YAML that hpc_es.main takes."""
+    """Return the base config with the hyperparameters of a trial, as the text of a config file."""
     config = varied(report.identity["base"], best["hyperparameters"])
-    config.pop("output", None)  # not that of the base
+    config.pop("output", None)  # of the base config
     config = {"name": f"{config.pop('name', None) or report.directory.name}_best", **config}
-    if directory := _config_directory(report, best):  # that of the base: this file lies elsewhere
+    if directory := _config_directory(report, best):  # of the base config, because this file is elsewhere
         config["directory"] = directory
     goal = report.identity["objective"]
     goal = goal if goal in BY_NAME else as_text(goal)
@@ -130,7 +128,7 @@ def best_config(report: TuningReport, best: TrialRow) -> str:
 
 
 def _config_directory(report: TuningReport, best: TrialRow) -> str | None:
-    """Return where the config of a trial had its modules and files; None where the trial's config is gone."""
-    path = Trial(report.directory, best["trial"]).place / "config.yaml"
-    found = plain_data(path.read_text(encoding="utf-8")).get("directory") if path.exists() else None
-    return str(found) if found else None
+    """Return the config directory of a trial, None if its config is missing."""
+    path = Trial(report.directory, best["trial"]).path / "config.yaml"
+    directory = plain_data(path.read_text(encoding="utf-8")).get("directory") if path.exists() else None
+    return str(directory) if directory else None

@@ -1,4 +1,4 @@
-"""The trials of a task, one after the other; every rank takes part in each. Rank 0 decides, see master.py."""
+"""Runs the trials of a tuning task in turn; every rank takes part in each. Rank 0 decides (tuning/master.py)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def tune(tuning: Path, output: Path | None, fixed: Sequence[str], shard: str | None) -> int:
-    """Run what is missing of this task's trials; returns the exit status. Every rank calls this."""
+    """Run the remaining trials of this task and return the exit status; every rank calls this."""
     world = connect()
     signals = Signals()
     try:
@@ -40,7 +40,7 @@ def _master(tuning: Path, output: Path | None, fixed: Sequence[str], shard: str 
 
 
 def _next(world: World, signals: Signals, master: Master | None, ended: ExitReason | None) -> Mapping[str, Any]:
-    """Return what all ranks run now; Ended where nothing is left."""
+    """Return what all ranks run next; CollectiveExit if nothing is left."""
 
     def ask() -> Mapping[str, Any] | ExitReason:
         assert master is not None
@@ -49,16 +49,16 @@ def _next(world: World, signals: Signals, master: Master | None, ended: ExitReas
     return on_rank_0(world, ask, dict)[1]
 
 
-def _trial(world: World, signals: Signals, told: Mapping[str, Any], master: Master | None) -> ExitReason:
-    pruned = Path(told["pruned"]) if told["pruned"] else None
+def _trial(world: World, signals: Signals, message: Mapping[str, Any], master: Master | None) -> ExitReason:
+    pruned = Path(message["pruned"]) if message["pruned"] else None
 
     def on_row(repetition: int, row: MetricsRow) -> bool:
         if master is not None:
             master.row(repetition, row)
-        return pruned is None or not pruned.exists()  # another group of ranks than the master's sees it here too
+        return pruned is None or not pruned.exists()  # so that the other groups of ranks see it too
 
     try:
-        config = config_from_message(world, told)
+        config = config_from_message(world, message)
     except CollectiveExit as ended:
         return ended.reason
-    return run_experiment(world, signals, config, Path(told["place"]), on_row=on_row)
+    return run_experiment(world, signals, config, Path(message["output"]), on_row=on_row)

@@ -1,6 +1,7 @@
-"""The trials of a grid or a random search: the same on every task, each computed from its number alone.
+"""The search space: lists of values and ranges of numbers, and the trials of grids and random searches.
 
-What a hyperparameter may be: one of some values, or a number between two bounds."""
+The hyperparameters of a trial follow from its number alone, so they are the same in every task.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +21,21 @@ Hyperparameters = dict[str, Any]  # by dotted key
 
 
 def mixed_base_digits(number: int, bases: Sequence[int]) -> list[int]:
-    """Return a number in a mixed base, the least significant digit first."""
-    found = []
+    """Return the digits of a number in a mixed base, the least significant first."""
+    result = []
     for base in bases:
         number, digit = divmod(number, base)
-        found.append(digit)
-    return found
+        result.append(digit)
+    return result
 
 
 def grid_size(space: Space) -> int:
-    """Return how many trials all combinations are."""
+    """Return the number of combinations."""
     return math.prod(len(entry.ends) for entry in space.values())
 
 
 def grid_trial(space: Space, number: int) -> Hyperparameters:
-    """Return a trial of the grid of Values: keys in alphabetical order, the first varies fastest."""
+    """Return a trial of a grid: keys in alphabetical order, the first varies fastest."""
     lists = {key: entry.values for key, entry in sorted(space.items()) if isinstance(entry, ValueList)}
     places = mixed_base_digits(number, [len(values) for values in lists.values()])
     return {key: values[place] for (key, values), place in zip(lists.items(), places, strict=True)}
@@ -50,7 +51,7 @@ def random_trial(space: Space, number: int, seed: int) -> Hyperparameters:
 
 
 def all_trials(search: str, space: Space, trials: int, seed: int) -> list[Hyperparameters]:
-    """Return all trials that are known beforehand: none of optuna's."""
+    """Return all trials, none for Optuna, which chooses them later."""
     if search == "optuna":
         return []
     return [
@@ -71,17 +72,17 @@ class ValueList:
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """The values that must be valid for all to be."""
+        """The values to validate."""
         return self.values
 
     def sample(self, rng: np.random.Generator) -> Any:
-        """One of them."""
+        """Return a random value."""
         return self.values[int(rng.integers(len(self.values)))]
 
 
 @dataclass(frozen=True)
 class ValueRange:
-    """A number from `low` to `high`; whole ones include both."""
+    """A number from `low` to `high`; integers include both."""
 
     kind: Literal["uniform", "log_uniform", "integer"]
     low: float
@@ -89,11 +90,11 @@ class ValueRange:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Where no bound is out of what a key allows, nothing between them is."""
+        """The values to validate: if both are valid, so are all between them."""
         return self.low, self.high
 
     def sample(self, rng: np.random.Generator) -> float | int:
-        """One number."""
+        """Return a random number."""
         if self.kind == "integer":
             return int(rng.integers(int(self.low), int(self.high), endpoint=True))
         if self.kind == "uniform":
@@ -107,7 +108,7 @@ Space = dict[str, SpaceEntry]  # by dotted key, in alphabetical order
 
 
 def parse_space(data: Mapping[str, Any], search: str) -> tuple[Space, list[ConfigProblem]]:
-    """Return the entries that are right, and the mistakes in the others."""
+    """Return the valid entries, and the errors of the others."""
     space: Space = {}
     problems = list(_key_problems(data))
     wrong = {place for place, _ in problems}
@@ -156,7 +157,7 @@ def _values(data: Any) -> ValueList:
     texts = [as_text(value) for value in data]
     twice = [text for place, text in enumerate(texts) if text in texts[:place]]
     if twice:
-        raise ValueError(f"the value {twice[0]} stands twice")
+        raise ValueError(f"the value {twice[0]} occurs twice")
     return ValueList(tuple(data))
 
 
@@ -175,5 +176,5 @@ def _range(kind: Any, data: Any) -> ValueRange:
 
 
 def as_text(value: Any) -> str:
-    """Return a value as JSON, which is YAML too."""
+    """Return a value as JSON, which is valid YAML."""
     return json.dumps(value, ensure_ascii=False)

@@ -1,8 +1,8 @@
-"""An Optuna study (TPE) in a journal file, which several tasks drive at once.
+"""An Optuna study (TPE) in a journal file that several tasks use at the same time.
 
-The study knows which trials there are and what hyperparameters each has; what became of them is in their directories.
-Both locks, of the journal and of the choice of a trial, die with their process, and a line that a killed process left
-half written is cut off before the next one is appended: a kill at any instant leaves a study that goes on.
+The study stores the trials and their hyperparameters; their results are in their directories. The locks, of the journal
+and of the choice of a trial, end with their process, and an incomplete line of a killed process is removed before the
+next one is appended, so a kill at any time leaves a valid study.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from hpc_es.tuning.space import Hyperparameters, Space, ValueRange, as_text
 from hpc_es.tuning.trials import COMPLETE, OVER, PRUNED, Trial, holding, lock
 
 JOURNAL = "study.journal"
-STEPS = 20  # a trial is compared with others at so many points of its budget
-FIRST_STEP = 4  # at which it may be pruned
-FINISHED_FIRST = 5  # trials, before any is pruned
+STEPS = 20  # points of the budget at which trials are compared
+FIRST_STEP = 4  # at which a trial may be pruned
+FINISHED_FIRST = 5  # trials that must finish before any is pruned
 
 
 class JournalLock(JournalFileOpenLock):
-    """What the journal takes around each append, in place of a file that a killed process would leave behind."""
+    """The lock of the journal, in place of Optuna's lock file, which a killed process would leave behind."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(str(directory / JOURNAL))
         self._path, self._lock = directory / JOURNAL, lock(directory, "journal")
-        self._held = contextlib.ExitStack()
+        self._stack = contextlib.ExitStack()
 
     def acquire(self) -> bool:
-        """Wait for the lock, and cut off what a killed writer left."""
+        """Wait for the lock, and remove an incomplete line of a killed process."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(holding(self._lock))
             with self._path.open("rb+") as file:
@@ -49,16 +49,16 @@ class JournalLock(JournalFileOpenLock):
                 if file.read() not in {b"", b"\n"}:
                     file.seek(0)
                     file.truncate(file.read().rfind(b"\n") + 1)
-            self._held = stack.pop_all()
+            self._stack = stack.pop_all()
         return True
 
     def release(self) -> None:
-        """Let others write."""
-        self._held.close()
+        """Release the lock."""
+        self._stack.close()
 
 
 class Study:
-    """The study of a directory, as one task sees it."""
+    """The Optuna study of a directory, in one task."""
 
     def __init__(self, directory: Path, space: Space, trials: int, seed: int) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -78,9 +78,9 @@ class Study:
         self._step = -1
 
     def choose(self) -> tuple[Trial, RunLock, Hyperparameters] | None:
-        """Return the next trial for this task, which then holds its lock; None if all that are left are taken.
+        """Return the next trial for this task with its lock; None if none is left.
 
-        A trial that was begun and that no process works on comes before a new one.
+        A trial that was started and that no process runs comes before a new one.
         """
         with writing(self._directory / JOURNAL), holding(lock(self._directory, "choice")):
             trials = self._study.get_trials(deepcopy=False)
@@ -88,7 +88,7 @@ class Study:
                 trial = Trial(self._directory, frozen.number)
                 if frozen.state.is_finished():
                     continue
-                if trial.over:  # a kill came before the study heard of it
+                if trial.over:  # killed before the study was informed
                     self._tell(trial)
                     continue
                 with contextlib.suppress(InUseError):
@@ -101,9 +101,9 @@ class Study:
             return trial, trial.claim(), self._suggested(new)
 
     def _suggested(self, trial: optuna.Trial) -> Hyperparameters:
-        """Its hyperparameters: those that the study has, and new ones where it has none yet.
+        """Return the hyperparameters of a trial, from the study or newly sampled.
 
-        The sampler is a new one for each trial, seeded by its number: tasks that start together would else draw alike.
+        Each trial has its own sampler, seeded by its number: otherwise tasks that start together would sample the same.
         """
         frozen = self._study.get_trials(deepcopy=False)[trial.number]
         known = frozen.intermediate_values
@@ -115,10 +115,9 @@ class Study:
         return {key: _suggest(trial, key, entry) for key, entry in self._space.items()}
 
     def report(self, value: float, share: float) -> str | None:
-        """Book an evaluation after this share of the budget; why the trial is hopeless, or None.
+        """Report an evaluation after this fraction of the budget; return why the trial should be pruned, or None.
 
-        A step holds the best evaluation up to there, so that trials can be compared whose evaluations come at other
-        times.
+        A step stores the best evaluation so far, so that trials with other evaluation times can be compared.
         """
         assert self._trial
         step = int(share * STEPS)
@@ -136,12 +135,12 @@ class Study:
         return f"its best evaluation {best:.6g} after {share:.0%} of the budget is below the median"
 
     def tell(self, trial: Trial) -> None:
-        """Tell the study how a trial ended, as its record says."""
+        """Inform the study how a trial ended, from its record."""
         with writing(self._directory / JOURNAL), holding(lock(self._directory, "choice")):
             self._tell(trial)
 
     def _tell(self, trial: Trial) -> None:
-        """Only with the lock: a task that looks for a trial tells of those that are over, and a second tale fails."""
+        """Inform the study; the caller holds the lock, because a second call for a trial by another task would fail."""
         record = trial.record()
         assert record["state"] in OVER
         states = {COMPLETE: TrialState.COMPLETE, PRUNED: TrialState.PRUNED}
@@ -151,9 +150,7 @@ class Study:
 
 
 def _suggest(trial: optuna.Trial, key: str, entry: Any) -> Any:
-    if not isinstance(
-        entry, ValueRange
-    ):  # as text: a choice of optuna's is a scalar, and 1 and true are the same to it
+    if not isinstance(entry, ValueRange):  # as text: Optuna's choices are scalars, and it confuses 1 and true
         return json.loads(str(trial.suggest_categorical(key, [as_text(value) for value in entry.values])))
     if entry.kind == "integer":
         return trial.suggest_int(key, int(entry.low), int(entry.high))

@@ -1,13 +1,10 @@
-"""A trial on disk: its directory, trial.json with what became of it, and who is at it.
+"""The trials of a tuning directory: the table of all trials, and the record of each one.
 
-output/trial_0007/trial.json    begun, complete, pruned or failed, beside the run or its repetitions
-output/locks/trial_0007/lock    held by the task that runs it; it dies with its process
+    output/trials.json              the identity of the tuning and the hyperparameters of every trial
+    output/trial_0007/trial.json    the state of a trial (begun, complete, pruned or failed), beside its run
+    output/locks/trial_0007/lock    held by the task that runs the trial, until its process ends
 
-
-The trials of a directory, frozen at first use: trials.json holds what was asked for and what every trial is.
-
-A table may grow, and what is in it stays: random and Optuna searches by more trials, grids by further values in their
-lists.
+The table is written at first use. It may grow: random and Optuna searches by more trials, grids by more values.
 """
 
 from __future__ import annotations
@@ -47,20 +44,20 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """As in its directory."""
+        """Name of its directory."""
         return f"trial_{self.number:04d}"
 
     @property
-    def place(self) -> Path:
+    def path(self) -> Path:
         """Its directory."""
         return self.directory / self.name
 
     def record(self) -> dict[str, Any]:
-        """Return what became of it; {} before it was begun. UserError where the file is damaged."""
-        path = self.place / TRIAL_FILE
+        """Return trial.json, {} before the trial was started; UserError if the file is damaged."""
+        path = self.path / TRIAL_FILE
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            return {"state": found["state"], **found}
+            record = json.loads(path.read_text(encoding="utf-8"))
+            return {"state": record["state"], **record}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -69,63 +66,61 @@ class Trial:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether the trial has ended."""
         return self.record().get("state") in OVER
 
     def generations(self) -> int:
-        """Generations that its run, or all its repetitions, have written down."""
-        paths = [self.place / JSONL, *sorted(self.place.glob(f"repetition_*/{JSONL}"))]
+        """Return the number of finished generations, summed over repetitions."""
+        paths = [self.path / JSONL, *sorted(self.path.glob(f"repetition_*/{JSONL}"))]
         return sum(path.read_bytes().count(b"\n") for path in paths if path.exists())
 
-    def in_vain(self) -> int:
-        """Return how often it was begun since it last wrote down a new generation."""
+    def fruitless_starts(self) -> int:
+        """Return how often the trial was started since its last new generation."""
         before = self.record()
         return int(before.get("begun", 0)) if self.generations() <= int(before.get("generation", 0)) else 0
 
     def begin(self, hyperparameters: Hyperparameters) -> bool:
-        """Write down that it begins, or goes on; False if that has helped so often in vain that it has failed now.
+        """Record that the trial starts or resumes; after MOST_BEGINNINGS fruitless starts, fail it and return False.
 
-        What has ended the whole job each time would otherwise keep the other trials from ever being run.
+        Otherwise a trial that ends the whole job each time would keep the other trials from running.
         """
-        started_trials = self.in_vain()
-        if started_trials >= MOST_BEGINNINGS:
-            text = (
-                f"begun {started_trials} times without a new generation: it seems to end the whole job; see its log.txt"
-            )
+        starts = self.fruitless_starts()
+        if starts >= MOST_BEGINNINGS:
+            text = f"begun {starts} times without a new generation: it seems to end the whole job; see its log.txt"
             self.end(hyperparameters, FAILED, reason=text)
             return False
         furthest = max(self.generations(), int(self.record().get("generation", 0)))
-        self._write(hyperparameters, STARTED, begun=started_trials + 1, generation=furthest)
+        self._write(hyperparameters, STARTED, begun=starts + 1, generation=furthest)
         return True
 
     def interrupt(self, hyperparameters: Hyperparameters) -> None:
-        """A signal ended it: this beginning was not in vain."""
+        """Record that a signal interrupted the trial, which does not count as a fruitless start."""
         self._write(hyperparameters, STARTED, begun=0, generation=self.generations())
 
     def end(self, hyperparameters: Hyperparameters, state: str, objective: float | None = None, **more: Any) -> None:
-        """Write down how it ended: for good."""
+        """Record how the trial ended."""
         self._write(hyperparameters, state, objective=objective, generation=self.generations(), **more)
 
     def _write(self, hyperparameters: Hyperparameters, state: str, **more: Any) -> None:
-        with writing(self.place):
-            self.place.mkdir(parents=True, exist_ok=True)
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
         write_json(
-            self.place / TRIAL_FILE, {"trial": self.number, "state": state, "hyperparameters": hyperparameters, **more}
+            self.path / TRIAL_FILE, {"trial": self.number, "state": state, "hyperparameters": hyperparameters, **more}
         )
 
     def prune(self, reason: str) -> None:
-        """Ask all groups of ranks to end it."""
-        write_json(self.place / PRUNED_FILE, {"reason": reason})
+        """Ask all groups of ranks to end the trial."""
+        write_json(self.path / PRUNED_FILE, {"reason": reason})
 
     def pruned(self) -> str | None:
-        """Return why it is to end early, or None."""
+        """Return why the trial should end early, or None."""
         try:
-            return str(json.loads((self.place / PRUNED_FILE).read_text())["reason"])
+            return str(json.loads((self.path / PRUNED_FILE).read_text())["reason"])
         except (OSError, ValueError, KeyError):
             return None
 
     def claim(self) -> RunLock:
-        """Take it for this task until the lock is released, or the process ends; InUseError names who has it."""
+        """Lock the trial for this task until its process ends; InUseError names the process that has it."""
         return lock(self.directory, self.name).acquire()
 
 
@@ -137,19 +132,19 @@ def started_trials(directory: Path) -> Iterator[Trial]:
 
 def lock(directory: Path, name: str) -> RunLock:
     """Return a lock of the tuning."""
-    place = directory / "locks" / name
-    with writing(place):
-        place.mkdir(parents=True, exist_ok=True)
-    return RunLock(place)
+    path = directory / "locks" / name
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+    return RunLock(path)
 
 
 @contextlib.contextmanager
-def holding(mine: RunLock) -> Iterator[None]:
-    """Hold a lock that is never held for long; InUseError after WAIT_SECONDS."""
+def holding(run_lock: RunLock) -> Iterator[None]:
+    """Hold a lock that others hold only briefly; InUseError after WAIT_SECONDS."""
     limit = time.monotonic() + WAIT_SECONDS
     while True:
         try:
-            mine.acquire()
+            run_lock.acquire()
             break
         except InUseError:
             if time.monotonic() > limit:
@@ -158,7 +153,7 @@ def holding(mine: RunLock) -> Iterator[None]:
     try:
         yield
     finally:
-        mine.release()
+        run_lock.release()
 
 
 TABLE_FILE = "trials.json"
@@ -172,7 +167,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 def read_table(directory: Path) -> dict[str, Any] | None:
-    """The table of a directory: `hash`, `identity` and `trials`, or None where there is none; UserError if damaged."""
+    """Return the table of a directory (`hash`, `identity` and `trials`), None without one; UserError if damaged."""
     path = directory / TABLE_FILE
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
@@ -187,9 +182,9 @@ def read_table(directory: Path) -> dict[str, Any] | None:
 
 
 def matching_trials(directory: Path, identity: Mapping[str, Any]) -> list[Hyperparameters] | None:
-    """Return the frozen trials, None before first use; UserError with what would make them other trials.
+    """Return the trials of the table, None before first use; UserError if the identity would change them.
 
-    The identity may have more or fewer of them: see `grown`.
+    The identity may have more or fewer trials (see `grown`).
     """
     table = read_table(directory)
     if table is None:
@@ -212,7 +207,7 @@ def canonical(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_room(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the old identity with what may grow as it is in the new one."""
+    """Return the old identity with the growing parts of the new one."""
     space = dict(old.get("space", {}))
     if old.get("search") == "grid":
         for key, values in space.items():
@@ -223,9 +218,9 @@ def _with_room(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]
 
 
 def grown(table: Mapping[str, Any], identity: Mapping[str, Any], trials: Sequence[Hyperparameters]) -> dict[str, Any]:
-    """Return a frozen table with the trials that it lacks at its end; those that it has keep their numbers.
+    """Return a table with missing trials appended; the existing ones keep their numbers.
 
-    `identity` is one that `known` takes, with the names of keys that the table has, and `trials` are its trials.
+    `identity` is one that `matching_trials` accepts, with the key names of the table, and `trials` are its trials.
     """
     old, there = table["identity"], list(table["trials"])
     if old["search"] == "grid":
@@ -239,7 +234,7 @@ def grown(table: Mapping[str, Any], identity: Mapping[str, Any], trials: Sequenc
 
 
 def extend(directory: Path, identity: Mapping[str, Any], trials: Sequence[Hyperparameters]) -> list[Hyperparameters]:
-    """Write the table with the trials that it lacks, and return all; with the lock of the table. RunError."""
+    """Append missing trials to the table and return all; the caller holds the lock of the table. RunError."""
     table = read_table(directory)
     assert table is not None
     longer = grown(table, identity, trials)
@@ -249,9 +244,9 @@ def extend(directory: Path, identity: Mapping[str, Any], trials: Sequence[Hyperp
 
 
 def freeze(directory: Path, identity: Mapping[str, Any], trials: Sequence[Hyperparameters]) -> list[Hyperparameters]:
-    """Write the table, unless another task was faster: then the trials are those that it has written.
+    """Write the table, or return the trials of another task that wrote it first.
 
-    A file appears whole or not at all. Raises UserError as `known` does; RunError if the disk does not take it.
+    The file is created atomically. Raises UserError like `matching_trials`, and RunError if it cannot be written.
     """
     path = directory / TABLE_FILE
     temporary = temporary_name(path)
@@ -269,22 +264,22 @@ def freeze(directory: Path, identity: Mapping[str, Any], trials: Sequence[Hyperp
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-    found = matching_trials(directory, identity)
-    assert found is not None
-    return found
+    trials_of_table = matching_trials(directory, identity)
+    assert trials_of_table is not None
+    return trials_of_table
 
 
 def _link(temporary: Path, path: Path) -> None:
-    """Give the file its name if that is free; FileExistsError."""
+    """Link the file to its name; FileExistsError if the name is taken."""
     try:
         os.link(temporary, path)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        if not path.exists():  # no hard links here; two tasks that come at once write the same table
+        if not path.exists():  # without hard links, simultaneous tasks write the same table
             temporary.replace(path)
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of what was asked for, as canonical JSON."""
+    """Return the SHA-256 of a value as canonical JSON."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

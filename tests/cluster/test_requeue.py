@@ -32,11 +32,11 @@ def test_an_interrupted_run_is_requeued_whatever_srun_says(exit_status: int) -> 
 @pytest.mark.parametrize(
     ("status", "exit_status", "reason"),
     [
-        (None, 143, "training never began, srun ended with status 143"),
+        (None, 143, "training never started, and srun ended with status 143"),
         ({"status": "finished", "generation": 9, "reason": "stop.generations: 9"}, 137, "stop.generations: 9"),
         ({"status": "failed", "generation": 9, "reason": "the disk is full"}, 75, "has failed (the disk is full)"),
-        ({"status": "running", "generation": 9}, 137, "srun ended with status 137; what is above says why"),
-        (INTERRUPTED, 2, "srun ended with status 2; what is above says why"),  # no rank was interrupted
+        ({"status": "running", "generation": 9}, 137, "srun ended with status 137; see the messages above"),
+        (INTERRUPTED, 2, "srun ended with status 2; see the messages above"),  # no rank was interrupted
         ({"generation": "?"}, 75, "srun ended with status 75"),
     ],
 )
@@ -57,7 +57,7 @@ def ask(run: Path, generation: int, restarts: int = 1, shard: Shard | None = Non
 def test_three_restarts_without_progress_end_requeueing(tmp_path: Path) -> None:
     assert [ask(tmp_path, 5, restarts) for restarts in range(5)] == [True, True, True, False, False]
     decision = decide_in(tmp_path, None, 75, {"job": "8", "restarts": 4})
-    assert "5 restarts in a row have not finished a generation, since 5: not requeued" in decision.reason
+    assert "not requeued: 5 restarts in a row have finished no generation after generation 5" in decision.reason
 
 
 def test_a_restart_that_fails_before_it_writes_is_one_without_progress(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_restart_that_fails_before_it_writes_is_one_without_progress(tmp_path:
 def test_the_record_of_another_job_is_ignored(tmp_path: Path) -> None:
     assert ask(tmp_path, 5)
     decision = decide_in(tmp_path, None, 143, {"job": "9", "restarts": 0})
-    assert not decision.requeue and "training never began" in decision.reason
+    assert not decision.requeue and "training never started" in decision.reason
 
 
 def test_a_new_generation_resets_the_count_of_restarts(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_jobs_of_a_chain_behind_a_job_are_found() -> None:
         ({"status": "interrupted", "job": "7"}, 75, None),
         ({"status": "running", "job": "7"}, 137, None),
         ({"status": "failed", "reason": "an earlier job's", "job": "6"}, 137, None),
-        ({"status": "running", "job": "6"}, 2, "a mistake in the command or config"),
+        ({"status": "running", "job": "6"}, 2, "an error in the command or config"),
     ],
 )
 def test_a_chain_ends_if_all_runs_are_finished(
@@ -161,8 +161,8 @@ def test_remaining_jobs_are_cancelled_unless_array_tasks_are_active(tmp_path: Pa
         return PENDING
 
     monkeypatch.setattr("hpc_es.core.slurm.call", ask)
-    assert "begins when all tasks" in end_chain(tmp_path, Shard(0, 2), 0, "7", HERE) and called == []
-    assert "the next job of the chain carries on" in end_chain(tmp_path, None, 75, "7", HERE) and called == []
+    assert "starts when all tasks" in end_chain(tmp_path, Shard(0, 2), 0, "7", HERE) and called == []
+    assert "the next job of the chain resumes the run" in end_chain(tmp_path, None, 75, "7", HERE) and called == []
     assert end_chain(tmp_path, None, 0, "7", HERE) == "the run is finished; cancelled 8, 9"
     assert called[-1] == ("scancel", "8", "9")
 

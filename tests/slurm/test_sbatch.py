@@ -134,7 +134,7 @@ def test_a_mistake_is_not_requeued(cluster: Cluster, shared: Path) -> None:
     config.write_text("seed: -1")  # and the status file still says interrupted
     restarted(batch)
     batch.ends("FAILED")
-    batch.says("srun ended with status 2; what is above says why")
+    batch.says("srun ended with status 2; see the messages above")
     assert "seed: expected a whole number" in batch.text() and batch.restarts == 1
 
 

@@ -70,5 +70,5 @@ def test_a_job_that_gets_nowhere_is_not_requeued_for_ever(cluster: Cluster, shar
             batch.requeued(restart + 1)
             batch.start_now()
     batch.ends("FAILED")
-    assert "3 restarts in a row have not finished a generation" in batch.text(), batch.text()
+    assert "3 restarts in a row have finished no generation" in batch.text(), batch.text()
     assert batch.restarts == 3 and runs.status(run)["status"] == "interrupted"

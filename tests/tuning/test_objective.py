@@ -44,7 +44,7 @@ def test_the_limit_that_is_nearest_counts_and_seconds_only_alone() -> None:
     ("rows", "text"),
     [
         ([], "no results"),
-        ([row(None, final=1.0), row(None, final=None)], "no final evaluation succeeded in repetition 0"),
+        ([row(None, final=1.0), row(None, final=None)], "the final evaluation failed in repetition 0"),
         ([row(None, final=float("nan"))], "the objective is nan"),
     ],
 )

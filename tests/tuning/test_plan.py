@@ -121,7 +121,7 @@ def test_both_ends_of_optunas_ranges_are_looked_at(tmp_path: Path) -> None:
         (GRID + "search: gird\n", "search: expected one of 'grid', 'random', 'optuna', found 'gird'; did you mean"),
         (GRID + "trials: 3\n", "trials: a grid has as many as its lists make"),
         (GRID + "objective: best\n", "objective: expected one of 'final_return', 'best_reward', or a mapping"),
-        (GRID + "objective: best_reward\n", "objective: 'best_reward' is of searches for programs: expected 'final_"),
+        (GRID + "objective: best_reward\n", "objective: 'best_reward' is for program searches: expected 'final_"),
         (GRID + "objective: {success_rate_weight: 1}\n", "stop.target_return: is null, but the objective"),
     ],
 )
@@ -135,7 +135,11 @@ PROGRAMS = "base: programs.yaml\nspace: {algorithm.population_size: [10, 20]}\n"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (PROGRAMS, "no policy acts: expected 'best_reward' or {success_rate_weight: w}, found 'final_return'"),
+        (
+            PROGRAMS,
+            "a task without a policy has no final return: expected 'best_reward' or {success_rate_weight: w}, "
+            "found 'final_return'",
+        ),
         (PROGRAMS.replace("10", "2") + "objective: {success_rate_weight: 1}\n", "is 2, but the hall of fame"),
     ],
 )
@@ -160,12 +164,12 @@ def test_a_grid_that_is_too_large_is_refused_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("stop: {generations: 6}", "", "stop: expected a limit, as every trial must end"),
+        ("stop: {generations: 6}", "", "stop: expected a limit, because every trial must end"),
         ("interval: 2, episodes", "interval: 0, episodes", "evaluation.interval: is 0, but the objective"),
         ("tests.helpers.trouble:Rough-v0", "CartPol-v1", "task.env_id: expected a registered Gymnasium id"),
         ("table_size: 20_000", "table_size: 20", "noise.table_size: is 20, but the policy has 58 parameters"),
         ("seed: 1", "seed: 1\nrepetitions: 2\nrepetition_groups: 3", "but the job has 2 ranks"),
-        ("mpi: {", "mpi: {fault_tolerance: true, ", "mpi.fault_tolerance: is true, but a tuning cannot go on"),
+        ("mpi: {", "mpi: {fault_tolerance: true, ", "mpi.fault_tolerance: is true, but tuning does not support it"),
         ("seed: 1", "seed: -1", "seed: expected a whole number from 0"),
     ],
 )

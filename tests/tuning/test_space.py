@@ -90,7 +90,7 @@ MISTAKES: list[tuple[str, Any, str]] = [
     ("grid", [], "found []"),
     ("grid", 0.1, "expected a list of values, such as [0.1, 0.2], found 0.1"),
     ("grid", {"uniform": [0, 1]}, "for ranges take search: random or optuna"),
-    ("grid", [1, 2, 1], "the value 1 stands twice"),
+    ("grid", [1, 2, 1], "the value 1 occurs twice"),
     ("random", {"choice": []}, "found []"),
     ("random", {"lin": [0, 1]}, "expected one of uniform, log_uniform, integer, choice"),
     ("random", {"log_unifrom": [0.1, 1]}, "did you mean 'log_uniform'?"),

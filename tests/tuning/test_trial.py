@@ -13,7 +13,7 @@ VALUES = {"algorithm.sigma": 0.1}
 
 
 def generations(trial: Trial, count: int, repetition: str = "") -> None:
-    place = trial.place / repetition
+    place = trial.path / repetition
     place.mkdir(parents=True, exist_ok=True)
     (place / "metrics.jsonl").write_text("{}\n" * count + '{"half')
 
@@ -33,7 +33,7 @@ def test_a_new_generation_gives_three_more_beginnings(tmp_path: Path) -> None:
     generations(trial, 2, "repetition_0000")
     generations(trial, 1, "repetition_0001")
     assert trial.generations() == 3
-    assert trial.in_vain() == 0
+    assert trial.fruitless_starts() == 0
     assert [trial.begin(VALUES) for _ in range(2)] == [True, True]
     generations(trial, 1, "repetition_0000")  # cut back to a checkpoint, which is no progress
     assert [trial.begin(VALUES) for _ in range(2)] == [True, False]
@@ -44,7 +44,7 @@ def test_a_beginning_that_a_signal_ended_was_not_in_vain(tmp_path: Path) -> None
     for _ in range(5):
         assert trial.begin(VALUES)
         trial.interrupt(VALUES)
-    assert trial.in_vain() == 0
+    assert trial.fruitless_starts() == 0
     assert not trial.over
 
 
@@ -52,7 +52,7 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     trial = Trial(tmp_path, 0)
     assert trial.record() == {}
     trial.begin(VALUES)
-    (trial.place / "trial.json").write_text("{")
+    (trial.path / "trial.json").write_text("{")
     with pytest.raises(UserError, match=r"trial_0000/trial\.json: expected a trial as JSON"):
         trial.begin(VALUES)
 
