@@ -56,7 +56,7 @@ def parts_of(config: Config, task: Any, chunk_size: int) -> Parts:
 
 
 def vector_options(x0: npt.ArrayLike | None, region: Region | None, bounds: Any, keep: str) -> dict[str, Any]:
-    """Return the options of a task that starts at `x0` or in a region; ConfigError if both or neither are set."""
+    """Return the options of a task that starts at `x0`, [size], or in a region; ConfigError for both or neither."""
     if (x0 is None) == (region is None):
         raise ConfigError([("x0", f"expected x0 or region, found {'neither' if x0 is None else 'both'}")])
     start: dict[str, Any]
@@ -211,7 +211,7 @@ class Strategy:
         return np.concatenate(seen)
 
     def tell(self, values: Sequence[float] | npt.ArrayLike) -> None:
-        """Update the search with the values of the vectors of `ask`, in their order; NaN is a failed evaluation.
+        """Update the search with the values, float64[k], of the vectors of `ask` in order; NaN is a failed evaluation.
 
         A generation whose evaluations all failed makes no update. Raises ValueError for another number of values.
         """

@@ -22,12 +22,12 @@ from hpc_es.core.messages import as_yaml, join
 
 T = TypeVar("T")
 
-Positive = Annotated[float, Gt(0)]
-NonNegative = Annotated[float, Ge(0)]
-Fraction = Annotated[float, Interval(ge=0, lt=1)]
-Probability = Annotated[float, Interval(ge=0, le=1)]
-Count = Annotated[int, Ge(1)]
-Natural = Annotated[int, Ge(0)]
+Positive = Annotated[float, Gt(0)]  # greater than 0
+NonNegative = Annotated[float, Ge(0)]  # at least 0
+Fraction = Annotated[float, Interval(ge=0, lt=1)]  # at least 0, less than 1
+Probability = Annotated[float, Interval(ge=0, le=1)]  # 0 to 1
+Count = Annotated[int, Ge(1)]  # a whole number of at least 1
+Natural = Annotated[int, Ge(0)]  # a whole number of at least 0
 
 
 def option(

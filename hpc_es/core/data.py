@@ -16,9 +16,9 @@ from hpc_es.core.failures import Failure
 Array = npt.NDArray[Any]  # each use states shape and dtype
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
-Arrays = Mapping[str, Array]
+Arrays = Mapping[str, Array]  # arrays by name
 Normaliser = tuple[Float32, Float32, float]  # mean, standard deviation and clip of the observations
-Poll = Callable[[], None]
+Poll = Callable[[], None]  # answers messages of other ranks; call it every few milliseconds in long evaluations
 Prepared_co = TypeVar("Prepared_co", covariant=True)  # what an algorithm's `prepare` returns
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
@@ -198,8 +198,8 @@ class State:
     """
 
     generation: int  # number of finished generations, and index of the next one
-    shared: Arrays  # on every rank
-    master: Arrays  # on rank 0
+    shared: Arrays  # arrays on every rank
+    master: Arrays  # arrays on rank 0 only
 
     @property
     def theta(self) -> Array:
@@ -214,8 +214,8 @@ NO_PARAMETERS: Float32 = np.zeros(0, np.float32)
 class ProblemState:
     """The arrays of a state that belong to the problem, such as observation statistics."""
 
-    shared: Arrays = field(default_factory=dict)  # on every rank
-    master: Arrays = field(default_factory=dict)  # on rank 0
+    shared: Arrays = field(default_factory=dict)  # arrays on every rank
+    master: Arrays = field(default_factory=dict)  # arrays on rank 0 only
 
     def merge_into(self, state: State) -> State:
         """Return the state of an algorithm with these arrays added."""
@@ -235,7 +235,7 @@ class Results(Generic[Prepared_co]):
     chunk_arrays: Sequence[Arrays]  # `Outcome.arrays` of each training chunk, in chunk order
     blocks: Sequence[Arrays] = ()  # results of `partial_update`, in block order
     prepared: Prepared_co = None  # type: ignore[assignment]  # result of `prepare`; the default fits where that is None
-    probes: Rows = field(default_factory=lambda: np.zeros(0, row_dtype()))  # [probe jobs]
+    probes: Rows = field(default_factory=lambda: np.zeros(0, row_dtype()))  # row_dtype[probe jobs], see Algorithm.ask
     fitness: Float64 = field(default_factory=lambda: NO_FITNESS)  # float64[training jobs], see `Problem.fitness`
     probe_fitness: Float64 = field(default_factory=lambda: NO_FITNESS)  # float64[probe jobs]
 
@@ -272,7 +272,7 @@ class MultiDiscrete:
         return f"MultiDiscrete({list(self.counts)})"
 
 
-Actions = Box | Discrete | MultiDiscrete
+Actions = Box | Discrete | MultiDiscrete  # an action space
 
 
 @dataclass(frozen=True)

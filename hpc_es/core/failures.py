@@ -26,7 +26,7 @@ class Failure:
     text: str  # one line
     kind: str  # the same for failures with the same cause, such as "KeyError at cost.py:12 in cost"
     details: str = ""  # a traceback, or the output of a program; "" if the text is complete
-    position: int = 0  # of the job in its chunk
+    position: int = 0  # index of the job in its chunk
 
 
 def failure_from_error(error: BaseException, position: int = 0) -> Failure:

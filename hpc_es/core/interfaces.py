@@ -108,7 +108,7 @@ class Problem(Protocol):
 
     columns: tuple[Column, ...]  # columns of the rows in addition to `return_` and `length`
     is_objective: bool  # whether it is a function whose best value is sought
-    episodes_per_job: int
+    episodes_per_job: int  # episodes over which the return of a job is averaged
     chunk_size: int | None  # jobs per chunk; None: `mpi.chunk_size`
     cutting: Cutting  # how rounds may be cut into chunks
     evaluation_episodes: int | None  # episodes per evaluation of the centre; None: evaluation.episodes; 0: none
@@ -197,7 +197,7 @@ class VectorProblem(Problem, Protocol):
 class ProgramProblem(Problem, Protocol):
     """A reward for programs, which are texts over an alphabet."""
 
-    alphabet: str
+    alphabet: str  # the characters of programs
     length: int  # maximum number of characters of a program
 
     def evaluate(self, programs: Sequence[str], jobs: Jobs, poll: Poll) -> Outcome:
@@ -209,12 +209,10 @@ class TrajectoryProblem(Problem, Protocol):
     """Episodes of a policy, whose steps an algorithm differentiates."""
 
     policy: Policy
-    name: str
-    spaces: Spaces
-    time_limit: int | None  # in steps; None: unknown
-    compiled: (
-        object | None
-    )  # what a graph needs to play whole episodes, such as the setting of bandits; None: no support
+    name: str  # name in logs, such as the id of the environment
+    spaces: Spaces  # observations and actions
+    time_limit: int | None  # maximum number of steps per episode; None: unknown
+    compiled: object | None  # what a graph needs to play whole episodes, such as the setting of bandits; None: none
     segments: Callable[[], Segments] | None  # creates episodes that continue from batch to batch; None: no support
 
     def play(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
@@ -228,7 +226,7 @@ AnyProblem = VectorProblem | ProgramProblem | TrajectoryProblem
 class Task(Protocol):
     """The environment, function or data that is optimised; `task.kind` of the config."""
 
-    name: str  # for logs and plots, such as the id of the environment
+    name: str  # name in logs and plots, such as the id of the environment
     spaces: Spaces | None  # observations and actions of the policy; None: no policy acts in the task
 
     def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> AnyProblem:

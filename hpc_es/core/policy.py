@@ -50,7 +50,7 @@ class RecurrentActor(Actor, Protocol):
         ...
 
     def remember(self, memory: Tree) -> None:
-        """Set the memory to that of another actor of the same policy with the same number of rows."""
+        """Set the memory, a tree of arrays [rows, ...], to that of another actor of the policy with as many rows."""
         ...
 
 
@@ -85,7 +85,7 @@ class Pure(NamedTuple):
 
     parameters: Callable[[Array], Tree]  # theta, float32[size] -> parameters
     apply: Callable[[Tree, Tree, Array], tuple[Tree, Array]]  # (parameters, memory, observation) -> (memory, action)
-    memory: Tree  # at the start of an episode
+    memory: Tree  # initial memory of an episode
 
 
 @runtime_checkable

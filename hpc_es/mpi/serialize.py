@@ -28,7 +28,7 @@ def encode(arrays: Mapping[str, npt.NDArray[Any]]) -> Bytes:
 
 
 def decode(coded: Bytes) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays in the result of `encode`, as views of it."""
+    """Return the arrays in the result of `encode`, uint8[bytes], as views of it."""
     length = 8 + int.from_bytes(coded[:8].tobytes(), "little")
     start = _aligned(length)
     arrays = {}
@@ -52,5 +52,5 @@ def to_words(coded: Bytes) -> npt.NDArray[np.int64]:
 
 
 def from_words(words: npt.NDArray[np.int64]) -> Bytes:
-    """Return the bytes in the result of `to_words`, as a view."""
+    """Return the bytes, uint8[...], in the result of `to_words`, as a view."""
     return words[1:].view(np.uint8)[: int(words[0])]

@@ -359,7 +359,7 @@ class World(Waiting):
         return self._shared[key]
 
     def filling(self, array: Array) -> tuple[int, int]:
-        """Return (part, number of parts) of a `shared_array` that this rank fills; (0, 1) if the array is private."""
+        """Return (part, number of parts) of a `shared_array`, [count], to fill by this rank; (0, 1) if private."""
         is_shared = self.comms is not None and array in self.comms.memory
         return (self.node_rank, self.node_size) if is_shared else (0, 1)
 

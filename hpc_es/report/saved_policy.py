@@ -172,7 +172,7 @@ class LoadedPolicy:
         self._task, self.wrappers, self._rng = task, wrappers, rng
         self._actors: list[Actor] = []
         self._rows = 0
-        self.spaces: Spaces = task.spaces  # of the environment with its wrappers
+        self.spaces: Spaces = task.spaces  # observations and actions of the environment with its wrappers
         self.config = source.config
         self.generation = source.generation
         self.which = source.which

@@ -42,12 +42,15 @@ class DeceptiveMaze(gymnasium.Env[Any, Any]):  # type: ignore[misc]
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Float32, dict[str, Any]]:
-        """Move the robot to the start."""
+        """Move the robot to the start; return its position, float32[2]."""
         self._x, self._y = START
         return self._observation(), self._info()
 
     def step(self, action: Array) -> tuple[Float32, float, bool, bool, dict[str, Any]]:
-        """Move along x, then along y, up to a wall; the reward is the decrease of the distance to the goal."""
+        """Move by `action`, float32[2], along x, then along y, up to a wall.
+
+        The observation is the position, float32[2]; the reward is the decrease of the distance to the goal.
+        """
         before = self._distance()
         dx, dy = (min(max(speed, -1.0), 1.0) * STEP_LENGTH for speed in np.asarray(action).tolist())
         self._x = _move(self._x, dx, SIDES if BOTTOM <= self._y <= ROOF else ())

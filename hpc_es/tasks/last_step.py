@@ -43,13 +43,13 @@ class LastStep(gymnasium.Wrapper[Array, Any, Array, Any]):  # type: ignore[misc]
         self._steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Float32, Any]:
-        """Start an episode; reward, action and time are 0."""
+        """Start an episode; in the observation, float32[width], reward, action and time are 0."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._steps = 0
         return self._extended(observation, 0.0, None), info
 
     def step(self, action: Any) -> tuple[Float32, Any, bool, bool, Any]:
-        """Take a step; its action and reward are added to the observation."""
+        """Take a step; its action and reward are part of the observation, float32[width]."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._steps += 1
         return self._extended(observation, float(reward), int(action)), reward, terminated, truncated, info

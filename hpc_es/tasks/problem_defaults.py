@@ -105,8 +105,8 @@ class VectorProblemDefaults(ProblemDefaults):
 class VectorTask:
     """A task without a policy, whose problem is created from the keys of a repetition."""
 
-    name: str  # in messages and plots
-    make: Callable[[Keys], Any]  # returns the problem
+    name: str  # name in messages and plots
+    make: Callable[[Keys], Any]  # creates the problem from the keys of a repetition
     spaces: None = None
 
     def problem(self, searched: str, policy: None, keys: Keys, unit: int) -> Any:

@@ -32,7 +32,7 @@ PopulationSize = Annotated[int, Ge(2)]
 
 @options
 class Options:
-    """Options that all of these strategies have."""
+    """Options that all strategies with a normal distribution share."""
 
     kind: str = option("name of the algorithm")
     population_size: PopulationSize | None = option("evaluations per generation; null: 4 + 3 ln(parameters)", None)
@@ -181,7 +181,10 @@ class DistributionStrategy(Strategy[Ranked], ABC):
 
     @abstractmethod
     def update(self, state: State, weights: Any, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
-        """Return the arrays (shared, master) that an update changes; `blocks` are the results of `partial_update`."""
+        """Return the arrays (shared, master), by name, that an update changes; see `State` for shapes.
+
+        `blocks` are the results of `partial_update`.
+        """
 
     @abstractmethod
     def view(self, state: State) -> stopping.View:

@@ -36,7 +36,7 @@ OPTIONS_OF_KINDS = {  # options that only this kind uses
 
 @options
 class Options:
-    """`algorithm.optimizer:`."""
+    """Options of the section `algorithm.optimizer`."""
 
     kind: Kind = option("optimizer; none: theta changes by learning_rate times the gradient", "adam")
     learning_rate: Positive = option("learning rate", 0.01)

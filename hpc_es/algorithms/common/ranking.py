@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from hpc_es.core.data import Float64
 
-Shaping = Literal["centered_rank", "sign", "centered_sign_rank", "none"]
+Shaping = Literal["centered_rank", "sign", "centered_sign_rank", "none"]  # see `shaped`
 BY_SIGNS = ("sign", "centered_sign_rank")  # shapings that need the sum of the signs of the rewards
 
 

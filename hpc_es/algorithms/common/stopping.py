@@ -134,7 +134,7 @@ def update_history(options: Options, view: View, fitness: Float64, old: Arrays) 
 
 
 def criteria(options: Options, view: View, costs: Float64, history: Arrays) -> Mapping[str, bool]:
-    """Return whether each criterion is met; `costs` are those of the generation without NaN, ascending."""
+    """Return whether each criterion is met; `costs` are float64[samples] of the generation, without NaN, ascending."""
     size, recent_best = len(view.theta), history["history"]
     cost_range = float(costs[-1] - costs[0]) if len(costs) else np.inf
     recent_range = float(np.ptp(recent_best)) if len(recent_best) else np.inf

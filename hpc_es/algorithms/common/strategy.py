@@ -213,7 +213,7 @@ class PairedStrategy(Strategy[Weights], ABC):
     noise: Noise
 
     powers: ClassVar[tuple[int, ...]] = (1,)  # one weighted sum of eps ** power for each of them
-    pair_name: ClassVar[str] = "pair"  # in messages
+    pair_name: ClassVar[str] = "pair"  # name of a pair in messages
 
     @property
     def pairs(self) -> Pairs:

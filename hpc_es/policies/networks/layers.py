@@ -180,16 +180,16 @@ def lstm_gates(ops: GateOps, z: Any, c: Any) -> tuple[Any, Any]:
 class NumPyOps:
     """`GateOps` for float32 arrays."""
 
-    def tanh(self, x: Float32) -> Float32:
+    def tanh(self, x: Float32) -> Float32:  # elementwise, float32[...]
         y: Float32 = np.tanh(x)
         return y
 
-    def sigmoid(self, x: Float32) -> Float32:
+    def sigmoid(self, x: Float32) -> Float32:  # elementwise, float32[...]
         # (1 + tanh(x / 2)) / 2 does not overflow
         y: Float32 = np.float32(0.5) * (np.tanh(np.float32(0.5) * x) + np.float32(1))
         return y
 
-    def split(self, x: Float32, parts: int) -> Sequence[Float32]:
+    def split(self, x: Float32, parts: int) -> Sequence[Float32]:  # [..., n] -> [..., n / parts] each
         return np.split(x, parts, axis=-1)
 
 

@@ -63,7 +63,7 @@ class InfoAccumulator:
         return self._sums[job].copy(), self._counts[job].copy()
 
     def resume(self, job: int, sums_and_counts: tuple[Float64, Array]) -> None:
-        """Continue an episode of an earlier chunk, from what `pause` returned."""
+        """Continue an episode of an earlier chunk from the result of `pause`, float64[keys] and int64[keys]."""
         self.begin(job)
         self._sums[job], self._counts[job] = sums_and_counts
 

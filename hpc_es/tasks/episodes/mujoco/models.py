@@ -82,17 +82,17 @@ class Description(ABC):
         return rng.uniform(low=-scale, high=scale, size=size)
 
     def uniform_reset(self, rng: np.random.Generator) -> tuple[Float64, Float64]:
-        """Return qpos and qvel with uniform noise."""
+        """Return qpos, float64[nq], and qvel, float64[nv], with uniform noise."""
         qpos = self.setup.qpos + self.uniform(rng, self.setup.model.nq)
         return qpos, self.setup.qvel + self.uniform(rng, self.setup.model.nv)
 
     def uniform_normal_reset(self, rng: np.random.Generator) -> tuple[Float64, Float64]:
-        """Return qpos with uniform and qvel with normal noise."""
+        """Return qpos, float64[nq], with uniform noise and qvel, float64[nv], with normal noise."""
         qpos = self.setup.qpos + self.uniform(rng, self.setup.model.nq)
         return qpos, self.setup.qvel + self.options.reset_noise_scale * rng.standard_normal(self.setup.model.nv)
 
     def positions(self, s: State, skipped: int) -> Array:
-        """Return qpos, without the first `skipped` coordinates unless the environment includes them."""
+        """Return qpos, float64[rows, nq], without the first `skipped` elements unless the environment includes them."""
         excluded = self.options.exclude_current_positions_from_observation
         positions: Array = s.qpos[:, skipped if excluded else 0 :]
         return positions
