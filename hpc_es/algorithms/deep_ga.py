@@ -178,7 +178,10 @@ class VectorCache:
         self._origin: Array = np.zeros(0)
 
     def keep(self, arrays: Arrays, origin: Array) -> None:
-        """Compute the vectors of the parents, whose chains are the arrays of `pack_chains`, and drop all others."""
+        """Compute the vectors of the parents, whose chains are the arrays of `pack_chains`, and drop all others.
+
+        `origin` is the vector at the start of all chains, dtype[size], or empty.
+        """
         if arrays["chains"] is self._chains and origin is self._origin:
             return
         if not np.array_equal(origin, self._origin):

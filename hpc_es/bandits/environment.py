@@ -45,14 +45,17 @@ class Bandit(gymnasium.Env[Array, int]):  # type: ignore[misc]
         self._play: Lockstep | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Float32, Any]:
-        """Return the first observation and info; `options` are not used."""
+        """Return the first observation, float32[width], and info; `options` are not used."""
         super().reset(seed=seed)
         episode_seed = int(self.np_random.integers(2**31)) if seed is None else seed
         self._play = Lockstep(self.setting, self.setting.episodes_of_seeds([episode_seed]))
         return self._play.observations[0], self._info(0)
 
     def step(self, action: int) -> tuple[Float32, float, bool, bool, Any]:
-        """Pull an arm; raises RuntimeError before the first reset and after the last trial."""
+        """Pull an arm; return the next observation, float32[width], and the reward.
+
+        Raises RuntimeError before the first reset and after the last trial, ValueError for another arm.
+        """
         play = self._play
         if play is None or play.is_over:
             raise RuntimeError("the episode is over, or never began: call reset first")

@@ -68,7 +68,7 @@ class AgentHistory:
 Agent = Callable[[AgentHistory], Array]  # returns the arms to pull, int64[episodes]
 
 
-def random(history: AgentHistory) -> Array:
+def random(history: AgentHistory) -> Array:  # int64[episodes]
     """Pull a random arm."""
     return history.rng.integers(history.setting.family.arms, size=history.episodes)
 
@@ -79,33 +79,33 @@ def _ucb(factor: float, history: AgentHistory) -> Array:
     return history.best(np.where(history.pulls == 0, np.inf, history.rewards / pulls + bonus))
 
 
-def posterior_greedy(history: AgentHistory) -> Array:
+def posterior_greedy(history: AgentHistory) -> Array:  # int64[episodes]
     """Pull the arm with the highest mean of a Beta(1, 1) posterior, or the same formula for other rewards."""
     return history.best((history.rewards + 1) / (history.pulls + 2))
 
 
-def epsilon_greedy(history: AgentHistory) -> Array:
+def epsilon_greedy(history: AgentHistory) -> Array:  # int64[episodes]
     """Pull that arm, or a random one with probability 0.1."""
     explores = history.rng.random(history.episodes) < 0.1
     return np.where(explores, random(history), posterior_greedy(history))
 
 
-def rescorla_wagner(history: AgentHistory) -> Array:
+def rescorla_wagner(history: AgentHistory) -> Array:  # int64[episodes]
     """Pull the arm with the highest q."""
     return history.best(history.q)
 
 
-def thompson(history: AgentHistory) -> Array:
+def thompson(history: AgentHistory) -> Array:  # int64[episodes]
     """Pull the best arm of a sample from the Beta posteriors of independent chances."""
     return history.best(history.rng.beta(history.successes + 1, history.pulls - history.successes + 1))
 
 
-def thompson_of_gaussian(history: AgentHistory) -> Array:
+def thompson_of_gaussian(history: AgentHistory) -> Array:  # int64[episodes]
     """Pull the best arm of a sample from N(sum / (n + 1), 1 / (n + 1)), the posterior of N(0, 1) given N(q, 1)."""
     return history.best(history.rng.normal(history.rewards / (history.pulls + 1), 1 / np.sqrt(history.pulls + 1)))
 
 
-def thompson_of_eleven(history: AgentHistory) -> Array:
+def thompson_of_eleven(history: AgentHistory) -> Array:  # int64[episodes]
     """Pull a possible target; arm 10, which reveals the target, is never the best arm and so never pulled."""
     is_new = history.pulls == 0
     is_new[:, 10] = False
@@ -114,13 +114,13 @@ def thompson_of_eleven(history: AgentHistory) -> Array:
     return history.best(np.where(has_target, means, is_new))
 
 
-def optimal_of_opposite(history: AgentHistory) -> Array:
+def optimal_of_opposite(history: AgentHistory) -> Array:  # int64[episodes]
     """Pull the arm with more evidence, of arms with p and 1 - p: its successes and the failures of the other one."""
     failures = history.pulls - history.rewards
     return history.best(history.rewards + failures[:, ::-1])
 
 
-def optimal_of_two(history: AgentHistory) -> Array:
+def optimal_of_two(history: AgentHistory) -> Array:  # int64[episodes]
     """Pull the optimal one of two independent arms, by dynamic programming."""
     choices = bandit_optimal.choices_of_two_arms(history.setting.num_trials)[history.trial]
     n, s, r = (part.astype(np.int64) for part in (history.pulls[:, 0], history.rewards[:, 0], history.rewards[:, 1]))
@@ -128,7 +128,7 @@ def optimal_of_two(history: AgentHistory) -> Array:
     return history.best(np.stack([better, -better], axis=1))
 
 
-def optimal_of_many(history: AgentHistory) -> Array:
+def optimal_of_many(history: AgentHistory) -> Array:  # int64[episodes]
     """Pull the optimal one of several independent arms, by dynamic programming over their unordered counts."""
     successes = history.rewards.astype(np.int64)
     failures = history.pulls.astype(np.int64) - successes
@@ -144,7 +144,7 @@ def _optimal(history: AgentHistory, counts: tuple[tuple[int, int], ...]) -> int:
     return plain.index((*tried, (0, 0))[best])
 
 
-def optimal_of_eleven(history: AgentHistory) -> Array:
+def optimal_of_eleven(history: AgentHistory) -> Array:  # int64[episodes]
     """Pull arm 10, whose reward reveals the target, then the target; in a single trial, any other arm is better."""
     if history.setting.num_trials == 1:
         return np.zeros(history.episodes, np.int64)
@@ -154,7 +154,7 @@ def optimal_of_eleven(history: AgentHistory) -> Array:
     return targets
 
 
-def oracle(history: AgentHistory) -> Array:
+def oracle(history: AgentHistory) -> Array:  # int64[episodes]
     """Pull the best arm, if arms are the same in all episodes."""
     arms = history.setting.family.draw(history.rng, 1)
     return np.repeat(arms.optimal()[0], history.episodes)

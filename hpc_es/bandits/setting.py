@@ -120,7 +120,7 @@ class BanditSetting:
         return BanditEpisodes(arms, uniforms, rng.standard_normal(shape, np.float32) if self.family.is_noisy else None)
 
     def episodes_of_seeds(self, seeds: Sequence[int] | Array) -> BanditEpisodes:
-        """Return one episode per seed, that of the Gymnasium environment after reset(seed=seed)."""
+        """Return one episode per seed, int[episodes]: that of the Gymnasium environment after reset(seed=seed)."""
         episodes = [self.draw(rng) for rng in generators(seeds)]
         parts = [
             (episode.arms.chances, episode.arms.values, episode.arms.spreads, episode.uniforms) for episode in episodes

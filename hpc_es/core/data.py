@@ -235,7 +235,7 @@ class Results(Generic[Prepared_co]):
     chunk_arrays: Sequence[Arrays]  # `Outcome.arrays` of each training chunk, in chunk order
     blocks: Sequence[Arrays] = ()  # results of `partial_update`, in block order
     prepared: Prepared_co = None  # type: ignore[assignment]  # result of `prepare`; the default fits where that is None
-    probes: Rows = field(default_factory=lambda: np.zeros(0, row_dtype()))  # row_dtype[probe jobs], see Algorithm.ask
+    probes: Rows = field(default_factory=lambda: np.zeros(0, row_dtype()))  # row_dtype[probe jobs]
     fitness: Float64 = field(default_factory=lambda: NO_FITNESS)  # float64[training jobs], see `Problem.fitness`
     probe_fitness: Float64 = field(default_factory=lambda: NO_FITNESS)  # float64[probe jobs]
 

@@ -91,7 +91,7 @@ class Trajectories:
     cuts: Float32  # float32[steps, jobs], 1 in the step after the last one if the time limit ended the episode
 
     def arrays(self) -> tuple[Array, ...]:
-        """Return the arrays in the order of the arguments of `graph.episodes_graph`."""
+        """Return the arrays, [steps, jobs, ...], in the order of the arguments of `graph.episodes_graph`."""
         return self.inputs, self.actions, self.rewards, self.lives, self.cuts
 
 
@@ -158,7 +158,7 @@ class EpisodeRecorder:
     def on_step(
         self, jobs: Sequence[int], live: Sequence[int], observations: Float32, rewards: Float64, cut: Sequence[int]
     ) -> None:
-        """Record a step; the arguments are those of `hpc_es.core.policy.OnStep`."""
+        """Record a step; see `hpc_es.core.policy.OnStep` for the arguments and their shapes."""
         rows, cut_rows = np.array(live, np.intp), np.array(cut, np.intp)
         step = RecordedStep(np.array(jobs, np.intp), rows, rewards[rows], cut_rows, observations[cut_rows])
         self._steps.append(step)

@@ -417,7 +417,7 @@ class ProgramLoss:
         return ProgramBatch(*columns)
 
     def gradients(self, theta: Float32, chunks: Sequence[Arrays]) -> tuple[list[Arrays], dict[str, float]]:
-        """Return the gradients to sum, in order, and the terms of the loss; on rank 0."""
+        """Return the gradients to sum, float32[params] each, in order, and the terms of the loss; on rank 0."""
         sums = np.sum([arrays["sums"] for arrays in chunks], axis=0)
         scale, losses = self._losses(sums, self.options.batch_size)
         gradients: list[Arrays] = [{GRADIENT: arrays[GRADIENT]} for arrays in chunks]
@@ -440,7 +440,7 @@ class ProgramLoss:
         return scale, losses
 
     def with_total(self, theta: Float32, shared: Arrays, losses: dict[str, float]) -> dict[str, float]:
-        """Return the terms with "loss", their weighted sum including entropy and regularizer."""
+        """Return the terms with "loss", their weighted sum with entropy and regularizer; theta is float32[params]."""
         total = losses["policy_loss"] + losses["value_loss"] + losses["imitation_loss"]
         total -= PAPER_BATCH * self.entropy.value(shared) * losses["program_entropy"]
         weights = theta[self.network.embedding_parameters :].astype(np.float64)

@@ -157,7 +157,7 @@ class LSTMLayers:
         return part
 
     def set(self, weights: Sequence[tuple[Array, Array]]) -> None:
-        """Set kernel and bias of each layer, as in `LSTMLayer.set`."""
+        """Set kernel and bias of each layer; see `LSTMLayer.set` for their shapes."""
         for layer, (kernel, bias) in zip(self._layers, weights, strict=True):
             layer.set(kernel, bias)
 
@@ -233,7 +233,7 @@ class TokenLSTM:
         return self.layout.join({name: initial_part(name, shape) for name, shape in self.layout.shapes.items()})
 
     def weights(self, arrays: Mapping[str, Array], stack: str) -> list[tuple[Array, Array]]:
-        """Return kernel and bias of each layer of a stack, "policy" or "value"."""
+        """Return kernel and bias of each layer of a stack, "policy" or "value", with the shapes of the layout."""
         sizes = self.policy_sizes if stack == "policy" else self.value_sizes
         return [(arrays[f"{stack}/{number}/kernel"], arrays[f"{stack}/{number}/bias"]) for number in range(len(sizes))]
 
