@@ -145,10 +145,9 @@ class CMAES(DistributionStrategy):
         if prepared.reason:
             return {}
         z, y = self._sampler.z_and_y(state.generation, self.population(state), state.shared["root"])
+        n, w = self.problem.size, prepared.weights
         squared_lengths = np.maximum(np.square(z).sum(axis=1), 1e-300)
-        w = np.where(
-            prepared.weights < 0, prepared.weights * self.problem.size / squared_lengths, prepared.weights
-        )  # eq. 46
+        w = np.where(w < 0, w * n / squared_lengths, w)  # eq. 46
         return {"rows": covariance.rows_of_sum(self.constants(state).c_mu * w, y, block)}
 
     def update(self, state: State, weights: Float64, blocks: Sequence[Arrays]) -> tuple[Arrays, Arrays]:
@@ -159,12 +158,12 @@ class CMAES(DistributionStrategy):
         positive = np.maximum(weights, 0.0)
         z_w, y_w = positive @ z, positive @ y  # eq. 41
         m = (m + sigma * y_w).astype(m.dtype, copy=False)  # eq. 42
-        p_sigma = (1 - c.c_sigma) * old["sigma_path"] + math.sqrt(
-            c.c_sigma * (2 - c.c_sigma) * c.mu_eff
-        ) * z_w  # eq. 43
+        gain_sigma = math.sqrt(c.c_sigma * (2 - c.c_sigma) * c.mu_eff)
+        p_sigma = (1 - c.c_sigma) * old["sigma_path"] + gain_sigma * z_w  # eq. 43
         length, bias = norm(p_sigma), math.sqrt(1 - (1 - c.c_sigma) ** (2 * age))
         h_sigma = float(length / bias < (1.4 + 2 / (c.n + 1)) * c.chi_n)
-        p_c = (1 - c.c_c) * old["covariance_path"] + h_sigma * math.sqrt(c.c_c * (2 - c.c_c) * c.mu_eff) * y_w  # eq. 45
+        gain_c = h_sigma * math.sqrt(c.c_c * (2 - c.c_c) * c.mu_eff)
+        p_c = (1 - c.c_c) * old["covariance_path"] + gain_c * y_w  # eq. 45
         decay = 1 + c.c_1 * (1 - h_sigma) * c.c_c * (2 - c.c_c) - c.c_1 - c.c_mu * float(c.weights.sum())
         C = covariance.updated(old["covariance"], decay, p_c, c.c_1, [block["rows"] for block in blocks])  # eq. 47
         sigma *= math.exp(min(1.0, c.c_sigma / c.d_sigma * (length / c.chi_n - 1)))  # eq. 44, bounded as in pycma

@@ -116,12 +116,12 @@ class SepCMAES(DistributionStrategy):
         c, old, n, scalar = self.constants(state), state.master, self.problem.size, self.problem.dtype.type
         d, sigma = state.shared["deviations"], float(state.shared["sigma"])
         y_w = d * z_w
-        p_sigma = scalar(1 - c.c_sigma) * old["sigma_path"]
-        p_sigma = p_sigma + scalar(math.sqrt(c.c_sigma * (2 - c.c_sigma) * c.mu_eff)) * z_w
+        gain_sigma = math.sqrt(c.c_sigma * (2 - c.c_sigma) * c.mu_eff)
+        p_sigma = scalar(1 - c.c_sigma) * old["sigma_path"] + scalar(gain_sigma) * z_w
         length, bias = norm(p_sigma), math.sqrt(1 - (1 - c.c_sigma) ** (2 * (int(old["age"]) + 1)))
         h_sigma = float(length / bias < (1.4 + 2 / (n + 1)) * c.chi_n)
-        p_c = scalar(1 - c.c_c) * old["covariance_path"]
-        p_c = p_c + scalar(h_sigma * math.sqrt(c.c_c * (2 - c.c_c) * c.mu_eff)) * y_w
+        gain_c = h_sigma * math.sqrt(c.c_c * (2 - c.c_c) * c.mu_eff)
+        p_c = scalar(1 - c.c_c) * old["covariance_path"] + scalar(gain_c) * y_w
         decay = 1 - c.c_1 - c.c_mu + c.c_1 * (1 - h_sigma) * c.c_c * (2 - c.c_c)
         variances = np.square(d) * (scalar(decay) + scalar(c.c_mu) * sum_z2) + scalar(c.c_1) * np.square(p_c)
         shared = {

@@ -89,7 +89,8 @@ def regret_report(
             text = f"{source.path} was trained on {description(setting)}, {sources[0].path} on {description(first)}"
             raise UserError(f"{text}: give a test distribution and a number of trials for both")
         played = agent_score(str(source.config.name), True, play_learned(source, setting, held_out, seed, actions))
-        groups.setdefault(configuration(source), []).append(played)
+        config = json.dumps(shared_config(resolved(source.config)))  # equal for runs that are averaged
+        groups.setdefault(config, []).append(played)
     scores = _with_distinct_names([average(members) for members in groups.values()])
     for number, (name, agent) in enumerate(references(first).items()):
         rng = Keys(seed).generator(Purpose.BANDITS, index=number, block=BLOCK)
@@ -147,11 +148,6 @@ def evaluation_setting(source: StoredPolicy, distribution: str | None, trials: i
         text = f"{source.path}: was trained with {trained.family.arms} arms, {setting.family.distribution} bandits have"
         raise UserError(f"{text} {setting.family.arms}: choose another test distribution")
     return setting
-
-
-def configuration(source: StoredPolicy) -> str:
-    """Return a key that runs of one config share; they are averaged."""
-    return json.dumps(shared_config(resolved(source.config)))
 
 
 def play_learned(

@@ -182,12 +182,15 @@ class Rollout:
         Return float64[jobs, episodes, 2 + numbers]: the return, the sum of the signs of the rewards, and the numbers of
         `report.info`.
         """
+        episodes = seeds.shape[1]
         t0 = time.perf_counter()
         lockstep = Lockstep(self._setting, self._setting.episodes_of_seeds(seeds.ravel()))
         self.seconds["environment"] += time.perf_counter() - t0
         while not lockstep.is_over:
             t0 = time.perf_counter()
-            self._observe(lockstep, seeds.shape[1])
+            if self._is_observed:
+                for episode in range(episodes):
+                    self.sums.add(lockstep.observations[episode::episodes], self._jobs, self._jobs)
             pulls = actor.act(lockstep.observations)
             t1 = time.perf_counter()
             lockstep.pull(pulls)
@@ -201,11 +204,6 @@ class Rollout:
         if self._setting.info:
             sums = np.concatenate([sums, self._setting.info_values(lockstep.episodes.arms, lockstep.pulls)], axis=1)
         return sums.reshape(*seeds.shape, -1)
-
-    def _observe(self, lockstep: Lockstep, episodes: int) -> None:
-        if self._is_observed:
-            for episode in range(episodes):
-                self.sums.add(lockstep.observations[episode::episodes], self._jobs, self._jobs)
 
 
 def build(options: Any, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS) -> Bandits:

@@ -65,11 +65,6 @@ class BatchOfRuns:
         return Result(output, Status(int(self.status[run])), int(self.steps[run]), memory)
 
 
-def run_batch(*arguments: Any) -> BatchOfRuns:
-    """Run a batch; the arguments are those of `_run_batch`."""
-    return BatchOfRuns(*_run_batch(*arguments))
-
-
 @compiled
 def pair(operations: Array, length: int, partner: Array, opened: Array) -> bool:
     """Fill int64[length] `partner` of one program; return whether every bracket has one."""
@@ -241,7 +236,9 @@ def execute(
 ) -> list[list[Result]]:
     """Run every program on every input; return one list per program, in the order of the inputs."""
     cases, (operations, lengths) = PackedInputs.from_lists(inputs), pack_programs(programs)
-    runs = run_batch(operations, lengths, cases.values, cases.starts, base, max_steps, require_correct_syntax)
+    runs = BatchOfRuns(
+        *_run_batch(operations, lengths, cases.values, cases.starts, base, max_steps, require_correct_syntax)
+    )
     results = []
     for row in range(len(programs)):
         results.append([runs.result(row * len(cases) + case) for case in range(len(cases))])

@@ -101,7 +101,11 @@ def read_table(directories: Sequence[Path], limit: int | None = None) -> Table:
     cells: dict[tuple[str, str], list[results.Result]] = {}
     repetitions: dict[tuple[str, str], dict[int, int]] = {}  # by task and algorithm: repetitions of each seed
     budgets: dict[str, int | None] = {}
-    unfinished = [directory for directory in directories if _is_unfinished(directory)]
+    unfinished = [
+        directory
+        for directory in directories
+        if (directory / "config.yaml").exists() and not results.read_results(directory)
+    ]
     for directory in [item for item in directories if item not in unfinished] or directories:
         for run_dir, row, cycle in _program_results(directory):
             name = str(row["name"]).removesuffix(f"_{row['task']}")
@@ -149,11 +153,6 @@ def _limited(limit: int, row: results.Result, run_dir: Path) -> results.Result:
     return {**row, "success": False, "npe": limit, "code_solution": "", "best_correct": False}
 
 
-def _is_unfinished(directory: Path) -> bool:
-    """Return whether the directory is a run without a result."""
-    return (directory / "config.yaml").exists() and not results.read_results(directory)
-
-
 def _program_results(directory: Path) -> Iterator[tuple[Path, results.Result, Sequence[str]]]:
     """Yield the results of a run directory or a directory of runs, each with its directory and task cycle."""
     if not directory.is_dir():
@@ -182,7 +181,10 @@ def table_text(table: Table, rewards: bool = False) -> str:
         cells = [table.cells.get((task, algorithm)) for algorithm in table.algorithms]
         lines.append([task, *("" if cell is None else _cell_text(cell, rewards) for cell in cells)])
     if not rewards:
-        means = [_mean(table, algorithm) for algorithm in table.algorithms]
+        means = [
+            fmean(cell.success_rate for (_, name), cell in table.cells.items() if name == algorithm)
+            for algorithm in table.algorithms
+        ]
         lines.append(["mean success rate", *(f"{mean:.2f}" for mean in means)])
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     text_lines = [
@@ -196,11 +198,6 @@ def table_text(table: Table, rewards: bool = False) -> str:
 def _cell_text(cell: Cell, rewards: bool) -> str:
     number = f"{cell.reward:.3f}" if rewards else f"[{cell.success_rate:.2f}, {cell.npe:.0f}]"
     return f"{len(cell.rows)}{'*' * bool(cell.missing)} {number}"
-
-
-def _mean(table: Table, algorithm: str) -> float:
-    """Return the mean success rate of an algorithm over its tasks."""
-    return fmean(cell.success_rate for (_, name), cell in table.cells.items() if name == algorithm)
 
 
 def as_csv(table: Table) -> str:

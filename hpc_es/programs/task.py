@@ -83,7 +83,9 @@ class Options:
             if name not in NAMES:
                 near = "".join(f"; did you mean {match!r}?" for match in difflib.get_close_matches(name, NAMES, 1))
                 yield key, f"expected one of {', '.join(NAMES)}, found {name!r}{near}"
-            elif self.base is not None and not _has_base(name, self.base):
+            elif self.base is not None and not (
+                name in TASKS and (TASKS[name].any_base or TASKS[name].base == self.base)
+            ):
                 text = ", ".join(task for task in TASKS if TASKS[task].any_base)
                 yield "base", f"is {self.base}, but the task {name} has its own; other bases are supported by {text}"
             elif self.fixed_string is not None and name not in PRINTING:
@@ -108,10 +110,6 @@ class Options:
     def _named(self) -> list[tuple[str, str]]:
         cycle = [(f"cycle[{index}]", name) for index, name in enumerate(self.cycle or ())]
         return [*([("name", self.name)] if self.name is not None else []), *cycle]
-
-
-def _has_base(name: str, base: int) -> bool:
-    return name in TASKS and (TASKS[name].any_base or TASKS[name].base == base)
 
 
 # The task test-hill-climb has no interpreter: find a sequence of blocks of three tokens, where each step on the way is

@@ -131,7 +131,7 @@ def bandit_trajectories(inputs: BanditInputs, actions: Array, rewards: Float32) 
 
 
 class RecordedStep(NamedTuple):
-    """One recorded step."""
+    """Jobs, rewards and cut episodes of one step."""
 
     jobs: Array  # intp[rows], job of each row
     rows: Array  # intp[live], rows that took the step
