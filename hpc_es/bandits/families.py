@@ -65,7 +65,7 @@ class Arms:
         rewards: Float32 = np.where(uniforms < self.chances[rows, at, pulls], paid, np.float32(0))
         return rewards
 
-    def select(self, episodes: Any) -> Arms:
+    def select(self, episodes: npt.NDArray[np.intp] | slice) -> Arms:
         """Return the arms of the episodes that this index or slice selects."""
         return Arms(self.chances[episodes], self.values[episodes], self.spreads[episodes])
 

@@ -123,7 +123,9 @@ class Bandits:
         self.spaces = Spaces(flat_observations(self.setting.inputs.width), Discrete(self.setting.family.arms))
         self.episodes_per_job = options.episodes_per_job
 
-    def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> Any:
+    def problem(
+        self, searched: Searched, policy: Policy | None, keys: Keys, unit: int
+    ) -> PolicyProblem | PolicyTrajectories:
         """Return the problem of the policy's parameter vector or of its trajectories."""
         assert policy is not None
         if searched == "vectors":
@@ -206,6 +208,6 @@ class Rollout:
         return sums.reshape(*seeds.shape, -1)
 
 
-def build(options: Any, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS) -> Bandits:
+def build(options: Options, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS) -> Bandits:
     """Create the task; it is the same in all repetitions."""
     return Bandits(options, info)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hpc_es.core.data import Array, Arrays, Float64, Rows, State
+from hpc_es.core.data import Array, Arrays, Float64, Json, Rows, State
 
 
 def initial_arrays(length: int) -> dict[str, Array]:
@@ -65,7 +65,7 @@ def update(arrays: Arrays, rows: Rows, fitness: Float64, program: Callable[[int]
     return {name: np.asarray(array) for name, array in after.items()}
 
 
-def solutions(before: State, rows: Rows, program: Callable[[int], str]) -> Sequence[dict[str, Any]]:
+def solutions(before: State, rows: Rows, program: Callable[[int], str]) -> Sequence[dict[str, Json]]:
     """Return the correct programs of a generation in job order with their NPE; `before` is the state at its start.
 
     Failed jobs do not count as correct.
@@ -100,7 +100,7 @@ def metrics(arrays: Arrays) -> dict[str, float]:
     return {"best_reward": reward if np.isfinite(reward) else 0.0, "solved": float(is_solved(arrays))}
 
 
-def summary(arrays: Arrays) -> dict[str, Any]:
+def summary(arrays: Arrays) -> dict[str, Json]:
     """Return the entries of result.json; `npe` is that of the first correct program, or of all programs without one."""
     executed = int(arrays["executed"])
     return {

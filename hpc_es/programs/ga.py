@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.config.options import Count, Probability, option, options
-from hpc_es.core.data import Array, Arrays, Chunk, Float64, Outcome, Poll, Results, Rows, State, cut
+from hpc_es.core.data import Array, Arrays, Chunk, Float64, Json, Outcome, Poll, Results, Rows, State, cut
 from hpc_es.core.interfaces import Needs, ProgramProblem
 from hpc_es.core.keys import Purpose
 from hpc_es.programs import best_programs
@@ -288,7 +288,7 @@ class GeneticAlgorithm(Strategy[None]):
             return RewardedGenomes(children, child_rewards), best
         return RewardedGenomes([*children, *best.genomes], [*child_rewards, *best.rewards]), best
 
-    def solutions(self, state: State, results: Results[None]) -> Sequence[Mapping[str, Any]]:
+    def solutions(self, state: State, results: Results[None]) -> Sequence[Mapping[str, Json]]:
         """Return the correct programs among those executed."""
         fresh = genomes_of(state.shared["programs"][: int(state.shared["count"])])
         return best_programs.solutions(state, results.rows, lambda job: self._text(fresh[job]))
@@ -324,7 +324,7 @@ class GeneticAlgorithm(Strategy[None]):
             else None
         )
 
-    def summary(self, state: State) -> Mapping[str, Any]:
+    def summary(self, state: State) -> Mapping[str, Json]:
         """Return the best and the first correct program, and the NPE of the original."""
         return {**best_programs.summary(state.master), "original_npe": self._original_npe(state.generation)}
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.config.options import Count, option, options
-from hpc_es.core.data import Array, Chunk, Float64, Outcome, Poll, Results, Rows, State, cut
+from hpc_es.core.data import Array, Chunk, Float64, Json, Outcome, Poll, Results, Rows, State, cut
 from hpc_es.core.interfaces import Needs, ProgramProblem
 from hpc_es.core.keys import Purpose
 from hpc_es.programs import best_programs
@@ -79,7 +79,7 @@ class RandomSearch(Strategy[None]):
     def _program(self, generation: int, job: int) -> str:
         return self.programs(generation, range(job, job + 1))[0]
 
-    def solutions(self, state: State, results: Results[None]) -> Sequence[Mapping[str, Any]]:
+    def solutions(self, state: State, results: Results[None]) -> Sequence[Mapping[str, Json]]:
         """Return the correct programs of the generation."""
         return best_programs.solutions(state, results.rows, partial(self._program, state.generation))
 
@@ -87,7 +87,7 @@ class RandomSearch(Strategy[None]):
         """Return "a correct program" if the search stops on success."""
         return best_programs.finished(state.master, self.options.stop_on_success)
 
-    def summary(self, state: State) -> Mapping[str, Any]:
+    def summary(self, state: State) -> Mapping[str, Json]:
         """Return the best and the first correct program."""
         return best_programs.summary(state.master)
 

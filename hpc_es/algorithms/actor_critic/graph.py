@@ -19,7 +19,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -28,16 +29,18 @@ from hpc_es.policies.networks.differentiable import DifferentiableNetwork
 from hpc_es.policies.networks.layers import Memory
 from hpc_es.policies.networks.tensorflow_actors import tensorflow
 
+Tensor: TypeAlias = Any  # of TensorFlow, or an array
+
 # Returns and advantages; arrays are [steps, ...], `xp` is NumPy or TensorFlow.
 
 
-def later(x: Any, steps: int = 1, xp: Any = np) -> Any:
+def later(x: Tensor, steps: int = 1, xp: ModuleType = np) -> Tensor:
     """Return x_{t + steps}, 0 after the last step, in the shape of x, [steps, ...]."""
     steps = min(steps, x.shape[0])
     return xp.pad(x[steps:], [[0, steps]] + [[0, 0]] * (len(x.shape) - 1))
 
 
-def discounted(x: Any, decay: float, xp: Any = np) -> Any:
+def discounted(x: Tensor, decay: float, xp: ModuleType = np) -> Tensor:
     """Return y_t = sum_{k >= t} decay^(k-t) x_k, [steps, ...] like x, by log2(steps) sums of shifted arrays.
 
     The shape of x must be static.
@@ -49,7 +52,9 @@ def discounted(x: Any, decay: float, xp: Any = np) -> Any:
     return x
 
 
-def targets(rewards: Any, values: Any, discount: float, gae_lambda: float, xp: Any = np) -> tuple[Any, Any]:
+def targets(
+    rewards: Tensor, values: Tensor, discount: float, gae_lambda: float, xp: ModuleType = np
+) -> tuple[Tensor, Tensor]:
     """Return R and A, each [steps, ...]; after the end of an episode both arguments are 0, and so are R and A."""
     residuals = rewards + discount * later(values, 1, xp) - values
     return discounted(rewards, discount, xp), discounted(residuals, discount * gae_lambda, xp)
@@ -70,7 +75,7 @@ class Loss:
 
 
 @functools.cache
-def episodes_graph(network: DifferentiableNetwork, loss: Loss) -> Callable[..., tuple[Any, Any]]:
+def episodes_graph(network: DifferentiableNetwork, loss: Loss) -> Callable[..., tuple[Tensor, Tensor]]:
     """Compile (theta, value, beta, inputs, actions, rewards, lives, cuts) -> (gradient, sums) for whole episodes.
 
     inputs are [steps, rows, inputs], all others [steps, rows], 0 after the end of an episode: int actions, rewards,
@@ -80,15 +85,15 @@ def episodes_graph(network: DifferentiableNetwork, loss: Loss) -> Callable[..., 
     """
     tf = tensorflow()
 
-    def graph(*arguments: Any) -> Any:
+    def graph(*arguments: Tensor) -> Tensor:
         return loss_gradient(tf, network, loss, *arguments)
 
-    compiled: Callable[..., tuple[Any, Any]] = tf.function(graph, jit_compile=True)
+    compiled: Callable[..., tuple[Tensor, Tensor]] = tf.function(graph, jit_compile=True)
     return compiled
 
 
 @functools.cache
-def segments_graph(network: DifferentiableNetwork, loss: Loss) -> Callable[..., tuple[Any, Any]]:
+def segments_graph(network: DifferentiableNetwork, loss: Loss) -> Callable[..., tuple[Tensor, Tensor]]:
     """Compile (theta, value, beta, memory, inputs, ...) -> (gradient, sums) for segments of episodes.
 
     memory is h and c of each layer before the first step, [rows, 2, units]; no gradient passes to it. The other arrays
@@ -96,18 +101,18 @@ def segments_graph(network: DifferentiableNetwork, loss: Loss) -> Callable[..., 
     """
     tf = tensorflow()
 
-    def graph(theta: Any, value: Any, beta: Any, memory: Any, *episodes: Any) -> Any:
+    def graph(theta: Tensor, value: Tensor, beta: Tensor, memory: Tensor, *episodes: Tensor) -> Tensor:
         pairs = tuple((layer[:, 0], layer[:, 1]) for layer in memory)
         return loss_gradient(tf, network, loss, theta, value, beta, *episodes, memory=pairs)
 
-    compiled: Callable[..., tuple[Any, Any]] = tf.function(graph, jit_compile=True)
+    compiled: Callable[..., tuple[Tensor, Tensor]] = tf.function(graph, jit_compile=True)
     return compiled
 
 
 @functools.cache
 def bandits_graph(
     network: DifferentiableNetwork, loss: Loss, inputs: BanditInputs
-) -> Callable[..., tuple[Any, Any, Any, Any]]:
+) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Compile (theta, value, beta, potential_rewards, uniforms) -> (gradient, sums, actions, rewards).
 
     It plays whole episodes. potential_rewards are [trials, rows, arms], the reward that each arm would give; uniforms
@@ -115,27 +120,29 @@ def bandits_graph(
     """
     tf = tensorflow()
 
-    def graph(theta: Any, value: Any, beta: Any, potential_rewards: Any, uniforms: Any) -> tuple[Any, Any, Any, Any]:
+    def graph(
+        theta: Tensor, value: Tensor, beta: Tensor, potential_rewards: Tensor, uniforms: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         actions, rewards = bandit_episodes(tf, network, inputs, theta, potential_rewards, uniforms)
         observations = bandit_observations(tf, inputs, actions, rewards)
         lives = tf.ones_like(rewards)
         episodes = (observations, actions, rewards, lives, tf.zeros_like(lives))
         return *loss_gradient(tf, network, loss, theta, value, beta, *episodes), actions, rewards
 
-    compiled: Callable[..., tuple[Any, Any, Any, Any]] = tf.function(graph, jit_compile=True)
+    compiled: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]] = tf.function(graph, jit_compile=True)
     return compiled
 
 
 def loss_gradient(
-    tf: Any,
+    tf: ModuleType,
     network: DifferentiableNetwork,
     loss: Loss,
-    theta: Any,
-    value: Any,
-    beta: Any,
-    *episodes: Any,
+    theta: Tensor,
+    value: Tensor,
+    beta: Tensor,
+    *episodes: Tensor,
     memory: Memory = (),
-) -> Any:
+) -> Tensor:
     """Return the gradient of the loss, [params + features + 1], and the sums of its terms, [3]."""
     with tf.GradientTape() as tape:
         tape.watch((theta, value))
@@ -145,19 +152,19 @@ def loss_gradient(
 
 
 def loss_terms(
-    tf: Any,
+    tf: ModuleType,
     network: DifferentiableNetwork,
     loss: Loss,
-    theta: Any,
-    value: Any,
-    inputs: Any,
-    actions: Any,
-    rewards: Any,
-    lives: Any,
-    cuts: Any,
+    theta: Tensor,
+    value: Tensor,
+    inputs: Tensor,
+    actions: Tensor,
+    rewards: Tensor,
+    lives: Tensor,
+    cuts: Tensor,
     *,
     memory: Memory = (),
-) -> tuple[Any, Any, Any]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the sums of -log pi A, (V - R)^2 and H over all steps; arrays as in `episodes_graph`."""
     logits, features = network(tf, theta, inputs, loss.unroll, memory)
     values = tf.linalg.matvec(features, value[:-1]) + value[-1]
@@ -170,8 +177,8 @@ def loss_terms(
 
 
 def losses(
-    tf: Any, logits: Any, values: Any, actions: Any, returns: Any, advantages: Any, lives: Any
-) -> tuple[Any, Any, Any]:
+    tf: ModuleType, logits: Tensor, values: Tensor, actions: Tensor, returns: Tensor, advantages: Tensor, lives: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return these sums from logits, [steps, rows, actions], and [steps, rows] of all others.
 
     Returns and advantages are constants, 0 where `lives` is 0.
@@ -188,14 +195,19 @@ def losses(
 
 
 def bandit_episodes(
-    tf: Any, network: DifferentiableNetwork, inputs: BanditInputs, theta: Any, potential_rewards: Any, uniforms: Any
-) -> tuple[Any, Any]:
+    tf: ModuleType,
+    network: DifferentiableNetwork,
+    inputs: BanditInputs,
+    theta: Tensor,
+    potential_rewards: Tensor,
+    uniforms: Tensor,
+) -> tuple[Tensor, Tensor]:
     """Return int32 actions and rewards of whole episodes, each [trials, rows]; arguments as in `bandits_graph`."""
     trials, rows, arms = potential_rewards.shape
     dtype = potential_rewards.dtype
     memory = network.memory(tf, rows, theta.dtype)
 
-    def trial(t: Any, memory: Any, observations: Any, actions: Any, rewards: Any) -> tuple[Any, ...]:
+    def trial(t: Tensor, memory: Tensor, observations: Tensor, actions: Tensor, rewards: Tensor) -> tuple[Tensor, ...]:
         logits, memory = network.step(tf, theta, observations, memory)
         cumulative = tf.cumsum(tf.nn.softmax(logits), axis=1)[:, :-1]
         action = tf.reduce_sum(tf.cast(cumulative <= uniforms[t][:, tf.newaxis], tf.int32), 1)
@@ -210,7 +222,7 @@ def bandit_episodes(
     return result[-2].stack(), result[-1].stack()
 
 
-def bandit_observations(tf: Any, inputs: BanditInputs, actions: Any, rewards: Any) -> Any:
+def bandit_observations(tf: ModuleType, inputs: BanditInputs, actions: Tensor, rewards: Tensor) -> Tensor:
     """Return the observation before each trial, [trials, rows, width], of int32 actions and rewards, [trials, rows]."""
     trials, rows = actions.shape
     times = tf.range(1, trials + 1, dtype=rewards.dtype)[:, tf.newaxis] * tf.ones((1, rows), rewards.dtype)
@@ -218,7 +230,7 @@ def bandit_observations(tf: Any, inputs: BanditInputs, actions: Any, rewards: An
     return tf.concat([first, inputs_after(tf, inputs, times, actions, rewards)[:-1]], 0)
 
 
-def inputs_after(tf: Any, inputs: BanditInputs, trials: Any, actions: Any, rewards: Any) -> Any:
+def inputs_after(tf: ModuleType, inputs: BanditInputs, trials: Tensor, actions: Tensor, rewards: Tensor) -> Tensor:
     """Return `BanditInputs.after` for tensors [...], [..., width]; `trials` is the number of trials so far."""
     dtype, parts = rewards.dtype, []
     if inputs.reward_clip is not None:

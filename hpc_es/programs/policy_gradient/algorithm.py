@@ -23,14 +23,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from hpc_es.algorithms.common import optimizers
 from hpc_es.algorithms.common.optimizers import descend
 from hpc_es.algorithms.common.strategy import Strategy
-from hpc_es.core.data import Array, Arrays, Chunk, Float64, Outcome, Poll, Results, Rows, State, cut
+from hpc_es.core.data import Array, Arrays, Chunk, Float64, Json, Outcome, Poll, Results, Rows, State, cut
 from hpc_es.core.errors import UserError
 from hpc_es.core.interfaces import Needs, ProgramProblem
 from hpc_es.core.keys import Purpose
@@ -301,7 +301,7 @@ class PolicyGradient(Strategy[None]):
         """Return a warning if all programs of the batch are equal."""
         return [COLLAPSED] if _distinct(results.chunk_arrays) == 1 < len(results.rows) else []
 
-    def solutions(self, state: State, results: Results[None]) -> Sequence[Mapping[str, Any]]:
+    def solutions(self, state: State, results: Results[None]) -> Sequence[Mapping[str, Json]]:
         """Return the correct programs of the batch."""
         tokens = np.concatenate([arrays["tokens"] for arrays in results.chunk_arrays])
         return best_programs.solutions(state, results.rows, lambda job: self._texts(tokens[job : job + 1])[0])
@@ -320,7 +320,7 @@ class PolicyGradient(Strategy[None]):
         """Return "a correct program" if the search stops on success."""
         return best_programs.finished(state.master, self.options.stop_on_success)
 
-    def summary(self, state: State) -> Mapping[str, Any]:
+    def summary(self, state: State) -> Mapping[str, Json]:
         """Return the best and the first correct program, and the number of updates."""
         return {**best_programs.summary(state.master), "updates": state.generation}
 
