@@ -1,4 +1,4 @@
-"""`--check`: everything that can be known without training, in seconds on a login node."""
+"""`--check`: finds errors and shows what would run, without training, within seconds on a login node."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from hpc_es.training.chunking import idle_warning
 from hpc_es.training.init_from import apply_optimizer, mismatches
 
 PROBE_STEPS = 200
-ROWS = 2  # in which a policy of one's own is tried
+ROWS = 2  # of the batch with which a custom policy is tested
 
 
 def check(config: Config, ranks: int | None = None, output: Path | None = None, call: bool = True) -> int:
-    """Make the environment and the policy, look for hidden state, print what would run; ConfigError or status 0.
+    """Build the environment and the policy, look for hidden state, and print what would run; return exit status 0.
 
-    `ranks` are those that it is to run on, where they are known, and `output` is the run directory, where it is not the
-    config's. A function of the user's is called once where `call` is true.
+    `ranks` is the number of ranks of the run, if known; `output` replaces the run directory of the config. With `call`,
+    a function of the user is called once. Raises ConfigError with all errors.
     """
     directory, problems = output or Path(config.output or "."), Problems()
     searched, source = preflight(config, directory, problems)
@@ -71,7 +71,7 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
         lines.append(f"  objective {task.name}, of {problem.size:,} numbers")
     if needs(config).noise and config.noise.kind == "table":
         megabytes = config.noise.table_size * np.dtype(np.float32).itemsize / 1e6
-        lines.append(f"  noise table {megabytes:,.0f} MB a node")
+        lines.append(f"  noise table {megabytes:,.0f} MB per node")
     lines.append(f"  chunks: {chunks(config, problem)}")
     idle = None
     if ranks is not None:
@@ -86,21 +86,21 @@ def check(config: Config, ranks: int | None = None, output: Path | None = None, 
 
 
 def _check_space(config: Config, state: State, directory: Path) -> None:
-    """Raise ConfigError where the checkpoints to be kept are larger than the space that is free."""
-    place, kept = directory.absolute(), config.checkpoint.keep_last + config.checkpoint.keep_best + 1
-    while not place.is_dir():
-        place = place.parent
+    """Raise ConfigError if the checkpoints to keep do not fit the free disk space."""
+    path, kept = directory.absolute(), config.checkpoint.keep_last + config.checkpoint.keep_best + 1
+    while not path.is_dir():
+        path = path.parent
     needed = kept * config.repetitions * sum(array.nbytes for array in (*state.shared.values(), *state.master.values()))
     there = sum(file.stat().st_size for file in directory.glob("**/checkpoints/*.h5"))
-    free = shutil.disk_usage(place).free + there
+    free = shutil.disk_usage(path).free + there
     if needed > free:
         text = f"{directory}: expected at least {needed / 1e6:,.0f} MB for {kept} checkpoints (one is being written)"
         text += f" of {config.repetitions} repetitions" if config.repetitions > 1 else ""
-        raise ConfigError([("output", f"{text}, found {free / 1e6:,.0f} MB free in {place}: choose another --output")])
+        raise ConfigError([("output", f"{text}, found {free / 1e6:,.0f} MB free in {path}: choose another --output")])
 
 
 def _initial(config: Config, problem: Any) -> State | None:
-    """Return the first state, without a noise table; None of algorithms that need TensorFlow, or are the user's own."""
+    """Return the first state, without a noise table; None for custom algorithms and those that need TensorFlow."""
     if needs(config).tensorflow or is_user_kind(config.algorithm.kind):
         return None
     unit = problem.chunk_size or unit_of(config)
@@ -112,23 +112,23 @@ def _initial(config: Config, problem: Any) -> State | None:
 
 
 def _check_act(config: Config, task: Task, policy: Policy) -> None:
-    """Let a policy of the user's own act once; ConfigError where that fails or gives no actions of the task."""
+    """Test a custom policy on one batch; ConfigError if it fails or returns no valid actions."""
     kind, spaces = config.policy.kind, task.spaces
     assert spaces is not None
     try:
         theta = policy.initial(Keys(config.seed).generator(Purpose.INITIAL_PARAMETERS))
         actor = policy.bind(unperturbed(policy.layout, theta, ROWS), None)
         actions = actor.act(np.stack([_observation(task, spaces.observations)] * ROWS))
-    except Exception as error:  # of code that is not ours
+    except Exception as error:  # custom code
         text = f"{kind} fails when it acts on an observation of {task.name}: {failure_from_error(error).text}"
         raise ConfigError([("policy", text)]) from error
-    if found := _wrong_actions(actions, spaces.actions):
-        text = f"expected {found[0]} of {kind} for {ROWS} observations of {task.name}, found {found[1]}"
+    if wrong := _wrong_actions(actions, spaces.actions):
+        text = f"expected {wrong[0]} of {kind} for {ROWS} observations of {task.name}, found {wrong[1]}"
         raise ConfigError([("policy", text)])
 
 
 def _wrong_actions(actions: Any, space: Actions) -> tuple[str, str] | None:
-    """Return what is expected of the actions of ROWS observations, and what came; None where they are right."""
+    """Return (expected, actual) for invalid actions of ROWS observations, None for valid ones."""
     low: npt.ArrayLike
     high: npt.ArrayLike
     match space:
@@ -150,7 +150,7 @@ def _wrong_actions(actions: Any, space: Actions) -> tuple[str, str] | None:
 
 
 def _observation(task: Task, spec: ObservationSpec) -> Array:
-    """Return the first observation of an episode, or zeros where there is no single environment."""
+    """Return the first observation of an episode, or zeros if there is no single environment."""
     if isinstance(task, Episodes) and task.options.stepping != "vector":
         with contextlib.closing(task.environment()) as environment:
             return np.asarray(environment.reset(seed=0)[0], spec.dtype)
@@ -158,7 +158,7 @@ def _observation(task: Task, spec: ObservationSpec) -> Array:
 
 
 def _check_call(config: Config, problem: VectorProblem) -> None:
-    """Evaluate the first vector; ConfigError where that fails."""
+    """Evaluate the first vector; ConfigError if that fails."""
     name = config.task.function
     sys.stderr.write(f"{name} is called once; --no-call leaves that out\n")
     first = problem.initial(Keys(config.seed).generator(Purpose.INITIAL_PARAMETERS))
@@ -175,27 +175,27 @@ def _check_call(config: Config, problem: VectorProblem) -> None:
 
 
 def chunks(config: Config, problem: Problem) -> str:
-    """Return how many jobs chunks will have, and why."""
-    given, unit = config.mpi.chunk_size, problem.chunk_size or unit_of(config)
+    """Return the size of chunks, with the reason."""
+    chunk_size, unit = config.mpi.chunk_size, problem.chunk_size or unit_of(config)
     if cutting_of(config, problem) != "fixed":
-        return "as many jobs as fit the ranks" if given == "auto" else f"{given} jobs, as mpi.chunk_size says"
+        return "as many jobs as fit the ranks" if chunk_size == "auto" else f"{chunk_size} jobs (mpi.chunk_size)"
     if offers(config).compiled:
-        return f"{unit} jobs, as task.jobs_per_call says"
+        return f"{unit} jobs (task.jobs_per_call)"
     return f"{unit} jobs: results depend on it, so it does not follow the ranks"
 
 
 def warnings(task: Task) -> list[str]:
-    """Return what need not stop a run, but should be known before it."""
+    """Return warnings about environments that keep state between episodes."""
     if not isinstance(task, Episodes) or task.options.fresh_environment:
         return []
     try:
-        found = hidden_state_difference(task.environment, PROBE_STEPS)
-    except Exception as error:  # around episodes of a foreign environment
+        difference = hidden_state_difference(task.environment, PROBE_STEPS)
+    except Exception as error:  # of a custom environment
         return [f"{task.options.env_id} fails under random actions: {type(error).__name__}: {error}"]
-    if not found:
+    if not difference:
         return []
     return [
-        f"{task.options.env_id} gives other episodes when it is reused than when it is new ({found}): it keeps state "
-        "that reset does not clear, so results would depend on which rank ran which episode. "
+        f"{task.options.env_id} gives other episodes when it is reused than when it is new ({difference}): it keeps "
+        "state that reset does not clear, so results would depend on which rank ran which episode. "
         "Set task.fresh_environment: true"
     ]

@@ -1,7 +1,7 @@
-"""`policy.init_from`: a new run that begins with what another one, or a Keras model, has learned.
+"""`policy.init_from`: start a new run from the parameters of another run or of a Keras model.
 
-The statistics of the observations (`init_observations`) and what the optimizer remembers (`init_optimizer`) are chosen
-separately: those of `init_from`, none, or those of another file.
+Observation statistics (`init_observations`) and optimizer state (`init_optimizer`) are chosen separately: from
+`init_from`, none, or from another file.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from hpc_es.tasks.policy_problems import statistics_state
 if TYPE_CHECKING:
     from hpc_es.policies.networks.feed_forward import Options
 
-STATISTICS = "observation_"  # what the names of the arrays begin with
-COUNT = 1e5  # observations that a Keras model's mean and deviation count as, as in OpenAI's `init_from`
+STATISTICS = "observation_"  # prefix of the names of their arrays
+COUNT = 1e5  # observations that the statistics of a Keras model count as, as in OpenAI's `init_from`
 
 
 def load_source(options: Options, policy: Policy | None) -> State:
-    """Return what the options of a policy name, as a state; ConfigError where it cannot be read or does not fit.
+    """Return a state with the arrays that a new run takes from the files that the options name.
 
-    It has the arrays that a new run is to take over, and no others of observations and optimizer. None: the policy
-    could not be made, and it is read only.
+    Without a policy, which could not be built, the files are only read. Raises ConfigError if a file cannot be read or
+    does not fit.
     """
     assert options.init_from is not None
     source = _read("policy.init_from", options.init_from, policy, options.kind)
     theta = source.shared.get("theta")
     if policy is not None and (theta is None or theta.shape != (policy.layout.size,)):
-        found = "none" if theta is None else str(theta.size)
-        text = f"expected {policy.layout.size} parameters, found {found} in {options.init_from}: the networks differ"
+        size = "none" if theta is None else str(theta.size)
+        text = f"expected {policy.layout.size} parameters, found {size} in {options.init_from}: the networks differ"
         raise ConfigError([("policy.init_from", text)])
     observations, optimizer = options.init_observations, options.init_optimizer
     if observations is not True:
@@ -55,9 +55,9 @@ def load_source(options: Options, policy: Policy | None) -> State:
 
 
 def _read(key: str, path: str, policy: Policy | None, kind: str = "") -> State:
-    """Return the state of a run, a checkpoint or a Keras file; of the latter theta needs a policy of this kind.
+    """Return the state of a run, a checkpoint or a Keras file; reading theta from the latter needs a policy of `kind`.
 
-    Raises ConfigError, which names the key of the config.
+    Raises ConfigError for `key`.
     """
     try:
         return _state(path, policy, kind)
@@ -78,7 +78,7 @@ def _state(path: str, policy: Policy | None, kind: str) -> State:
     shared: dict[str, Array] = {}
     if policy is not None:
         if not is_exportable(kind):
-            raise ConfigError([("policy.init_from", f"a policy of kind {kind!r} cannot begin from a Keras model")])
+            raise ConfigError([("policy.init_from", f"a policy of kind {kind!r} cannot start from a Keras model")])
         try:
             shared["theta"] = MODELS[kind][1](policy, layers)
         except ValueError as error:
@@ -92,7 +92,7 @@ def _state(path: str, policy: Policy | None, kind: str) -> State:
 
 
 def _without(state: State, *names: str) -> State:
-    """Return the state without arrays whose names begin so."""
+    """Return the state without arrays whose names start with one of `names`."""
     shared, master = (
         {name: array for name, array in arrays.items() if not name.startswith(names)}
         for arrays in (state.shared, state.master)
@@ -101,7 +101,7 @@ def _without(state: State, *names: str) -> State:
 
 
 def _statistics_of(path: str) -> State:
-    """Return the statistics of a run, checkpoint or Keras file, or of an ob_normalization_*.npz of the ES notebook."""
+    """Return observation statistics from a run, checkpoint or Keras file, or an ob_normalization_*.npz file."""
     if path.endswith(".npz"):
         total, squares, count = _arrays_of("policy.init_observations", path, "_sum", "sumsq", "count")
         moments = Moments(total.astype(np.float64), squares.astype(np.float64), float(count))
@@ -109,7 +109,7 @@ def _statistics_of(path: str) -> State:
         return State(0, carried.shared, carried.master)
     state = _read("policy.init_observations", path, None)
     if "observation_mean" not in state.shared:
-        text = f"{path} has no statistics of observations: its policy saw them as they are"
+        text = f"{path} has no observation statistics: its policy was trained on raw observations"
         raise ConfigError([("policy.init_observations", text)])
     shared, master = (
         {name: array for name, array in arrays.items() if name.startswith(STATISTICS)}
@@ -119,7 +119,7 @@ def _statistics_of(path: str) -> State:
 
 
 def _slots_of(path: str) -> Arrays:
-    """Return what the optimizer of a run or checkpoint remembers, or that of an optimizer_*.npz of the ES notebook."""
+    """Return the optimizer state of a run or checkpoint, or of an optimizer_*.npz of the ES notebook."""
     if not path.endswith(".npz"):
         return {
             name: array for name, array in _read("policy.init_optimizer", path, None).master.items() if name in SLOTS
@@ -142,26 +142,26 @@ def _arrays_of(key: str, path: str, *names: str) -> list[Array]:
 
 
 def apply_source(state: State, source: State, carried: ProblemState) -> State:
-    """Return `state` with the theta of `source`, and what else both have: a value head, observation statistics.
+    """Return `state` with the arrays that `source` has too: theta, a value head, observation statistics.
 
-    A number that counts, such as episodes, begins anew. What the problem carries comes along as a whole, or not.
+    Counters, such as episodes, start at zero. The arrays of the problem are taken completely or not at all.
     """
     shared, master = dict(state.shared), dict(state.master)
-    known = _as_carried(source, carried)
+    statistics = _problem_arrays(source, carried)
     for name, array in state.shared.items():
         is_count = array.ndim == 0 and array.dtype.kind == "i"
         if not is_count and name not in carried.shared and _has(source.shared, {name: array}):
             shared[name] = source.shared[name]
-    if known is not None:
-        shared |= known.shared
-        master |= known.master
+    if statistics is not None:
+        shared |= statistics.shared
+        master |= statistics.master
     return replace(state, shared=shared, master=master)
 
 
-def _as_carried(source: State, carried: ProblemState) -> ProblemState | None:
-    """Return what the problem carries as the source has it; None where it has not.
+def _problem_arrays(source: State, carried: ProblemState) -> ProblemState | None:
+    """Return the arrays of the problem from the source, None if it lacks them.
 
-    Statistics of another kind, or mean and deviation alone, become those of the new run.
+    Statistics of another kind, or mean and standard deviation alone, are converted to those of the new run.
     """
     if _has(source.shared, carried.shared) and _has(source.master, carried.master):
         return carried.extract_from(source)
@@ -174,47 +174,47 @@ def _as_carried(source: State, carried: ProblemState) -> ProblemState | None:
 
 
 def _has(arrays: Arrays, wanted: Arrays) -> bool:
-    """Return whether there are arrays of these names and shapes."""
+    """Return whether `arrays` has arrays with the names and shapes of `wanted`."""
     return all(name in arrays and arrays[name].shape == array.shape for name, array in wanted.items())
 
 
 def mismatches(options: Options, source: State, carried: ProblemState) -> Iterator[str]:
-    """Yield in what the source's policy saw observations otherwise than that of the new run will; ConfigError."""
+    """Yield warnings if observations are normalised in only one of the runs; ConfigError if files do not fit."""
     had, has = "observation_mean" in source.shared, "observation_mean" in carried.shared
     path, enabled = options.init_from, "task.observation_normalization.enabled"
     if had and not has and isinstance(options.init_observations, str):
-        text = f"names statistics of observations, but {enabled} is false: expected true there, or true or false here"
+        text = f"names observation statistics, but {enabled} is false: set that to true, or this to true or false"
         raise ConfigError([("policy.init_observations", text)])
     if had and not has:
         yield (
-            f"policy.init_from: {path} has learned from normalised observations, but {enabled} is false: its policy "
-            "sees other numbers now (set it to true; or policy.init_observations to false, and nothing is said)"
+            f"policy.init_from: {path} was trained with normalised observations, but {enabled} is false: its policy "
+            "receives other values now (set it to true, or policy.init_observations to false to hide this warning)"
         )
     elif has and not had and options.init_observations is True:
         yield (
-            f"policy.init_from: {path} has learned from observations as they are, or does not hold their statistics, "
-            f"but {enabled} is true: they begin with mean 0 and deviation 1 (set it to false; or "
-            "policy.init_observations to the file that has them, or to false)"
+            f"policy.init_from: {path} was trained with raw observations, or has no observation statistics, but "
+            f"{enabled} is true: statistics start with mean 0 and standard deviation 1 (set it to false, or "
+            "policy.init_observations to a file with statistics or to false)"
         )
-    elif had and has and _as_carried(source, carried) is None:
-        expected, found = (each.shared["observation_mean"].size for each in (carried, source))
-        raise ConfigError([("policy.init_observations", f"expected statistics of {expected} numbers, found {found}")])
+    elif had and has and _problem_arrays(source, carried) is None:
+        expected, actual = (arrays.shared["observation_mean"].size for arrays in (carried, source))
+        raise ConfigError([("policy.init_observations", f"expected statistics of {expected} numbers, found {actual}")])
 
 
 def apply_optimizer(state: State, source: State) -> State:
-    """Return `state` with the optimizer's slots of `source`; ConfigError where these are those of another one."""
+    """Return `state` with the optimizer state of `source`; ConfigError if it is that of another optimizer."""
     slots = [name for name in state.master if name in SLOTS]
-    wrong = [name for name in slots if _form(source.master.get(name)) != _form(state.master[name])]
+    wrong = [name for name in slots if _shape_text(source.master.get(name)) != _shape_text(state.master[name])]
     wrong += [name for name in source.master if name in SLOTS and name not in slots]
     if wrong:
-        told = "; ".join(
-            f"{name}: expected {_form(state.master.get(name))}, found {_form(source.master.get(name))}"
+        differences = "; ".join(
+            f"{name}: expected {_shape_text(state.master.get(name))}, found {_shape_text(source.master.get(name))}"
             for name in wrong
         )
-        text = f"the optimizer of policy.init_from is another one ({told}): take the same kind and network, or false"
+        text = f"the optimizer of policy.init_from does not match ({differences}): use the same kind, or false"
         raise ConfigError([("policy.init_optimizer", text)])
     return replace(state, master={**state.master, **{name: source.master[name] for name in slots}})
 
 
-def _form(array: Array | None) -> str:
+def _shape_text(array: Array | None) -> str:
     return "none" if array is None else f"{array.dtype}[{', '.join(map(str, array.shape))}]"

@@ -510,7 +510,7 @@ def test_check_prints_sizes_and_trains_nothing(tmp_path: Path) -> None:
     done = runs.train(1, tmp_path / "run", "--check")
     assert done.status == 0 and done.stderr == "", str(done)
     assert "observations 4, actions Box of 2, parameters 58\n" in done.stdout
-    assert "noise table 0 MB a node" in done.stdout and "WARNING" not in done.stdout
+    assert "noise table 0 MB per node" in done.stdout and "WARNING" not in done.stdout
     assert not (tmp_path / "run").exists()
 
 

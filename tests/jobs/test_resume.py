@@ -234,7 +234,7 @@ def test_the_state_of_another_optimizer_is_refused(reference: Path, tmp_path: Pa
     begun = (f"policy.init_from={reference}", "policy.init_optimizer=true")
     done = again(tmp_path / "run", *begun, "algorithm.optimizer.kind=sgd")
     assert done.status == 2 and "Traceback" not in done.stderr, str(done)
-    assert "policy.init_optimizer: the optimizer of policy.init_from is another one" in done.stderr
+    assert "policy.init_optimizer: the optimizer of policy.init_from does not match" in done.stderr
     assert "sgd_velocity: expected float32[58], found none; adam_m: expected none, found float32[58]" in done.stderr
 
 

@@ -93,9 +93,9 @@ def test_a_run_without_statistics_takes_none() -> None:
         (
             NORMALISED,
             (),
-            "has learned from normalised observations, but task.observation_normalization.enabled is false",
+            "was trained with normalised observations, but task.observation_normalization.enabled is false",
         ),
-        ((), NORMALISED, "has learned from observations as they are, or does not hold their statistics"),
+        ((), NORMALISED, "was trained with raw observations, or has no observation statistics"),
         (NORMALISED, NORMALISED, None),
         ((), (), None),
         (NORMALISED, ("policy.init_observations=false",), None),
@@ -127,10 +127,10 @@ def test_statistics_are_left_out_or_come_from_another_run(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (("policy.init_observations={source}",), "policy.init_observations: names statistics of observations, but"),
+        (("policy.init_observations={source}",), "policy.init_observations: names observation statistics, but"),
         ((*NORMALISED, "policy.init_observations={plain}"), "has no statistics of observations"),
         ((*NORMALISED, "policy.init_observations={npz}"), "expected arrays _sum, sumsq, count"),
-        (("policy.init_optimizer={npz}",), "policy.init_optimizer: the optimizer of policy.init_from is another one"),
+        (("policy.init_optimizer={npz}",), "policy.init_optimizer: the optimizer of policy.init_from does not match"),
         (("policy.init_from={text}",), "holds no whole Keras model"),
     ],
 )
