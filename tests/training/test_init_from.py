@@ -128,7 +128,7 @@ def test_statistics_are_left_out_or_come_from_another_run(tmp_path: Path) -> Non
     ("overrides", "said"),
     [
         (("policy.init_observations={source}",), "policy.init_observations: names observation statistics, but"),
-        ((*NORMALISED, "policy.init_observations={plain}"), "has no statistics of observations"),
+        ((*NORMALISED, "policy.init_observations={plain}"), "has no observation statistics"),
         ((*NORMALISED, "policy.init_observations={npz}"), "expected arrays _sum, sumsq, count"),
         (("policy.init_optimizer={npz}",), "policy.init_optimizer: the optimizer of policy.init_from does not match"),
         (("policy.init_from={text}",), "holds no whole Keras model"),
