@@ -63,7 +63,10 @@ MISTAKES = {
         ["task={kind: programs, name: add}", "policy=", "algorithm={kind: ga}", "report.export_interval=1"],
         "report.export_interval: is 1, but the task programs has no policy to export",
     ),
-    "small table": (["noise.table_size=57"], "noise.table_size: is 57, but the policy has 58 parameters: at least 58"),
+    "small table": (
+        ["noise.table_size=57"],
+        "is 57, but the policy has 58 parameters: expected at least 58",
+    ),
     "unknown program": (
         ["task={kind: programs, name: ad}", "policy=", "algorithm={kind: ga}"],
         "task.name: expected one of",
