@@ -31,7 +31,7 @@ PACKAGES = (
     "keras",
     "numba",
     "jax",
-)  # on which results depend, besides the processor
+)  # results depend on their versions and on the processor
 FILES = [Path(__file__).with_name(f"same_bits_{name}.py") for name in ("faults", "objectives", "programs")]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import benchmarks.scale
 from benchmarks.jobs import ROOT
 from benchmarks.scale import measured as jobs
-from benchmarks.scale import modelled, pictures
+from benchmarks.scale import modelled
 from hpc_es.cluster.measure import Cluster, measure
 from hpc_es.config.loading import load
 
@@ -24,6 +24,7 @@ Row = Mapping[str, Any]
 Tables = dict[str, list[Row]]
 RANKS = (2, 4, 8, 16, 32, 64, 128)
 HERE = Cluster(latency=2e-4, bandwidth=2e9, cores_a_node=128, dispatch=1e-4)  # many ranks that share few cores
+PUBLISHED = ((18, 657.0), (1_440, 10.0))  # cores and minutes to solve Humanoid (Salimans et al. 2017, arXiv:1703.03864)
 HUMANOID = ROOT / "configs/es_humanoid.yaml"
 SHORT = (
     "noise={kind: table, table_size: 25_000_000}",
@@ -51,7 +52,7 @@ def main() -> int:
     if options.csv:
         write(options.csv, results["generations"])
     if options.png:
-        pictures.draw(results, options.png)
+        draw(results, options.png)
     return 0
 
 
@@ -116,6 +117,40 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows(
             {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in row.items()} for row in rows
         )
+
+
+def draw(tables: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
+    """Draw measured and predicted generations, and the speed-up on clusters with that published by OpenAI."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    rows = tables["generations"]
+    ranks = [row["ranks"] for row in rows]
+    left.loglog(ranks, [row["seconds"] for row in rows], "o", color="tab:blue", label="measured here, 2 cores")
+    left.loglog(ranks, [row["predicted"] for row in rows], "--", color="black", lw=1, label="simulated")
+    left.set(
+        xlabel="ranks", ylabel="seconds per generation of 128 episodes", title="timer with Humanoid's first episodes"
+    )
+    left.set_xticks(ranks, list(map(str, ranks)))
+    left.legend(frameon=False)
+    (few, long), (many, short) = PUBLISHED
+    right.loglog([few, many], [1, long / short], "s-", color="tab:gray", label="OpenAI, published: time to solve")
+    right.loglog([few, 10_000], [1, 10_000 / few], ":", color="black", lw=1, label="linear speed-up")
+    for which, style in (("early", "o-"), ("between", "v-"), ("later", "^-")):
+        best = _fastest([row for row in tables["far"] if row["lengths"] == which])
+        if best:
+            base = best[few]
+            speed = [ranks / few * row["efficiency"] / base["efficiency"] for ranks, row in best.items()]
+            right.loglog(list(best), speed, style, label=f"hpc_es, simulated: {which} episodes")
+    right.set(xlabel="ranks", ylabel="speed-up over 18", title="Humanoid, 20 jobs per rank")
+    right.legend(frameon=False)
+    figure.savefig(path, dpi=110)
+
+
+def _fastest(rows: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    """Return the row of the largest population by number of ranks."""
+    return {row["ranks"]: row for row in sorted(rows, key=lambda row: (row["ranks"], row["population"]))}
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""Simulated generations: of the same jobs, and of Humanoid on clusters."""
+"""Simulate the measured jobs, and Humanoid on clusters."""
 
 from __future__ import annotations
 

@@ -41,7 +41,9 @@ class WeightsAndBiases:
         os.environ.setdefault("WANDB_CACHE_DIR", str(directory / "wandb" / "cache"))  # logs, not in $HOME
         import wandb
 
-        old = _offline_directories(directory, run_id)
+        # The id is in the names of the files; the name of the directory may have a suffix.
+        files = sorted((directory / "wandb").glob(f"offline-run-*/run-{run_id}.wandb"))
+        old_directories = [file.parent for file in files]
         self._run = wandb.init(
             project=self._options.project,
             name=run.name,
@@ -51,7 +53,7 @@ class WeightsAndBiases:
             mode=os.environ.get("WANDB_MODE") or "offline",
             settings=wandb.Settings(**_quiet()),
         )
-        for path in old:
+        for path in old_directories:
             shutil.rmtree(path)
         return Started(str(self._run.id), 0)
 
@@ -79,8 +81,3 @@ def _quiet() -> dict[str, Any]:
         "console": "off",
         "reinit": "create_new",  # the calling program may have its own W&B run
     }
-
-
-def _offline_directories(directory: Path, run_id: str | None) -> list[Path]:
-    """Return the offline directories of a run, whose id is in the file name; the folder name may have a suffix."""
-    return [file.parent for file in sorted((directory / "wandb").glob(f"offline-run-*/run-{run_id}.wandb"))]
