@@ -60,7 +60,7 @@ def failed_after(place: Path, settings: dict[str, Any]) -> tuple[int, str]:
     ("first", "limit", "finished"),
     [(0, 2, 1), (0, 5, 1), (3, 2, 5), (3, 1, 4), (1, 3, 4)],
 )
-def test_it_ends_after_so_many_in_a_row_or_after_the_first(
+def test_a_run_fails_after_the_given_number_of_failed_generations(
     first: int, limit: int, finished: int, tmp_path: Path
 ) -> None:
     settings = config(tmp_path, first, stop={"generations": 9, "failed_generations": limit})
@@ -81,7 +81,7 @@ def test_a_generation_that_succeeds_begins_the_count_anew(tmp_path: Path) -> Non
     )
 
 
-def test_null_never_ends_it(tmp_path: Path) -> None:
+def test_failed_generations_null_never_ends_a_run(tmp_path: Path) -> None:
     stop = {"generations": 4, "failed_generations": None}
     assert train(tmp_path, config(tmp_path, 0, stop=stop)) == list(range(4))
     assert runs.status(tmp_path / "run")["status"] == "finished"

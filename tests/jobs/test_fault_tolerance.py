@@ -71,7 +71,7 @@ def test_killed_at_any_instant_a_rank_is_not_missed(number: int, killed: list[Fu
 
 @needs_ulfm
 @pytest.mark.parametrize("number", range(3))
-def test_several_may_die_at_once(number: int, reference: Path, tmp_path: Path) -> None:
+def test_several_ranks_can_die_at_once(number: int, reference: Path, tmp_path: Path) -> None:
     run, dice = tmp_path / "run", random.Random(number)
     with begin(4, run, *OPTIONS) as job:
         pids = trains(job, run, 2 * number)
@@ -85,7 +85,7 @@ def test_several_may_die_at_once(number: int, reference: Path, tmp_path: Path) -
 
 @needs_ulfm
 @pytest.mark.parametrize("order", [(2, 1), (1, 0), (0, 1)])
-def test_one_may_die_after_the_other(order: tuple[int, int], reference: Path, tmp_path: Path) -> None:
+def test_ranks_can_die_one_after_the_other(order: tuple[int, int], reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with begin(3, run, *OPTIONS, "task.env_kwargs.pause_seconds=0.002") as job:
         pids = trains(job, run, 3)
@@ -141,7 +141,7 @@ def test_a_rank_may_die_before_the_training(reference: Path, tmp_path: Path) -> 
 
 
 @needs_ulfm
-def test_between_repetitions_too(tmp_path: Path) -> None:
+def test_a_rank_can_die_between_repetitions(tmp_path: Path) -> None:
     options = ("repetitions=3", "stop.generations=3", "evaluation.interval=0")
     runs.finished(0, tmp_path / "reference", *options)
     with begin(4, tmp_path / "run", *options) as job:
@@ -207,7 +207,7 @@ def test_without_ulfm_it_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_it_is_for_one_group_of_ranks_and_for_the_command(tmp_path: Path) -> None:
+def test_fault_tolerance_is_refused_for_groups_and_in_the_library(tmp_path: Path) -> None:
     done = runs.train(0, tmp_path / "run", "mpi.fault_tolerance=true", "repetitions=4", "repetition_groups=2")
     assert done.status == 2
     assert "repetition_groups: is 2: with mpi.fault_tolerance the ranks stay together" in done.stderr
@@ -217,11 +217,11 @@ def test_it_is_for_one_group_of_ranks_and_for_the_command(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("updates", "refused"), [("asynchronous", ["algorithm.updates"]), ("synchronous", [])])
-def test_it_is_for_updates_whose_order_is_fixed(updates: str, refused: list[str]) -> None:
+def test_fault_tolerance_is_refused_for_asynchronous_updates(updates: str, refused: list[str]) -> None:
     config = validate({"task": {"env_id": "CartPole-v1"}, "mpi": {"fault_tolerance": True}})
     changed = dataclasses.replace(config, algorithm=SimpleNamespace(updates=updates))
     assert [key for key, _ in changed.problems()] == refused
 
 
-def test_alone_there_is_nobody_to_outlive(tmp_path: Path) -> None:
+def test_fault_tolerance_has_no_effect_on_one_rank(tmp_path: Path) -> None:
     runs.finished(0, tmp_path / "run", "mpi.fault_tolerance=true")

@@ -79,7 +79,7 @@ def test_repetitions_in_groups_are_those_of_one_rank(tmp_path: Path) -> None:
         runs.assert_same(tmp_path / "two" / name, tmp_path / "one" / name)
 
 
-def test_tuning(tmp_path: Path) -> None:
+def test_a_tuning_of_compiled_episodes_runs(tmp_path: Path) -> None:
     """Two trials on two ranks; where they share a cache the second compiles nothing."""
     (tmp_path / "tiny.yaml").write_text(TINY)
     (tmp_path / "tuning.yaml").write_text(TUNING)

@@ -24,7 +24,7 @@ def without(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_it_adds_metrics_and_changes_nothing_else(ranks: int, without: Path, tmp_path: Path) -> None:
+def test_report_info_adds_metrics_and_changes_nothing_else(ranks: int, without: Path, tmp_path: Path) -> None:
     """The last step of an episode is its length."""
     runs.finished(ranks, tmp_path / "run", *runs.EVERY, INFO)
     assert runs.digests(tmp_path / "run") == runs.digests(without)
@@ -35,7 +35,7 @@ def test_it_adds_metrics_and_changes_nothing_else(ranks: int, without: Path, tmp
     assert rows == expected
 
 
-def test_loggers_have_them_in_a_group() -> None:
+def test_loggers_group_the_info_metrics() -> None:
     row: MetricsRow = {"generation": 3, "info_step": 1.5, "evaluation_info_step": 2.0, "info_speed": None}
     assert metrics(row) == {"info/step": 1.5, "evaluation/info_step": 2.0}
 
@@ -55,7 +55,7 @@ def test_a_restart_between_whole_checkpoints_may_change_it(
     assert ("info_step" in runs.rows(tmp_path / "run")[-1]) == bool(then)
 
 
-def test_the_task_has_to_give_infos(tmp_path: Path) -> None:
+def test_report_info_needs_a_task_with_infos(tmp_path: Path) -> None:
     config = {"task": {"kind": "programs", "name": "reverse"}, "algorithm": {"kind": "ga"}, "report": {"info": ["x"]}}
     with pytest.raises(hpc_es.core.errors.ConfigError, match=r"report.info: has keys, but the task 'programs' gives"):
         hpc_es.train(config, tmp_path)

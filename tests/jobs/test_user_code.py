@@ -159,7 +159,7 @@ def test_where_the_directory_is_gone_the_current_one_is_told_to_be_the_way_out(h
     cli("eval", here / "run", "--episodes", "2", cwd=here.parent / "moved")
 
 
-def test_a_library_call_finds_them_too(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_call_finds_user_modules(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(here)
     program = (
         "import hpc_es; print(hpc_es.load_policy('run').params, len(list(hpc_es.train('../configs/car.yaml', 'b'))))"
@@ -296,7 +296,7 @@ def test_a_source_that_is_not_that_of_the_training_is_run_only_if_trusted(here: 
     assert (here / "imported").exists()
 
 
-def test_load_policy_asks_too(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_policy_needs_trust_for_changed_sources(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(here)
     (here / "mynet.py").write_text(NET + "# changed\n")
     monkeypatch.chdir(here)

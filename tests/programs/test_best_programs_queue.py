@@ -16,7 +16,7 @@ def items(queue: UniquePriorityQueue) -> list[object]:
     return [item for _, item, _ in queue]
 
 
-def test_the_largest_stay() -> None:
+def test_the_queue_keeps_the_largest_scores() -> None:
     assert items(filled(2, (1, "a"), (3, "b"), (2, "c"))) == ["b", "c"]
 
 
@@ -26,7 +26,7 @@ def test_an_item_counts_once_whatever_its_score() -> None:
     assert [(score, item) for score, item, _ in queue] == [(2, "b"), (1, "a")]
 
 
-def test_of_equal_scores_the_older_stays() -> None:
+def test_the_queue_keeps_the_older_of_equal_scores() -> None:
     queue = filled(2, (1, "a"), (1, "b"))
     assert not queue.push(1, "c")
     assert items(queue) == ["a", "b"]
@@ -50,7 +50,7 @@ def test_of_each_score_there_is_one_where_that_is_asked() -> None:
     assert "b" not in newer and "c" not in newer
 
 
-def test_what_was_dropped_may_come_again() -> None:
+def test_a_dropped_item_can_be_added_again() -> None:
     queue = filled(1, (1, "a"), (2, "b"))
     assert "a" not in queue
     assert queue.push(3, "a")

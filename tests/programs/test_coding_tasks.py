@@ -121,7 +121,7 @@ def test_the_empty_program(name: str) -> None:
     assert make_task(name).score("").reward == (0.1875 if name == "substring" else 0.0)
 
 
-def test_failures() -> None:
+def test_endless_and_invalid_programs_fail_with_their_rewards() -> None:
     score = make_task("reverse").score("+[]")
     assert (score.reward, score.correct, score.status, score.outputs) == (-2 / 64, False, "step-limit", ())
     assert make_task("print").score("+[]").reward == -0.5
@@ -198,7 +198,7 @@ def test_cases_that_cannot_be_made(name: str, chosen: dict[str, int], text: str)
         make_task(name, chosen=chosen)
 
 
-def test_mistakes() -> None:
+def test_invalid_coding_tasks_are_refused() -> None:
     with pytest.raises(UserError, match="unknown task 'reserve': expected one of print-hello, print"):
         make_task("reserve")
     with pytest.raises(UserError, match="the task add has base 256"):

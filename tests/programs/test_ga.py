@@ -112,7 +112,7 @@ def test_rewards_of_copies_come_from_what_is_known() -> None:
     assert int(state.master["executed"]) == len(set(made.problem.executed))
 
 
-def test_it_climbs() -> None:
+def test_ga_improves_the_reward() -> None:
     """Twelve letters, of which roulette and the hall of fame make all right; the best never gets worse."""
     made = algorithm(Letters(12, share_of_b), population_size=30, crossover_rate=0.9, mutation_rate=0.05)
     state, best = made.initial(), [0.0]
@@ -182,6 +182,6 @@ def test_it_does_not_end_where_chance_may_make_a_new_program() -> None:
         ({"hall_of_fame_size": 0}, "algorithm.hall_of_fame_size: expected a whole number of at least 1"),
     ],
 )
-def test_mistakes(settings: dict[str, Any], text: str) -> None:
+def test_invalid_ga_options_are_refused(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         validate({"task": {"kind": "programs", "name": "reverse"}, "algorithm": {"kind": "ga", **settings}})

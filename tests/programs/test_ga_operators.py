@@ -50,7 +50,7 @@ def compiled(parent: bytes, changes: list[Mutation]) -> bytes:
         (2, 0.75, True, "01934"),
     ],
 )
-def test_one_mutation(changed: Any, place: int, kind: float, flag: bool, expected: str) -> None:
+def test_a_single_mutation_by_hand(changed: Any, place: int, kind: float, flag: bool, expected: str) -> None:
     assert text(changed(genome("01234"), [(place, kind, 9, flag)])) == expected
 
 

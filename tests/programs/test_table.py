@@ -51,7 +51,7 @@ def made(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_table(made: Path) -> None:
+def test_the_table_of_searches_by_hand(made: Path) -> None:
     """add by ga: 2 of 3, (100 + 1000 + 400) / 3 = 500; reverse comes first, as in the paper; others last."""
     assert table_module.table_text(table_module.read_table([made])) == (
         "task               ga-1K            rand-1K\n"
@@ -109,7 +109,7 @@ def test_repetitions_with_a_cycle_of_tasks(tmp_path: Path) -> None:
         table_module.read_table([tmp_path])
 
 
-def test_the_csv(made: Path) -> None:
+def test_the_table_is_written_as_csv(made: Path) -> None:
     lines = list(csv.reader(table_module.as_csv(table_module.read_table([made])).splitlines()))
     assert lines == [
         ["", "ga-1K (1000 NPE)", "", "", "rand-1K (1000 NPE)", "", ""],
@@ -192,7 +192,7 @@ def test_short_numbers() -> None:
     ]
 
 
-def test_the_command(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_program_table_prints_the_table(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [str(tmp_path / "out.csv"), str(tmp_path / "out.png")]
     assert cli.run(["program-table", str(made), "--csv", files[0], "--picture", files[1]]) == 0
     shown = capsys.readouterr()

@@ -25,7 +25,7 @@ def task(**settings: Any) -> programs.Programs:
     return build(config.task)
 
 
-def test_a_row_a_program() -> None:
+def test_the_task_returns_a_row_per_program() -> None:
     """print-hello simplified: 0.935 is published for the right one; a number of five missing is 0.8, failure -2."""
     polls: list[int] = []
     made = task(name="print-hello", simplify=True)
@@ -118,7 +118,7 @@ def test_hill_climb_is_scored_by_tokens() -> None:
         ({"name": "add", "taskname": 1}, "unknown key 'task.taskname'"),
     ],
 )
-def test_mistakes(settings: dict[str, Any], text: str) -> None:
+def test_invalid_program_tasks_are_refused(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         task(**settings)
 

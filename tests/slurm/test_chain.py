@@ -46,7 +46,9 @@ def test_the_next_job_carries_on_where_one_was_cancelled(cluster: Cluster, share
     carries_on(first, second, last, run, unevaluated)
 
 
-def test_and_where_one_was_preempted_without_a_requeue(cluster: Cluster, shared: Path, unevaluated: Path) -> None:
+def test_the_next_job_resumes_after_a_preemption_without_requeue(
+    cluster: Cluster, shared: Path, unevaluated: Path
+) -> None:
     run = shared / "runs" / "tiny"
     first, second, last = chain(cluster, shared, 3, "--partition=cut", "--nodes=2", "--ntasks-per-node=4")
     first.wait_for(lambda: runs.generation(run) > 1, "a generation")

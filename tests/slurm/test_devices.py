@@ -15,7 +15,7 @@ GPUS = {"block": [0, 1, 0, 1], "cyclic": [0, 0, 1, 1]}
 
 @pytest.mark.usefixtures("apart")
 @pytest.mark.parametrize("distribution", NODES)
-def test_each_node_deals_out_its_own(distribution: str, cluster: Cluster) -> None:
+def test_each_node_assigns_its_own_gpus(distribution: str, cluster: Cluster) -> None:
     program = script(TWO_GPUS + "    line = bind_device(world)\n    if rank == 0: print(line)")
     done = finished(step(cluster, 4, program, "-N2", "--ntasks-per-node=2", f"--distribution={distribution}"))
     places = zip(NODES[distribution], GPUS[distribution], strict=True)

@@ -35,7 +35,9 @@ def carries_on(batch: Batch, run: Path, reference: Path) -> None:
     runs.assert_same(run, reference)
 
 
-def test_the_time_limit(cluster: Cluster, shared: Path, unevaluated: Path, record_times: list[str]) -> None:
+def test_a_job_is_requeued_at_its_time_limit(
+    cluster: Cluster, shared: Path, unevaluated: Path, record_times: list[str]
+) -> None:
     run = shared / "run"
     generations = ("stop.generations=30",)
     batch = train(cluster, run, "--time=1", "--signal=B:USR1@50", overrides=generations)
@@ -44,7 +46,9 @@ def test_the_time_limit(cluster: Cluster, shared: Path, unevaluated: Path, recor
     assert "DUE TO TIME LIMIT" not in batch.text()
 
 
-def test_a_preemption(cluster: Cluster, shared: Path, unevaluated: Path, record_times: list[str]) -> None:
+def test_a_preempted_job_is_requeued(
+    cluster: Cluster, shared: Path, unevaluated: Path, record_times: list[str]
+) -> None:
     run = shared / "run"
     batch = train(cluster, run, "--exclusive", overrides=("stop.generations=30",))
     batch.wait_for(lambda: runs.generation(run) > 0, "a generation")

@@ -29,7 +29,7 @@ def walk(*legs: tuple[Sequence[float], int]) -> tuple[float, float, float, bool,
     return info["x"], info["y"], total, terminated, truncated
 
 
-def test_the_straight_way_ends_below_the_roof() -> None:
+def test_moving_straight_to_the_goal_ends_in_the_trap() -> None:
     """0.3 from the goal, which is 1.4 from the start."""
     x, y, total, terminated, truncated = walk((UP, 40))
     assert (x, y) == (0.0, ROOF - GAP)
@@ -37,7 +37,7 @@ def test_the_straight_way_ends_below_the_roof() -> None:
     assert truncated and not terminated
 
 
-def test_the_trap_holds_from_within_and_from_outside() -> None:
+def test_walls_of_the_trap_stop_both_directions() -> None:
     assert walk((UP, 6), (LEFT, 10))[:2] == pytest.approx((-SIDE, 0.2), abs=1e-5)
     assert walk((RIGHT, 7), (UP, 6), (LEFT, 9))[:2] == pytest.approx((SIDE, 0.2), abs=1e-5)
     assert walk((RIGHT, 7), (UP, 8), (LEFT, 4), (DOWN, 9))[:2] == pytest.approx((0.4, ROOF), abs=1e-5)
@@ -51,9 +51,9 @@ def test_the_way_around_leads_to_the_goal() -> None:
     assert 1.3 < total <= 1.4
 
 
-def test_the_border_holds() -> None:
+def test_the_border_of_the_maze_stops_the_agent() -> None:
     assert walk((LEFT, 15), (DOWN, 5))[:2] == (-1.0, -1.0)
 
 
-def test_speed_is_limited() -> None:
+def test_the_speed_of_the_agent_is_limited() -> None:
     assert walk(((9.0, 0.5), 1))[:2] == pytest.approx((0.15, -0.625))

@@ -65,7 +65,7 @@ def first(directory: Path, **task: Any) -> Any:
         ({"parameters": NAMED}, [0.5, 0.5]),
     ],
 )
-def test_where_the_search_begins(task: dict[str, Any], expected: list[float], tmp_path: Path) -> None:
+def test_initial_vectors_of_function_tasks(task: dict[str, Any], expected: list[float], tmp_path: Path) -> None:
     assert first(tmp_path, **task) == pytest.approx(expected)
 
 
@@ -96,7 +96,9 @@ def test_where_the_search_begins(task: dict[str, Any], expected: list[float], tm
         ({"command": ["./program", "{result}"]}, "task.command", "has no {parameters} in its arguments"),
     ],
 )
-def test_mistakes_of_the_options(task: dict[str, Any], key: str, text: str, tmp_path: Path) -> None:
+def test_invalid_options_of_function_tasks_are_refused(
+    task: dict[str, Any], key: str, text: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError) as error:
         config(tmp_path, **task)
     assert [text in said for where, said in error.value.problems if where == key] == [True], error.value.problems
@@ -126,7 +128,7 @@ def test_mistakes_of_the_options(task: dict[str, Any], key: str, text: str, tmp_
         ({"command": ["no-such-program", "{parameters}", "{result}"]}, "'no-such-program' in PATH"),
     ],
 )
-def test_mistakes_that_a_check_finds(task: dict[str, Any], text: str, tmp_path: Path) -> None:
+def test_check_reports_errors_of_function_tasks(task: dict[str, Any], text: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         build_task(config(tmp_path, **task))
     assert text in str(error.value)
@@ -140,7 +142,7 @@ def test_a_target_value_is_for_objectives_and_a_target_return_for_policies(tmp_p
         build_task(validate(episodes))
 
 
-def test_named_parameters_survive_the_way_to_other_ranks(tmp_path: Path) -> None:
+def test_named_parameters_are_sent_to_other_ranks(tmp_path: Path) -> None:
     before = config(tmp_path, parameters=NAMED)
     assert parse_resolved(dump_json(before)) == before
     assert list(parse_resolved(dump_json(before)).task.parameters) == ["rate", "decay"]

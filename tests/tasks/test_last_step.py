@@ -12,7 +12,7 @@ from tests.helpers.toys import episodes
 WRAPPER = "hpc_es.tasks.last_step:LastStep"
 
 
-def test_the_last_step_is_shown() -> None:
+def test_observations_include_the_last_action_and_reward() -> None:
     """Actions 5, 6, 7."""
     environment = LastStep(gymnasium.make("tests.helpers.toys:Shifted-v0"), time_scale=10.0)
     assert environment.reset(seed=2)[0].tolist() == [0, 3, 1, 0, 0, 0, 0, 0]
@@ -24,7 +24,7 @@ def test_the_last_step_is_shown() -> None:
     assert environment.observation_space.shape == (8,)
 
 
-def test_the_reward_may_be_shown_clipped() -> None:
+def test_the_observed_reward_can_be_clipped() -> None:
     """Actions 6 and 7 pay as much."""
     environment = LastStep(gymnasium.make("tests.helpers.toys:Shifted-v0"), reward_clip=6.5)
     environment.reset(seed=2)
@@ -32,7 +32,7 @@ def test_the_reward_may_be_shown_clipped() -> None:
     assert [(seen[3], reward) for seen, reward in steps] == [(6, 6), (6.5, 7)]
 
 
-def test_a_task_takes_it() -> None:
+def test_last_step_works_as_a_wrapper_of_a_task() -> None:
     assert episodes("CartPole-v1", wrappers=(WRAPPER,)).spaces.observations.size == 4 + 1 + 2 + 1
 
 
@@ -44,6 +44,6 @@ def test_a_task_takes_it() -> None:
         ("Survival", {WRAPPER: {"reward_clip": 0}}, "reward_clip is 0: expected a number greater than 0, or null"),
     ],
 )
-def test_what_it_does_not_fit(name: str, wrapper: object, text: str) -> None:
+def test_last_step_refuses_unsuitable_environments(name: str, wrapper: object, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         episodes(name, wrappers=(wrapper,))

@@ -15,7 +15,7 @@ class Positions(VectorProblemDefaults):
     layout = Layout({"points": (2, 2)})
 
 
-def test_size_and_first_deviations_follow_from_the_layout() -> None:
+def test_size_and_initial_deviations_follow_from_the_layout() -> None:
     problem = Positions()
     assert problem.size == 4
     assert problem.dtype == problem.spread.dtype == np.float64

@@ -173,11 +173,11 @@ def test_a_plan_is_sent_as_numbers() -> None:
         ),
     ],
 )
-def test_idle_ranks_are_told(jobs: int, size: int, ranks: int, is_free: bool, told: str | None) -> None:
+def test_idle_ranks_are_reported(jobs: int, size: int, ranks: int, is_free: bool, told: str | None) -> None:
     assert idle_message(jobs, size, ranks, "auto", is_free) == told
 
 
-def test_a_run_knows_its_idle_ranks() -> None:
+def test_a_run_reports_its_idle_ranks() -> None:
     state = State(0, {}, {})
     assert plan(64, "free").idle_warning(state) is None
     assert "59 ranks of 64 will be idle" in str(plan(64, "free", 16).idle_warning(state))  # rank 0 does not evaluate

@@ -20,7 +20,7 @@ from hpc_es.training.recorder import Recorder
         (9.55, None, "best evaluation 9.55"),
     ],
 )
-def test_a_last_theta_that_did_better_is_told(best: float | None, final: float | None, end: str) -> None:
+def test_the_end_message_names_a_better_last_theta(best: float | None, final: float | None, end: str) -> None:
     """Evaluations were so few that the best of them was that of the first theta."""
     problem: Any = None
     recorder = Recorder(validate({"task": {"env_id": "CartPole-v1"}}), problem)

@@ -57,7 +57,7 @@ class Clocked:
         return 1 + next(count for count in range(10_000) if not self.after(True, alone))
 
 
-def test_where_alone_is_faster_it_follows_each_generation_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_0_evaluates_alone_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     clocked = Clocked(monkeypatch)
     assert clocked.tried(0.010, 0.008) == pytest.approx(ALONE_SECONDS / 0.008, abs=1)
     assert clocked.after(False, 0.010)  # the next spell begins at once
@@ -65,7 +65,7 @@ def test_where_alone_is_faster_it_follows_each_generation_of_all_ranks(monkeypat
     assert not clocked.after(True, ALONE_SECONDS)
 
 
-def test_where_it_is_not_it_is_tried_again_later_and_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluating_alone_is_tried_less_and_less_often_if_slower(monkeypatch: pytest.MonkeyPatch) -> None:
     clocked = Clocked(monkeypatch)
     assert clocked.tried(0.010, 0.3) == 1  # a trial ends with the first generation that takes too long
     for wait in (COMPARED * TRIAL_BACKOFF, COMPARED * TRIAL_BACKOFF**2):
@@ -78,14 +78,14 @@ def test_where_it_is_not_it_is_tried_again_later_and_later(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("seconds", "evaluating"), [(LONGEST_SECONDS * 1.1, CHEAP), (0.01, SHARED_SECONDS), (0.01, 0.009)]
 )
-def test_long_generations_and_costly_evaluations_are_for_all_ranks(
+def test_long_generations_are_evaluated_by_all_ranks(
     monkeypatch: pytest.MonkeyPatch, seconds: float, evaluating: float
 ) -> None:
     clocked = Clocked(monkeypatch)
     assert not any(clocked.after(False, seconds, evaluating) for _ in range(3 * COMPARED))
 
 
-def test_a_spell_ends_where_evaluations_have_become_costly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_0_stops_evaluating_alone_if_evaluations_become_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     clocked = Clocked(monkeypatch)
     assert clocked.tried(0.010, 0.001) > 1 and clocked.after(False, 0.010)
     assert clocked.after(True, 0.001) and not clocked.after(True, 0.001, SHARED_SECONDS)
@@ -101,7 +101,7 @@ def test_a_spell_ends_where_evaluations_have_become_costly(monkeypatch: pytest.M
         (False, "one by one", {"update": "replicated"}),
     ],
 )
-def test_it_is_for_functions_of_which_rank_0_may_evaluate_all(
+def test_evaluating_alone_needs_automatic_chunks_and_master_evaluation(
     expected: bool, cutting: str, mpi: dict[str, Any]
 ) -> None:
     usual = {"chunk_size": "auto", "master_evaluates": "auto", "update": "gathered"}
@@ -167,7 +167,7 @@ COMMON: dict[str, Any] = {
 }
 
 
-def test_every_strategy_has_the_same_bits_with_spells(tmp_path: Path) -> None:
+def test_evaluating_alone_gives_identical_results_for_every_strategy(tmp_path: Path) -> None:
     configs = {kind: {**COMMON, "algorithm": {"kind": kind}} for kind in KINDS}
     for ranks in (1, 3):
         job = mpiexec(ranks, [*script(SPELLS), json.dumps(configs), str(tmp_path / str(ranks))], cwd=ROOT)
@@ -179,7 +179,7 @@ def test_every_strategy_has_the_same_bits_with_spells(tmp_path: Path) -> None:
         runs.assert_same(tmp_path / "3" / kind, tmp_path / "1" / kind)
 
 
-def test_a_signal_to_a_rank_that_waits_ends_the_run_and_it_carries_on(tmp_path: Path) -> None:
+def test_a_signal_to_a_waiting_rank_ends_the_run_which_can_be_resumed(tmp_path: Path) -> None:
     cheap = {**COMMON, "task": {**COMMON["task"], "dimension": 3}, "checkpoint": {"interval": 0, "interval_seconds": 0}}
     config, run, reference = tmp_path / "cheap.yaml", tmp_path / "run", tmp_path / "reference"
     config.write_text(json.dumps({**cheap, "algorithm": {"kind": "es", "population_size": 4}}))
@@ -203,7 +203,7 @@ def test_a_signal_to_a_rank_that_waits_ends_the_run_and_it_carries_on(tmp_path: 
     assert runs.digest(runs.newest(run)) == runs.digest(runs.newest(reference))
 
 
-def test_a_notice_is_said_once_and_again_after_it_was_not_due_for_long() -> None:
+def test_a_notice_is_repeated_only_after_a_long_pause() -> None:
     notices, said = Notices(), []
     due = {3: ["a"], 4: ["a", "b"], 6: ["a"], 4 + QUIET_GENERATIONS: ["b"], 5 + QUIET_GENERATIONS: ["a"]}
     for generation, told in due.items():

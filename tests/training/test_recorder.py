@@ -46,7 +46,7 @@ def begun(directory: Path, generation: int, interval: int) -> UpdateJournal:
     return journal
 
 
-def test_it_comes_back_bit_for_bit() -> None:
+def test_update_inputs_are_restored_bit_for_bit() -> None:
     packed = UpdateInputs(rows(1.5, float("nan"), -0.0), rows(), UNITS).pack()
     back = UpdateInputs.unpack(packed, ROW)
     assert back.rows.tobytes() == rows(1.5, float("nan"), -0.0).tobytes()
@@ -94,7 +94,7 @@ def test_a_column_that_is_missing_or_has_another_shape_is_refused(column: Column
         UpdateInputs.unpack(packed, needed)
 
 
-def test_it_stands_for_the_state_until_the_interval_is_over(tmp_path: Path) -> None:
+def test_update_inputs_replace_whole_checkpoints_until_the_interval_ends(tmp_path: Path) -> None:
     journal = begun(tmp_path, 4, interval=3)
     assert journal.since(state(4)) is None  # nothing has been learned since
     for generation in (5, 6):
@@ -109,7 +109,7 @@ def test_it_stands_for_the_state_until_the_interval_is_over(tmp_path: Path) -> N
     assert journal.since(state(7)) is None  # the third generation: a whole one is due
 
 
-def test_where_it_is_larger_than_the_state_that_is_written(tmp_path: Path) -> None:
+def test_the_state_is_written_if_it_is_smaller_than_the_update_inputs(tmp_path: Path) -> None:
     journal = begun(tmp_path, 0, interval=100)
     journal.add(Results(rows(*np.ones(100)), []), [])  # 100 rows of 16 bytes and more
     assert journal.since(state(1)) is not None  # 4,008 bytes

@@ -11,19 +11,19 @@ from hpc_es.training.run_writer import rank_table_lines
 from tests.helpers.harness import ROOT, mpiexec, script
 
 
-def test_few_are_told_one_by_one() -> None:
+def test_few_ranks_are_listed_one_by_one() -> None:
     table = [(0, "n1", 11), (1, "n2", 12)]
     assert rank_table_lines(table) == ["rank=host:pid  0=n1:11  1=n2:12"]
 
 
-def test_many_are_told_by_host() -> None:
+def test_many_ranks_are_listed_by_host() -> None:
     """1,440 ranks on 30 nodes: three lines of ten."""
     lines = rank_table_lines([(rank, f"n{rank // 48}", rank) for rank in range(1440)])
     assert len(lines) == 3
     assert lines[0].startswith("ranks=host  0-47=n0  48-95=n1  ") and lines[2].endswith("  1392-1439=n29")
 
 
-def test_ranks_that_go_round_the_hosts_are_told_by_host_too() -> None:
+def test_ranks_distributed_round_robin_are_listed_by_host() -> None:
     lines = rank_table_lines([(rank, f"n{rank % 2}", rank) for rank in range(100)])
     assert lines == ["ranks=host  0,2..98=n0  1,3..99=n1"]
 
@@ -65,7 +65,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_only_what_is_there_is_gathered(case: str, tmp_path: Path) -> None:
+def test_ranks_gather_only_if_there_is_something_to_send(case: str, tmp_path: Path) -> None:
     config, expected = CASES[case]
     done = mpiexec(2, [*script(COUNTED), json.dumps(config), str(tmp_path / "run")], cwd=ROOT)
     assert done.status == 0, str(done)

@@ -35,11 +35,13 @@ class Recorder:
         (25, [30, 34, 35, 45], [35, 45]),  # T27
     ],
 )
-def test_fires_when_grown_by_the_interval(start: float, values: list[float], fires: list[float]) -> None:
+def test_a_trigger_fires_when_the_value_grew_by_the_interval(
+    start: float, values: list[float], fires: list[float]
+) -> None:
     assert Recorder(10, start).call(values) == fires
 
 
-def test_forced_it_fires_at_any_new_value() -> None:  # T26
+def test_a_forced_trigger_fires_at_any_new_value() -> None:  # T26
     recorder = Recorder(10)
     assert recorder.call([0, 3, 3], force=True) == [3]
     assert recorder.call([12, 13]) == [13]

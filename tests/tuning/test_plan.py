@@ -125,7 +125,7 @@ def test_both_ends_of_optunas_ranges_are_looked_at(tmp_path: Path) -> None:
         (GRID + "objective: {success_rate_weight: 1}\n", "stop.target_return: is null, but the objective"),
     ],
 )
-def test_single_mistakes(text: str, said: str, tmp_path: Path) -> None:
+def test_invalid_tuning_files_are_refused(text: str, said: str, tmp_path: Path) -> None:
     assert said in refused(tmp_path, text)
 
 

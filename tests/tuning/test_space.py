@@ -106,14 +106,14 @@ MISTAKES: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("search", "entry", "text"), MISTAKES)
-def test_what_an_entry_may_not_be(search: str, entry: Any, text: str) -> None:
+def test_invalid_entries_of_a_space_are_refused(search: str, entry: Any, text: str) -> None:
     found, problems = parse_space({"good": [1], "bad": entry}, search)
     assert list(found) == ["good"]
     assert [key for key, _ in problems] == ["space.bad"]
     assert text in problems[0][1]
 
 
-def test_keys_that_cannot_be_in_a_space() -> None:
+def test_keys_that_a_tuning_cannot_vary_are_refused() -> None:
     found, problems = parse_space({"a.b": [1], "a": [1], "x..y": [1], "repetitions": [1], "name": ["n"]}, "grid")
     assert list(found) == ["a"]
     assert [key for key, _ in problems] == ["space.a.b", "space.name", "space.repetitions", "space.x..y"]

@@ -36,31 +36,31 @@ def behaviours(name: str, seeds: Any, actor: Any = None, episodes_per_job: int =
     return outcome.rows["behaviour"]
 
 
-def test_the_last_observation_or_some_of_it() -> None:
+def test_behaviour_is_the_final_observation_or_some_elements() -> None:
     """Survival observes (step, lifetime, 1); the lifetimes are 5 and 3."""
     assert behaviours("Survival", [4, 2], final_observation=True).tolist() == [[5, 5, 1], [3, 3, 1]]
     assert behaviours("Survival", [4, 2], final_observation=(2, 0)).tolist() == [[1, 5], [1, 3]]
 
 
-def test_of_several_episodes_it_is_the_mean() -> None:
+def test_behaviour_of_several_episodes_is_the_mean() -> None:
     found = behaviours("Survival", [[4, 2], [0, 9]], episodes_per_job=2, final_observation=(0,))
     assert found.tolist() == [[4.0], [5.5]]
 
 
-def test_rows_that_the_stack_has_lost_keep_theirs() -> None:
+def test_behaviours_of_finished_rows_are_kept() -> None:
     seeds = [49, 3, 0, 20, 99, 7, 31, 12]
     found = behaviours("Survival", seeds, final_observation=(0,))
     assert found.ravel().tolist() == [50, 4, 1, 21, 50, 8, 32, 13]
 
 
-def test_entries_of_the_last_info() -> None:
+def test_behaviour_can_be_entries_of_the_last_info() -> None:
     """Right and up at full speed: past the trap, into the corner."""
     found = behaviours(MAZE, [1], Still(1, 1.0, 2), info=("y", "x"))
     assert found[0] == pytest.approx([1.0, 1.0])
     assert behaviours(MAZE, [1], Still(1, 0.0, 2), info="y").tolist() == [[np.float32(-0.7)]]
 
 
-def test_vector_environments_have_infos_too() -> None:
+def test_behaviour_of_vector_environments_uses_infos() -> None:
     """Of lives of 5 and 3 steps, the last step, and the last observation with the return as a function sees them."""
     for options, expected in (
         ({"info": "step"}, [[5], [3]]),
@@ -72,7 +72,7 @@ def test_vector_environments_have_infos_too() -> None:
         assert played(task, [4, 2]).rows["behaviour"].tolist() == expected
 
 
-def test_a_function_of_ones_own() -> None:
+def test_behaviour_can_be_a_user_function() -> None:
     found = behaviours("Survival", [4, 2], function="tests.tasks.episodes.test_behaviour:told")
     assert found.tolist() == [[5, 5, 5], [3, 3, 3]]
     task = {"env_id": "CartPole-v1", "behaviour": {"function": "tests.tasks.episodes.test_behaviour:told"}}
@@ -90,7 +90,7 @@ def test_a_behaviour_of_another_size_fails_its_job_alone() -> None:
     assert f"the behaviour has {size % 50 + 1} numbers, not {size} as in other episodes" in outcome.failures[0].text
 
 
-def test_without_a_behaviour_rows_are_as_ever() -> None:
+def test_rows_without_a_behaviour_have_no_behaviour_column() -> None:
     assert played(episodes("Survival"), [4]).rows.dtype == ROW
 
 
@@ -110,7 +110,7 @@ def test_without_a_behaviour_rows_are_as_ever() -> None:
         ({"inof": "x"}, "unknown key 'task.behaviour.inof'; did you mean 'info'"),
     ],
 )
-def test_a_wrong_one_is_told_before_the_run(options: dict[str, Any], text: str, tmp_path: Path) -> None:
+def test_invalid_behaviours_are_refused_before_the_run(options: dict[str, Any], text: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=text):
         config = validate({"task": {"env_id": MAZE, "behaviour": options}})
         episodes(MAZE, behaviour=config.task.behaviour)

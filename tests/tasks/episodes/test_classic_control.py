@@ -66,7 +66,7 @@ def outcome(env_id: str, stepping: str, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize(("env_id", "keywords"), ENVIRONMENTS)
-def test_episodes_are_gymnasiums_bit_by_bit(env_id: str, keywords: dict[str, Any]) -> None:
+def test_classic_control_episodes_equal_gymnasiums_bit_for_bit(env_id: str, keywords: dict[str, Any]) -> None:
     """Returns, signs and lengths of 80 episodes, and the sums of all that they observed."""
     ours, theirs = (
         outcome(env_id, stepping, env_kwargs=keywords, episodes_per_job=2) for stepping in ("native", "gymnasium")
@@ -85,13 +85,13 @@ def sums(outcome: Any) -> list[dict[str, bytes]]:
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
-def test_a_time_limit_of_ones_own(env_id: str) -> None:
+def test_classic_control_uses_the_time_limit_of_the_config(env_id: str) -> None:
     ours, theirs = (outcome(env_id, stepping, max_episode_steps=9) for stepping in ("native", "gymnasium"))
     assert ours.rows.tobytes() == theirs.rows.tobytes()
     assert ours.rows["length"].max() == 9
 
 
-def test_theta_is_the_same(tmp_path: Path) -> None:
+def test_classic_control_gives_the_theta_of_gymnasium(tmp_path: Path) -> None:
     config = runs.tiny(tmp_path)
     thetas = []
     for stepping in ("auto", "gymnasium"):
@@ -112,7 +112,7 @@ def is_native(task: Episodes) -> bool:
 
 
 @pytest.mark.parametrize("env_id", sorted({env_id for env_id, _ in ENVIRONMENTS}))
-def test_all_are_stepped_so(env_id: str) -> None:
+def test_every_classic_control_environment_is_stepped_natively(env_id: str) -> None:
     task = episodes(env_id)
     assert is_native(task)
     assert task.notices == ()
@@ -131,7 +131,7 @@ FALLBACKS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("why", FALLBACKS)
-def test_what_is_not_known_is_stepped_by_gymnasium_and_told(why: str) -> None:
+def test_unknown_variants_are_stepped_by_gymnasium_with_a_warning(why: str) -> None:
     options, reason = FALLBACKS[why]
     task = episodes("CartPole-v1", **options)
     assert not is_native(task)
@@ -143,12 +143,12 @@ def test_what_is_not_known_is_stepped_by_gymnasium_and_told(why: str) -> None:
         episodes("CartPole-v1", stepping="native", **options)
 
 
-def test_a_keyword_that_is_no_number_fails_as_gymnasium_has_it() -> None:
+def test_a_keyword_that_is_not_a_number_fails_as_in_gymnasium() -> None:
     task = episodes("Pendulum-v1", env_kwargs={"g": "ten"})
     assert "it fails with this model or these keywords: TypeError" in task.notices[0]
 
 
-def test_others_are_stepped_by_gymnasium_without_a_word() -> None:
+def test_other_environments_are_stepped_by_gymnasium_without_a_warning() -> None:
     task = episodes("Chaos")
     assert not is_native(task)
     assert task.notices == ()
@@ -169,7 +169,7 @@ def stepped(env_id: str, state: list[float], action: Any) -> tuple[list[float], 
     return found.state[:, 0].tolist(), float(np.broadcast_to(found.rewards, 1)[0]), over
 
 
-def test_a_pendulum_at_its_lowest() -> None:
+def test_a_hanging_pendulum_equals_gymnasiums() -> None:
     """At angle pi, speed 1, torque 2: costs pi^2 + 0.1 + 0.004, the speed grows by 0.05 (15 sin pi + 3 * 2) = 0.3."""
     state, reward, over = stepped("Pendulum-v1", [-np.pi, 1.0], [2.0])
     assert state == pytest.approx([-np.pi + 0.05 * 1.3, 1.3])
@@ -177,7 +177,7 @@ def test_a_pendulum_at_its_lowest() -> None:
     assert not over
 
 
-def test_a_car_that_arrives() -> None:
+def test_a_car_at_the_goal_equals_gymnasiums() -> None:
     """From 0.49 at speed 0.05, force 1: the speed changes by 0.001 - 0.0025 cos 1.47, and 0.5 is passed."""
     state, reward, over = stepped("MountainCar-v0", [0.49, 0.05], 2)
     assert state[1] == pytest.approx(0.051 - 0.0025 * np.cos(1.47))
@@ -185,7 +185,7 @@ def test_a_car_that_arrives() -> None:
     assert (reward, over) == (-1.0, True)
 
 
-def test_an_episode_that_ended_leaves_the_others_alone() -> None:
+def test_a_finished_episode_does_not_affect_the_others() -> None:
     """Of three jobs the first and the last run on."""
     bare = gymnasium.make("CartPole-v1").unwrapped
     stepping = ClassicControlBackend(classic_control.CartPole(bare), 2)

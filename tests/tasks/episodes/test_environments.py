@@ -40,13 +40,13 @@ def made(name: str, wrappers: tuple[Any, ...] = (), **keywords: Any) -> environm
         ("tests.helpers.toys:Nothing-v0", r"expected a registered Gymnasium id, found 'tests.helpers.toys:Nothing-v0'"),
     ],
 )
-def test_an_unknown_id_is_told_with_the_nearest(env_id: str, text: str) -> None:
+def test_an_unknown_id_is_reported_with_the_nearest_one(env_id: str, text: str) -> None:
     with pytest.raises(ConfigError, match=r"task\.env_id: " + ".*" + text) as caught:
         environments.make(env_id, {})
     assert [key for key, _ in caught.value.problems] == ["task.env_id"]
 
 
-def test_a_known_id_has_no_foreign_hint() -> None:
+def test_an_id_unlike_all_others_has_no_suggestion() -> None:
     with pytest.raises(ConfigError) as caught:
         environments.make("Zzzzzzzzzz-v0", {})
     assert "did you mean" not in str(caught.value)
@@ -56,13 +56,13 @@ def test_a_module_that_is_imported_registers_its_environments() -> None:
     assert made("Survival").reset(seed=9)[0].tolist() == [0, lifetime(9), 1]
 
 
-def test_keywords_reach_the_environment_and_wrong_ones_are_told() -> None:
+def test_keywords_reach_the_environment_and_invalid_ones_are_reported() -> None:
     assert made("Reach", low=-3.0).action_space.low.tolist() == [-3, -3]
     with pytest.raises(ConfigError, match=r"task\.env_kwargs: .*Reach-v0 does not take these keywords: .*'height'"):
         made("Reach", height=3)
 
 
-def test_an_environment_that_fails_to_start_is_told() -> None:
+def test_an_environment_that_fails_to_start_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"task\.env_id: .*Strange-v0 cannot be created: KeyError: 'sounds'"):
         made("Strange", observations="sounds")
 
@@ -115,7 +115,7 @@ def test_wrappers_are_part_of_the_task() -> None:
         ({}, "expected 'module:Class' or one "),
     ],
 )
-def test_a_wrapper_that_cannot_be_applied_is_told_with_its_place(wrapper: Any, text: str) -> None:
+def test_a_wrapper_that_cannot_be_applied_is_reported_with_its_position(wrapper: Any, text: str) -> None:
     with pytest.raises(ConfigError, match=r"^task\.wrappers\[1\]: " + text):
         made("Survival", ("tests.helpers.toys:Plus", wrapper))
 
@@ -167,7 +167,7 @@ class Picky(gymnasium.Env[Any, Any]):
         self.given = shape, names
 
 
-def test_lists_are_tuples_where_tuples_are_wanted() -> None:
+def test_lists_of_keywords_become_tuples_if_needed() -> None:
     gymnasium.register("Picky-v0", Picky, order_enforce=False)
     made = environments.make("Picky-v0", {"shape": [[1, 2], [3]], "names": ["a"]})
     assert made.unwrapped.given == (((1, 2), (3,)), ("a",))
@@ -177,7 +177,7 @@ def test_lists_are_tuples_where_tuples_are_wanted() -> None:
         environments.make("Picky-v0", {"shape": [[1]], "names": ["wrong"]})
 
 
-def test_lists_stay_lists_where_they_are_taken() -> None:
+def test_lists_of_keywords_stay_lists_if_accepted() -> None:
     given: list[Any] = []
     environments.with_tuples(lambda **keywords: given.append(keywords["names"]), {"names": ["a"]})
     assert given == [["a"]]

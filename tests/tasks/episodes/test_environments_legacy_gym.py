@@ -57,13 +57,13 @@ def test_an_old_environment_keeps_its_limit_its_seeds_and_its_keywords() -> None
     assert environments.spaces(environment).observations.size == 3
 
 
-def test_a_time_limit_of_ours_shortens_it() -> None:
+def test_the_time_limit_of_the_config_shortens_a_legacy_environment() -> None:
     environment = environments.make("old_module:OldOne-v0", {}, max_episode_steps=4)
     environment.reset(seed=0)
     assert [environment.step(0)[3] for _ in range(4)] == [False, False, False, True]
 
 
-def test_it_trains(tmp_path: Path) -> None:
+def test_a_legacy_environment_trains(tmp_path: Path) -> None:
     config = {
         "task": {"env_id": "old_module:OldOne-v0"},
         "policy": {"hidden_dims": [4]},

@@ -34,7 +34,7 @@ def numbers(info: Mapping[str, Reduction], seeds: Any, **options: Any) -> list[l
 
 
 @pytest.mark.parametrize("env_id", ["tests.helpers.toys:Informative-v0", *VECTORS])
-def test_final_mean_and_sum_of_an_episode(env_id: str) -> None:
+def test_infos_of_an_episode_are_reduced_to_final_mean_and_sum(env_id: str) -> None:
     """Of 5 and 8 steps: 1 .. 5 and 1 .. 8; the even ones are 2, 4 and 2, 4, 6, 8; the last step alone is_over."""
     reductions: tuple[Reduction, ...] = ("final", "mean", "sum")
     found = [numbers({"step": each, "even": each, "is_over": each}, [4, 7], env_id=env_id) for each in reductions]
@@ -44,20 +44,20 @@ def test_final_mean_and_sum_of_an_episode(env_id: str) -> None:
     assert np.isnan(found[0][0][1])  # step 5 has no `even`
 
 
-def test_of_several_episodes_it_is_the_mean_of_those_that_have_it() -> None:
+def test_infos_of_several_episodes_are_averaged_over_those_with_the_key() -> None:
     """Of 5 and 1 steps, and of 3 and 12: one step has no even one."""
     found = numbers({"step": "final", "even": "sum"}, [[4, 0], [2, 11]], episodes_per_job=2)
     assert found == [[3, 6], [7.5, (2 + 42) / 2]]
 
 
-def test_jobs_that_the_stack_has_lost_keep_theirs_and_a_failed_one_has_none() -> None:
+def test_infos_of_finished_jobs_are_kept_and_failed_jobs_have_none() -> None:
     seeds = [49, 3, 0, 20, 99, 7, 31, 12]
     assert [step for (step,) in numbers({"step": "mean"}, seeds)] == [25.5, 2.5, 1, 11, 25.5, 4.5, 16.5, 7]
     failing = Episodes(Options(env_id="tests.tasks.episodes.test_infos:Failing-v0"), {"step": "mean"})
     assert np.isnan(played(failing, [7, 3]).rows["info"]).tolist() == [[True], [False]]
 
 
-def test_an_episode_in_segments_has_its_numbers_once_it_is_over() -> None:
+def test_infos_of_an_episode_in_segments_are_reported_at_its_end() -> None:
     """12 and 3 steps, five at a time."""
     segments = task({"step": "sum", "even": "mean"}).segments()
     found = []
@@ -67,13 +67,13 @@ def test_an_episode_in_segments_has_its_numbers_once_it_is_over() -> None:
     assert np.isnan([*found[0][0], *found[1][0], *found[1][1]]).all()
 
 
-def test_without_keys_rows_are_as_ever() -> None:
+def test_rows_without_report_info_have_no_info_columns() -> None:
     assert played(task({}), [4]).rows.dtype == ROW
     rows = played(task(ALL), [4]).rows
     assert rows.dtype != ROW and without_info(rows).dtype == ROW and without_info(rows)["length"] == [5]
 
 
-def test_native_stepping_gives_way_and_says_so() -> None:
+def test_report_info_disables_native_stepping_with_a_warning() -> None:
     cheetah = task({"x_position": "final"}, "HalfCheetah-v5", max_episode_steps=5)
     assert "report.info needs the info of its steps" in cheetah.notices[0]
     with pytest.raises(ConfigError, match=r"task.stepping: is native, .* report.info needs .* expected auto or gymn"):
@@ -89,12 +89,12 @@ def test_native_stepping_gives_way_and_says_so() -> None:
         ("array", "expected numbers, but 'array' .* is ndarray"),
     ],
 )
-def test_a_key_without_numbers_is_told_before_the_run(env_id: str, key: str, text: str) -> None:
+def test_an_info_key_without_numbers_is_refused_before_the_run(env_id: str, key: str, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         task({"step": "final", key: "mean"}, env_id)
 
 
-def test_of_an_episode_that_is_never_over_it_is_a_warning() -> None:
+def test_a_missing_info_key_in_an_endless_episode_is_a_warning() -> None:
     (notice,) = task({"success": "final"}, "tests.tasks.episodes.test_infos:Endless-v0").notices
     assert notice == (
         "report.info: no info of a step of tests.tasks.episodes.test_infos:Endless-v0 has 'success' "
@@ -102,7 +102,7 @@ def test_of_an_episode_that_is_never_over_it_is_a_warning() -> None:
     )
 
 
-def test_what_is_a_number() -> None:
+def test_which_info_values_count_as_numbers() -> None:
     there = [True, 2, 2.5, np.float32(3), np.bool_(True), np.array([4.0]), np.array(5)]
     assert [as_number(value) for value in there] == [1, 2, 2.5, 3, 1, 4, 5]
     assert np.isnan([as_number(value) for value in (None, "6", [7], {}, np.arange(2), np.array("8"), 1j)]).all()

@@ -44,7 +44,7 @@ def test_returns_and_lengths_are_exact(name: str) -> None:
     assert not outcome.failures
 
 
-def test_a_batch_of_one_and_one_after_another() -> None:
+def test_a_batch_equals_its_jobs_one_after_another() -> None:
     task = episodes("Survival")
     assert [returns(played(task, [seed])) for seed in SEEDS] == [[lifetime(seed)] for seed in SEEDS]
 
@@ -62,7 +62,7 @@ def test_the_policy_sees_every_observation_of_its_own_episode_only() -> None:
     assert sorted(seen) == sorted(expected)
 
 
-def test_the_stack_shrinks_when_a_quarter_is_idle() -> None:
+def test_the_batch_shrinks_when_a_quarter_is_idle() -> None:
     """Eight lifetimes 1 .. 8: two of eight are idle after 2 steps, then two of six, one of four, three, two, ..."""
     actor = Still(8)
     played(episodes("Survival"), range(8), actor)
@@ -104,7 +104,7 @@ def test_reward_offset_only_in_training(training: bool, expected: float) -> None
     assert (returns(outcome), lengths(outcome)) == ([expected], [10])
 
 
-def test_several_episodes_a_job_are_averaged() -> None:
+def test_several_episodes_per_job_are_averaged() -> None:
     task, actor = episodes("Survival", episodes_per_job=3), Still(3)
     assert task.episodes_per_job == 3
     outcome = played(task, [[0, 1, 2], [49, 0, 9], [5, 5, 5]], actor)
@@ -196,7 +196,7 @@ def test_an_environment_with_global_generators_gives_the_same_on_each_run() -> N
     assert len(set(first)) == len(SEEDS)
 
 
-def test_hidden_state_shows_and_a_fresh_environment_hides_it() -> None:
+def test_fresh_environments_remove_the_effect_of_hidden_state() -> None:
     used, fresh = episodes("Hidden"), episodes("Hidden", fresh_environment=True)
     assert [returns(played(used, [4])) for _ in range(3)] == [[5], [10], [15]]
     assert [returns(played(fresh, [4])) for _ in range(3)] == [[5], [5], [5]]
@@ -274,7 +274,7 @@ FAULTS = ("raise", "nan reward", "infinite reward", "nan observation", "nan obse
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("at", [1, 3, 8])  # 8 is the last step of lifetime(7)
-def test_a_fault_fails_its_job_only(fault: str, at: int) -> None:
+def test_an_exception_in_step_fails_its_job_only(fault: str, at: int) -> None:
     seeds = [49, 7, 3, 20, 0]
     outcome = played(episodes("Faulty", env_kwargs={"fault": fault, "at": at}), seeds)
     assert failed(outcome) == [1]
@@ -288,7 +288,7 @@ def test_a_fault_fails_its_job_only(fault: str, at: int) -> None:
 @pytest.mark.parametrize(
     ("fault", "reason"), [("raise", "ValueError: the simulator diverged"), ("nan observation", "NaN")]
 )
-def test_a_fault_in_reset_fails_its_job_only(fault: str, reason: str) -> None:
+def test_an_exception_in_reset_fails_its_job_only(fault: str, reason: str) -> None:
     outcome = played(episodes("Faulty", env_kwargs={"fault": fault, "at": 0}), [3, 7, 5])
     assert failed(outcome) == [1]
     assert reason in outcome.failures[0].text
@@ -306,7 +306,7 @@ def test_the_environment_of_a_failed_job_is_made_anew(fault: str) -> None:
     assert returns(played(task, [5, 3])) == [6, 4]
 
 
-def test_an_exception_tells_where_it_was_raised() -> None:
+def test_a_failure_names_the_line_that_raised() -> None:
     outcome = played(episodes("Faulty"), [7])
     source = Path(toys.__file__).read_text().splitlines()
     line = next(n for n, text in enumerate(source, start=1) if "the simulator diverged" in text)
@@ -324,7 +324,7 @@ def test_a_fault_in_the_first_or_second_of_a_jobs_episodes_fails_the_job() -> No
     assert returns(outcome)[2] == 5
 
 
-def test_all_jobs_may_fail() -> None:
+def test_a_chunk_can_consist_of_failed_jobs() -> None:
     outcome = played(episodes("Faulty"), [7] * 5)
     assert failed(outcome) == [0, 1, 2, 3, 4]
     outcome = played(episodes("Faulty", env_kwargs={"at": 0}), [7] * 5)
@@ -332,7 +332,7 @@ def test_all_jobs_may_fail() -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_abort_raises(fault: str) -> None:
+def test_on_failure_abort_raises(fault: str) -> None:
     task = episodes("Faulty", env_kwargs={"fault": fault}, on_failed_episode="abort")
     with pytest.raises(RunError, match=r"an episode failed and task.on_failed_episode is abort: job 1 of the chunk: "):
         played(task, [3, 7])
@@ -350,7 +350,7 @@ def test_a_hanging_environment_fails_its_job_only(fault: str, at: int) -> None:
     assert returns(played(task, [5, 5])) == [6, 6]
 
 
-def test_each_episodes_time_is_its_own() -> None:
+def test_the_time_limit_applies_to_each_episode() -> None:
     """20 ms a step and a limit of 1 s: 50 steps are beyond it; 30 and 30 more are not: each episode has it whole."""
     task = episodes("Slow", episode_timeout_seconds=1.0, episodes_per_job=2)
     outcome = played(task, [[49, 0], [29, 29], [2, 2]])
@@ -378,13 +378,13 @@ def test_observation_sums_equal_a_plain_recomputation(name: str) -> None:
     assert all(isinstance(array, np.ndarray) and array.dtype == np.float64 for array in arrays.values())
 
 
-def test_sums_cover_all_episodes_of_a_job() -> None:
+def test_observation_sums_cover_all_episodes_of_a_job() -> None:
     ((arrays,),) = played(episodes("Survival", episodes_per_job=2), [[3, 9], [0, 0]], observe=[True, False]).learned
     total, _, count = recomputed([4, 10])
     assert (arrays["observation_sum"].tolist(), arrays["observation_count"]) == (total.tolist(), count)
 
 
-def test_no_job_observed_sends_nothing() -> None:
+def test_without_observed_jobs_there_are_no_observation_sums() -> None:
     assert list(played(episodes("Survival"), SEEDS).learned) == [[{}]]
 
 
@@ -410,7 +410,7 @@ def test_units_of_jobs_are_summed_apart() -> None:
         assert arrays["observation_count"] == count
 
 
-def test_a_unit_that_the_chunk_cuts_is_told_job_by_job() -> None:
+def test_sums_of_a_unit_cut_by_the_chunk_are_reported_per_job() -> None:
     """Units of three, of the first of which one job was in the chunk before, and of the last one is in the next."""
     played_ = played(episodes("Survival"), [3, 9, 7, 2, 5, 0, 1], observe=[True] * 7, unit=3, offset=1)
     found = [[arrays["observation_count"] for arrays in parts] for parts in played_.learned]
@@ -420,7 +420,7 @@ def test_a_unit_that_the_chunk_cuts_is_told_job_by_job() -> None:
 # The task.
 
 
-def test_build_finds_the_spaces() -> None:
+def test_build_returns_the_spaces_of_the_environment() -> None:
     task = build(episodes("Reach").options)
     assert isinstance(task, Episodes)
     assert isinstance(task.spaces, Spaces)
@@ -429,7 +429,7 @@ def test_build_finds_the_spaces() -> None:
     assert task.spaces.actions.low.tolist() == [-1, -1]
 
 
-def test_build_refuses_what_cannot_be_made() -> None:
+def test_build_refuses_invalid_environments() -> None:
     with pytest.raises(ConfigError, match=r"task\.env_id"):
         episodes("Nothing-v0")
 

@@ -26,7 +26,7 @@ def told(outcome: Outcome) -> list[tuple[float, int, int]]:
     return [tuple(row) for row in rows[["return_", "length", "episode_length"]].tolist()]
 
 
-def test_an_episode_goes_on_where_it_was_left_and_ends_its_segment() -> None:
+def test_an_episode_continues_in_the_next_segment() -> None:
     """Lives of 3 and 12 steps, then of 6 after the 3, five steps at a time; seeds of jobs that go on are not used."""
     assert [lifetime(seed) for seed in (2, 11, 5, 0)] == [3, 12, 6, 1]
     segments = episodes("Survival").segments()
@@ -42,7 +42,7 @@ def test_an_episode_that_ends_with_its_segment_is_over() -> None:
     assert told(segment(segments, [11], 5)) == [(5, 5, 0)]
 
 
-def test_environments_are_not_those_of_whole_episodes() -> None:
+def test_partial_episodes_have_environments_of_their_own() -> None:
     task = episodes("Survival")
     segments = task.segments()
     segment(segments, [11], 5)
@@ -50,7 +50,7 @@ def test_environments_are_not_those_of_whole_episodes() -> None:
     assert told(segment(segments, [0], 9)) == [(12, 7, 12)]
 
 
-def test_what_goes_on_is_told_of_as_cut_off() -> None:
+def test_an_unfinished_episode_is_reported_as_truncated() -> None:
     """Survival observes (step, lifetime, 1): its state after the last step of the segment is at hand."""
     segments = episodes("Survival").segments()
     segment(segments, [2, 11], 5)
@@ -63,7 +63,7 @@ def test_what_goes_on_is_told_of_as_cut_off() -> None:
     assert np.argwhere(found.cuts).tolist() == [[5, 1]]
 
 
-def test_a_time_limit_ends_an_episode_in_its_segment_and_is_told_of_once() -> None:
+def test_a_time_limit_ends_an_episode_and_is_reported_once() -> None:
     for steps, length in ((7, 7), (4, 3)):
         segments = episodes("Survival", max_episode_steps=7).segments()
         if steps == 4:
@@ -87,7 +87,7 @@ def test_an_episode_that_fails_later_counts_once_and_another_begins(fault: str, 
     assert told(segment(segments, [3, 0], 9)) == [(4, 4, 4), (13, 9, 0)]
 
 
-def test_time_that_an_episode_took_adds_up_over_segments() -> None:
+def test_seconds_of_an_episode_add_up_over_segments() -> None:
     """20 ms a step: 8 steps are within half a second, 40 are not."""
     segments = episodes("Slow", episode_timeout_seconds=0.5).segments()
     assert not segment(segments, [49], 8).failures

@@ -37,14 +37,14 @@ def refused(env_id: str = SWARM, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("keywords", [{}, {"fault": "arrays alone"}])
-def test_episodes_are_those_of_single_environments(keywords: dict[str, Any]) -> None:
+def test_vector_episodes_equal_those_of_single_environments(keywords: dict[str, Any]) -> None:
     single = played(episodes("Chaos"), SEEDS, Still(len(SEEDS), 0.5, 2)).rows
     assert len(set(single["length"].tolist())) > 3  # they end one by one
     rows = played(vector(env_kwargs=keywords), SEEDS, Still(len(SEEDS), 0.5, 2)).rows
     assert rows.tobytes() == single.tobytes()
 
 
-def test_a_vector_that_resets_by_itself() -> None:
+def test_episodes_of_a_vector_with_autoreset_are_counted_once() -> None:
     """200 steps an episode; what it begins anew afterwards is not counted."""
     single = played(episodes("Pendulum-v1"), SEEDS, Still(len(SEEDS), 1.0, 1)).rows
     rows = played(
@@ -53,7 +53,7 @@ def test_a_vector_that_resets_by_itself() -> None:
     assert rows.rows.tobytes() == single.tobytes()
 
 
-def test_a_time_limit_of_ones_own() -> None:
+def test_vector_stepping_uses_the_time_limit_of_the_config() -> None:
     rows = played(vector(max_episode_steps=7), SEEDS, Still(len(SEEDS), 0.5, 2)).rows
     assert (
         rows["length"].tolist()
@@ -71,7 +71,7 @@ def test_an_exception_fails_the_jobs_that_run_and_the_next_chunk_has_a_new_vecto
     assert played(task, [5, 26], Still(2, 0.5, 2)).rows["return_"].tobytes() == alone.tobytes()
 
 
-def test_final_observations_are_behaviours() -> None:
+def test_final_observations_of_vectors_can_be_behaviours() -> None:
     options: dict[str, Any] = {"behaviour": {"final_observation": [0, 2]}}
     found = [
         played(task, SEEDS, Still(len(SEEDS), 0.5, 2)).rows
@@ -105,7 +105,7 @@ TRAIN = """
 """
 
 
-def test_theta_is_that_of_single_environments_on_any_number_of_ranks(tmp_path: Path) -> None:
+def test_vector_stepping_gives_the_theta_of_single_environments(tmp_path: Path) -> None:
     config = str(runs.tiny(tmp_path))
     for ranks in (1, 3):
         done = mpiexec(ranks, [*script(TRAIN), config, str(tmp_path / str(ranks))], cwd=ROOT)
@@ -115,7 +115,7 @@ def test_theta_is_that_of_single_environments_on_any_number_of_ranks(tmp_path: P
         assert runs.newest(tmp_path / other).state.theta.tobytes() == theta.tobytes()
 
 
-def test_a_run_is_not_carried_on_by_another_kind_of_environments(tmp_path: Path) -> None:
+def test_a_resume_with_another_kind_of_stepping_is_refused(tmp_path: Path) -> None:
     """Results depend on it, as they do not on native stepping."""
     config = runs.tiny(tmp_path)
     task = [f"task.env_id={SWARM}", "stop.generations=1"]
@@ -130,39 +130,39 @@ def test_a_run_is_not_carried_on_by_another_kind_of_environments(tmp_path: Path)
 # What is refused.
 
 
-def test_gymnasiums_own_cartpole_has_one_seed_for_all() -> None:
+def test_vectors_with_one_seed_for_all_are_refused() -> None:
     said = refused("CartPole-v1")
     assert "task.stepping: is vector, but reset(seed=[11, 22]) and steps of CartPole-v1 fail: " in said
     assert "expected one that takes a seed for each environment, or auto, native or gymnasium" in said
 
 
 @pytest.mark.parametrize("fault", ["one seed", "neighbours", "no seeds"])
-def test_episodes_that_depend_on_their_place_or_neighbours(fault: str) -> None:
+def test_vectors_whose_episodes_depend_on_each_other_are_refused(fault: str) -> None:
     assert "the episode of a seed depends on its position in the vector" in refused(env_kwargs={"fault": fault})
 
 
-def test_images_keep_their_shape() -> None:
+def test_images_of_vectors_keep_their_shape() -> None:
     spec = episodes("tests.helpers.vector_toys:Images-v0", stepping="vector").spaces.observations
     assert len(spec.shape) == 3 and spec.dtype == np.uint8
 
 
-def test_an_id_without_vectors() -> None:
+def test_an_id_without_a_vector_environment_is_refused() -> None:
     assert refused("Pendulum-v1") == (
         "task.stepping: is vector, but Pendulum-v1 has no vector_entry_point: expected auto, native or gymnasium"
     )
 
 
-def test_an_unknown_id_has_its_nearest() -> None:
+def test_an_unknown_vector_id_is_reported_with_the_nearest_one() -> None:
     assert "did you mean 'CartPole-v1'?" in refused("CartPol-v1")
 
 
-def test_options_that_need_single_environments_are_told_all_at_once() -> None:
+def test_options_that_need_single_environments_are_refused_at_once() -> None:
     said = refused(episodes_per_job=2, fresh_environment=True, episode_timeout_seconds=1.0, wrappers=("a:B",))
     for key in ("episodes_per_job", "fresh_environment", "episode_timeout_seconds", "wrappers"):
         assert f"task.{key}: requires single environments, but task.stepping is vector" in said
 
 
-def test_a_behaviour_that_the_next_episode_has_overwritten() -> None:
+def test_a_behaviour_overwritten_by_the_next_episode_is_refused() -> None:
     with pytest.raises(ConfigError, match="replaces by the next episode's first"):
         runs_task("tests.helpers.vector_toys:Hasty-v0", stepping="vector", behaviour={"final_observation": True})
 

@@ -127,7 +127,7 @@ REMEMBERS = "has memory, is random or uses the environment"
         ("tests.tasks.episodes.test_wrappers:Halfway", "Survival", REMEMBERS),
     ],
 )
-def test_what_cannot_be_applied_is_refused_by_name(wrapper: str, env: str, reason: str) -> None:
+def test_wrappers_that_cannot_be_applied_are_refused_by_name(wrapper: str, env: str, reason: str) -> None:
     options = Options(env_id=f"tests.helpers.toys:{env}-v0", wrappers=("gymnasium.wrappers:OrderEnforcing", wrapper))
     with pytest.raises(ConfigError) as error:
         applied_wrappers(options)
@@ -141,7 +141,7 @@ def test_an_environment_that_fails_while_wrappers_are_compared_is_named() -> Non
         applied_wrappers(options)
 
 
-def test_a_run_with_such_a_wrapper_is_loaded_for_its_own_environment() -> None:
+def test_a_run_with_other_wrappers_is_loaded_for_the_wrapped_environment() -> None:
     path = run("task.wrappers=[hpc_es.tasks.last_step:LastStep]")
     with pytest.raises(UserError, match=r"LastStep defines `step`.*env='wrapped'.*policy\.make_env\(\)"):
         hpc_es.load_policy(path)

@@ -27,7 +27,7 @@ def files(run: Path) -> list[Path]:
     return sorted((run / FOLDER).glob("*"))
 
 
-def test_a_restart_knows_what_was_finished(tmp_path: Path) -> None:
+def test_a_restart_reads_finished_evaluations(tmp_path: Path) -> None:
     keys = [opened(tmp_path).key(str(job), X, 5) for job in (0, 1)]
     opened(tmp_path).add(7, keys, SLOW)
     after = opened(tmp_path)
@@ -38,7 +38,7 @@ def test_a_restart_knows_what_was_finished(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("writes", [True, False])
-def test_where_a_failure_ends_the_run_it_is_evaluated_again(writes: bool, tmp_path: Path) -> None:
+def test_failures_are_evaluated_again_if_they_end_the_run(writes: bool, tmp_path: Path) -> None:
     """Else the same command would end by the same failure for ever, whatever was mended."""
     writer, reader = EvaluationJournal(True, "", writes), EvaluationJournal(True, "", False)
     for journal in (writer, reader):
@@ -48,7 +48,7 @@ def test_where_a_failure_ends_the_run_it_is_evaluated_again(writes: bool, tmp_pa
     assert reader.recorded(7, ["bad"]) is None
 
 
-def test_another_job_vector_seed_or_source_is_not_known(tmp_path: Path) -> None:
+def test_entries_of_another_job_vector_seed_or_source_are_ignored(tmp_path: Path) -> None:
     key = opened(tmp_path).key("0", X, 5)
     other = np.array([0.1, 0.0, 1 / 3])  # 0.0 == -0.0, but the bits differ
     journal = opened(tmp_path)
@@ -62,12 +62,12 @@ def test_another_job_vector_seed_or_source_is_not_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "seconds", "written"), [("auto", 0.02, 1), ("auto", 0.001, 0), (True, 0, 1)])
-def test_what_is_cheap_is_not_written(mode: Mode, seconds: float, written: int, tmp_path: Path) -> None:
+def test_cheap_evaluations_are_not_recorded(mode: Mode, seconds: float, written: int, tmp_path: Path) -> None:
     opened(tmp_path, mode).add(0, ["a"], [EvaluationResult(1.0, None, seconds)])
     assert len(files(tmp_path)) == written
 
 
-def test_switched_off_it_neither_writes_nor_reads(tmp_path: Path) -> None:
+def test_a_disabled_journal_neither_writes_nor_reads(tmp_path: Path) -> None:
     opened(tmp_path).add(0, ["a"], SLOW[:1])
     journal = opened(tmp_path, False)
     journal.add(0, ["b"], SLOW[:1])
@@ -82,7 +82,7 @@ def test_a_half_written_or_damaged_line_is_no_entry(tmp_path: Path) -> None:
     assert after.recorded(0, ["a"]) is not None and after.recorded(0, ["b"]) is None
 
 
-def test_a_half_written_line_leaves_the_next_file_alone(tmp_path: Path) -> None:
+def test_an_incomplete_line_does_not_affect_the_next_file(tmp_path: Path) -> None:
     for key in ("a", "b"):
         opened(tmp_path).add(0, [key], SLOW[:1])
         (file,) = files(tmp_path) if key == "a" else files(tmp_path)[1:]
@@ -101,7 +101,7 @@ def test_files_of_generations_in_a_checkpoint_are_removed(tmp_path: Path) -> Non
     assert [path.name[:20] for path in files(tmp_path)] == ["generation_000000005"]
 
 
-def test_a_full_disk_is_told(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path) -> None:
     (tmp_path / FOLDER).write_text("")
     with pytest.raises(RunError, match="could not be written"):
         opened(tmp_path).add(0, ["a"], SLOW[:1])

@@ -19,14 +19,14 @@ BOX = Bounds(np.array([0.0, -1.0, -INF, -INF]), np.array([1.0, INF, 2.0, INF]))
         ("penalty", [1.0, -1.0, 2.0, 9.0], 0.5 * (0.25**2 + 2**2 + 1)),
     ],
 )
-def test_what_is_outside_is_kept(how: str, expected: list[float], penalty: float) -> None:
+def test_vectors_outside_the_bounds_are_moved_inside(how: str, expected: list[float], penalty: float) -> None:
     seen, added = apply_bounds(BOX, how, np.array([[1.25, -3.0, 3.0, 9.0]]), weight=0.5)  # type: ignore[arg-type]
     assert seen.tolist() == [expected]
     assert added.tolist() == [penalty]
 
 
 @pytest.mark.parametrize("how", ["clip", "reflect", "penalty"])
-def test_what_is_inside_keeps_its_bits(how: str) -> None:
+def test_vectors_inside_the_bounds_are_unchanged(how: str) -> None:
     inside = np.array([[0.1, 0.3, 0.7, -1e300], [1.0, -1.0, 2.0, 1e-300]])
     seen, added = apply_bounds(BOX, how, inside)  # type: ignore[arg-type]
     assert seen.tobytes() == inside.tobytes() and not added.any()
@@ -44,7 +44,7 @@ def test_one_that_is_reflected_never_leaves_the_box() -> None:
     assert many.min() >= 0.1 and many.max() <= 0.3
 
 
-def test_the_middle() -> None:
+def test_the_middle_of_the_bounds_is_finite() -> None:
     assert BOX.middle().tolist() == [0.5, 0.0, 0.0, 0.0]
     assert Bounds(np.array([3.0]), np.array([INF])).middle().tolist() == [3.0]
 
@@ -52,13 +52,13 @@ def test_the_middle() -> None:
 RANGES = {"learning_rate": ParameterScale(1e-5, 1e-1, is_log=True), "momentum": ParameterScale(-1.0, 3.0)}
 
 
-def test_the_scales() -> None:
+def test_parameters_are_scaled_linearly_and_logarithmically() -> None:
     seen, _ = named_coordinates(RANGES, "clip", 1.0).to_objective(np.array([[0.5, 0.25], [0.0, 1.0], [-1.0, 2.0]]))
     assert seen == pytest.approx(np.array([[1e-3, 0.0], [1e-5, 3.0], [1e-5, 3.0]]))
     assert seen[1:].tolist() == [[1e-5, 3.0], [1e-5, 3.0]]  # the ends to the last bit
 
 
-def test_the_way_back() -> None:
+def test_scaled_parameters_map_back_to_the_vector() -> None:
     coordinates = named_coordinates(RANGES, "reflect", 1.0)
     assert coordinates.to_search(np.array([1e-2, 2.0])) == pytest.approx([0.75, 0.75])
     assert coordinates.by_name(np.array([0.1, 2.0])) == {"learning_rate": 0.1, "momentum": 2.0}
@@ -71,14 +71,14 @@ def test_a_value_never_leaves_its_range() -> None:
     assert ParameterScale(0.026, 2.74, is_log=True).value(5e-324) == 0.026  # exp(log(0.026)) is less
 
 
-def test_without_names_the_vector_is_what_is_seen() -> None:
+def test_coordinates_without_names_pass_the_vector_through() -> None:
     vectors = np.array([[1e300, -0.1]])
     seen, penalties = Coordinates(2).to_objective(vectors)
     assert seen is vectors and penalties.tolist() == [0.0]
     assert Coordinates(2).names == ("x0", "x1")
 
 
-def test_limits() -> None:
+def test_limits_are_given_per_coordinate_or_for_all() -> None:
     assert limits(None, 2, -np.inf).tolist() == [-np.inf, -np.inf]
     assert limits(3, 2, np.inf).tolist() == [3.0, 3.0]
     assert limits((1.0, None), 2, np.inf).tolist() == [1.0, np.inf]

@@ -66,14 +66,14 @@ def test_jobs_of_a_group_share_their_seed_and_purposes_do_not() -> None:
     assert evaluated(made, jobs(2, "train", [3, 4])).rows["value"][1] != seeds["train"][0]
 
 
-def test_a_failed_job_is_nan_and_told() -> None:
+def test_a_failed_job_is_nan_and_reported() -> None:
     outcome = evaluated(problem(lambda x: 1 / 0 if x[0] < 0 else 1.0))
     assert np.isnan(outcome.rows["return_"]).tolist() == [False, True]
     assert [failure.position for failure in outcome.failures] == [1]
     assert outcome.failures[0].text.startswith("ZeroDivisionError")
 
 
-def test_abort_ends_the_run() -> None:
+def test_on_failure_abort_ends_the_run() -> None:
     with pytest.raises(RunError, match="on_failed_evaluation is abort: job 6: ZeroDivisionError"):
         evaluated(problem(lambda x: 1 / 0, on_failed_evaluation="abort"))
 
@@ -94,13 +94,13 @@ class Flaky:
 
 
 @pytest.mark.parametrize(("retries", "value", "calls"), [(0, math.nan, 1), (1, math.nan, 2), (2, 3.0, 3), (9, 3.0, 3)])
-def test_what_failed_is_tried_again(retries: int, value: float, calls: int) -> None:
+def test_failed_evaluations_are_retried(retries: int, value: float, calls: int) -> None:
     flaky = Flaky(2)
     outcome = evaluated(problem(flaky, retries=retries), jobs(1), X[:1])
     assert outcome.rows["value"] == pytest.approx(value, nan_ok=True) and flaky.calls == calls
 
 
-def test_of_a_batch_all_is_tried_again() -> None:
+def test_a_failed_batch_is_retried_as_a_whole() -> None:
     calls: list[int] = []
 
     def sizes(x: Any) -> Any:
@@ -163,7 +163,7 @@ def test_a_chunk_of_failures_learns_nothing() -> None:
 @pytest.mark.parametrize(
     ("goal", "target", "reached"), [("minimise", 2.0, True), ("minimise", 1.9, False), ("maximise", 2.0, True)]
 )
-def test_the_target_is_in_the_users_sign(goal: str, target: float, reached: bool) -> None:
+def test_the_target_has_the_sign_of_the_function(goal: str, target: float, reached: bool) -> None:
     made = problem(goal=goal)
     carried = made.merge(made.carried(), [BestVector(np.zeros(2), 2.0).arrays()])
     assert made.is_reached(carried, target) is reached
@@ -179,7 +179,7 @@ def test_all_that_was_evaluated_is_recorded_in_order() -> None:
     assert rows == [(0, 3.0, [1.0, 2.0]), (1, -2.5, [-3.0, 0.5]), (-1, 1.0, [0.5, 0.5])]
 
 
-def test_nothing_is_recorded_where_it_is_switched_off() -> None:
+def test_without_recording_nothing_is_recorded() -> None:
     made = problem(record_evaluations=False)
     assert made.coordinate_names == () and evaluated(made).arrays == {}
 

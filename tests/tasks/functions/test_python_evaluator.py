@@ -26,7 +26,7 @@ def values(function: Any, batch: bool = False, **more: Any) -> list[float]:
     return [each.value for each in found]
 
 
-def test_one_vector_at_a_time() -> None:
+def test_a_function_is_called_with_one_vector_at_a_time() -> None:
     assert values(lambda x, a: a * x.sum(), arguments={"a": 2.0}) == [6.0, 14.0, 1.0]
 
 
@@ -34,7 +34,7 @@ def test_named_parameters_and_seeds_are_keywords() -> None:
     assert values(lambda *, seed, first, second: seed + first * second, names=("first", "second")) == [13, 24, 13]
 
 
-def test_a_batch() -> None:
+def test_a_batch_function_is_called_with_all_vectors() -> None:
     assert values(lambda x: x[:, 0] - x[:, 1], batch=True) == [-1.0, -1.0, -0.5]
     assert values(lambda x, seed: seed, batch=True) == [11.0, 12.0, 13.0]
 
@@ -74,17 +74,17 @@ def fails(result: Any, batch: bool = False) -> str:
         (lambda x: time.sleep(9), False, r"took longer than task.timeout_seconds: 0\.2"),
     ],
 )
-def test_failures(function: Any, batch: bool, failure: str) -> None:
+def test_failed_calls_are_reported_with_their_reason(function: Any, batch: bool, failure: str) -> None:
     assert re.search(failure, fails(function, batch))
 
 
-def test_one_that_fails_leaves_the_others_alone() -> None:
+def test_a_failed_call_does_not_affect_the_others() -> None:
     found = PythonEvaluator(objective(lambda x: 1 / float(x[0] - 3), {})).evaluate(VECTORS, SEEDS, lambda: None)
     assert [each.value for each in found] == pytest.approx([-0.5, math.nan, -1 / 3], nan_ok=True)
     assert [each.failure is None for each in found] == [True, False, True]
 
 
-def test_other_ranks_are_answered_while_a_call_runs() -> None:
+def test_messages_are_answered_while_a_call_runs() -> None:
     looks: list[float] = []
 
     def spin(x: Any) -> float:
@@ -97,7 +97,7 @@ def test_other_ranks_are_answered_while_a_call_runs() -> None:
     assert len(looks) >= 4
 
 
-def test_what_a_poll_raises_passes_through() -> None:
+def test_exceptions_of_polls_are_raised() -> None:
     class GiveUp(BaseException):
         pass
 

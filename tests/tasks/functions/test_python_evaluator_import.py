@@ -58,13 +58,15 @@ def test_a_function_is_found_with_the_hash_of_its_source() -> None:
         ("my_objectives:named", {}, ("rate",), "does not take rate as keywords"),
     ],
 )
-def test_mistakes(text: str, arguments: dict[str, Any], names: tuple[str, ...], message: str) -> None:
+def test_functions_that_cannot_be_resolved_are_refused(
+    text: str, arguments: dict[str, Any], names: tuple[str, ...], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message) as error:
         resolve(text, arguments, names)
     assert error.value.problems[0][0] == "task.function"
 
 
-def test_a_seed_is_given_where_it_is_taken() -> None:
+def test_a_seed_is_passed_if_the_function_accepts_it() -> None:
     assert resolve("my_objectives:noisy", {}).keywords((), 7) == {"seed": 7}
     assert resolve("my_objectives:noisy", {"seed": 3}).keywords((), 7) == {"seed": 3}
     named = resolve("my_objectives:named", {"momentum": 0.5}, ("learning_rate",))

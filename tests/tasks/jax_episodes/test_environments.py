@@ -57,7 +57,7 @@ def test_a_state_may_have_keys_of_random_numbers() -> None:
     assert_played_as_plainly(env_id="tests.helpers.jax_walk:keyed", env_kwargs={"jitter": 0.3}, lanes=2)
 
 
-def test_a_step_has_one_reward() -> None:
+def test_steps_with_several_rewards_are_refused() -> None:
     text = refused("tests.helpers.jax_walk:pair")
     assert "the reward of a step is float32[2]: expected one number" in text
 
@@ -72,7 +72,7 @@ def test_brax_leaves_no_file_of_mujocos(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("module", ["gymnax", "brax", "mujoco_playground", "jumanji", "craftax"])
-def test_a_library_that_is_not_there(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)  # so that importing it fails
     library = "playground" if module == "mujoco_playground" else module
     remedy = "'hpc_es[jax]'" if module in {"gymnax", "brax"} else library

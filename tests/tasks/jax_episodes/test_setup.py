@@ -39,34 +39,34 @@ def test_an_unknown_id_has_a_nearest_name() -> None:
     assert text.endswith("did you mean 'CartPole-v1'?")
 
 
-def test_an_id_without_a_library() -> None:
+def test_an_id_without_a_library_is_refused() -> None:
     assert "expected 'library:name' with a library of 'gymnax', 'brax'" in refused(env_id="CartPole-v1")
 
 
-def test_a_dictionary_is_no_observation() -> None:
+def test_dictionary_observations_are_refused() -> None:
     text = refused(env_id="tests.helpers.jax_walk:dictionary")
     assert "expected an environment whose observation is one array" in text
     assert "a dict with the keys 'picture', 'state'" in text
 
 
-def test_no_time_limit() -> None:
+def test_an_environment_without_a_time_limit_is_refused() -> None:
     assert "task.max_episode_steps: is null, but" in refused(env_kwargs={"limit": None})
 
 
-def test_wrong_keywords() -> None:
+def test_invalid_keywords_are_refused() -> None:
     assert "task.env_kwargs: tests.helpers.jax_walk:walk does not take these keywords" in refused(
         env_kwargs={"colour": "red"}
     )
 
 
-def test_a_policy_that_cannot_be_compiled() -> None:
+def test_policies_that_cannot_be_compiled_are_refused() -> None:
     pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
     task = build(Options(env_id=WALK))
     with pytest.raises(ConfigError, match=r"policy\.kind: expected a policy with a method `pure`"):
         task.compiled(object())  # type: ignore[arg-type]
 
 
-def test_there_is_no_picture() -> None:
+def test_video_of_compiled_episodes_is_refused() -> None:
     pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
     with pytest.raises(UserError, match="is compiled and cannot be rendered"):
         build(Options(env_id=WALK)).environment("rgb_array")
@@ -87,7 +87,7 @@ def test_an_algorithm_that_learns_from_trajectories_is_refused() -> None:
     assert "searches trajectories: expected 'bandits' or 'episodes'" in text
 
 
-def test_jax_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_jax_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     given = config()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "jax" else object())
     ((key, text),) = missing_for_task(given)

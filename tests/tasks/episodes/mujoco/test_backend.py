@@ -91,7 +91,7 @@ UNUSED = {"uph_cost_weight"}
 
 
 @pytest.mark.parametrize("name", mujoco_kind.MODELS)
-def test_a_thousand_steps_with_resets(name: str) -> None:
+def test_a_thousand_native_steps_equal_gymnasiums(name: str) -> None:
     """Four environments in lockstep, 250 steps each; actions go half again beyond their bounds."""
     given = f"{name}-v5", {"max_episode_steps": 60}, 4, 250, 1.5
     expected = by_gymnasium(*given)
@@ -99,7 +99,7 @@ def test_a_thousand_steps_with_resets(name: str) -> None:
     assert sum(is_reset(line) for row in expected for line in row) >= 4 * (1 + 250 // 60)
 
 
-def test_a_square_of_a_number_is_not_that_of_an_array() -> None:
+def test_squares_are_computed_as_in_gymnasium() -> None:
     """In one of about 1,300 squares `scalar ** 2` has another last bit than `scalar * scalar`: many steps show it."""
     given = "InvertedDoublePendulum-v5", {"healthy_reward": 0}, 4, 1500, 1.0
     assert difference(natively(*given), by_gymnasium(*given)) is None
@@ -112,7 +112,7 @@ def plain(name: str) -> Any:
 
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
-def test_every_option(name: str, options: dict[str, Any]) -> None:
+def test_every_option_equals_gymnasiums(name: str, options: dict[str, Any]) -> None:
     """The option changes what Gymnasium gives, and natively it changes in the same way."""
     given = f"{name}-v5", options, 3, 40, 1.0
     expected = by_gymnasium(*given)
@@ -158,7 +158,9 @@ def warned() -> Iterator[list[str]]:
 
 @pytest.mark.parametrize(("scale", "warning"), [(1e12, "CTRL"), (3e9, "QACC")])
 @pytest.mark.parametrize("name", ["HalfCheetah", "Ant", "Humanoid", "HumanoidStandup", "InvertedPendulum"])
-def test_a_state_that_explodes(name: str, scale: float, warning: str, tmp_path: Path, warned: list[str]) -> None:
+def test_an_exploding_state_equals_gymnasiums(
+    name: str, scale: float, warning: str, tmp_path: Path, warned: list[str]
+) -> None:
     """Without limits of the controls MuJoCo takes huge ones for 0, or resets the state on its own."""
     files = {"HalfCheetah": "half_cheetah.xml", "InvertedPendulum": "inverted_pendulum.xml"}
     file = model_file(files.get(name, f"{name.lower()}.xml"), tmp_path, 'ctrllimited="true"', 'ctrllimited="false"')
@@ -169,7 +171,7 @@ def test_a_state_that_explodes(name: str, scale: float, warning: str, tmp_path: 
 
 
 @pytest.mark.usefixtures("warned")
-def test_a_model_that_diverges(tmp_path: Path) -> None:
+def test_a_diverging_model_equals_gymnasiums(tmp_path: Path) -> None:
     """Time steps of 0.4 s."""
     file = model_file("half_cheetah.xml", tmp_path, 'timestep="0.01"', 'timestep="0.4"')
     given = "HalfCheetah-v5", {"xml_file": file}, 2, 40, 1.0

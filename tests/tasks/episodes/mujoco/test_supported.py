@@ -38,14 +38,14 @@ def is_native(task: Episodes) -> bool:
 
 
 @pytest.mark.parametrize("name", mujoco_kind.MODELS)
-def test_every_environment_is_stepped_natively(name: str) -> None:
+def test_every_mujoco_environment_is_stepped_natively(name: str) -> None:
     task = episodes(f"{name}-v5")
     assert is_native(task)
     assert task.notices == ()
     assert isinstance(episodes(f"{name}-v5", stepping="gymnasium").new_backend(), GymnasiumBackend)
 
 
-def test_other_environments_are_stepped_by_gymnasium_without_a_word() -> None:
+def test_other_environments_are_stepped_by_gymnasium_without_a_warning() -> None:
     task = episodes("CartPole-v1")
     assert not is_native(task)
     assert task.notices == ()
@@ -77,7 +77,7 @@ FALLBACKS: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", FALLBACKS)
-def test_what_is_not_known_is_stepped_by_gymnasium_and_told(case: str) -> None:
+def test_unknown_variants_are_stepped_by_gymnasium_with_a_warning(case: str) -> None:
     env_id, options, reason = FALLBACKS[case]
     options = with_behaviour(options)
     task = episodes(env_id, **options)
@@ -114,14 +114,14 @@ def test_an_id_that_was_registered_anew_is_stepped_by_gymnasium(monkeypatch: pyt
     (["task.stepping=auto"], 0, "WARNING: task.stepping: Hopper-v4 is stepped by Gymnasium, which is slower"),
     (["task.stepping=native"], 2, "hpc_es: task.stepping: is native, which is not possible here: Hopper-v4"),
 ])  # fmt: skip
-def test_check_says_it(arguments: list[str], status: int, text: str) -> None:
+def test_check_reports_mujoco_stepping_by_gymnasium(arguments: list[str], status: int, text: str) -> None:
     command = [sys.executable, "-m", "hpc_es.main", "configs/ars_hopper.yaml", "--check", "task.env_id=Hopper-v4"]
     ran = subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == status
     assert text in ran.stdout + ran.stderr
 
 
-def test_the_log_says_it_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_log_reports_mujoco_stepping_by_gymnasium_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run_config(ROOT / "configs/ars_hopper.yaml", tmp_path / "run", ["task.env_id=Hopper-v4"])
     out, err = capfd.readouterr()
     assert (out + err).count("is stepped by Gymnasium") == 1
@@ -235,7 +235,7 @@ def run_config(config: Path, run: Path, overrides: list[str]) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
-def test_no_bit_of_a_run_of_our_configs_changes(config: Path, tmp_path: Path) -> None:
+def test_runs_of_committed_configs_are_identical_with_native_stepping(config: Path, tmp_path: Path) -> None:
     for stepping in ("native", "gymnasium"):
         run_config(config, tmp_path / stepping, [f"task.stepping={stepping}"])
     runs.assert_same(tmp_path / "native", tmp_path / "gymnasium")
