@@ -65,7 +65,7 @@ MISTAKES = {
     ),
     "small table": (
         ["noise.table_size=57"],
-        "is 57, but the policy has 58 parameters: expected at least 58",
+        "noise.table_size: is 57, but the policy has 58 parameters: expected at least 58",
     ),
     "unknown program": (
         ["task={kind: programs, name: ad}", "policy=", "algorithm={kind: ga}"],
