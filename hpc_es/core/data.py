@@ -17,6 +17,7 @@ Array = npt.NDArray[Any]  # each use states shape and dtype
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Arrays = Mapping[str, Array]  # arrays by name
+FloatDtype = np.dtype[np.float32] | np.dtype[np.float64]
 Normaliser = tuple[Float32, Float32, float]  # mean, standard deviation and clip of the observations
 Poll = Callable[[], None]  # answers messages of other ranks; call it every few milliseconds in long evaluations
 Prepared_co = TypeVar("Prepared_co", covariant=True)  # what an algorithm's `prepare` returns

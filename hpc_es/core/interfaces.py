@@ -37,6 +37,7 @@ from hpc_es.core.data import (
     Chunk,
     Column,
     Float64,
+    FloatDtype,
     Jobs,
     Json,
     Outcome,
@@ -179,7 +180,7 @@ class VectorProblem(Problem, Protocol):
 
     layout: Layout  # layout of the vector
     size: int  # layout.size, the number of parameters
-    dtype: np.dtype[Any]  # dtype of candidates, sums and theta: float32 for policies, float64 for functions
+    dtype: FloatDtype  # dtype of candidates, sums and theta: float32 for policies, float64 for functions
     spread: Array  # float[size], initial standard deviations, if the config has no `sigma`
 
     def initial(self, rng: np.random.Generator) -> Array:

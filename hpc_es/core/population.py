@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Array, Float32
+from hpc_es.core.data import Array, Float32, FloatDtype
 
 Shape = tuple[int, ...]
 
@@ -73,7 +73,7 @@ class Noise(Protocol):
         ...
 
     def weighted_sums(
-        self, generation: int, weights: Array, powers: Sequence[int], block: int, dtype: np.dtype[Any]
+        self, generation: int, weights: Array, powers: Sequence[int], block: int, dtype: FloatDtype
     ) -> Array:
         """Return sum_i weights[k, i] * direction_i ** powers[k] of one block, dtype[k, width of the block].
 
