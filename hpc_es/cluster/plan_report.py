@@ -25,7 +25,7 @@ COLUMNS = (
 GB = 1e9
 
 
-def text(config_name: str, measured: MeasuredGeneration, found: Sequence[Prediction], sbatch: str) -> str:
+def text(config_name: str, measured: MeasuredGeneration, predictions: Sequence[Prediction], sbatch: str) -> str:
     """Return the measurements, the table, the bottleneck of each number of ranks, and the matching command."""
     costs = measured.costs
     lines = [
@@ -36,11 +36,11 @@ def text(config_name: str, measured: MeasuredGeneration, found: Sequence[Predict
         f"  theta {_bytes(costs.theta)} to all, rows {costs.row} bytes per job, sums {_bytes(costs.sums)} "
         f"to rank 0, memory {_bytes(costs.memory)} per rank",
         "",
-        *_table([COLUMNS, *(_row(each) for each in found)]),
+        *_table([COLUMNS, *(_row(prediction) for prediction in predictions)]),
         "",
-        *(f"  {each.ranks} rank{'s' * (each.ranks > 1)}: {each.limit}" for each in found),
+        *(f"  {prediction.ranks} rank{'s' * (prediction.ranks > 1)}: {prediction.limit}" for prediction in predictions),
     ]
-    sizes = {each.ranks: each.chunk_size for each in found if each.chunk_size != "auto"}
+    sizes = {prediction.ranks: prediction.chunk_size for prediction in predictions if prediction.chunk_size != "auto"}
     if sizes:
         best = ", ".join(f"{size} on {ranks}" for ranks, size in sizes.items())
         lines.append(f"  results depend on mpi.chunk_size here, so it does not follow the ranks; best: {best} ranks")
@@ -74,17 +74,21 @@ def _evaluations(measured: MeasuredGeneration) -> list[str]:
     ]
 
 
-def _row(each: Prediction) -> tuple[str, ...]:
+def _row(prediction: Prediction) -> tuple[str, ...]:
     return (
-        f"{each.ranks:,}",
-        f"{each.nodes:,}",
-        _time(each.seconds),
-        f"{each.efficiency:.2f}",
-        f"{each.without_tail:.2f}",
-        "-" if each.hours is None else _time(3600 * each.hours),
-        "-" if each.core_hours is None else _number(each.core_hours) if each.core_hours >= 0.01 else "< 0.01",
-        f"{each.memory_a_node / GB:,.1f} GB",
-        "-" if each.paying_population is None else f"{each.paying_population:,}",
+        f"{prediction.ranks:,}",
+        f"{prediction.nodes:,}",
+        _time(prediction.seconds),
+        f"{prediction.efficiency:.2f}",
+        f"{prediction.without_tail:.2f}",
+        "-" if prediction.hours is None else _time(3600 * prediction.hours),
+        "-"
+        if prediction.core_hours is None
+        else _number(prediction.core_hours)
+        if prediction.core_hours >= 0.01
+        else "< 0.01",
+        f"{prediction.memory_a_node / GB:,.1f} GB",
+        "-" if prediction.paying_population is None else f"{prediction.paying_population:,}",
     )
 
 
@@ -121,20 +125,26 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def chosen(found: Sequence[Prediction]) -> Prediction:
+def chosen(predictions: Sequence[Prediction]) -> Prediction:
     """Return the prediction with the most ranks that are well used, or else with the fewest ranks."""
-    good = [each for each in found if each.efficiency >= WORTH]
-    return max(good, key=lambda each: each.ranks) if good else min(found, key=lambda each: each.ranks)
+    good = [prediction for prediction in predictions if prediction.efficiency >= WORTH]
+    return (
+        max(good, key=lambda prediction: prediction.ranks)
+        if good
+        else min(predictions, key=lambda prediction: prediction.ranks)
+    )
 
 
-def as_json(measured: MeasuredGeneration, found: Sequence[Prediction], cluster: Cluster, sbatch: str) -> str:
+def as_json(measured: MeasuredGeneration, predictions: Sequence[Prediction], cluster: Cluster, sbatch: str) -> str:
     """Return the plan as JSON text."""
     costs: dict[str, Any] = dataclasses.asdict(measured)
     plain = {"measured": costs, "cluster": dataclasses.asdict(cluster), "sbatch": sbatch}
-    return json.dumps({**plain, "ranks": [dataclasses.asdict(each) for each in found]}, indent=2) + "\n"
+    return (
+        json.dumps({**plain, "ranks": [dataclasses.asdict(prediction) for prediction in predictions]}, indent=2) + "\n"
+    )
 
 
-def draw(config_name: str, found: Sequence[Prediction], output: Path) -> None:
+def draw(config_name: str, predictions: Sequence[Prediction], output: Path) -> None:
     """Draw seconds and efficiency against ranks into a PNG, PDF or SVG; UserError."""
     check_picture(output)
     kind = output.suffix.lower().removeprefix(".")
@@ -142,25 +152,33 @@ def draw(config_name: str, found: Sequence[Prediction], output: Path) -> None:
         mpl.rcdefaults()
         mpl.rcParams.update(STYLE)
         with written(output) as temporary:
-            _figure(config_name, found).savefig(temporary, format=kind, metadata=UNDATED[kind])
+            _figure(config_name, predictions).savefig(temporary, format=kind, metadata=UNDATED[kind])
 
 
-def _figure(config_name: str, found: Sequence[Prediction]) -> Figure:
+def _figure(config_name: str, predictions: Sequence[Prediction]) -> Figure:
     figure = Figure(figsize=(7.0, 3.2), dpi=150, layout="constrained")
     left, right = figure.subplots(1, 2)
-    ranks = [each.ranks for each in found]
-    left.loglog(ranks, [each.seconds for each in found], "o-", color=PALETTE[0], label="predicted")
-    first = found[0]
-    ideal = [first.seconds * first.ranks * first.efficiency / each for each in ranks]
+    ranks = [prediction.ranks for prediction in predictions]
+    left.loglog(ranks, [prediction.seconds for prediction in predictions], "o-", color=PALETTE[0], label="predicted")
+    first = predictions[0]
+    ideal = [first.seconds * first.ranks * first.efficiency / number for number in ranks]
     left.loglog(ranks, ideal, "--", color=PALETTE[6], lw=1, label="nothing lost")
     left.set_ylabel("seconds per generation")
     label_log_axis(left.yaxis)
-    right.semilogx(ranks, [each.efficiency for each in found], "o-", color=PALETTE[0], label="efficiency")
-    right.semilogx(ranks, [each.without_tail for each in found], "s--", color=PALETTE[1], label="without the tail")
+    right.semilogx(
+        ranks, [prediction.efficiency for prediction in predictions], "o-", color=PALETTE[0], label="efficiency"
+    )
+    right.semilogx(
+        ranks,
+        [prediction.without_tail for prediction in predictions],
+        "s--",
+        color=PALETTE[1],
+        label="without the tail",
+    )
     right.set_ylim(0, 1.05)
     for ax in (left, right):
         ax.set_xlabel("ranks")
-        ax.set_xticks(ranks, [f"{each:,}" for each in ranks])
+        ax.set_xticks(ranks, [f"{number:,}" for number in ranks])
         ax.minorticks_off()
         ax.legend(frameon=False)
     figure.suptitle(config_name)

@@ -137,16 +137,16 @@ def simulate_generation(
         costs.chunk_seconds(drawn[start:stop].tolist(), float(extras[start:stop].sum()))
         for start, stop in pairwise(edges)
     ]
-    found = simulate_round(seconds, len(workers), cluster, workers[0] == 0)
+    one_round = simulate_round(seconds, len(workers), cluster, workers[0] == 0)
     rows = allgather_seconds(population * costs.row + ranks * HEADER_BYTES, ranks, cluster)
     once = broadcast_seconds(costs.theta, ranks, cluster) + gather_seconds(costs.sums, ranks, cluster)
     share = -(-costs.blocks // ranks) / costs.blocks if costs.blocks else 0.0
     return SimulatedGeneration(
         ranks,
-        evaluating=rounds * found.evaluating,
-        work=rounds * found.work,
-        tail=rounds * found.tail,
-        dispatch=rounds * found.dispatch,
+        evaluating=rounds * one_round.evaluating,
+        work=rounds * one_round.work,
+        tail=rounds * one_round.tail,
+        dispatch=rounds * one_round.dispatch,
         messages=rounds * rows + once,
         update=costs.prepare + costs.partial_update * population * rounds * share + costs.tell,
     )
@@ -193,36 +193,36 @@ def predictions(
 
 
 def _predicted(measured: MeasuredGeneration, stop: Stop, ranks: int, cluster: Cluster, noise_bytes: int) -> Prediction:
-    found, size = _best(measured, ranks, cluster)
+    simulated, size = _best(measured, ranks, cluster)
     nodes = -(-ranks // cluster.cores_a_node)
     generations = generations_to(stop, measured)
-    hours = None if generations is None else generations * found.seconds / 3600
+    hours = None if generations is None else generations * simulated.seconds / 3600
     if hours is None and stop.seconds is not None:
         hours = stop.seconds / 3600
     return Prediction(
         ranks=ranks,
         nodes=nodes,
-        seconds=found.seconds,
-        efficiency=found.efficiency,
-        without_tail=found.without_tail,
-        tail=found.tail,
-        dispatch=found.dispatch,
-        messages=found.messages,
-        update=found.update,
+        seconds=simulated.seconds,
+        efficiency=simulated.efficiency,
+        without_tail=simulated.without_tail,
+        tail=simulated.tail,
+        dispatch=simulated.dispatch,
+        messages=simulated.messages,
+        update=simulated.update,
         hours=hours,
         core_hours=None if hours is None else hours * ranks,
         memory_a_node=min(ranks, cluster.cores_a_node) * measured.costs.memory + noise_bytes,
         chunk_size=size,
         paying_population=paying_population(measured, ranks, cluster),
-        limit=_limit(measured, found, ranks),
+        limit=_limit(measured, simulated, ranks),
     )
 
 
-def _limit(measured: MeasuredGeneration, found: SimulatedGeneration, ranks: int) -> str:
+def _limit(measured: MeasuredGeneration, simulated: SimulatedGeneration, ranks: int) -> str:
     chunks = -(-_population(measured) // (measured.unit if measured.cutting == "fixed" else 1))
     if chunks < ranks:
         return f"idle ranks: a round is {chunks:,} chunks"
-    return found.limit()
+    return simulated.limit()
 
 
 def generations_to(stop: Stop, measured: MeasuredGeneration) -> float | None:
@@ -239,9 +239,9 @@ def generations_to(stop: Stop, measured: MeasuredGeneration) -> float | None:
 def _best(measured: MeasuredGeneration, ranks: int, cluster: Cluster) -> tuple[SimulatedGeneration, int | str]:
     """Return the generation with automatic chunks, or with those of the config if they are fixed, and the best size."""
     if measured.cutting == "fixed":
-        found = {size: _simulated(measured, ranks, cluster, size) for size in SIZES if size <= max(measured.jobs, 1)}
-        best = min(found, key=lambda size: found[size].seconds)
-        return found.get(measured.unit, found[best]), best
+        by_size = {size: _simulated(measured, ranks, cluster, size) for size in SIZES if size <= max(measured.jobs, 1)}
+        best = min(by_size, key=lambda size: by_size[size].seconds)
+        return by_size.get(measured.unit, by_size[best]), best
     return _simulated(measured, ranks, cluster), "auto"
 
 

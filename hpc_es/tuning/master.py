@@ -136,7 +136,7 @@ class Master:
             chosen = self._choose()
             if chosen is None:
                 return self._finish()
-            running = self._begun(*chosen)
+            running = self._start_trial(*chosen)
             if running is not None:
                 self._running = running
                 self._say(running)
@@ -157,7 +157,7 @@ class Master:
             claim.release()
         return None
 
-    def _begun(self, trial: Trial, claim: RunLock, hyperparameters: Hyperparameters) -> RunningTrial | None:
+    def _start_trial(self, trial: Trial, claim: RunLock, hyperparameters: Hyperparameters) -> RunningTrial | None:
         """Start a trial and return it; None if it ended without running."""
         pruned = trial.pruned()
         if pruned is not None:
@@ -247,8 +247,8 @@ class Master:
         states = Counter(str(trial.record().get("state")) for trial in self._trials())
         if states[FAILED] and not states[COMPLETE]:
             ended = ExitReason(1, f"all trials failed, see: hpc-es tune-report {self._directory}")
-        found = ", ".join(f"{states[state]} {state}" for state in (*OVER, STARTED) if states[state])
-        sys.stdout.write(f"{sum(states.values())} trials: {found or 'none'}; hpc-es tune-report {self._directory}\n")
+        counts = ", ".join(f"{states[state]} {state}" for state in (*OVER, STARTED) if states[state])
+        sys.stdout.write(f"{sum(states.values())} trials: {counts or 'none'}; hpc-es tune-report {self._directory}\n")
         self._status("failed" if ended.status else "finished", exit_status=ended.status, reason=ended.text or "done")
         return ended
 

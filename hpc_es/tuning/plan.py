@@ -64,13 +64,13 @@ def measures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     `success_rate` needs repetitions with a target; `programs_seen_fraction` needs a program search with a limit of
     programs: the mean of npe / limit, 1 for a repetition without success (Abolafia et al. 2018).
     """
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     if rows and all(row["success"] is not None for row in rows):
-        found["success_rate"] = fmean(bool(row["success"]) for row in rows)
+        values["success_rate"] = fmean(bool(row["success"]) for row in rows)
         if all("npe" in row and row["budget"]["episodes"] for row in rows):
-            seen = [min(row["npe"] / row["budget"]["episodes"], 1.0) if row["success"] else 1.0 for row in rows]
-            found["programs_seen_fraction"] = fmean(seen)
-    return found
+            fractions = [min(row["npe"] / row["budget"]["episodes"], 1.0) if row["success"] else 1.0 for row in rows]
+            values["programs_seen_fraction"] = fmean(fractions)
+    return values
 
 
 def limits(budget: Mapping[str, Any]) -> dict[str, float]:
@@ -87,7 +87,7 @@ def fraction(used: Mapping[str, Any], budget: Mapping[str, Any]) -> float:
     return min(max(shares, default=1.0), 1.0)
 
 
-SHOWN = 3  # errors per key that are shown; a random search may have one per trial
+MOST_PER_KEY = 3  # errors per key that are shown; a random search may have one per trial
 
 
 def probes(space: Space) -> list[Hyperparameters]:
@@ -99,19 +99,23 @@ def probes(space: Space) -> list[Hyperparameters]:
 def problems_of(
     validate: Callable[[Hyperparameters], object], trials: Iterable[Hyperparameters]
 ) -> list[ConfigProblem]:
-    """Return the distinct errors that `validate` raises for the trials, at most SHOWN per key."""
-    found: dict[ConfigProblem, None] = {}
+    """Return the distinct errors that `validate` raises for the trials, at most MOST_PER_KEY per key."""
+    errors: dict[ConfigProblem, None] = {}
     for hyperparameters in trials:
         try:
             validate(hyperparameters)
         except ConfigError as error:
-            found |= dict.fromkeys(error.problems)
-    counts, told = Counter(key for key, _ in found), Counter[str]()
+            errors |= dict.fromkeys(error.problems)
+    counts, shown_count = Counter(key for key, _ in errors), Counter[str]()
     problems = []
-    for key, text in found:
-        told[key] += 1
-        if told[key] <= SHOWN:
-            more = f" (and {counts[key] - SHOWN} more like this)" if told[key] == SHOWN < counts[key] else ""
+    for key, text in errors:
+        shown_count[key] += 1
+        if shown_count[key] <= MOST_PER_KEY:
+            more = (
+                f" (and {counts[key] - MOST_PER_KEY} more like this)"
+                if shown_count[key] == MOST_PER_KEY < counts[key]
+                else ""
+            )
             problems.append((key, text + more))
     return problems
 
@@ -204,9 +208,9 @@ def load(path: Path, fixed: Iterable[str] = ()) -> TuningPlan:
         problems += error.problems
     raw, search = data.get("space"), data.get("search", "grid")
     raw = raw if isinstance(raw, dict) else {}
-    space, found = parse_space(raw, str(search))
+    space, space_problems = parse_space(raw, str(search))
     base, directory, unread = _base(path, data.get("base"))
-    problems += [*found, *unread]
+    problems += [*space_problems, *unread]
     size = grid_size(space)
     if search == "grid" and size > LARGEST_GRID:
         text = f"the grid has {size:,} trials, expected at most {LARGEST_GRID:,}: take search: random"

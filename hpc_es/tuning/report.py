@@ -63,7 +63,7 @@ def read_report(directory: Path) -> TuningReport:
     if not trials:  # Optuna
         rows = {number: _row(Trial(directory, number), {}) for number in range(identity["trials"])}
         rows |= {trial.number: _row(trial, {}) for trial in started_trials(directory)}
-    return TuningReport(directory, identity, sorted(rows.values(), key=_place))
+    return TuningReport(directory, identity, sorted(rows.values(), key=_sort_key))
 
 
 def _row(trial: Trial, hyperparameters: Mapping[str, Any]) -> TrialRow:
@@ -79,7 +79,7 @@ def _row(trial: Trial, hyperparameters: Mapping[str, Any]) -> TrialRow:
     }
 
 
-def _place(row: TrialRow) -> tuple[int, float, int]:
+def _sort_key(row: TrialRow) -> tuple[int, float, int]:
     objective = row["objective"] if row["state"] == COMPLETE else 0.0
     return ORDER.index(row["state"]), -objective, row["trial"]
 
@@ -121,8 +121,8 @@ def report_text(report: TuningReport) -> str:
 def _cells(row: TrialRow, measures: Sequence[str], keys: Sequence[str]) -> list[str]:
     numbers = ["" if row[name] is None else f"{row[name]:.6g}" for name in ("objective", *measures)]
     values = [row["hyperparameters"].get(key) for key in keys]
-    shown = [f"{value:.6g}" if isinstance(value, float) else as_text(value) for value in values]
-    return [str(row["trial"]), row["state"], *numbers, *("" if text == "null" else text for text in shown)]
+    texts = [f"{value:.6g}" if isinstance(value, float) else as_text(value) for value in values]
+    return [str(row["trial"]), row["state"], *numbers, *("" if text == "null" else text for text in texts)]
 
 
 def _runs(numbers: Sequence[int]) -> str:

@@ -38,15 +38,15 @@ def grid_trial(space: Space, number: int) -> Hyperparameters:
     """Return a trial of a grid: keys in alphabetical order, the first varies fastest."""
     lists = {key: entry.values for key, entry in sorted(space.items()) if isinstance(entry, ValueList)}
     places = mixed_base_digits(number, [len(values) for values in lists.values()])
-    return {key: values[place] for (key, values), place in zip(lists.items(), places, strict=True)}
+    return {key: values[digit] for (key, values), digit in zip(lists.items(), places, strict=True)}
 
 
 def random_trial(space: Space, number: int, seed: int) -> Hyperparameters:
     """Return a trial of a random search."""
     keys = Keys(seed)
     return {
-        key: entry.sample(keys.generator(Purpose.TUNING, index=number, block=place))
-        for place, (key, entry) in enumerate(sorted(space.items()))
+        key: entry.sample(keys.generator(Purpose.TUNING, index=number, block=block))
+        for block, (key, entry) in enumerate(sorted(space.items()))
     }
 
 
@@ -111,7 +111,7 @@ def parse_space(data: Mapping[str, Any], search: str) -> tuple[Space, list[Confi
     """Return the valid entries, and the errors of the others."""
     space: Space = {}
     problems = list(_key_problems(data))
-    wrong = {place for place, _ in problems}
+    wrong = {key for key, _ in problems}
     for key in sorted(data):
         try:
             entry = _entry(data[key], search)
@@ -155,7 +155,7 @@ def _values(data: Any) -> ValueList:
     if not isinstance(data, list) or not data:
         raise ValueError(f"expected a list of values, such as [0.1, 0.2], found {found_text(data)}")
     texts = [as_text(value) for value in data]
-    twice = [text for place, text in enumerate(texts) if text in texts[:place]]
+    twice = [text for index, text in enumerate(texts) if text in texts[:index]]
     if twice:
         raise ValueError(f"the value {twice[0]} occurs twice")
     return ValueList(tuple(data))
