@@ -144,7 +144,7 @@ def test_wrappers_are_layers_of_the_model(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrapper", "said"),
     [
-        ("hpc_es.tasks.last_step:LastStep", "LastStep has a `step` or `reset` of its own"),
+        ("hpc_es.tasks.last_step:LastStep", "LastStep defines `step` or `reset`"),
         (
             "tests.tasks.episodes.test_wrappers:Mirrored",
             "Mirrored (task.wrappers[0]) cannot be written as Keras layers",

@@ -239,7 +239,7 @@ def playground(name: str, keywords: Keywords) -> Environment:
 
 
 def _stateful(inner: Any, name: str, limit: int) -> Environment:
-    """Return an environment whose state has `obs`, `reward` and `done`. Of a dict `obs`, `state` is used."""
+    """Return an environment whose state has `obs`, `reward` and `done`. A dict `obs` must have `state`."""
 
     def observe(state: Any) -> Any:
         return state.obs["state"] if isinstance(state.obs, dict) and "state" in state.obs else state.obs

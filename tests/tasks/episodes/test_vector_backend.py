@@ -163,7 +163,7 @@ def test_options_that_need_single_environments_are_refused_at_once() -> None:
 
 
 def test_a_behaviour_overwritten_by_the_next_episode_is_refused() -> None:
-    with pytest.raises(ConfigError, match="replaces by the next episode's first"):
+    with pytest.raises(ConfigError, match="replaces by the first of the next episode"):
         runs_task("tests.helpers.vector_toys:Hasty-v0", stepping="vector", behaviour={"final_observation": True})
 
 
