@@ -17,7 +17,7 @@ from hpc_es.config.registry import module
 from hpc_es.config.resolved import completed, parse_resolved, plain_data
 from hpc_es.config.schema import Config
 from hpc_es.config.sources import check_trust, named_user_kinds
-from hpc_es.core.data import Array, Arrays, Discrete, Float32, Spaces
+from hpc_es.core.data import Array, Arrays, Discrete, Float32, Normaliser, Spaces
 from hpc_es.core.errors import CheckpointError, ConfigError, UserError
 from hpc_es.core.policy import Actor, Policy
 from hpc_es.core.population import unperturbed
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 Which = Literal["best", "last"]
 Env = Literal["unwrapped", "wrapped"]
 Actions = Literal["greedy", "sampled"]
-Normaliser = tuple[Float32, Float32, float]
 
 ROWS = 64  # rows per actor in a large batch: an actor stacks one copy of theta per row
 
@@ -46,7 +45,7 @@ class StoredPolicy:
     config: Config
     which: Which
     generation: int  # number of finished generations
-    shared: Arrays  # those of the state
+    shared: Arrays  # State.shared
 
     @property
     def theta(self) -> Float32:
