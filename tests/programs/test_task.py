@@ -1,4 +1,4 @@
-"""The task `programs`: rows of a chunk, the tasks of a cycle, and mistakes."""
+"""The task of programs: rows, cycles, rewards by hand, and invalid configs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpc_es.config.loading import load, validate
 from hpc_es.core.errors import ConfigError
 from hpc_es.programs import task as programs
 from hpc_es.programs.brainfuck import CHARACTERS
-from hpc_es.programs.task import NAMES, PAPER, Options, build
+from hpc_es.programs.task import BLOCKS, NAMES, PAPER, Options, build, hill_climb_score
 from tests.helpers.harness import ROOT
 from tests.helpers.toys import nothing
 
@@ -160,3 +160,33 @@ def test_the_config_of_all_tasks_has_those_of_the_paper_in_equal_shares() -> Non
     config = load(ROOT / "configs" / "all_tasks_ga.yaml")
     assert config.task.cycle == PAPER
     assert config.repetitions == 25 * len(PAPER)
+
+
+def tokens_of(names: str, *more: int) -> list[int]:
+    return [token for name in names for token in BLOCKS[name]] + list(more)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "reward"),
+    [
+        ([], 0.0),
+        ([1, 2], 8 / 12),  # a token is missing: 4 of 12
+        ([1, 2, 2], 11 / 12),
+        ([1, 0, 2, 0, 3], 1.0),  # zeros do not count
+        (tokens_of("ab", 7, 8, 7), 3.0),
+        (tokens_of("abc", 3), 3 + 1 - (3 + 8) / 12),  # 3 is 3 from d's 6
+        (tokens_of("ab", 7, 8, 7, 3), 3 + 1 / 12),
+        (tokens_of("abh", 1), 3 - 1 / 3),  # beyond the end of a path
+        (tokens_of("abh", 1, 1, 1), 2.0),
+        (tokens_of("abcdefgh"), 8.0),
+        (tokens_of("abcdefgh", 1), 8 - 1 / 3),
+    ],
+)
+def test_hill_climb_rewards_by_hand(tokens: list[int], reward: float) -> None:
+    assert hill_climb_score(tokens)[0] == pytest.approx(reward)
+
+
+def test_only_the_target_of_the_hill_climb_is_correct() -> None:
+    assert hill_climb_score(tokens_of("abcdefgh", 0)) == (8.0, True)
+    assert hill_climb_score(tokens_of("abh")) == (3.0, False)
+    assert hill_climb_score(tokens_of("abcdefgh", 1))[1] is False

@@ -1,9 +1,17 @@
-"""Programs as objectives: what they are told, what they answer, what is kept of failures."""
+"""External programs as objectives: parameters, results, failures, and processes that end with their rank."""
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import shutil
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,8 +19,16 @@ import numpy as np
 import pytest
 
 from hpc_es.core.interfaces import RunContext
+from hpc_es.tasks.functions import supervisor
 from hpc_es.tasks.functions.python_evaluator import EvaluationResult
-from hpc_es.tasks.functions.subprocess_evaluator import Command, SubprocessEvaluator, escaped
+from hpc_es.tasks.functions.subprocess_evaluator import (
+    Command,
+    ProgramRunner,
+    SubprocessEvaluator,
+    escaped,
+    program_environment,
+)
+from tests.helpers import runs
 
 X = np.array([[0.1, -2e-300]])
 SH = shutil.which("sh") or "/bin/sh"
@@ -134,3 +150,160 @@ def test_the_program_gets_the_variables_that_are_put_in(run: Run, monkeypatch: p
 
 def test_escaped() -> None:
     assert escaped("é\x1b\r\\") == "é\\x1b\\r\\"
+
+
+ENVIRONMENT = {"PATH": os.environ["PATH"]}
+
+
+@pytest.fixture
+def programs() -> Iterator[ProgramRunner]:
+    started = ProgramRunner()
+    yield started
+    started.close()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return b") Z " not in Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+
+
+def gone(pid: int) -> bool:
+    runs.wait_for(lambda: not alive(pid), 10)
+    return True
+
+
+def number(path: Path) -> int:
+    runs.wait_for(lambda: path.exists() and path.read_text().endswith("\n"), 10)
+    return int(path.read_text())
+
+
+def test_status_output_and_directory(programs: ProgramRunner, tmp_path: Path) -> None:
+    ended = programs.run(["sh", "-c", "pwd; echo late >&2; exit 3"], tmp_path, ENVIRONMENT)
+    assert (ended.status, ended.timed_out, ended.error) == (3, False, None)
+    assert (tmp_path / "stdout.txt").read_text() == f"{tmp_path}\n"
+    assert (tmp_path / "stderr.txt").read_text() == "late\n"
+    assert programs.run(["sh", "-c", "kill -9 $$"], tmp_path, ENVIRONMENT).status == -signal.SIGKILL
+
+
+def test_a_program_that_is_not_there(programs: ProgramRunner, tmp_path: Path) -> None:
+    ended = programs.run(["/no/such/program"], tmp_path, ENVIRONMENT)
+    assert ended.status is None and "No such file" in str(ended.error)
+    assert programs.run(["true"], tmp_path, ENVIRONMENT).status == 0
+
+
+def test_a_program_gets_no_descriptor_and_no_signal_setting_of_ours(programs: ProgramRunner, tmp_path: Path) -> None:
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    os.set_inheritable(descriptor, True)  # as PMI_FD is
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    try:
+        code = "ls /proc/self/fd | wc -l; kill -USR2 $$; sleep 1; echo survived"
+        assert programs.run(["sh", "-c", code], tmp_path, ENVIRONMENT).status == -signal.SIGUSR2
+        assert programs.run(["sh", "-c", "kill -USR1 $$"], tmp_path, ENVIRONMENT).status == -signal.SIGUSR1
+    finally:
+        os.close(descriptor)
+        signal.signal(signal.SIGUSR1, before)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR2])
+    programs.run(["grep", "SigBlk", "/proc/self/status"], tmp_path, ENVIRONMENT)
+    assert int((tmp_path / "stdout.txt").read_text().split()[1], 16) == 0
+    programs.run(["ls", "-l", "/proc/self/fd"], tmp_path, ENVIRONMENT)
+    listed = (tmp_path / "stdout.txt").read_text()
+    assert listed.count("->") == 4 and "/dev/null" in listed  # 0, 1, 2 and the directory that ls reads
+
+
+def test_the_limit_ends_the_whole_group(programs: ProgramRunner, tmp_path: Path) -> None:
+    since = time.monotonic()
+    code = "sleep 60 & echo $! > child; wait"
+    ended = programs.run(["sh", "-c", code], tmp_path, ENVIRONMENT, limit_seconds=0.3)
+    assert ended.timed_out and ended.status == -signal.SIGKILL
+    assert time.monotonic() - since < 10 and gone(number(tmp_path / "child"))
+
+
+def test_what_a_program_leaves_behind_ends_with_it(programs: ProgramRunner, tmp_path: Path) -> None:
+    code = "setsid sh -c 'echo $$ > daemon; exec sleep 60' & while [ ! -s daemon ]; do sleep 0.01; done"
+    assert programs.run(["sh", "-c", code], tmp_path, ENVIRONMENT).status == 0
+    assert gone(number(tmp_path / "daemon"))
+
+
+def test_other_ranks_are_answered_and_giving_up_ends_the_program(programs: ProgramRunner, tmp_path: Path) -> None:
+    class GiveUp(BaseException):
+        pass
+
+    looks = []
+
+    def poll() -> None:
+        looks.append(1)
+        if len(looks) > 20 and (tmp_path / "child").exists():
+            raise GiveUp
+
+    with pytest.raises(GiveUp):
+        programs.run(["sh", "-c", "echo $$ > child; exec sleep 60"], tmp_path, ENVIRONMENT, poll=poll)
+    assert gone(number(tmp_path / "child"))
+    assert programs.run(["true"], tmp_path, ENVIRONMENT).status == 0
+
+
+def test_the_rank_knows_the_number_of_a_program_before_it_begins(tmp_path: Path) -> None:
+    """A supervisor killed right after the start would leave what the program has started to nobody."""
+    ours, theirs = socket.socketpair()
+    order = {"command": ["/no/such"], "directory": str(tmp_path), "environment": {}, "cpus": [], "limit_seconds": None}
+    with theirs, ours.makefile("rb") as answers:
+        command = [sys.executable, "-I", "-S", supervisor.__file__, str(theirs.fileno())]
+        with subprocess.Popen(command, pass_fds=[theirs.fileno()]):
+            ours.sendall(json.dumps(order).encode() + b"\n")
+            told = [json.loads(answers.readline())]
+            if "pid" in told[0]:
+                told.append(json.loads(answers.readline()))
+            ours.shutdown(socket.SHUT_RDWR)  # which ends it
+    ours.close()
+    assert told[0]["pid"] > 0 and "No such file" in told[1]["error"]
+
+
+def test_where_the_supervisor_dies_the_program_and_its_group_do(programs: ProgramRunner, tmp_path: Path) -> None:
+    killed = []
+
+    def poll() -> None:
+        if not killed and (tmp_path / "child").exists() and (tmp_path / "child").read_text():
+            program = int((tmp_path / "program").read_text())
+            killed.append(int(Path(f"/proc/{program}/stat").read_text().split()[3]))
+            os.kill(killed[0], signal.SIGKILL)
+
+    code = "echo $$ > program; sleep 60 & echo $! > child; wait"
+    ended = programs.run(["sh", "-c", code], tmp_path, ENVIRONMENT, poll=poll)
+    assert ended.status is None and "has died" in str(ended.error)
+    assert gone(number(tmp_path / "program")) and gone(number(tmp_path / "child"))
+    assert programs.run(["true"], tmp_path, ENVIRONMENT).status == 0
+
+
+RANK = """
+import pathlib, sys
+from hpc_es.tasks.functions.subprocess_evaluator import ProgramRunner
+here = pathlib.Path(sys.argv[1])
+inner = "echo $$ > grandchild; exec sleep 60"
+ProgramRunner().run(["sh", "-c", "setsid sh -c '" + inner + "' & echo $$ > child; wait"], here, {"PATH": sys.argv[2]})
+"""
+
+
+@pytest.mark.parametrize("whom", ["rank", "group", "supervisor"])
+def test_killed_it_leaves_no_process(whom: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(RANK), str(tmp_path), os.environ["PATH"]]
+    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as rank:
+        child, grandchild = number(tmp_path / "child"), number(tmp_path / "grandchild")
+        supervisor_pid = int(Path(f"/proc/{child}/stat").read_text().split()[3])
+        assert alive(child) and alive(grandchild) and supervisor_pid != rank.pid
+        if whom == "group":
+            os.killpg(rank.pid, signal.SIGKILL)
+        else:
+            os.kill(rank.pid if whom == "rank" else supervisor_pid, signal.SIGKILL)
+        assert gone(child) and gone(supervisor_pid)
+        if whom == "supervisor":
+            os.kill(grandchild, signal.SIGKILL)  # in a session of its own, with nobody left to end it
+        assert gone(grandchild)
+
+
+def test_the_environment_is_that_of_no_rank() -> None:
+    launched = {"PMI_RANK": "1", "PMI_FD": "9", "PMIX_RANK": "1", "OMPI_COMM_WORLD_RANK": "1", "MPI_LOCALRANKID": "0"}
+    launched |= {"HYDI_CONTROL_FD": "7", "SLURM_STEP_ID": "0", "SLURM_STEPID": "0", "SLURM_PROCID": "1"}
+    kept = {"SLURM_JOB_ID": "8", "SLURM_NTASKS": "2", "HOME": "/h", "MPICC": "cc"}
+    assert program_environment({**launched, **kept}, {"OMP_NUM_THREADS": "4"}) == {**kept, "OMP_NUM_THREADS": "4"}
