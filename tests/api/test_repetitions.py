@@ -134,8 +134,8 @@ def test_a_signal_stops_all_groups_with_status_75_and_the_command_resumes(refere
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("stop.generations=7",), r"stop: finished repetitions .*\"generations\": 6.*\"generations\": 7"),
-        (("repetitions=6",), "repetitions: finished repetitions of .* have 5, the config 6"),
+        (("stop.generations=7",), r"stop: is .*\"generations\": 7.* finished repetitions .*\"generations\": 6"),
+        (("repetitions=6",), "repetitions: is 6, but finished repetitions of .* have 5"),
         (("algorithm.sigma=0.2",), r"algorithm.sigma: 0.1 in the directory, 0.2 in the config"),
         (("--resume", "never"), "already holds repetitions"),
         (("repetition_groups=2",), "repetition_groups: is 2, but the job has 1 ranks"),
