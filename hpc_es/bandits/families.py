@@ -66,7 +66,7 @@ class Arms:
         return rewards
 
     def select(self, episodes: npt.NDArray[np.intp] | slice) -> Arms:
-        """Return the arms of the episodes that this index or slice selects."""
+        """Return the arms of the episodes with these indices, intp[selected], or in this slice."""
         return Arms(self.chances[episodes], self.values[episodes], self.spreads[episodes])
 
 
