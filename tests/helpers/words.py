@@ -1,4 +1,4 @@
-"""Find wording to avoid: `python -m tests.words [PATH ...]` prints file:line: pattern: text.
+"""Find wording to avoid: `python -m tests.helpers.words [PATH ...]` prints file:line: pattern: text.
 
 It checks docstrings, comments, string literals and names in Python files, and prose, list items and table cells in
 Markdown. It skips code between backticks, code blocks and the addresses of links.
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CHECKED = ("hpc_es", "docs", "README.md")
 CEILINGS = Path(__file__).parent / "words_allowed.json"
 
@@ -483,7 +483,7 @@ def lower_ceilings() -> None:
 
 def main() -> None:
     """Print the findings, or lower the ceilings of tests/test_words.py to today's numbers."""
-    parser = argparse.ArgumentParser(prog="python -m tests.words", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.helpers.words", description=__doc__)
     parser.add_argument("paths", nargs="*", help="files and folders; default: hpc_es, docs and README.md")
     parser.add_argument("--only", metavar="PATTERN", help="findings whose pattern contains this text")
     parser.add_argument("--no-names", action="store_true", help="leave out filler names")
