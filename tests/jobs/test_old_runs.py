@@ -16,7 +16,7 @@ from hpc_es.config.yaml_text import override
 from hpc_es.core.errors import CheckpointError
 from hpc_es.report.saved_policy import read_policy
 from hpc_es.storage import checkpoint
-from tests.config.test_earlier_versions import of_old_version
+from tests.config.test_resolved_earlier_versions import of_old_version
 from tests.helpers.runs import assert_same, newest
 from tests.helpers.trained import CONFIG, rewritten
 
