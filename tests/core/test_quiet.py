@@ -86,7 +86,7 @@ def test_other_warnings_of_an_environment_are_unchanged(monkeypatch: Any, recwar
 
     monkeypatch.setattr(gymnasium, "make", make)
     for _ in range(2):
-        assert environments._registered("CartPole-v1", {}) == "an environment"
+        assert environments._make_registered("CartPole-v1", {}) == "an environment"
     assert [str(each.message) for each in recwarn] == ["the sensors are not calibrated"]
 
 
