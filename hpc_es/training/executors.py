@@ -51,9 +51,13 @@ class RankClock:
     They are sent with the rows; later activities such as the update count for the next generation.
     """
 
-    def __init__(self, world: World | None) -> None:
-        self._world = world
-        self._seconds = dict.fromkeys((*TIMES, "policy_calls"), 0.0)
+    def __init__(self, world: World | None, generation: int = 0, previous: RankClock | None = None) -> None:
+        self._world, self.generation = world, generation
+        self._seconds = previous.take() if previous else dict.fromkeys((*TIMES, "policy_calls"), 0.0)
+
+    def next(self, generation: int) -> RankClock:
+        """Return the clock of another generation, which takes over the seconds that were not sent."""
+        return RankClock(self._world, generation, self)
 
     def take(self) -> dict[str, float]:
         """Return the seconds since the last call of this method."""
@@ -97,6 +101,7 @@ class Executor(ABC):
 
     def run(self, generation: Generation) -> Evaluated:
         """Evaluate all rounds, then compute the blocks of the update."""
+        self.clock = self.clock.next(generation.number)
         outcomes: dict[int, Outcome] = {}
         headers, tail = self._no_headers(), 0.0
         while chunks := generation.next_chunks():
