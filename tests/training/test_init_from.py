@@ -131,7 +131,7 @@ def test_statistics_are_left_out_or_come_from_another_run(tmp_path: Path) -> Non
         ((*NORMALISED, "policy.init_observations={plain}"), "has no observation statistics"),
         ((*NORMALISED, "policy.init_observations={npz}"), "expected arrays _sum, sumsq, count"),
         (("policy.init_optimizer={npz}",), "policy.init_optimizer: the optimizer of policy.init_from does not match"),
-        (("policy.init_from={text}",), "holds no whole Keras model"),
+        (("policy.init_from={text}",), "expected a Keras model as written by model.save"),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused(overrides: tuple[str, ...], said: str, tmp_path: Path) -> None:
