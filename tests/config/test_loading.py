@@ -193,7 +193,7 @@ POSITIVE = "expected a number greater than 0, found"
 COUNT = "expected a whole number of at least 1"
 SEED = "expected a whole number from 0 to below 2**63, found"
 ENV_ID = (
-    "expected text (a Gymnasium id, such as CartPole-v1 or module:Env-v0; an old gym id with the gym extra), "
+    "expected text (Gymnasium id, such as CartPole-v1 or module:Env-v0; old gym ids need the extra gym), "
     "but the key is missing"
 )
 

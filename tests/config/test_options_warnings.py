@@ -25,7 +25,12 @@ NOTHING: list[tuple[Any, str, Any, str]] = [
         {"kind": "rmsprop", "beta1": 0.5},
         "beta1: is 0.5, but does nothing: it is for kind ad",
     ),
-    (ES, "task.observation_normalization", {"enabled": True, "probability": 0.0}, "probability: is 0: nothing is"),
+    (
+        ES,
+        "task.observation_normalization",
+        {"enabled": True, "probability": 0.0},
+        "probability: is 0: no observations are added",
+    ),
     (ES, "task.observation_normalization.clip", 3.0, "is 3.0, but does nothing: enabled is false"),
     (AC, "algorithm.entropy.end", 0.5, "is 0.5, but does nothing: episodes and timesteps are null"),
     (ES, "checkpoint", {"interval": 0, "interval_seconds": 0}, ".interval: is 0, and interval_seconds too"),

@@ -365,7 +365,7 @@ def test_networks_take_several_choices(policy: str, inside: Path, capsys: Any) -
     [
         (
             "action_noise_std=0.1",
-            "policy.action_noise_std: is 0.1, but the actions are MultiDiscrete([2, 3]), to which",
+            "policy.action_noise_std: is 0.1, but noise cannot be added to actions MultiDiscrete([2, 3])",
         ),
         ("action_bins=3", "policy.action_bins: is 3, but the actions are MultiDiscrete([2, 3])"),
     ],

@@ -57,7 +57,9 @@ def test_a_restart_between_whole_checkpoints_may_change_it(
 
 def test_report_info_needs_a_task_with_infos(tmp_path: Path) -> None:
     config = {"task": {"kind": "programs", "name": "reverse"}, "algorithm": {"kind": "ga"}, "report": {"info": ["x"]}}
-    with pytest.raises(hpc_es.core.errors.ConfigError, match=r"report.info: has keys, but the task 'programs' gives"):
+    with pytest.raises(
+        hpc_es.core.errors.ConfigError, match=r"report.info: has keys, but the task 'programs' has no infos"
+    ):
         hpc_es.train(config, tmp_path)
 
 

@@ -135,7 +135,7 @@ def test_check_reports_errors_of_function_tasks(task: dict[str, Any], text: str,
 
 
 def test_a_target_value_is_for_objectives_and_a_target_return_for_policies(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"stop.target_return: is a return of evaluation episodes"):
+    with pytest.raises(ConfigError, match=r"stop.target_return: the task .* has no returns of evaluation episodes"):
         build_task(config(tmp_path, {"target_return": 1.0}))
     episodes = {"task": {"env_id": "CartPole-v1"}, "stop": {"target_value": 1.0}, "algorithm": {"kind": "es"}}
     with pytest.raises(ConfigError, match=r"stop.target_value: the task .* has no objective value"):

@@ -273,7 +273,7 @@ MISTAKES = {
     "normalisation of an environment": (
         [f"{CARTPOLE}", f"{NORMALISATION}=true"],
         NORMALISATION,
-        "sees observations as",
+        "algorithms that differentiate trajectories do not support it",
     ),
     "rate": (["algorithm.optimizer.learning_rate=0"], "algorithm.optimizer.learning_rate", "greater than 0"),
     "two schedules": (
