@@ -202,7 +202,7 @@ def test_what_playground_has_not() -> None:
     assert "found 'Crt'; did you mean 'Cart'?" in refused("playground:Crt")
     text = refused("playground:Cart", env_kwargs={"ctrl_dt.of": 1, "ctl_dt": 0.1})
     assert text.startswith(
-        "task.env_kwargs: the config of playground:Cart has no 'ctl_dt', but ctrl_dt, episode_length"
+        "task.env_kwargs: the config of playground:Cart has no 'ctl_dt' (it has ctrl_dt, episode_length"
     )
     assert text.endswith("did you mean 'ctrl_dt'?")
     text = refused("playground:Cart", env_kwargs={"observes": "pixels"})
