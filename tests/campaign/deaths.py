@@ -44,7 +44,7 @@ def signalled(scene: Scene, number: signal.Signals) -> None:
             whom.append([life.job.process.pid])
         life.send(scene.dice.choice(whom), number)
         if not scene.is_early:
-            life.ended({INTERRUPTED}, "the same command resumes the run")
+            life.ended({INTERRUPTED}, "the same command resumes")
         elif life.end() == 0:  # it may not have had its handlers yet, so that any other end is right
             raise LateError
 

@@ -88,7 +88,7 @@ class Life:
         """End a life that has come to no harm by SIGTERM, once it has begun to train."""
         self.wait_for(lambda: "rank=host:pid" in self.job.stdout)
         self.send(self.job.pids().values(), signal.SIGTERM)
-        self.ended({INTERRUPTED}, "the same command resumes the run")
+        self.ended({INTERRUPTED}, "the same command resumes")
 
     def _wait(self, condition: Callable[[], bool], seconds: float) -> None:
         limit = time.monotonic() + seconds
