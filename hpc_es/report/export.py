@@ -18,7 +18,7 @@ import numpy as np
 from hpc_es.core import extras
 from hpc_es.core.data import Actions, Array, Arrays, Box, MultiDiscrete, Spaces
 from hpc_es.core.errors import UserError
-from hpc_es.mpi.devices import import_tensorflow
+from hpc_es.devices.placement import import_tensorflow
 from hpc_es.policies.networks.keras_models import (
     MODELS,
     Affine,

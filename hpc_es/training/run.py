@@ -153,7 +153,7 @@ def start_run(world: World, signals: Signals, config: Config, request: RunReques
         else:
             built = prepared.built
         if uses_tensorflow(config):
-            from hpc_es.mpi.devices import bind_device
+            from hpc_es.devices.placement import bind_device
 
             if note := bind_device(world):  # before the policy computes
                 world.notes.append(note)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from hpc_es.core.data import Array, Float32, Normaliser
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.extras import missing_text
-from hpc_es.mpi.devices import import_tensorflow
+from hpc_es.devices.placement import import_tensorflow
 from hpc_es.policies.networks.heads import normalise_in_tensorflow
 from hpc_es.policies.networks.layers import (
     FORGET_BIAS,

@@ -29,9 +29,9 @@ from hpc_es.core.data import (
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.failures import Failure, failure_from_text
 from hpc_es.core.policy import Batch, PurePolicy
+from hpc_es.tasks.jax_episodes.call_shape import NAN_OBSERVATION, CallShape
 from hpc_es.tasks.jax_episodes.environments import Traced
 from hpc_es.tasks.jax_episodes.rollout import CallInputs, Carry, ObservationTotals, PlayResults, initial_carry, segment
-from hpc_es.tasks.jax_episodes.setup import NAN_OBSERVATION, CallShape
 from hpc_es.tasks.observation_statistics import ObservationSums
 
 POLL_SECONDS = 2e-3  # between calls of `poll`

@@ -25,8 +25,8 @@ from hpc_es.core.data import (
 )
 from hpc_es.core.policy import Pure
 from hpc_es.policies.networks.heads import normalised
+from hpc_es.tasks.jax_episodes.call_shape import NAN_OBSERVATION, NOT_FINITE, CallShape
 from hpc_es.tasks.jax_episodes.environments import KEY, Traced, zeros
-from hpc_es.tasks.jax_episodes.setup import NAN_OBSERVATION, NOT_FINITE, CallShape
 
 
 class Total(NamedTuple):

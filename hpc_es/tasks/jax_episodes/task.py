@@ -1,7 +1,7 @@
 """The task `jax_episodes`: environment and policy are compiled into one call that plays the episodes of many jobs.
 
 The result of a job depends on its parameters and seeds, and on `lanes` and `jobs_per_call`, for which the code is
-compiled; not on its chunk or its position there. JAX is imported when the task is built: see `setup.py`.
+compiled; not on its chunk or its position there. JAX is imported when the task is built: see `devices/jax_setup.py`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Batch, Policy, PurePolicy
 from hpc_es.core.population import Layout, Population
 from hpc_es.core.quiet import quiet_stderr
-from hpc_es.tasks.jax_episodes import setup
-from hpc_es.tasks.jax_episodes.setup import CallShape, Platform, jax_on, require_device
+from hpc_es.devices import jax_setup
+from hpc_es.devices.jax_setup import Platform, jax_on, require_device
+from hpc_es.tasks.jax_episodes.call_shape import CallShape
 from hpc_es.tasks.policy_problems import ObservationNormalization, PolicyProblem
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class CompiledProblem(PolicyProblem):
         """Compile on rank 0, then on the other ranks, which read the result from the cache."""
         self._compiled_task.require_device()
         if self._compiled_task.options.compilation_cache:
-            setup.use_cache(run.call_on_rank_0(lambda: setup.prepare_cache(run.directory)))
+            jax_setup.use_cache(run.call_on_rank_0(lambda: jax_setup.prepare_cache(run.directory)))
         if run.rank == 0:
             self.program.compile(lambda: None)
         run.call_on_rank_0(lambda: "compiled")
@@ -228,7 +229,7 @@ class JaxEpisodes:
     def use_what_is_compiled(self, checkpoint: Path) -> None:
         """Use the compilation cache of a checkpoint's run, if it is trusted."""
         if self.options.compilation_cache:
-            setup.use_cache(setup.existing_cache(checkpoint))
+            jax_setup.use_cache(jax_setup.existing_cache(checkpoint))
 
     def program(self, policy: PurePolicy, is_normalised: bool) -> CompiledCall:
         """Return the call of a policy, which is compiled on its first use."""

@@ -17,7 +17,6 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,29 +24,8 @@ from hpc_es.core import processor
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.extras import missing_text
 from hpc_es.core.quiet import quiet_stderr
+from hpc_es.devices.placement import choose, local_rank
 from hpc_es.mpi.connect import joined
-from hpc_es.mpi.devices import choose, local_rank
-
-NAN_OBSERVATION, NOT_FINITE = 1, 2  # why a play failed
-
-
-@dataclass(frozen=True)
-class CallShape:
-    """The shapes and static settings of a compiled call."""
-
-    lanes: int
-    jobs: int
-    episodes: int  # per job
-    params: int
-    limit: int  # time limit of an episode in steps
-    normalised: bool  # whether observations are normalised and their sums computed
-    noisy: bool  # whether actions may get noise
-
-    @property
-    def plays(self) -> int:
-        """Number of episodes of a call."""
-        return self.jobs * self.episodes
-
 
 Platform = Literal["cpu", "gpu"]
 KEY = "task.platform"

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from hpc_es.mpi.devices import DeviceBinding, choose, devices_line, local_rank
+from hpc_es.devices.placement import DeviceBinding, choose, devices_line, local_rank
 from tests.helpers.harness import mpiexec, python, script
 
 # A TensorFlow of two GPUs, which says what it is told.
@@ -25,7 +25,7 @@ TWO_GPUS = """
     )
     sys.modules["tensorflow"] = tf
     from hpc_es.mpi.connect import connect
-    from hpc_es.mpi.devices import bind_device
+    from hpc_es.devices.placement import bind_device
     world = connect()
     rank = world.rank
 """
@@ -95,8 +95,7 @@ def test_ranks_on_cpu_and_gpu_are_listed_in_one_line() -> None:
 def test_tensorflow_accepts_the_device_settings() -> None:
     if importlib.util.find_spec("tensorflow") is None:
         pytest.skip("TensorFlow is not installed here")
-    program = (
-        "from hpc_es.mpi.connect import connect; from hpc_es.mpi.devices import bind_device as b; print(b(connect()))"
-    )
+    imports = "from hpc_es.mpi.connect import connect; from hpc_es.devices.placement import bind_device"
+    program = f"{imports}; print(bind_device(connect()))"
     done = python(["-c", program], env={"CUDA_VISIBLE_DEVICES": ""})
     assert done.stdout == "TensorFlow sees no GPU on any rank and uses the CPU\n", str(done)

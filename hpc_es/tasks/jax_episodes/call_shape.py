@@ -1,0 +1,25 @@
+"""The shapes of a compiled call, and why its episodes fail. This module does not import JAX."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NAN_OBSERVATION, NOT_FINITE = 1, 2  # why a play failed
+
+
+@dataclass(frozen=True)
+class CallShape:
+    """The shapes and static settings of a compiled call."""
+
+    lanes: int
+    jobs: int
+    episodes: int  # per job
+    params: int
+    limit: int  # time limit of an episode in steps
+    normalised: bool  # whether observations are normalised and their sums computed
+    noisy: bool  # whether actions may get noise
+
+    @property
+    def plays(self) -> int:
+        """Number of episodes of a call."""
+        return self.jobs * self.episodes

@@ -1,0 +1,122 @@
+"""Setup of JAX: the compilation cache, the GPU of a rank, flags and threads."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpc_es.core.errors import ConfigError
+from hpc_es.devices import jax_setup
+
+# The cache.
+
+
+def test_a_cache_is_private_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = Path(jax_setup.prepare_cache(tmp_path))
+    finally:
+        os.umask(before)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert jax_setup.is_trusted(folder)
+
+
+def test_a_cache_of_ones_own_is_kept(tmp_path: Path) -> None:
+    folder = Path(jax_setup.prepare_cache(tmp_path))
+    (folder / "code").write_text("compiled")
+    assert Path(jax_setup.prepare_cache(tmp_path)) == folder
+    assert (folder / "code").exists()
+
+
+@pytest.mark.parametrize("trouble", ["copied", "open", "link"])
+def test_a_cache_that_somebody_may_have_written_is_not_used(tmp_path: Path, trouble: str) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    folder = Path(jax_setup.prepare_cache(first))
+    (folder / "code").write_text("anything")
+    run = first
+    if trouble == "open":
+        folder.chmod(0o755)
+    else:
+        run = second
+        there = second / jax_setup.NAME
+        if trouble == "link":
+            there.symlink_to(folder)
+        else:
+            there.mkdir(mode=0o700)
+            for file in folder.iterdir():
+                (there / file.name).write_bytes(file.read_bytes())
+    found = Path(jax_setup.prepare_cache(run))
+    assert not (found / "code").exists()
+    assert jax_setup.is_trusted(found)
+    assert not found.is_symlink()
+
+
+def test_a_directory_that_cannot_be_written_has_none(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert jax_setup.prepare_cache(tmp_path / "file") == ""
+
+
+# The GPU, of which there is none here.
+
+
+@dataclasses.dataclass
+class Ranks:
+    """What a rank knows of its node."""
+
+    node_rank: int
+    node_size: int
+    size: int
+    host: str = "node1"
+
+
+def test_more_ranks_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax_setup, "joined", lambda: Ranks(1, 4, 4))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.delenv("SLURM_GPUS_PER_TASK", raising=False)
+    with pytest.raises(ConfigError, match="node1 has 4 ranks and 2 GPUs: expected one rank for each"):
+        jax_setup.gpu_of_this_rank()
+
+
+def test_a_rank_takes_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    for rank in range(2):
+        monkeypatch.setattr(jax_setup, "joined", lambda rank=rank: Ranks(rank, 2, 2))
+        assert jax_setup.gpu_of_this_rank() == rank
+
+
+def test_gpus_that_were_dealt_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax_setup, "joined", lambda: Ranks(3, 4, 4))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("SLURM_GPUS_PER_TASK", "1")
+    assert jax_setup.gpu_of_this_rank() == 0
+
+
+def test_visible_gpus(tmp_path: Path) -> None:
+    assert jax_setup.visible_gpus({"CUDA_VISIBLE_DEVICES": "0,1,5"}) == 3
+    assert jax_setup.visible_gpus({"CUDA_VISIBLE_DEVICES": "-1"}) == 0
+    assert jax_setup.visible_gpus({}, tmp_path / "none") == 0
+    (tmp_path / "0000:01:00.0").mkdir()
+    assert jax_setup.visible_gpus({}, tmp_path) == 1
+
+
+def test_flags_of_the_user_stay() -> None:
+    environ = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=true"}
+    jax_setup._add_flags(environ, jax_setup.FLAGS["cpu"])
+    assert environ["XLA_FLAGS"] == "--xla_cpu_multi_thread_eigen=true"
+    environ = {}
+    jax_setup._add_flags(environ, jax_setup.FLAGS["cpu"])
+    assert environ["XLA_FLAGS"] == "--xla_cpu_multi_thread_eigen=false"
+
+
+def test_the_threads_may_use_all_cores_afterwards() -> None:
+    before = os.sched_getaffinity(0)
+    with jax_setup.one_core():
+        assert len(os.sched_getaffinity(0)) == 1
+    assert os.sched_getaffinity(0) == before
+    assert np.all([os.sched_getaffinity(int(task.name)) == before for task in jax_setup.TASKS.iterdir()])
