@@ -7,7 +7,7 @@
 The cases are all configs of the older checkout, variants of them (`same_bits_cases.py`), runs that the older version
 starts and the newer one resumes, and programs that use `Strategy` or `minimize`. Asynchronous updates run on one rank,
 on which they do not depend on timing; compiled environments run only if JAX is installed. Most cases with TensorFlow
-run on one rank, since it starts slowly. Runs of the older version are cache in `--cache`. Prints a Markdown table, and
+run on one rank, since it starts slowly. Runs of the older version are cached in `--cache`. Prints a Markdown table, and
 writes benchmarks/results/same_bits.json; the exit status is 1 if anything differs.
 """
 

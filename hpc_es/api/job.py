@@ -280,7 +280,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, metavar="DIR", help="run directory (default: runs/<name>)")
     text = "auto: resume if DIR has a checkpoint; never: refuse a DIR with a run; require: refuse a DIR without one"
     parser.add_argument("--resume", choices=("auto", "never", "require"), default="auto", help=text)
-    text = "run part i (from 0) of n of the repetitions (default: the index in a SLURM job array, or all)"
+    text = "run part i of n of the repetitions, i from 0 (default: the index in a SLURM job array, or all)"
     parser.add_argument("--shard", metavar="i/n", help=text)
     text = "validate config, environment and policy; do not train"
     parser.add_argument("--check", action="store_true", help=text)

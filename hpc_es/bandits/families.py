@@ -3,7 +3,7 @@
     arms = family("independent").draw(rng, episodes=16)
     reward = (uniform < chance) * (value + spread * normal)       # uniform ~ U[0, 1), normal ~ N(0, 1), for each trial
 
-Arms are numbered from 0. The optimal arm has the highest expected reward, chance * value; of several, it is the first.
+Arms are numbered from 0. The optimal arm is the first of those with the highest expected reward, chance * value.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Arms:
         return self.chances.astype(np.float64) * self.values
 
     def optimal(self) -> Int64:
-        """Return the optimal arm, from 0, int64[episodes, 1 | trials]."""
+        """Return the index of the optimal arm, int64[episodes, 1 | trials]."""
         arms: Int64 = self.expected().argmax(axis=2)
         return arms
 
@@ -47,8 +47,8 @@ class Arms:
     def regrets(self, pulls: Array) -> Float64:
         """Return the expected regret of each pull, float64[episodes, trials], of arms int64[episodes, trials]."""
         expected = self.expected()
-        everywhere = np.broadcast_to(expected, (*pulls.shape, expected.shape[2]))
-        chosen = np.take_along_axis(everywhere, pulls[:, :, np.newaxis], axis=2)[:, :, 0]
+        by_trial = np.broadcast_to(expected, (*pulls.shape, expected.shape[2]))
+        chosen = np.take_along_axis(by_trial, pulls[:, :, np.newaxis], axis=2)[:, :, 0]
         regrets: Float64 = self.best() - chosen
         return regrets
 
@@ -57,12 +57,12 @@ class Arms:
 
         `pulls` are int64[episodes], random numbers float32[episodes]; `normal` is needed if spreads are not 0.
         """
-        at = trial if self.chances.shape[1] > 1 else 0
+        column = trial if self.chances.shape[1] > 1 else 0
         rows = np.arange(len(pulls))
-        paid = self.values[rows, at, pulls]
+        amounts = self.values[rows, column, pulls]
         if normal is not None:
-            paid = paid + self.spreads[rows, at, pulls] * normal
-        rewards: Float32 = np.where(uniforms < self.chances[rows, at, pulls], paid, np.float32(0))
+            amounts = amounts + self.spreads[rows, column, pulls] * normal
+        rewards: Float32 = np.where(uniforms < self.chances[rows, column, pulls], amounts, np.float32(0))
         return rewards
 
     def select(self, episodes: npt.NDArray[np.intp] | slice) -> Arms:
@@ -81,7 +81,7 @@ class Family:
     arms: int
     draw: DrawArms  # (rng, episodes) -> Arms
     is_binary: bool = True  # whether rewards are 0 or 1
-    is_noisy: bool = False  # whether spreads are not 0, so that a pull needs a normal number
+    is_noisy: bool = False  # whether spreads are not 0, so that a pull also draws a normal number
     changes: bool = False  # whether arms change within an episode, so that Arms have an axis of trials
 
 
@@ -114,7 +114,7 @@ def uniform() -> Family:
     return Family("uniform", 2, lambda rng, episodes: _opposite(rng.random(episodes)))
 
 
-def _either(name: str, low: float) -> Family:
+def _two_arms(name: str, low: float) -> Family:
     def draw(rng: np.random.Generator, episodes: int) -> Arms:
         return _opposite(np.array([low, 1.0 - low])[rng.integers(2, size=episodes)])
 
@@ -123,17 +123,17 @@ def _either(name: str, low: float) -> Family:
 
 def easy() -> Family:
     """Two arms with the chances 0.1 and 0.9, in either order."""
-    return _either("easy", 0.1)
+    return _two_arms("easy", 0.1)
 
 
 def medium() -> Family:
     """Two arms with the chances 0.25 and 0.75, in either order."""
-    return _either("medium", 0.25)
+    return _two_arms("medium", 0.25)
 
 
 def hard() -> Family:
     """Two arms with the chances 0.4 and 0.6, in either order."""
-    return _either("hard", 0.4)
+    return _two_arms("hard", 0.4)
 
 
 def eleven(non_target_reward: float = 1.1, target_reward: float = 5.0) -> Family:
@@ -162,7 +162,7 @@ def restless(num_trials: int = 100, walk: str = "rescaled", volatilities: Sequen
     With walk "rescaled", w is the cumulative sum of max(150, num_trials) steps from U(-1, 1), rescaled to the range [0,
     1] and cut to num_trials; volatilities have no effect. With walk "gaussian", w begins at U[0, 1] and takes steps
     from N(0, v), reflected at 0 and 1, where v is one of `volatilities` for each episode. Wang et al. did not publish
-    theirs.
+    the volatilities of their walks.
     """
     if walk not in {"rescaled", "gaussian"}:
         raise ConfigError([("family.walk", f"expected one of 'rescaled', 'gaussian', found {walk!r}")])

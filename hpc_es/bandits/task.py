@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import gymnasium
 import numpy as np
+import numpy.typing as npt
 
 from hpc_es.bandits.optimal import optimal_regret, optimal_reward
 from hpc_es.bandits.setting import INFO_KEYS, BanditSetting, Lockstep, RewardInput, TimeInput, setting
@@ -178,7 +179,7 @@ class Rollout:
         self.sums = ObservationSums(batch, task.spaces.observations)
         self.seconds = {"environment": 0.0, "policy": 0.0, "policy_calls": 0.0}
 
-    def play(self, actor: Actor, seeds: np.ndarray[Any, Any]) -> Float64:
+    def play(self, actor: Actor, seeds: npt.NDArray[np.int64]) -> Float64:
         """Play one episode per seed, int64[jobs, episodes], all at once.
 
         Return float64[jobs, episodes, 2 + numbers]: the return, the sum of the signs of the rewards, and the numbers of

@@ -14,9 +14,9 @@ def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="output directory (default: runs/<name of the file>)"
     )
-    text = "fixed setting in place of the values in the space; the value is YAML"
+    text = "setting for all trials, which replaces the values in the space; the value is YAML"
     parser.add_argument("--fixed", nargs="+", action="extend", default=[], metavar="key=value", help=text)
-    text = "part i (from 0) of n that run at the same time (default: the index in a SLURM job array)"
+    text = "run part i of n concurrent parts, i from 0 (default: the index in a SLURM job array)"
     parser.add_argument("--shard", metavar="i/n", help=text)
 
 

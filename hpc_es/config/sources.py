@@ -62,7 +62,7 @@ def check_trust(data: Mapping[str, Any], recorded: Mapping[str, str], trusted: b
         if now != before and not trusted:
             paths = sorted(source_files(name).values()) if ":" in name or is_user_kind(name) else []
             path = f" {paths[0]}" if paths else ""
-            was = f"it was trained with {before[:12]}" if before else "it names none"
+            was = f"the policy was trained with {before[:12]}" if before else "the checkpoint records none"
             text = f"{where} would run {name!r}, whose source{path} has SHA-256 {now[:12]}, but {was}"
             raise UserError(f"{text}: read what it does, and give --trust (trust=True) to run it")
 

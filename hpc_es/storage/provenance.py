@@ -64,7 +64,7 @@ def blas_threads() -> int:
 
 
 def as_comment(provenance: Mapping[str, Any]) -> str:
-    """Return the provenance as YAML comments, to be appended to the config."""
+    """Return the provenance as YAML comments, which are appended to the stored config."""
     plain = json.loads(json.dumps(provenance, default=dataclasses.asdict))
     flat = {**plain.pop("versions", {}), **plain}
     return "\n# made with:\n" + "".join(f"#   {name}: {value}\n" for name, value in flat.items())

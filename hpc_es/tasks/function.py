@@ -6,7 +6,7 @@ The function gets float64[dimension] (with `parameters`: a keyword for each of t
 if it has a parameter `seed`, a whole number that is the same for both candidates of an antithetic pair. It returns a
 number. With `batch: K` it gets float64[k, dimension], k <= K, and int64[k] seeds, and returns float64[k].
 
-Also the initial vector of objectives, which the task `command` shares.
+The task `command` uses `initial_vector` and `ObjectiveTask` too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """One generation: its rounds of chunks, their rows, and the update of the state.
 
-A `Generation` sends no messages. Executors (training/executors.py) evaluate its chunks and collect what belongs
-together.
+A `Generation` sends no messages. Executors (training/executors.py) evaluate its chunks and collect the results.
 """
 
 from __future__ import annotations
