@@ -116,7 +116,7 @@ class Repetitions:
         return (self.shard or Shard()).share(self.config.repetitions)
 
     def _open(self, resume: str) -> None:
-        """Check, on rank 0, whether the repetitions can run in this directory, and create it; UserError."""
+        """Create the directory, on rank 0. Raise UserError if the repetitions cannot run in it."""
         from hpc_es.storage import results
 
         directory, config = self.directory, self.config
@@ -307,7 +307,7 @@ def run_job(read_arguments: Callable[[], argparse.Namespace]) -> int:
 
 
 def _job_message(options: argparse.Namespace) -> Mapping[str, Any] | ExitReason:
-    """Return what every rank needs for the job, on rank 0."""
+    """Return the message with the job for all ranks, or the reason to exit; called on rank 0."""
     config = valid_config(read(options.config, options.overrides), options.output)
     shard = Shard.parse(options.shard) if options.shard else None
     if shard is not None and config.repetitions == 1:

@@ -207,8 +207,7 @@ class Strategy:
 
     def ask(self) -> Float64:
         """Return the vectors to evaluate next, float64[k, size]; the same ones until `tell` is called."""
-        seen = [self._problem.to_objective(self._candidates(chunk)) for chunk in self._chunks]
-        return np.concatenate(seen)
+        return np.concatenate([self._problem.to_objective(self._candidates(chunk)) for chunk in self._chunks])
 
     def tell(self, values: Sequence[float] | npt.ArrayLike) -> None:
         """Update the search with the values, float64[k], of the vectors of `ask` in order; NaN is a failed evaluation.
@@ -316,7 +315,7 @@ class CallerValues:
         """Do nothing: there is no run."""
 
     def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Any) -> list[EvaluationResult]:
-        """Return what was given."""
+        """Return the values that were passed to `tell`."""
         assert len(self.next) == len(vectors)
         return [result_of(value, 0.0) for value in self.next]
 

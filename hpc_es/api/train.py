@@ -143,7 +143,7 @@ class TrainingRun:
 
     @property
     def directory(self) -> Path:
-        """The run directory."""
+        """Directory with the checkpoints, metrics and results of this run."""
         return self._run.directory
 
     def loss(self, sample: Arrays | None = None) -> Mapping[str, float] | None:

@@ -95,7 +95,7 @@ def allgather_seconds(size: int, ranks: int, cluster: Cluster) -> float:
 
 
 def gather_seconds(size: int, ranks: int, cluster: Cluster) -> float:
-    """Return the seconds until rank 0 has all of `size` bytes."""
+    """Return the duration in seconds of a gather of `size` bytes on rank 0."""
     return 0.0 if ranks == 1 else ranks * cluster.latency + size / cluster.bandwidth
 
 
@@ -107,7 +107,7 @@ PAGE = 1024  # bytes of ru_maxrss
 
 
 class TimedChunk(NamedTuple):
-    """The time of one chunk."""
+    """Size, timesteps and duration of an evaluated chunk."""
 
     jobs: int
     steps: int
@@ -164,7 +164,10 @@ class MeasuredGeneration:
 
 
 def measure(config: Config, seconds: float) -> MeasuredGeneration:
-    """Run at least three generations on this rank, for at least `seconds`; ConfigError. No files are written."""
+    """Run at least three generations on this rank, for at least `seconds`, without writing files.
+
+    Raises ConfigError if the config is invalid.
+    """
     searched = build_task(config)
     try:
         return _measured(build_parts(config, connect(), searched), seconds)
@@ -224,7 +227,6 @@ class TimedGeneration(Generation):
         self._timings, self.seconds = timings, 0.0  # of all blocks
 
     def evaluate(self, chunk: Chunk, poll: Poll) -> Outcome:
-        """Evaluate and time a chunk."""
         since = time.perf_counter()
         outcome = super().evaluate(chunk, poll)
         elapsed = time.perf_counter() - since

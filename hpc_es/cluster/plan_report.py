@@ -145,7 +145,7 @@ def as_json(measured: MeasuredGeneration, predictions: Sequence[Prediction], clu
 
 
 def draw(config_name: str, predictions: Sequence[Prediction], output: Path) -> None:
-    """Draw seconds and efficiency against ranks into a PNG, PDF or SVG; UserError."""
+    """Plot seconds per generation and efficiency against ranks. Raise UserError unless PNG, PDF or SVG."""
     check_picture(output)
     kind = output.suffix.lower().removeprefix(".")
     with mpl.rc_context():

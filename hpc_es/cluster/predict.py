@@ -62,7 +62,7 @@ class SimulatedGeneration:
         return self.work / self.ranks + self.dispatch
 
     def limit(self) -> str:
-        """Return what costs most apart from evaluating."""
+        """Return a description of the largest cost other than evaluations."""
         if self.efficiency > ALL_EVALUATING:
             return "evaluating: nothing else takes 1 % of the time"
         lost = {

@@ -5,9 +5,9 @@ is then killed, it is 137 or 143; only a lower one shows that no rank was interr
 rank 0 writes with the number of the job. A restart that fails before it writes the file counts as one without progress:
 cluster problems may pass, and user errors end at the limit.
 
-For clusters that cancel a preempted job instead of requeueing it, `end_chain` handles a chain of jobs, each of which
-starts when the previous one has ended and resumes the run. The job that finishes the run cancels the following ones; if
-it cannot, each of them finds the run finished and ends within seconds.
+For clusters that cancel a preempted job instead of requeueing it, `end_chain` handles a chain of jobs: each
+starts when the previous one has ended, and resumes the run. The job that finishes the run cancels the following ones;
+if it cannot, each of them finds the run finished and ends within seconds.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class BatchScript:
     is_copied: bool = False  # whether each node gets a copy of the virtual environment
 
     def text(self) -> str:
-        """Return the script."""
+        """Return the complete text of the batch script."""
         asked = {**DEFAULTS, **self.asked}
         lead = min(LEAD_SECONDS, parse_time_limit(asked["time"]) // 4)
         parts = {

@@ -64,7 +64,7 @@ def _best_program(path: Path) -> tuple[str, dict[str, Any]]:
 
     snapshot = load(find(path))
     if not best_programs.has_best_programs(snapshot.state.master):
-        raise UserError(f"{path} is no search for programs: expected a run of one, or --program TEXT")
+        raise UserError(f"{path} is not a program search: expected the run of a program search, or --program TEXT")
     summary = best_programs.summary(snapshot.state.master)
     if not summary.get("best_program"):
         raise UserError(f"{path} has executed no program yet")

@@ -148,7 +148,7 @@ def _joint_state(states: Mapping[str, int], total: int) -> str:
 
 
 def _tuning_row(path: Path) -> dict[str, Any]:
-    """Return the row of a tuning."""
+    """Return the row of a tuning directory, with the columns of a run."""
     from hpc_es.storage.run_lock import is_held
     from hpc_es.tuning.report import content, read_report
 

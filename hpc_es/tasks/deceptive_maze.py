@@ -4,7 +4,7 @@
 
       +-----------------+
       |        G        |     a point robot starts at S; its reward is the decrease of its distance to the goal G;
-      |  +-----------+  |     the direct path ends at the roof of the trap, from where it must move away from G
+      |  +-----------+  |     the direct path ends at the roof of the trap, and the way out leads away from G
       |  |           |  |
       |  |           |  |
       |        S        |

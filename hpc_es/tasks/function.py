@@ -152,7 +152,7 @@ class ObjectiveTask:
         self.name, self._search, self._initial, self._evaluator, self._batch = name, search, initial, evaluator, batch
 
     def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> ObjectiveProblem:
-        """Return the objective as a problem."""
+        """Return the problem of maximising this objective."""
         return ObjectiveProblem(
             self._search, self._search.coordinates(), self._initial, self._evaluator, keys, self._batch
         )

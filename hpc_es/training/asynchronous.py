@@ -2,7 +2,7 @@
 
 A worker receives the shared arrays, evaluates one chunk, returns the result and receives the next; no worker waits for
 another. When a result arrives, rank 0 has usually made further updates since the worker received its theta: their
-number is the staleness of the result. The order of the results depends on the machine, so the bits are not
+number is the staleness of the result. The order of the results depends on the machine, so results are not
 reproducible. A job of one rank evaluates and updates in turn.
 """
 
@@ -72,7 +72,7 @@ class AsynchronousPhase:
                 if is_running():
                     versions[worker] = self._send_task(worker, number, current())
                     number += 1
-        except GeneratorExit:  # but not GiveUp of another rank, after which nobody would answer
+        except GeneratorExit:  # not GiveUp of another rank: no rank would answer after it
             self._end(len(versions))
             raise
         self._end(0)

@@ -59,7 +59,7 @@ def uses_tensorflow(config: Config) -> bool:
 
 
 def unit_of(config: Config) -> int:
-    """Return how many jobs an algorithm requests as one unit if the problem does not determine it."""
+    """Return the number of jobs that an algorithm requests as one unit, unless the problem determines it."""
     return USUAL_CHUNK if config.mpi.chunk_size == "auto" else config.mpi.chunk_size
 
 
@@ -106,7 +106,7 @@ def target_mismatches(config: Config) -> Iterator[ConfigProblem]:
 
 
 def info_mismatches(config: Config) -> Iterator[ConfigProblem]:
-    """Yield a problem if infos are to be reported and the task has none."""
+    """Yield a problem if `report.info` has keys and the task has no infos."""
     if config.report.info and not offers(config).info:
         others = [kind for kind in kinds("tasks") if module("tasks", kind).OFFERS.info]
         text = f"has keys, but the task {config.task.kind!r} has no infos: expected none"
@@ -358,7 +358,7 @@ def build_parts(config: Config, world: World, built: BuiltTask, repetition: int 
 
 
 def shared_noise(config: Config, world: World) -> Any:
-    """Return what a kind of noise creates once for all ranks and repetitions, such as a table, or None.
+    """Return the data that all ranks and repetitions share for a kind of noise, such as a table, or None.
 
     Every rank of the world calls this.
     """

@@ -70,7 +70,7 @@ AS_ASKED = Cut()
 
 @dataclass(frozen=True)
 class CutPlan:
-    """How rank 0 wants the chunks of a generation."""
+    """Sizes and order of the chunks of a generation, chosen by rank 0."""
 
     cut: Cut = AS_ASKED
     evaluated: int = USUAL  # episodes per chunk of an evaluation

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ExitReason:
-    """How a run, or the attempt to start it, ended; the same on every rank."""
+    """Exit status and message of a run, or of the attempt to start it; the same on every rank."""
 
     status: int  # 0 finished, INTERRUPTED, 2 user error, 1 failed
     text: str = ""

@@ -148,7 +148,7 @@ class Executor(ABC):
         """Compute the blocks of the update; collect them and the arrays of chunks on rank 0, in order."""
 
     def _tail(self, headers: npt.NDArray[np.void]) -> float:
-        """Return how long the first rank to finish waited for the last one."""
+        """Return the seconds that the first rank to finish waited for the last one."""
         return 0.0
 
     def _evaluate_chunk(self, generation: Generation, chunk: Chunk, poll: Poll) -> Outcome:
@@ -240,7 +240,7 @@ class MpiExecutor(Executor):
         self._cache = OutcomeCache(world)
 
     def continue_with(self, work: Work) -> None:
-        """Continue without lost ranks: share the work anew, reusing the outcomes of this generation."""
+        """Continue without lost ranks: distribute the work again, reusing the outcomes of this generation."""
         self._work, self.evaluating_ranks = work, len(work.evaluators)
         self._cache.ranks_lost = True
 
@@ -315,7 +315,7 @@ class MpiExecutor(Executor):
         return headers, rows
 
     def _gather(self, generation: Generation, outcomes: Mapping[int, Outcome], has_arrays: bool) -> Gathered:
-        """Nothing is sent if there is one block and no chunk returned arrays: rank 0 then has all of it."""
+        """Send nothing if there is one block and no chunk returned arrays: rank 0 then has all results."""
         since = time.perf_counter()
         rank, size, count = self._world.rank, self._world.size, generation.blocks
         blocks, packed = dict[str, Array](), dict[str, Array]()
@@ -346,7 +346,7 @@ class MpiExecutor(Executor):
 
 
 class OutcomeCache:
-    """With fault tolerance: this rank's outcomes of a generation and, if it is repeated, which rank has which."""
+    """This rank's outcomes of a generation, for fault tolerance; if it is repeated, also the ranks of the others."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -414,7 +414,7 @@ def _prefixed(prefix: str, arrays: Arrays) -> dict[str, Array]:
 
 
 def _unpacked(messages: Sequence[Arrays], blocks: int, chunks: Sequence[int]) -> Gathered:
-    """Return what the ranks packed under block/NUMBER, chunk/INDEX and unit/NUMBER.INDEX.PART, in order."""
+    """Return the arrays that ranks sent as block/NUMBER, chunk/INDEX and unit/NUMBER.INDEX.PART, in order."""
     groups: dict[str, dict[str, dict[str, Array]]] = {"block": {}, "chunk": {}, "unit": {}}
     for message in messages:
         for key, array in message.items():

@@ -41,7 +41,7 @@ NOTHING_CARRIED = ProblemState()
 
 @dataclass(frozen=True)
 class Gathered:
-    """What rank 0 receives in addition to rows."""
+    """Arrays that rank 0 receives in addition to rows."""
 
     blocks: Sequence[Arrays] = ()  # of the update, in block order
     chunk_arrays: Sequence[Arrays] = ()  # of each training chunk, in chunk order

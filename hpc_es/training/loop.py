@@ -54,7 +54,7 @@ OTHERS_SAVE_SECONDS = 2.0  # for other groups of ranks, which received the signa
 
 @dataclass(frozen=True)
 class EvaluationSchedule:
-    """When the centre of the search distribution is evaluated without noise."""
+    """Interval and number of jobs of evaluations of the centre, without noise."""
 
     jobs: int  # of an evaluation; 0: none is needed
     interval: int  # generations between evaluations; 0: no evaluations
@@ -341,7 +341,7 @@ class Training:
                 return
 
     def _units(self, evaluated: Evaluated) -> Sequence[Arrays]:
-        """Return what the problem learned in a generation, by unit."""
+        """Return the updates of the problem's state in a generation, by unit."""
         problem = self.parts.problem
         return [*map(problem.unit, evaluated.learned), *problem.evaluation_units(self.state, evaluated.evaluation)]
 
@@ -399,7 +399,7 @@ class Training:
             raise
 
     def _replay(self) -> None:
-        """After a restart, compute the next update since the last full checkpoint again, from its stored inputs."""
+        """Compute the next update since the last full checkpoint again, from its stored inputs, after a restart."""
         replay = self.writer.replay if self.writer else None
         packed = np.frombuffer(replay.next(self.state) if replay else b"", np.uint8)
         inputs = UpdateInputs.unpack(self.world.allgather(packed)[0].tobytes(), self.parts.row)
@@ -474,7 +474,7 @@ def report_failure(world: World, writer: Recorder | None) -> Iterator[None]:
     A rank that fails aborts the job soon after (mpi/guard.py); rank 0 has RANK_0_LEAD_SECONDS to write the reason.
     If rank 0 cannot look at messages for that long (one long step of an environment or a compiled call), or if the rank
     was killed by a signal, status.json still says "running", and only the exit status of srun or mpiexec shows the
-    failure. Closing a generator (GeneratorExit) is no failure, nor is the loss of a rank in a fault-tolerant run.
+    failure. Closing a generator (GeneratorExit) is not a failure, nor is the loss of a rank in a fault-tolerant run.
     """
 
     def write(reason: str, status: int) -> None:

@@ -36,8 +36,8 @@ def metrics_row(
 
     Args:
         before, after: the states that the generation started from and led to.
-        counters: of the run before this generation.
-        ranks: number of all ranks, and of those that evaluate.
+        counters: totals of the run before this generation.
+        ranks: number of all ranks, and number of evaluating ranks.
         info: keys of `report.info`.
     """
     rows, evaluation = evaluated.results.rows, evaluated.evaluation

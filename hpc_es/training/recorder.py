@@ -1,4 +1,4 @@
-"""What rank 0 records of a run: counters, the best evaluation, and whether a limit of `stop:` is reached.
+"""Counters and best evaluation of a run, on rank 0, and whether a limit of `stop:` is reached.
 
 `UpdateJournal` and `UpdateReplay` serve incremental checkpoints: they store the inputs of each update instead of
 the state, and a resumed run computes the updates again.

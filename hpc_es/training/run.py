@@ -52,7 +52,7 @@ RunResult = dict[str, Any]
 
 @dataclass(frozen=True)
 class RunRequest:
-    """How to start one run of an experiment, in addition to its config."""
+    """Directory and options of one run of an experiment, in addition to its config."""
 
     directory: Path
     resume: Resume = "auto"
@@ -119,7 +119,7 @@ def with_recovery(world: World, run: Callable[[bool], ExitReason]) -> ExitReason
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """What rank 0 prepares before the other ranks start."""
+    """Task, run directory and initial state that rank 0 prepares before the other ranks start."""
 
     built: BuiltTask
     opened: OpenedRun
@@ -127,7 +127,7 @@ class PreparedRun:
 
 
 def prepare_run(config: Config, request: RunRequest) -> PreparedRun:
-    """Check all that can be known before the start and open the directory, on rank 0; UserError."""
+    """Check the config and open the directory, on rank 0. Raise UserError if the run cannot start."""
     from hpc_es.storage.stepping_cache import remembered
     from hpc_es.training.run_directory import open_run
 
@@ -242,7 +242,7 @@ class Run:
 
     @property
     def directory(self) -> Path:
-        """The run directory."""
+        """Directory with the checkpoints, metrics and results of this run."""
         return self._request.directory
 
     def rows(self) -> Generator[MetricsRow]:

@@ -83,6 +83,6 @@ def open_run(directory: Path, config: Config, resume: Resume, repetition: int = 
 
 
 def full_identity(config: Config, repetition: int = 0) -> dict[str, Any]:
-    """Return what must not change on resume: the experiment, its random numbers, and the threads that affect bits."""
+    """Return the values that must not change on resume: experiment, random numbers, and number of BLAS threads."""
     which = {"repetition": repetition} if repetition else {}
     return {**identity(config), **which, "blas_threads": provenance.blas_threads()}

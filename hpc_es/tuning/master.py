@@ -86,7 +86,7 @@ class Master:
             from hpc_es.tuning.study import Study
 
             self._study = Study(self._directory, self._plan.space, self._plan.trials, self._plan.seed)
-        else:  # for the life of this process; of a study any task takes any trial
+        else:  # until this process ends; a study needs no lock, since any task takes any trial
             lock(self._directory, f"shard_{self._shard.index}_of_{self._shard.count}").acquire()
         mine = [Trial(self._directory, number) for number in self._shard.share(len(self._table))]
         self._left = sorted(
@@ -237,7 +237,7 @@ class Master:
     # The task as a whole.
 
     def _trials(self) -> Iterator[Trial]:
-        """Return the trials of this task; of an Optuna study, all started trials."""
+        """Return the trials of this task or, for an Optuna study, all started trials."""
         if self._study is not None:
             return started_trials(self._directory)
         return (Trial(self._directory, number) for number in self._shard.share(len(self._table)))

@@ -127,14 +127,12 @@ LARGEST_GRID = 10_000
 class Tuning:
     """The keys of a tuning file."""
 
-    base: Annotated[str, MinLen(1)] = option(
-        "the config that is varied: a file, relative to the tuning file, or a config string"
-    )
-    search: Literal["grid", "random", "optuna"] = option("how trials are chosen", "grid")
-    space: Annotated[dict[str, Any], MinLen(1)] = option("what varies: dotted keys and their values")
-    trials: Count | None = option("how many, for random and optuna; a larger number later adds trials", None)
-    repetitions: Count | None = option("of each trial; null: those of the base config", None)
-    objective: Literal["final_return", "best_reward"] | dict[str, Any] = option("what is maximised", FINAL_RETURN)
+    base: Annotated[str, MinLen(1)] = option("base config: a file, relative to the tuning file, or a config string")
+    search: Literal["grid", "random", "optuna"] = option("method of choosing trials", "grid")
+    space: Annotated[dict[str, Any], MinLen(1)] = option("search space: dotted keys and their values")
+    trials: Count | None = option("number of trials, for random and optuna; a larger number later adds trials", None)
+    repetitions: Count | None = option("repetitions per trial; null: those of the base config", None)
+    objective: Literal["final_return", "best_reward"] | dict[str, Any] = option("objective to maximise", FINAL_RETURN)
 
     def problems(self) -> Iterator[ConfigProblem]:
         """Yield errors that involve several keys."""
@@ -176,14 +174,14 @@ class TuningPlan:
         return all_trials(self.options.search, self.space, self.trials, self.seed)
 
     def config(self, hyperparameters: Hyperparameters, number: int = 0) -> Config:
-        """Return the config of a trial; ConfigError."""
+        """Return the config of a trial. Raise ConfigError if it is invalid."""
         config = validate(varied(self.base, hyperparameters))
         directory = config.directory or self.directory
         repetitions = self.options.repetitions or config.repetitions
         return dataclasses.replace(config, name=f"trial_{number:04d}", repetitions=repetitions, directory=directory)
 
     def identity(self) -> dict[str, Any]:
-        """Return what must not change in a directory."""
+        """Return the values that must not change in a tuning directory."""
         o = self.options
         same = {"search": o.search, "trials": self.trials, "repetitions": o.repetitions, "objective": o.objective}
         return {"base": self.base, "space": self.raw, **same, "seed": self.seed}

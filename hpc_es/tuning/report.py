@@ -45,7 +45,7 @@ class TuningReport:
 
     @property
     def measures(self) -> list[str]:
-        """Names of measures besides the objective that some trial has, such as the success rate."""
+        """Names of further measures that some trial has, such as the success rate."""
         return [name for name in MEASURES if any(row[name] is not None for row in self.rows)]
 
     def numbers(self, *states: str) -> list[int]:
@@ -112,7 +112,7 @@ def report_text(report: TuningReport) -> str:
     complete = len(report.numbers(COMPLETE))
     if report.repetitions == 1 and complete > 1:
         lines.append(f"each trial was run once, so the best of {complete} is in part the luckiest: {AGAIN}")
-    for state, words in ((MISSING, "not begun yet"), (STARTED, "begun, and running or to be carried on")):
+    for state, words in ((MISSING, "not begun yet"), (STARTED, "started, and running or interrupted")):
         if numbers := report.numbers(state):
             lines.append(f"{words}: {_runs(numbers)}")
     return "\n".join(line.rstrip() for line in lines) + "\n"

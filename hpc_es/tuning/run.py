@@ -40,7 +40,7 @@ def _master(tuning: Path, output: Path | None, fixed: Sequence[str], shard: str 
 
 
 def _next(world: World, signals: Signals, master: Master | None, ended: ExitReason | None) -> Mapping[str, Any]:
-    """Return what all ranks run next; CollectiveExit if nothing is left."""
+    """Return the trial that all ranks run next. Raise CollectiveExit if there is none."""
 
     def ask() -> Mapping[str, Any] | ExitReason:
         assert master is not None

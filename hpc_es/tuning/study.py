@@ -53,7 +53,7 @@ class JournalLock(JournalFileOpenLock):
         return True
 
     def release(self) -> None:
-        """Release the lock."""
+        """Let another process write the journal."""
         self._stack.close()
 
 

@@ -62,7 +62,7 @@ class Trial:
             return {}
         except (OSError, ValueError, KeyError, TypeError) as error:
             text = f"{path}: expected a trial as JSON, but it cannot be read: {error}"
-            raise UserError(f"{text}; remove it, and the trial carries on") from error
+            raise UserError(f"{text}; remove it to resume the trial") from error
 
     @property
     def over(self) -> bool:
@@ -75,7 +75,7 @@ class Trial:
         return sum(path.read_bytes().count(b"\n") for path in paths if path.exists())
 
     def fruitless_starts(self) -> int:
-        """Return how often the trial was started since its last new generation."""
+        """Return the number of starts since the last new generation of the trial."""
         before = self.record()
         return int(before.get("begun", 0)) if self.generations() <= int(before.get("generation", 0)) else 0
 

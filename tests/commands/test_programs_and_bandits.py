@@ -89,4 +89,4 @@ def test_invalid_arguments_of_run_program_are_refused(
             tmp_path / "run",
         )
     )
-    assert "is no search for programs" in told(capsys, str(tmp_path / "run"), status=2)[1]
+    assert "is not a program search" in told(capsys, str(tmp_path / "run"), status=2)[1]

@@ -1,7 +1,7 @@
 """Classic control stepped without Gymnasium: the formulas of Gymnasium 1.4 for all rows at once. A `NativeKind`.
 
-States are float64[numbers, rows]. Gymnasium computes with scalars; where NumPy gives other bits for arrays than for
-scalars, the formulas reproduce the scalar's: powers by `float_power`, and cosines by `math` if Gymnasium uses `math`.
+States are float64[numbers, rows]. Gymnasium computes with scalars; if NumPy rounds arrays and scalars differently, the
+formulas reproduce the results for scalars: powers by `float_power`, and cosines by `math` if Gymnasium uses `math`.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Pendulum:
         angle, speed = state
         torque = np.clip(actions[:, 0], -e.max_torque, e.max_torque)
         normal = ((angle + np.pi) % (2 * np.pi)) - np.pi
-        squares = np.array([number**2 for number in torque])  # the square of a float32 array has other bits
+        squares = np.array([number**2 for number in torque])  # NumPy rounds the square of a float32 array differently
         costs = np.float_power(normal, 2) + 0.1 * np.float_power(speed, 2) + 0.001 * squares
         pull, push = 3 * e.g / (2 * e.l) * np.sin(angle), 3.0 / (e.m * e.l**2) * torque
         new_speed = np.clip(speed + (pull + push) * e.dt, -e.max_speed, e.max_speed)

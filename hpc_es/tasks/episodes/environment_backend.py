@@ -76,7 +76,7 @@ class EnvironmentBackend(Protocol):
         ...
 
     def close(self) -> None:
-        """Close all environments."""
+        """Release the environments and their processes."""
         ...
 
 

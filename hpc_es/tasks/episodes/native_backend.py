@@ -180,7 +180,7 @@ def _recorded_reset(observation: Array, episode: int) -> RecordedStep:
 
 
 def _step_difference(step: RecordedStep, expected: RecordedStep) -> str:
-    """Return a description of the first difference, "" if there is none; bits are compared, so NaN equals NaN."""
+    """Return a description of the first difference in any bit (NaN equals NaN), or "" if there is none."""
     native, reference = step.observation, expected.observation
     if native.tobytes() != reference.tobytes():
         index = int(np.flatnonzero(native.view(np.uint32) != reference.view(np.uint32))[0])

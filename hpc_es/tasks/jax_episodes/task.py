@@ -88,7 +88,7 @@ class CompiledTask(Protocol):
         ...
 
     def environment_info(self) -> Mapping[str, Any]:
-        """Return what results depend on in addition to config and versions."""
+        """Return properties of the device that results depend on, in addition to config and versions."""
         ...
 
 
@@ -278,7 +278,7 @@ class JaxEpisodes:
         raise UserError(f"{text}; it is not available as a Gymnasium environment")
 
     def environment_info(self) -> dict[str, Any]:
-        """Return what results depend on in addition to config and versions: device, lanes and XLA's flags."""
+        """Return device, lanes and XLA's flags: results depend on them, in addition to config and versions."""
         device = jax_on(self.options.platform).devices()[0]
         info = {"platform": device.platform, "device_kind": device.device_kind, "lanes": self.options.lanes}
         flags = os.environ.get("XLA_FLAGS", "")

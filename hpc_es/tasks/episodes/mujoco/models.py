@@ -1,6 +1,6 @@
 """The MuJoCo environments: observations, rewards, terminations and random initial states, as in Gymnasium's -v5.
 
-The formulas are computed for all rows at once and must give the same bits as Gymnasium's, which are computed for one
+The formulas are computed for all rows at once and must be bit-identical to Gymnasium's, which are computed for one
 environment:
 
 - elementwise sums, differences, products and squares do not depend on the number of rows, nor do sums along a
