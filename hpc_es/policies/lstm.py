@@ -118,7 +118,7 @@ class LSTM:
         self.options = options
         self.observations = spaces.observations.size
         self.hidden_dims = options.hidden_dims
-        head = Head.of(spaces.actions, options.action_bins)
+        head = Head.of(spaces.actions, options.action_bins, options.action_bounds)
         self.layout = lstm_layout(self.observations, options.hidden_dims, head.outputs)
         self.network = LSTMNetwork(self.observations, options.hidden_dims, head.outputs, self.layout, head)
         self.head = head

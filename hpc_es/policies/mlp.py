@@ -94,7 +94,7 @@ class MLP:
 
     def __init__(self, options: Options, spaces: Spaces) -> None:
         self.options = options
-        head = Head.of(spaces.actions, options.action_bins)
+        head = Head.of(spaces.actions, options.action_bins, options.action_bounds)
         self.layers = Layers((spaces.observations.size, *options.hidden_dims, head.outputs), options.bias)
         self.layout = self.layers.layout
         self.network = MLPNetwork(self.layers, options.activation, head)

@@ -83,6 +83,16 @@ def test_an_exported_linear_policy_ignores_what_never_varied(tmp_path: Path) -> 
     assert np.abs(found).max() > 50
 
 
+def test_an_exported_policy_squashes_its_actions(tmp_path: Path) -> None:
+    network = MLP(Options(hidden_dims=(8,), action_bounds="squash"), Spaces(flat_observations(WIDTH), HEADS["box"][0]))
+    theta = np.random.default_rng(4).standard_normal(network.layout.size).astype(np.float32)
+    keras_models.mlp_model(network, theta, NORMALISER).save(tmp_path / "policy.keras")
+    found = np.asarray(keras.models.load_model(tmp_path / "policy.keras")(SEEN))
+    wanted = expected(network, theta, NORMALISER)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert len(np.unique(wanted)) > 100  # clipping would leave few values between the bounds
+
+
 @pytest.mark.long
 def test_export_loads_without_hpc_es(tmp_path: Path) -> None:
     path, file = run("task.env_id=tests.helpers.toys:Reach-v0", *NORMALISED), tmp_path / "policy.keras"

@@ -13,7 +13,7 @@ from annotated_types import Ge
 from hpc_es.config.options import Count, NonNegative, option, options, unused
 from hpc_es.core.data import Array, Float32, Normaliser
 from hpc_es.core.population import Layout, Population
-from hpc_es.policies.networks.heads import ActionHead, normalise
+from hpc_es.policies.networks.heads import ActionBounds, ActionHead, normalise
 
 
 @options
@@ -27,6 +27,10 @@ class Options:
     )
     action_bins: Annotated[int, Ge(2)] | None = option(
         "number of equidistant values of each action dimension; null: continuous", None
+    )
+    action_bounds: ActionBounds = option(
+        "method that keeps Box actions within their bounds: clip, or squash (tanh of the outputs, scaled to the bounds)",
+        "clip",
     )
     backend: Literal["numpy", "tensorflow"] = option("library that computes the actions", "numpy")
     init_from: str | None = option(
@@ -49,6 +53,8 @@ class Options:
 
     def warnings(self) -> Iterator[tuple[str, str]]:
         """Yield (key, text) for each option that has no effect."""
+        if self.action_bins is not None and self.action_bounds != "clip":
+            yield from unused(self, ("action_bounds",), f"action_bins is {self.action_bins}")
         if self.init_from is None:
             yield from unused(self, ("init_observations", "init_optimizer"), "init_from is null")
 

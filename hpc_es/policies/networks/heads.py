@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from hpc_es.core.data import (
 from hpc_es.core.errors import ConfigError
 
 
+ActionBounds = Literal["clip", "squash"]  # how outputs become Box actions within their bounds
+
+
 class ActionHead(Protocol):
     """Turns the outputs of a network into actions."""
 
@@ -35,32 +38,36 @@ class ActionHead(Protocol):
 
 @dataclass(frozen=True)
 class Head:
-    """Deterministic actions: clipped outputs for Box, the largest logit for Discrete and MultiDiscrete.
+    """Deterministic actions: outputs within the bounds of a Box, the largest logit for Discrete and MultiDiscrete.
 
-    `outputs` is the number of outputs of the network that the head takes.
+    `outputs` is the number of outputs of the network that the head takes. With `bounds` "squash" a Box action is
+    low + (tanh(output) + 1) / 2 * (high - low), with "clip" the output between low and high.
     """
 
     outputs: int
     space: Actions
     bins: int | None = None
+    bounds: ActionBounds = "clip"
 
     @staticmethod
-    def of(space: Actions, bins: int | None) -> Head:
+    def of(space: Actions, bins: int | None, bounds: ActionBounds = "clip") -> Head:
         """Return the head of an action space; `bins` is the number of equidistant values of a Box action.
 
-        Raises ConfigError if `bins` is set and the actions are discrete, or have no finite bounds.
+        Raises ConfigError if `bins` or "squash" are set and the actions are discrete, or have no finite bounds.
         """
+        options = {"action_bins": (bins, None), "action_bounds": (bounds, "clip")}
+        for name, (value, default) in options.items():
+            if value == default:
+                continue
+            if not isinstance(space, Box):
+                text = f"is {value}, but the actions are {space}: leave it out"
+                raise ConfigError([(f"policy.{name}", text)])
+            if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+                text = "requires finite action bounds: leave it out, or use a RescaleAction wrapper"
+                raise ConfigError([(f"policy.{name}", text)])
         if not isinstance(space, Box):
-            if bins is not None:
-                text = f"is {bins}, but the actions are {space}: leave it out"
-                raise ConfigError([("policy.action_bins", text)])
             return Head(space.n if isinstance(space, Discrete) else sum(space.counts), space)
-        if bins is None:
-            return Head(len(space.low), space)
-        if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
-            text = "requires finite action bounds: leave it out, or use a RescaleAction wrapper"
-            raise ConfigError([("policy.action_bins", text)])
-        return Head(len(space.low) * bins, space, bins)
+        return Head(len(space.low) * (bins or 1), space, bins, bounds)
 
     def actions(self, outputs: Float32) -> Array:
         """Return the actions of all rows from float32[rows, outputs]; see `ActionHead`."""
@@ -72,6 +79,8 @@ class Head:
             return np.stack([logits.argmax(axis=1) for logits in choices], axis=1)
         low, high = self.space.low, self.space.high
         if self.bins is None:
+            if self.bounds == "squash":
+                outputs = low + (np.tanh(outputs) + np.float32(1)) / np.float32(2) * (high - low)
             return np.minimum(np.maximum(outputs, low), high)  # np.clip costs three times as much
         chosen = outputs.reshape(len(outputs), -1, self.bins).argmax(axis=2)
         binned = low + chosen.astype(np.float32) / np.float32(self.bins - 1) * (high - low)
@@ -87,6 +96,8 @@ class Head:
             return xp.stack([xp.argmax(logits) for logits in choices])
         low, high = self.space.low, self.space.high
         if self.bins is None:
+            if self.bounds == "squash":
+                outputs = low + (xp.tanh(outputs) + 1) / 2 * (high - low)
             return xp.minimum(xp.maximum(outputs, low), high)
         chosen = xp.argmax(xp.reshape(outputs, (-1, self.bins)), axis=1).astype(outputs.dtype)
         return xp.minimum(xp.maximum(low + chosen / np.float32(self.bins - 1) * (high - low), low), high)

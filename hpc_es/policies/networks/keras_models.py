@@ -131,6 +131,9 @@ def actions(keras: Any, head: Head, outputs: Any, is_sequence: bool) -> Any:
     if not isinstance(space, Box):
         return outputs
     if bins is None:
+        if head.bounds == "squash":
+            half = (space.high - space.low) / np.float32(2)
+            outputs = keras.layers.Rescaling(half.tolist(), (space.low + half).tolist())(keras.ops.tanh(outputs))
         return keras.ops.clip(outputs, space.low.tolist(), space.high.tolist())
     split = keras.layers.Reshape((len(space.low), bins), name=None if is_sequence else "bins")
     if is_sequence:

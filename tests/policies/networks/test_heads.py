@@ -67,6 +67,32 @@ def test_continuous_actions_are_clipped_to_their_bounds() -> None:
     assert actions.tolist() == [[-1, 0, np.float32(-5e9)], [0.5, 2, np.float32(5e9)]]
 
 
+def test_squashed_actions_are_tanh_scaled_to_the_bounds() -> None:
+    """An output of atanh(0.5) gives low + 3/4 (high - low)."""
+    head = Head.of(box([-1, 0], [1, 10]), None, "squash")
+    assert head.outputs == 2
+    actions = head.actions(np.array([[0, 0], [0.5493061, -0.5493061], [99, -99]], np.float32))
+    np.testing.assert_allclose(actions, [[0, 5], [0.5, 2.5], [1, 0]], rtol=1e-6, atol=1e-7)
+    assert actions.dtype == np.float32
+    one = head.pure(np, np.array([0.5493061, -0.5493061], np.float32))
+    np.testing.assert_allclose(one, [0.5, 2.5], rtol=1e-6)
+
+
+@given(BOUND, BOUND)
+def test_squashed_actions_stay_in_the_box(a: float, b: float) -> None:
+    low, high = min(a, b), max(a, b)
+    actions = Head.of(box([low], [high]), None, "squash").actions(np.array([[-99], [0], [99]], np.float32))
+    assert low <= actions.min()
+    assert actions.max() <= high
+
+
+def test_squashing_without_finite_bounds_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"policy.action_bounds: is squash, but the actions are Discrete\(4\)"):
+        Head.of(Discrete(4), None, "squash")
+    with pytest.raises(ConfigError, match=r"policy.action_bounds: requires finite action bounds"):
+        Head.of(box([-np.inf], [1]), None, "squash")
+
+
 def test_discrete_actions_begin_at_start() -> None:
     head = Head.of(Discrete(3, start=-1), None)
     assert head.outputs == 3

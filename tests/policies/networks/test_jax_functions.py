@@ -21,6 +21,7 @@ POLICIES: dict[str, tuple[Any, dict[str, Any], Any]] = {
     "leaky_relu": (mlp, {"hidden_dims": (6,), "activation": "leaky_relu"}, Discrete(4, 2)),
     "linear": (mlp, {"hidden_dims": ()}, BOX),
     "bins": (mlp, {"hidden_dims": (6,), "action_bins": 5}, BOX),
+    "squashed": (mlp, {"hidden_dims": (6,), "action_bounds": "squash"}, BOX),
     "wide": (mlp, {"hidden_dims": (80, 80)}, BOX),
     "lstm": (lstm, {"hidden_dims": (7,)}, BOX),
     "two lstm layers": (lstm, {"hidden_dims": (7, 4)}, Discrete(3)),
