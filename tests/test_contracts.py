@@ -1,4 +1,4 @@
-"""What every algorithm, task, policy and noise promises; found by folder, so that a new file is tested unnamed.
+"""Contracts of every algorithm, task, policy and noise, which are collected by folder.
 
 A kind whose defaults do not make a small experiment has its settings in EXAMPLES.
 """
@@ -213,7 +213,7 @@ def form(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("package", "kind"), EVERY)
-def test_a_module_has_options_and_build(package: registry.Package, kind: str) -> None:
+def test_module_has_options_and_build(package: registry.Package, kind: str) -> None:
     found = registry.module(package, kind)
     assert dataclasses.is_dataclass(found.Options)
     assert callable(found.build)
@@ -230,7 +230,7 @@ def test_options_cannot_be_changed(package: registry.Package, kind: str) -> None
 
 
 @every("algorithms")
-def test_an_algorithm_declares_its_needs_and_its_fields_fit_every_problem(kind: str) -> None:
+def test_algorithm_declares_its_needs_and_its_fields_fit_every_problem(kind: str) -> None:
     needs: Needs = registry.module("algorithms", kind).NEEDS
     assert isinstance(needs, Needs)
     made = built("algorithms", kind)
@@ -253,7 +253,7 @@ def test_initial_is_the_same_on_every_rank_and_of_arrays_only(kind: str) -> None
 
 
 @every("algorithms")
-def test_what_the_problem_carries_has_names_of_its_own(kind: str) -> None:
+def test_problem_arrays_have_distinct_names(kind: str) -> None:
     made = built("algorithms", kind)
     state, carried = made.algorithm.initial(), made.problem.carried()
     assert not set(state.shared) & set(carried.shared) and not set(state.master) & set(carried.master)
@@ -280,7 +280,7 @@ def made_chunk_size(made: Parts) -> int:
 
 
 @every("algorithms")
-def test_a_generation_is_the_same_in_any_order_on_any_rank(kind: str) -> None:
+def test_generation_is_the_same_in_any_order_on_any_rank(kind: str) -> None:
     here, there = built("algorithms", kind), built("algorithms", kind)
     state = here.initial()
     chunks, outcomes, results = generation(here, state)
@@ -294,7 +294,7 @@ def test_a_generation_is_the_same_in_any_order_on_any_rank(kind: str) -> None:
 
 
 @every("algorithms")
-def test_a_search_for_vectors_is_computed_again_from_rows_and_what_the_problem_learned(kind: str) -> None:
+def test_vector_search_is_replayed_from_rows_and_units(kind: str) -> None:
     made = built("algorithms", kind)
     if registry.module("algorithms", kind).NEEDS.searches != "vectors":
         return
@@ -323,10 +323,10 @@ SURVIVORS = [  # (algorithm, what is other than in its example)
 
 
 @pytest.mark.parametrize(("kind", "settings"), SURVIVORS)
-def test_it_survives_a_generation_in_which_all_evaluations_failed(
+def test_algorithm_continues_after_a_generation_of_failures(
     kind: str, settings: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the middle of three: its parameters stay, nothing becomes NaN, and the next generation counts as ever."""
+    """In the second of three: parameters stay, nothing becomes NaN, and the next generation counts as usual."""
     made = opened({**example("algorithms", kind), **settings})
     before, _ = following(made, made.initial())
     made = opened({**example("algorithms", kind), **settings})
@@ -364,7 +364,7 @@ def nans(state: State) -> set[str]:
 
 
 @every("algorithms")
-def test_repetitions_differ(kind: str) -> None:
+def test_repetitions_have_different_random_numbers(kind: str) -> None:
     first, second = built("algorithms", kind, 0), built("algorithms", kind, 1)
     _, _, one = generation(first, first.initial())
     _, _, other = generation(second, second.initial())
@@ -396,7 +396,7 @@ def test_tell_is_pure_and_keeps_the_form_of_the_state(kind: str) -> None:
 
 @every("algorithms")
 def test_workers_need_the_shared_arrays_only(kind: str) -> None:
-    """The master's arrays of a worker are those of the initial state for ever; results must not depend on them."""
+    """Workers keep the initial master arrays; results must not depend on them."""
     made = built("algorithms", kind)
     initial = made.initial()
     state, _ = following(made, initial)
@@ -432,7 +432,7 @@ def test_evaluation_episodes_do_not_depend_on_their_chunk(kind: str) -> None:
 
 
 @every("algorithms")
-def test_what_is_told_of_a_state_is_plain(kind: str) -> None:
+def test_metrics_of_a_state_are_plain_numbers(kind: str) -> None:
     made = built("algorithms", kind)
     state, _ = following(made, made.initial())
     for value in made.algorithm.summary(state).values():
@@ -478,7 +478,7 @@ def evaluated(made: Parts, word: str, numbers: range, polls: list[int] | None = 
 
 
 @every("tasks")
-def test_a_task_declares_what_it_offers(kind: str) -> None:
+def test_task_declares_what_it_offers(kind: str) -> None:
     offers: Offers = registry.module("tasks", kind).OFFERS
     made = built("tasks", kind)
     assert isinstance(offers, Offers) and offers.problems
@@ -487,7 +487,7 @@ def test_a_task_declares_what_it_offers(kind: str) -> None:
 
 
 @every_problem
-def test_a_problem_gives_a_row_a_job(kind: str, word: str) -> None:
+def test_problem_returns_one_row_per_job(kind: str, word: str) -> None:
     made = problem(kind, word)
     found, polls = made.problem, list[int]()
     outcome = evaluated(made, word, range(3), polls)
@@ -501,8 +501,8 @@ def test_a_problem_gives_a_row_a_job(kind: str, word: str) -> None:
 
 
 @every_problem
-def test_a_problem_is_a_function_of_its_jobs(kind: str, word: str) -> None:
-    """Also where it has evaluated something else before; and a job does not depend on its company."""
+def test_problem_is_a_function_of_its_jobs(kind: str, word: str) -> None:
+    """Independent of earlier evaluations and of the other jobs of the chunk."""
     here, there = problem(kind, word), problem(kind, word)
     first = evaluated(here, word, range(4, 7))
     evaluated(there, word, range(1, 3))
@@ -513,8 +513,8 @@ def test_a_problem_is_a_function_of_its_jobs(kind: str, word: str) -> None:
 
 
 @every_problem
-def test_a_problem_keeps_the_form_of_what_it_carries(kind: str, word: str) -> None:
-    """Merged on rank 0 from what jobs have learned; nothing comes of no units."""
+def test_problem_state_keeps_its_shapes_and_dtypes(kind: str, word: str) -> None:
+    """Merged on rank 0 from units; without units it does not change."""
     made = problem(kind, word)
     found = made.problem
     before = copy.deepcopy(found.carried())
@@ -529,7 +529,7 @@ def test_a_problem_keeps_the_form_of_what_it_carries(kind: str, word: str) -> No
 
 
 @pytest.mark.parametrize("kind", [kind for kind, word in PROBLEMS if word == "vectors"])
-def test_a_vector_problem_begins_with_a_vector_of_its_size(kind: str) -> None:
+def test_vector_problem_starts_from_a_vector_of_its_size(kind: str) -> None:
     found: Any = problem(kind, "vectors").problem
     first, second = (found.initial(np.random.default_rng(1)) for _ in range(2))
     assert (first.dtype, first.shape) == (found.dtype, (found.size,))
@@ -538,8 +538,8 @@ def test_a_vector_problem_begins_with_a_vector_of_its_size(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind, word in PROBLEMS if word == "vectors"])
-def test_purposes_have_episodes_of_their_own(kind: str) -> None:
-    """The same centre and job numbers: training, a probe and an evaluation see different seeds."""
+def test_purposes_have_different_episodes(kind: str) -> None:
+    """With the same centre and job numbers: training, a probe and an evaluation have different seeds."""
     found: Any = problem(kind, "vectors").problem
     theta = found.initial(np.random.default_rng(0))
     returns = [
@@ -578,7 +578,7 @@ def noise_of(kind: str, size: int) -> Noise:
 
 @pytest.mark.parametrize("kind", ["table", "counter"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_weighted_sums_are_plain_sums(kind: str, dtype: type[np.floating]) -> None:
+def test_weighted_sums_equal_plain_sums(kind: str, dtype: type[np.floating]) -> None:
     made, weights = noise_of(kind, 6), np.array([[1.5, -2, 0], [0, 3, 0.25], [-1, 1, 1]])
     found = made.weighted_sums(7, weights, (1, 2, 1), 0, np.dtype(dtype))
     assert (found.shape, found.dtype) == ((3, 6), dtype)
@@ -615,7 +615,7 @@ OBSERVATIONS = np.random.default_rng(1).standard_normal((4, 5, 3)).astype(np.flo
 
 @every("policies")
 @pytest.mark.parametrize("spaces", SPACES)
-def test_initial_parameters(kind: str, spaces: Spaces) -> None:
+def test_initial_parameters_depend_on_the_generator_only(kind: str, spaces: Spaces) -> None:
     policy = policy_of(kind, spaces)
     first, second = (policy.initial(np.random.default_rng(1)) for _ in range(2))
     assert (first.dtype, first.shape) == (np.float32, (policy.layout.size,))
@@ -637,7 +637,7 @@ def test_actions_are_in_their_space(kind: str, spaces: Spaces) -> None:
 
 @every("policies")
 @pytest.mark.parametrize("spaces", SPACES)
-def test_each_row_acts_as_if_it_were_alone(kind: str, spaces: Spaces) -> None:
+def test_rows_act_independently_of_each_other(kind: str, spaces: Spaces) -> None:
     policy = policy_of(kind, spaces)
     together = acted(bound(policy, 5), OBSERVATIONS)
     for row in range(5):
@@ -658,7 +658,7 @@ def test_kept_rows_act_as_before(kind: str, spaces: Spaces) -> None:
 
 @every("policies")
 @pytest.mark.parametrize("spaces", SPACES)
-def test_a_restarted_row_acts_as_a_new_one_and_the_others_go_on(kind: str, spaces: Spaces) -> None:
+def test_restarted_row_acts_as_a_new_one_and_others_continue(kind: str, spaces: Spaces) -> None:
     policy = policy_of(kind, spaces)
     together, new = acted(bound(policy, 5), OBSERVATIONS), acted(bound(policy, 5), OBSERVATIONS[2:])
     actor = bound(policy, 5)

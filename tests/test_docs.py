@@ -1,4 +1,4 @@
-"""README and docs/ say what is true: links, commands, configs, keys and files are those of the code."""
+"""README and docs/ agree with the code: links, commands, configs, keys and files."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Unfit(Exception):
     """A command line of a page that its parser does not take."""
 
 
-def test_the_readme_is_short() -> None:
+def test_readme_is_short() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 200
 
 
 @BY_PAGE
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_has_a_target(page: Path) -> None:
     for file, anchor in links(page):
         target = (page.parent / file).resolve() if file else page
         assert target.exists(), file
@@ -61,7 +61,7 @@ def test_scripts_styles_and_fonts_of_the_site_are_bundled() -> None:
 
 
 @BY_PAGE
-def test_every_file_that_is_named_is_there(page: Path) -> None:
+def test_every_named_file_exists(page: Path) -> None:
     folders = "benchmarks|configs|examples|hpc_es|slurm|tests"
     named_files = re.findall(rf"(?<![/:\w])(?:{folders})/[\w./-]*\w", page.read_text(encoding="utf-8"))
     made = {"benchmarks/results"}  # by `make bench`
@@ -69,7 +69,7 @@ def test_every_file_that_is_named_is_there(page: Path) -> None:
 
 
 @BY_PAGE
-def test_every_key_that_is_named_is_a_key(page: Path) -> None:
+def test_every_named_key_exists(page: Path) -> None:
     dotted = re.findall(rf"`((?:{'|'.join(SECTIONS)})\.[a-z_.]+)\b[^`]*`", page.read_text(encoding="utf-8"))
     known = {".".join(key.split(".")[:length]) for key in KEYS for length in range(2, key.count(".") + 2)}
     others = ("task.py", "policy.py", "policy.keras", "policy.make_env")
@@ -109,7 +109,7 @@ def _parsed(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Names
 
 
 @BY_PAGE
-def test_every_command_is_one(page: Path) -> None:
+def test_every_named_command_exists(page: Path) -> None:
     for line in commands(page.read_text(encoding="utf-8")):
         given = parsed(line)
         config = str(getattr(given, "config", ""))
@@ -117,12 +117,12 @@ def test_every_command_is_one(page: Path) -> None:
             load(ROOT / config, [each for each in getattr(given, "overrides", []) if "=" in each])
 
 
-def test_a_wrong_command_would_be_found() -> None:
+def test_wrong_command_is_detected() -> None:
     with pytest.raises(Unfit, match="--epsiodes"):
         parsed("hpc-es eval runs/x --epsiodes 3")
 
 
-def test_the_readme_lists_every_command() -> None:
+def test_readme_lists_every_command() -> None:
     listed = set(re.findall(r"`hpc-es ([a-z-]+)", README.read_text(encoding="utf-8")))
     assert listed >= set(cli.names())
 
@@ -145,19 +145,19 @@ def test_every_program_in_a_page_compiles(page: Path) -> None:
         compile(text, str(page), "exec")
 
 
-def test_the_page_of_keys_has_every_key() -> None:
+def test_key_page_has_every_key() -> None:
     generated = hooks()
     page = generated.on_page_markdown((DOCS / "reference" / "keys.md").read_text(encoding="utf-8"))
     assert sorted(re.findall(r"^\| `([\w.]+)`", page, re.MULTILINE)) == sorted(KEYS)
 
 
 @BY_PAGE
-def test_every_mark_of_a_page_gives_something(page: Path) -> None:
+def test_every_generated_table_has_content(page: Path) -> None:
     text = hooks().on_page_markdown(page.read_text(encoding="utf-8").replace("<!-- help: all -->", ""))
     assert re.findall(r"^<!-- (?:keys|help|state|example|file)", text, re.MULTILINE) == []
 
 
-def test_a_table_of_one_kind_has_its_keys_only() -> None:
+def test_table_of_one_kind_has_its_keys_only() -> None:
     keys = re.findall(r"`task\.([\w.]+)`", hooks().keys("task bandits"))
     assert "distribution" in keys
     assert "episodes_per_job" in keys
@@ -166,7 +166,7 @@ def test_a_table_of_one_kind_has_its_keys_only() -> None:
         hooks().keys("tusk")
 
 
-def test_signs_that_markdown_would_take_for_its_own_are_shown() -> None:
+def test_markdown_characters_are_escaped() -> None:
     shown = hooks().keys("all")
     assert "runs/&lt;name>" in shown
     assert "such as &#123;num_arms: 5&#125;" in shown

@@ -169,7 +169,7 @@ def test_shapes_count_in_docstrings_comments_contracts_and_aliases(tmp_path: Pat
 @pytest.mark.parametrize(
     "text", ["the mean, float32", "weights [pairs, 2]", "the shape is that of theta", "a bool mask"]
 )
-def test_a_shape_or_a_dtype_is_recognised(text: str) -> None:
+def test_shape_or_a_dtype_is_recognised(text: str) -> None:
     assert SHAPE_OR_DTYPE.search(text)
     assert not SHAPE_OR_DTYPE.search("Return the weights of the pairs (higher is better).")
 

@@ -1,4 +1,4 @@
-"""`hpc_es.extend` is all that kinds of one's own import, and all of it is documented."""
+"""Examples import only `hpc_es.extend`, and all of it is documented."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def others(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("file", OWN, ids=lambda file: file.relative_to(ROOT).as_posix())
-def test_an_example_imports_nothing_else_of_the_package(file: Path) -> None:
+def test_examples_import_only_hpc_es_extend(file: Path) -> None:
     assert others(file.read_text(encoding="utf-8")) == set()
 
 
-def test_another_import_would_be_noticed() -> None:
+def test_other_imports_are_detected() -> None:
     assert others("from hpc_es.extend import State") == set()
     assert others("from hpc_es.core.data import State") == {"hpc_es.core.data", "hpc_es.core.data.State"}
     assert others("from hpc_es.extended import State") == {"hpc_es.extended", "hpc_es.extended.State"}
@@ -49,14 +49,14 @@ def test_every_import_is_public() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_every_name_is_on_the_page_of_the_api_once() -> None:
+def test_every_name_is_on_the_api_page_once() -> None:
     shown = re.findall(r"^::: hpc_es\.extend\.(\w+)$", API.read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(shown) == sorted(extend.__all__)
 
 
 @pytest.mark.parametrize("name", extend.__all__)
 def test_every_class_and_function_has_a_docstring(name: str) -> None:
-    """So have the methods and properties that a class defines, or the contract that they implement."""
+    """Also methods and properties, in the class or in the contract that it implements."""
     value = getattr(extend, name)
     if not inspect.isclass(value) and not inspect.isfunction(value):
         return  # a type or a constant
@@ -84,7 +84,7 @@ def field_comments(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_the_page_of_the_api_shows_the_comments_of_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_api_page_has_the_comments_of_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     comment_of = field_comments(monkeypatch).comment_of
     lines = ["    size: int  # of it", "    name: str = '#'", "", "    # Two", "    # lines.", "    one: int = 1"]
     assert comment_of(lines, 1, 1) == "Of it."

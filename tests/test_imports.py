@@ -1,4 +1,4 @@
-"""Who may import what: the libraries that cost seconds or need MPI stay where they belong, and imports go one way."""
+"""Layers of imports, and libraries that must not be imported before they are needed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def libraries(modules: set[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_libraries_stay_where_they_belong(file: str) -> None:
+def test_libraries_are_imported_only_in_their_modules(file: str) -> None:
     found, top = libraries(anywhere(file)), libraries(at_the_top(file))
     if not file.startswith("mpi/"):
         assert "mpi4py" not in found
@@ -80,7 +80,7 @@ def test_libraries_stay_where_they_belong(file: str) -> None:
     assert not top & {"pydantic", "mpi4py", "gym", "shimmy", *(COMPILED - {"jax"})}
 
 
-def test_jax_is_imported_when_a_task_of_it_is_built_and_not_before() -> None:
+def test_jax_is_imported_when_a_compiled_task_is_built() -> None:
     """It reads its threads and its platform from the environment: `devices/jax_setup.py` comes first."""
     tops = {name(file): at_the_top(file) for file in FILES}
     with_jax = {module for module, top in tops.items() if "jax" in libraries(top)}
@@ -159,29 +159,29 @@ def climbs(edges: Mapping[str, set[str]]) -> list[str]:
     return [f"{one} -> {other}" for one in edges for other in sorted(edges[one]) if floor(other) > floor(one)]
 
 
-def test_there_is_no_import_cycle() -> None:
+def test_package_has_no_import_cycle() -> None:
     assert cycles(graph()) == []
 
 
-def test_imports_go_down_the_floors_only() -> None:
+def test_imports_go_to_lower_layers_only() -> None:
     assert climbs(graph()) == []
 
 
-def test_a_cycle_is_seen() -> None:
+def test_import_cycle_is_detected() -> None:
     edges = graph()
     below, above = "hpc_es.tasks.timeouts", "hpc_es.tasks.episodes.gymnasium_backend"
     assert below in edges[above]
     assert cycles({**edges, below: {above}}) == [[above, below]]
 
 
-def test_an_import_that_goes_up_is_seen() -> None:
+def test_import_from_a_higher_layer_is_detected() -> None:
     edges = graph()
     edges["hpc_es.core.keys"] = {"hpc_es.algorithms.es"}
     assert climbs(edges) == ["hpc_es.core.keys -> hpc_es.algorithms.es"]
 
 
-def test_every_folder_has_its_floor() -> None:
-    """A folder that is renamed must not escape its rule."""
+def test_every_folder_has_a_layer() -> None:
+    """A renamed folder must not escape its rule."""
     folders = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert folders == {floor for floor in FLOORS if "." not in floor}
 
@@ -209,17 +209,17 @@ def test_importing_a_session_is_cheap(tmp_path: Path) -> None:
     assert not found & {"tensorflow", "keras", "pydantic", "matplotlib", "mpi4py", "scipy", "pandas", "h5py"}
 
 
-def test_importing_what_kinds_of_ones_own_need_is_cheap(tmp_path: Path) -> None:
+def test_importing_extend_is_cheap(tmp_path: Path) -> None:
     found = loaded("import hpc_es.extend", tmp_path)
     assert not found & {"tensorflow", "keras", "h5py", "mpi4py", "pydantic", "gymnasium", "torch", *COMPILED}
 
 
-def test_a_tuning_on_a_worker_imports_what_a_session_does(tmp_path: Path) -> None:
+def test_tuning_on_a_worker_imports_no_more_than_a_run(tmp_path: Path) -> None:
     found = loaded("import hpc_es.tuning.run; import hpc_es.commands.tuning", tmp_path)
     assert not found & {"pydantic", "optuna", "matplotlib", "h5py", "gymnasium"}
 
 
-def test_a_run_on_the_cpu_never_imports_tensorflow(tmp_path: Path) -> None:
+def test_run_on_the_cpu_never_imports_tensorflow(tmp_path: Path) -> None:
     program = f"from hpc_es.api.train import train\nassert len(list(train({EXAMPLE!r}, 'run'))) == 2"
     found = loaded(program, tmp_path)
     assert {"h5py", "pydantic", "gymnasium"} <= found
@@ -243,7 +243,7 @@ assert len(SerialExecutor().run(Generation(made, run.state, 2)).results.rows) ==
 """
 
 
-def test_a_worker_imports_neither_pydantic_nor_h5py_nor_tensorflow(tmp_path: Path) -> None:
+def test_worker_imports_neither_pydantic_nor_h5py_nor_tensorflow(tmp_path: Path) -> None:
     found = loaded(WORKER.format(text=dump_json(validate(EXAMPLE))), tmp_path)
     assert "gymnasium" in found
     assert not found & {"tensorflow", "keras", "pydantic", "matplotlib", "rich", "torch", "h5py", *COMPILED}

@@ -37,7 +37,7 @@ def everything(with_exceptions: list[Finding]) -> list[Finding]:
 
 
 @pytest.mark.parametrize(("folder", "ceiling"), json.loads(CEILINGS.read_text(encoding="utf-8")).items())
-def test_a_folder_has_no_more_findings_than_its_ceiling(everything: list[Finding], folder: str, ceiling: int) -> None:
+def test_folder_has_no_more_findings_than_its_ceiling(everything: list[Finding], folder: str, ceiling: int) -> None:
     """A ceiling may only go down: `python -m tests.helpers.words --lower`."""
     number = counts(everything, [folder])[folder]
     here = [str(one) for one in everything if one.file == folder or one.file.startswith(f"{folder}/")]
@@ -90,7 +90,7 @@ def _patterns(tmp_path: Path, text: str, name: str = "module.py") -> list[tuple[
         ("Return the ranks have finished.", "Return before a verb"),
     ],
 )
-def test_a_docstring_with_the_wording_is_reported(tmp_path: Path, sentence: str, pattern: str) -> None:
+def test_docstring_with_the_wording_is_reported(tmp_path: Path, sentence: str, pattern: str) -> None:
     text = f'x = 1\n\n\ndef function() -> None:\n    """{sentence}"""\n'
     assert (5, pattern) in _patterns(tmp_path, text)
 
@@ -138,7 +138,7 @@ def test_filler_names_are_reported_where_they_stand(tmp_path: Path) -> None:
     assert list(words.filler_names(ast.parse("gives = finding"))) == []
 
 
-def test_a_docstring_that_repeats_the_name_is_reported(tmp_path: Path) -> None:
+def test_docstring_that_repeats_the_name_is_reported(tmp_path: Path) -> None:
     repeated = 'def close_environments(rows):\n    """Close all environments of these rows."""\n'
     assert _patterns(tmp_path, repeated) == [(2, REPEATS)]
     assert _patterns(tmp_path, 'def rows(x):\n    """Return the rows of x, float32[jobs, 3]."""\n') == []

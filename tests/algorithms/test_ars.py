@@ -1,4 +1,4 @@
-"""ARS: the steps of the test vectors, which directions are followed, and when there is no step."""
+"""ARS: the update by hand, the directions that are used, and generations without information."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def test_both_halves_of_a_pair_use_nu_and_the_same_episodes() -> None:
 
 
 def test_ties_between_directions_are_resolved_in_job_order() -> None:
-    """All have the maximum 1: followed is 0 alone, w = (1 - 0) / .5 = 2, so the step is .02 * 2 * delta_0."""
+    """All have the maximum 1: only 0 is used, w = (1 - 0) / .5 = 2, so the step is .02 * 2 * delta_0."""
     step, *_ = told(directed([1, 0, 1, 0], [0, 1, 0, 1], top_directions=1))
     assert step == pytest.approx([0.02, -0.04, 0.01])
 
 
 @pytest.mark.parametrize("wrong", [NAN, math.inf, -math.inf])
-def test_a_failed_half_drops_its_direction(wrong: float) -> None:
-    """As if direction 3, the best, had not been: then 1 and 0 are left for b = 3 with 2; sigma_R of 3 2.5 1 0."""
+def test_failed_half_drops_its_direction(wrong: float) -> None:
+    """As without direction 3, the best: 1 and 0 remain for b = 3 with 2; sigma_R of 3 2.5 1 0."""
     found, metrics, _ = told(directed([1, 3, NAN, 0.5], [0, 2.5, 1, wrong], top_directions=3))
     deviation = np.sqrt(np.square(np.array([3, 2.5, 1, 0]) - 1.625).mean())
     assert metrics["return_deviation"] == pytest.approx(deviation)
@@ -81,7 +81,7 @@ def test_a_failed_half_drops_its_direction(wrong: float) -> None:
         ([NAN, 1, NAN, 2], [0, NAN, NAN, NAN], "every direction has a failed evaluation: no update"),
     ],
 )
-def test_ars_without_information_keeps_theta_and_says_why(plus: list[float], minus: list[float], why: str) -> None:
+def test_ars_without_information_keeps_theta_with_a_reason(plus: list[float], minus: list[float], why: str) -> None:
     made = directed(plus, minus, anneal_updates=2)
     step, metrics, notices = told(made)
     assert (step.tolist(), metrics["skipped_update"], notices) == ([0, 0, 0], 1, [why])
@@ -99,7 +99,7 @@ def test_learning_rate_decays_linearly() -> None:
 
 
 def test_without_sigma_perturbations_have_the_problems_deviations() -> None:
-    """Spreads 1, 2, 4: nu is their geometric mean 2, the shares .5, 1, 2, of what is tried and of the step."""
+    """Deviations 1, 2, 4: nu is their geometric mean 2, with the factors .5, 1, 2 for candidates and step."""
     made = directed(sigma=None)
     made.problem.spread = np.array([1.0, 2.0, 4.0])
     step, *_ = told(made)

@@ -38,7 +38,7 @@ def test_cma_es_is_invariant_under_rotation() -> None:
 
 
 def test_without_active_weights_the_worse_half_is_ignored() -> None:
-    """The worst three of six samples may be any others."""
+    """The worst three of six samples do not matter."""
 
     def searched(worst: float) -> Any:
         made = strategy("cma_es", [1, 2, 3, 4, 5 * worst, 6], np.ones(3), population_size=6, active=False)
@@ -60,11 +60,8 @@ def test_path_length_and_axis_ratio_are_metrics() -> None:
 
 @pytest.mark.parametrize("kind", ["cma_es", "sep_cma_es"])
 @pytest.mark.parametrize(("length", "is_long"), [(1.6, False), (1.85, True)])
-def test_a_long_step_size_path_stalls_the_covariance_path(kind: str, length: float, is_long: bool) -> None:
-    """Samples all along one z: the path is sqrt(mueff) |z|, which h compares with (1.4 + 2 / 3) 1.2543 = 2.592.
-
-    mueff is 2.029, of sep-CMA-ES 2.255: 2.28 and 2.63, or 2.40 and 2.78.
-    """
+def test_long_step_size_path_stalls_the_covariance_path(kind: str, length: float, is_long: bool) -> None:
+    """All samples along one z: the path is sqrt(mueff) |z|; h compares it with (1.4 + 2 / 3) 1.2543 = 2.592."""
     noise = Rows([[0.6 * length, 0.8 * length]] * 6)
     state = after(strategy(kind, [1, 2, 3, 4, 5, 6], np.ones(2), noise, population_size=6), 1)
     assert (state.master["covariance_path"] == 0).all() == is_long

@@ -1,4 +1,4 @@
-"""CR-FM-NES: constants, weights, the covariance I + v v^T and generations, by hand and as in the package crfmnes."""
+"""CR-FM-NES: constants, weights, the covariance I + v v^T and updates, by hand and against the package crfmnes."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def after(start: float, sigma: float, generations: int, dtype: Any = np.float64,
     return made, state
 
 
-def test_a_degenerate_covariance_ends_the_search() -> None:
-    """Where v has grown beyond what numbers can hold: its condition number, 1 + |v|^2, is past 1e14."""
+def test_degenerate_covariance_ends_the_search() -> None:
+    """The condition number 1 + |v|^2 exceeds 1e14."""
     made, state = after(1.0, 0.5, 1)
     for length, reason in ((1e2, None), (1e8, "tolconditioncov")):
         v = np.array([length, 1.0, 1.0, 1.0, 1.0, 1.0])
@@ -109,7 +109,7 @@ def test_chunks_that_split_a_pair_do_not_change_results() -> None:
 
 
 def test_deviations_stay_above_zero() -> None:
-    """A path some hundred times as long as is usual would turn the sign of a coordinate's."""
+    """A path some hundred times longer than usual would make a coordinate's deviation negative."""
     made, state = after(1.0, 0.5, 1)
     path = np.array([0.0, 0, 0, 0, 300, 1000])
     state = stepping.following(made, replace(state, master={**state.master, "covariance_path": path}))
@@ -130,7 +130,7 @@ def test_rows_hold_the_norm_and_the_projection_of_z() -> None:
 
 @pytest.mark.parametrize(("path", "kinds"), [(3.0, 1), (4.0, 2)])
 def test_distance_weighted_sums_are_computed_only_if_needed(path: float, kinds: int) -> None:
-    """Where halves are equal a path only fades, to 0.65 of its length; chi of six parameters is 2.35."""
+    """If halves are equal the path only shrinks, to 0.65 of its length; chi of six parameters is 2.35."""
     made, state = after(1.0, 0.5, 1)
     rows = generation(made, state).rows
     rows["return_"] = np.arange(8) // 2
@@ -138,7 +138,7 @@ def test_distance_weighted_sums_are_computed_only_if_needed(path: float, kinds: 
     assert len(made.weights(told, rows, rows["return_"]).weights) == kinds
 
 
-def test_a_failed_evaluation_gets_the_weight_of_the_largest_cost_and_is_not_feasible() -> None:
+def test_failed_evaluation_gets_the_weight_of_the_largest_cost_and_is_not_feasible() -> None:
     found = []
     for worst in (np.nan, 1e300):
         costs = [3.0, 1.0, 2.0, 5.0, 4.0, 6.0, 7.0, worst]
@@ -148,12 +148,12 @@ def test_a_failed_evaluation_gets_the_weight_of_the_largest_cost_and_is_not_feas
     assert [weights.feasible for weights in found] == [7, 8]
 
 
-def test_the_default_population_is_even() -> None:
+def test_default_population_is_even() -> None:
     """4 + 3 ln 5 is 8.8 and 4 + 3 ln 6 is 9.4."""
     assert [strategy("cr_fm_nes", sphere, np.ones(size)).first_population for size in (1, 5, 6, 10)] == [4, 8, 10, 10]
 
 
-def test_an_odd_population_is_refused_with_the_nearest_even_one() -> None:
+def test_odd_population_is_refused_with_the_nearest_even_one() -> None:
     with pytest.raises(ConfigError, match=r"population_size: is 7: mirrored sampling needs an even number \(try 8\)"):
         strategy("cr_fm_nes", sphere, np.ones(6), population_size=7)
 
@@ -165,8 +165,8 @@ def test_populations_of_restarts_are_even() -> None:
     assert run is not None and run.population == 15
 
 
-def test_a_stalled_search_is_reported() -> None:
-    """Every generation gives the same returns, so the best is of the first one."""
+def test_stalled_search_is_reported() -> None:
+    """Every generation has the same returns, so the best one is from the first."""
     made = strategy("cr_fm_nes", [1.0, 2, 3, 4, 5, 6, 7, 8], np.ones(6), Waves(4, 6), population_size=8)
     state, told = made.initial(), []
     for _ in range(STALLED + 2):
@@ -230,7 +230,7 @@ def test_equal_samples_have_equal_weights() -> None:
 
 
 def test_distance_weights_grow_with_the_distance_of_good_samples_only() -> None:
-    """Before 1/4 is taken away: .7304 and .2696 of the two good ones; the second is ln 2 / alpha farther."""
+    """Before subtracting 1/4: .7304 and .2696 for the two good ones; the second is ln 2 / alpha farther."""
     lengths = np.array([1.0, 1 + math.log(2) / 3, 50.0, 1.0])
     found = by_distance(np.array(UTILITIES), lengths, 3.0)
     total = 0.7304227103 + 2 * 0.26957728969
@@ -286,7 +286,7 @@ def test_natural_gradient_equals_that_of_the_fisher_matrix() -> None:
 
 @pytest.mark.parametrize("v", [[1.0], [2.0, 0.1, 0.0], [0.01, 0.0, 0.0]])
 def test_natural_gradient_is_finite_if_one_coordinate_dominates_v(v: list[float]) -> None:
-    """There the Fisher matrix is singular, and the plain inverse would be too."""
+    """There the Fisher matrix is singular, and a plain inverse would not be finite."""
     shape = RankOne(np.array(v))
     for part in shape.natural(shape.gradient(np.full(len(v), 2.0))):
         assert np.isfinite(part).all() and np.abs(part).max() < 100

@@ -1,4 +1,4 @@
-"""Deep GA: chains, selection and validation against numbers worked out by hand; what is kept changes no bit."""
+"""Deep GA: chains, selection and validation by hand; cached vectors do not change results."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def keys_of(state: State) -> list[list[list[int]]]:
 
 
 def test_mutations_of_a_chain_are_added_in_order() -> None:
-    """0.5 z_0 + 0.002 z_2 + 0.002 z_1, the vector of the facts."""
+    """0.5 z_0 + 0.002 z_2 + 0.002 z_1."""
     made = deep_ga(noise=D4, sigma=0.002)
     shared = {"theta": np.ones(3), "origin": 0.5 * Z[0], **pack_chains([chain((0, 0), (0, 2))])}
     found = made.genomes.vector(State(1, shared, {}), 1)
     assert found == pytest.approx([0.2525, -0.4975, 0.1265], rel=1e-12)
 
 
-def test_the_first_generation_is_of_initial_vectors_and_the_next_of_their_mutations() -> None:
+def test_first_generation_has_initial_vectors_and_the_next_their_mutations() -> None:
     made = deep_ga(noise=D4, random=True, population_size=4, parents=1, sigma=0.1)
     state = made.initial()
     keys = Keys(1)
@@ -91,7 +91,7 @@ def test_the_first_generation_is_of_initial_vectors_and_the_next_of_their_mutati
     assert made.genomes.vector(state, 3) == pytest.approx(drawn[0] + 0.1 * Z[3], rel=1e-12)
 
 
-def test_a_fixed_initial_vector_is_mutated_in_the_first_generation() -> None:
+def test_fixed_initial_vector_is_mutated_in_the_first_generation() -> None:
     made = deep_ga(noise=D4, population_size=4, sigma=0.1)
     state = made.initial()
     assert np.array_equal(made.centre(state, 0), np.ones(3))
@@ -100,7 +100,7 @@ def test_a_fixed_initial_vector_is_mutated_in_the_first_generation() -> None:
 
 
 def test_deep_ga_can_start_from_the_theta_of_another_run() -> None:
-    """As policy.init_from puts it into the initial state."""
+    """policy.init_from sets it in the initial state."""
     made, theta = deep_ga(noise=D4, random=True, population_size=4, parents=1, sigma=0.1), np.array([5.0, 6, 7])
     state = made.initial()
     state = State(0, {**state.shared, "theta": theta}, state.master)
@@ -138,8 +138,8 @@ def test_parents_are_drawn_uniformly() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_rebuilt_parent_equals_a_cached_one_bit_for_bit(dtype: Any) -> None:
-    """Of each generation anew, as after a restart; and theta is the elite's chain."""
+def test_rebuilt_parent_equals_a_cached_one_bit_for_bit(dtype: Any) -> None:
+    """Rebuilt in each generation, as after a restart; theta is the chain of the elite."""
     made = deep_ga(7, dtype=dtype, random=True, population_size=12, parents=4, validation_episodes=1)
     state = made.initial()
     for _ in range(15):
@@ -153,7 +153,7 @@ def test_a_rebuilt_parent_equals_a_cached_one_bit_for_bit(dtype: Any) -> None:
 
 
 def test_long_chains_are_evaluated_as_cheaply_as_short_ones() -> None:
-    """A generation draws one direction for each child, each who is validated, and each parent."""
+    """A generation generates one direction per child, validated candidate and parent."""
     noise = Counted(Keys(1), 5)
     made = deep_ga(5, noise, population_size=10, parents=4, sigma=0.01, validation_episodes=1)
     state = after(made, 200)
@@ -179,7 +179,7 @@ def test_parents_are_the_best_jobs_ties_in_job_order_without_failures() -> None:
     assert keys_of(state) == [[[0, 1]], [[0, 2]], [[0, 4]], [[0, 0]]]
 
 
-def test_the_elite_is_added_before_the_parents() -> None:
+def test_elite_is_added_before_the_parents() -> None:
     made = deep_ga(population_size=5, parents=2, validation_episodes=1, random=True)
     first = made.initial()
     assert keys_of(told(made, first, [1, 2, 3, 4, 5], [9, 0, 0, 0, 0, 0])) == [[[0, 0]], [[0, 4]]]
@@ -191,8 +191,8 @@ def test_the_elite_is_added_before_the_parents() -> None:
 
 
 @pytest.mark.parametrize(("means", "elite"), [((9, 5, 9, 9), 0), ((5, 9, 9, 5), 2), ((np.nan, -1, 0, np.nan), 3)])
-def test_the_elite_is_the_first_with_the_best_validation_mean(means: Sequence[float], elite: int) -> None:
-    """Validated are the elite of before, which is genome 0, then the children 2, 3 and 1."""
+def test_elite_is_the_first_with_the_best_validation_mean(means: Sequence[float], elite: int) -> None:
+    """Candidates are the previous elite, which is genome 0, then the children 2, 3 and 1."""
     made = deep_ga(population_size=4, parents=1, validation_episodes=2, validate_top=4, random=True)
     validation = np.repeat(np.array(means, float), 2) + np.tile([-1.0, 1.0], 4)
     state = told(made, made.initial(), [0, 1, 9, 5], validation.tolist())
@@ -214,7 +214,7 @@ def test_without_validation_the_elite_keeps_its_return() -> None:
     assert keys_of(told(made, state, [8, 5, 4])) == [[[0, 1], [2, 0]]]
 
 
-def test_with_zero_parents_every_generation_is_drawn_anew() -> None:
+def test_with_zero_parents_every_generation_is_random() -> None:
     made = deep_ga(population_size=4, parents=0, random=True)
     state = after(made, 3)
     assert keys_of(state) == []
@@ -243,7 +243,7 @@ def test_deep_ga_without_information_keeps_its_state(returns: list[float], notic
 # Validation.
 
 
-def test_the_best_and_the_elite_are_validated_on_the_same_episodes() -> None:
+def test_best_children_and_elite_share_validation_episodes() -> None:
     """Chunks of one centre: the elite is 0, child i is i + 1; of five returns the elite replaces the third best."""
     made = deep_ga(population_size=5, validate_top=3, validation_episodes=6)
     state = made.initial()
@@ -281,8 +281,8 @@ def test_metrics_describe_the_elite_and_the_parents() -> None:
     assert made.summary(new)["elite_mutations"] == len(new.master["elite_chain"]) - 1
 
 
-def test_a_shrinking_sigma_finds_the_minimum_of_a_sphere() -> None:
-    """0.95^200 of 0.3 is 1e-5: the elite is as near, but for a factor."""
+def test_decaying_sigma_finds_the_minimum_of_a_sphere() -> None:
+    """0.95^200 of 0.3 is 1e-5: the distance of the elite is of this order."""
     made = deep_ga(sigma=0.3, sigma_decay=0.95, population_size=40, validation_episodes=0)
     assert sphere(after(made, 200).theta) < 1e-8
 

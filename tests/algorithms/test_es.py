@@ -1,4 +1,4 @@
-"""Evolution strategies: the update by hand, by statistics, and what each job is evaluated with."""
+"""Evolution strategies: the update by hand and by statistics, and the candidates and seeds of jobs."""
 
 from __future__ import annotations
 
@@ -241,10 +241,7 @@ def test_es_metrics_by_hand() -> None:
 
 
 def test_es_estimates_the_gradient_of_a_quadratic() -> None:
-    """For F = -|x - c|^2 the smoothed gradient is -2 (x - c), which w / 2 sigma estimates without bias.
-
-    Per pair the estimate is eps (eps . G), so its variance is |G|^2 + G_k^2; 20,000 pairs, 5 standard errors.
-    """
+    """For F = -|x - c|^2 the smoothed gradient is -2 (x - c), and w / 2 sigma is an unbiased estimate."""
     center, pairs = np.array([0.5, 1, -1]), 20_000
     theta = np.array([1, -2, 0.5], np.float32)
     es = strategy(
@@ -284,8 +281,8 @@ def test_equal_fitness_gives_no_update(shaping: str) -> None:  # T37
 
 @pytest.mark.parametrize("shaping", ["centered_rank", "none", "sign"])
 @pytest.mark.parametrize("failing", [0, 1])
-def test_a_failed_half_drops_its_pair(shaping: str, failing: int) -> None:
-    """As if the generation had never had it: same ranks, same divisor, its direction unused."""
+def test_failed_half_drops_its_pair(shaping: str, failing: int) -> None:
+    """As without the pair: same ranks, same divisor, its direction unused."""
     returns = [3.0, 1, 2, 9, 8, -1]
     returns[2 + failing] = np.nan
     three = strategy(noise=Given([[1, 0], [7, 7], [0, 1]]), population_size=6, fitness_shaping=shaping)
@@ -302,7 +299,7 @@ def test_without_mirroring_a_failed_job_is_dropped() -> None:
 @pytest.mark.parametrize("returns", [[np.nan] * 4, [np.nan, 1, 2, np.nan]])
 @pytest.mark.parametrize("kind", ["adam", "sgd"])
 def test_without_a_valid_pair_theta_and_optimizer_stay(kind: Any, returns: list[float]) -> None:
-    """Nor does weight decay, or momentum."""
+    """Without weight decay or momentum, too."""
     optimizer = optimizers.Options(kind=kind, learning_rate=0.1)
     es = strategy(noise=Given(UNITS), population_size=4, optimizer=optimizer, weight_decay=0.1)
     moving, _ = told(es, rows([1, 2, 4, 3]))
@@ -317,7 +314,7 @@ def test_without_a_valid_pair_theta_and_optimizer_stay(kind: Any, returns: list[
 # Population, rounds, chunks.
 
 
-def test_a_round_has_population_size_jobs() -> None:  # T48
+def test_round_has_population_size_jobs() -> None:  # T48
     es = strategy(population_size=500, chunk_size=16)
     chunks = asked(es)
     assert [chunk.jobs for chunk in chunks] == [16] * 31 + [4]
@@ -335,16 +332,14 @@ def test_further_rounds_continue_the_job_numbers() -> None:
 @pytest.mark.parametrize(
     ("minimum", "lengths", "enough"), [(0, 0, True), (100, 24, False), (100, 25, True), (100, 0, True)]
 )
-def test_a_generation_lasts_until_min_timesteps_and_min_episodes_are_reached(
-    minimum: int, lengths: int, enough: bool
-) -> None:  # T48
-    """Of 4 episodes; where not one has made a step no round would ever be enough."""
+def test_generation_ends_at_min_timesteps_and_min_episodes(minimum: int, lengths: int, enough: bool) -> None:  # T48
+    """With 4 episodes; without a single timestep no number of rounds would suffice."""
     es = strategy(population_size=4, min_timesteps_per_generation=minimum)
     assert (asked(es, round=1, before=rows([0.0] * 4, lengths=lengths)) == []) is enough
     assert len(asked(es)) == 1
 
 
-def test_an_odd_population_with_mirroring_is_refused() -> None:
+def test_odd_population_with_mirroring_is_refused() -> None:
     assert [key for key, _ in Options(population_size=7).problems()] == ["population_size"]
     assert not list(Options(population_size=7, mirrored_sampling=False).problems())
 
@@ -383,7 +378,7 @@ def test_sigma_scales_the_perturbation() -> None:
 
 
 def test_seeds_and_parameters_of_a_job_do_not_depend_on_its_chunk() -> None:
-    """Also where a chunk begins in the middle of a pair."""
+    """Also if a chunk starts in the middle of a pair."""
     whole, batch = evaluated(Chunk(0, 0, 8))
     for first, jobs in ((3, 1), (3, 2), (5, 3)):
         part, its = evaluated(Chunk(0, first, jobs))
@@ -436,7 +431,7 @@ def test_observation_probabilities_0_and_1_observe_no_and_all_jobs(probability: 
     assert batch.observe.tolist() == [bool(share)] * 8
 
 
-def test_observed_pairs_have_the_given_share_and_both_halves() -> None:
+def test_observed_pairs_have_the_configured_share_and_both_halves() -> None:
     """2000 pairs at 0.3: 600, within 5 standard deviations of 20.5."""
     normalization = ObservationNormalization(enabled=True, probability=0.3)
     _, batch = evaluated(Chunk(0, 0, 4000), normalization=normalization)
@@ -444,7 +439,7 @@ def test_observed_pairs_have_the_given_share_and_both_halves() -> None:
     assert abs(batch.observe[0::2].sum() - 600) < 103
 
 
-def test_all_jobs_of_a_generation_see_the_same_normaliser() -> None:
+def test_all_jobs_of_a_generation_use_the_same_normaliser() -> None:
     task = Function(sphere)
     es = strategy(task=task, population_size=8, normalization=ObservationNormalization(enabled=True, clip=4.0))
     state = start(es)
@@ -477,7 +472,7 @@ def test_observation_statistics_merge_units_and_generations() -> None:
 
 
 def test_observation_counts_equal_the_steps_of_observed_episodes() -> None:
-    """Survival's observations at probability 1, from the lifetimes of the seeds that the task is given."""
+    """Observations of Survival with probability 1, from the lifetimes of the seeds."""
     task, seeds = episodes("Survival"), list[int]()
     policy = mlp.build(mlp.Options(hidden_dims=(4,)), task.spaces)
     play = task.evaluate
@@ -563,8 +558,8 @@ class Coordinates(ProblemDefaults):
         return Outcome(made)
 
 
-def test_a_problem_of_float64_is_searched_in_float64() -> None:
-    """F(theta +- 0.1 e) differ by -4e-10 of the first unit vector and by -0.8 of the second; g = w / 4."""
+def test_problem_of_float64_is_searched_in_float64() -> None:
+    """F(theta +- 0.1 e) differ by -4e-10 for the first unit vector and by -0.8 for the second; g = w / 4."""
     problem = Coordinates()
     es = EvolutionStrategy(
         Options(population_size=4, sigma=0.1, fitness_shaping="none", optimizer=PLAIN),

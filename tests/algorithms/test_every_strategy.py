@@ -1,4 +1,4 @@
-"""What every strategy on vectors does by its defaults; found by folder, so that a new one is tested unnamed."""
+"""Every strategy on vectors with its defaults; strategies are collected by folder."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_strategy_finds_the_optimum_of_a_sphere(kind: str) -> None:
 
 @every
 def test_strategy_ranks_the_fitness_not_the_return(kind: str) -> None:
-    """The returns are the costs themselves, so that a greater one is worse; the fitness is as in the other search."""
+    """The returns are the costs themselves, so greater is worse; the fitness is that of the other search."""
     plain, upside_down = (strategy(kind, sphere, np.ones(SIZE)) for _ in range(2))
     kind_of_problem = type(plain.problem)
 
@@ -83,7 +83,7 @@ def test_strategy_ranks_the_fitness_not_the_return(kind: str) -> None:
 @every
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_strategy_vectors_have_the_dtype_of_the_problem(kind: str, dtype: Any) -> None:
-    """float32 of a policy's parameters, and on the way to the optimum as well."""
+    """float32 for the parameters of a policy, in every generation."""
     made = strategy(kind, sphere, np.ones(SIZE, dtype))
     state = after(made, 12)
     assert {vectors.dtype for vectors in made.problem.evaluated} == {state.theta.dtype} == {np.dtype(dtype)}
@@ -110,7 +110,7 @@ def test_strategy_stays_on_a_plateau(kind: str) -> None:
 
 @every
 def test_strategy_converges_despite_some_failures(kind: str) -> None:
-    """One evaluation in six; nothing of it becomes NaN."""
+    """One of six evaluations fails; nothing becomes NaN."""
     made = strategy(kind, lambda x: np.nan if hash_noise(x) > 1 else sphere(x), np.ones(SIZE))
     reach = REACH.get(kind, Reach())
     state = after(made, reach.generations // 2)

@@ -84,7 +84,7 @@ def changed(state: State, **shared: Any) -> State:
         ("ns", 0.0, [-0.03571428571, 0.1383928571, 0.008928571429]),
     ],
 )
-def test_the_update_mixes_the_ranks_of_return_and_novelty(mode: str, weight: float, gradient: list[float]) -> None:
+def test_update_mixes_the_ranks_of_return_and_novelty(mode: str, weight: float, gradient: list[float]) -> None:
     es = made(mode=mode, reward_weight=weight)
     state = es.initial()
     assert float(state.shared["reward_weight"]) == weight
@@ -112,7 +112,7 @@ def test_only_the_chosen_parent_is_updated() -> None:
     assert metrics["parent"] == parent + 1
 
 
-def test_a_failed_job_drops_its_pair() -> None:
+def test_failed_job_drops_its_pair() -> None:
     failed = [[1, np.nan], *RETURNS[1:]]
     es = made(mode="nsr")
     found, whole = prepared_by(es, es.initial(), rows_of(failed, NOVELTIES)), slice(1, None)
@@ -121,7 +121,7 @@ def test_a_failed_job_drops_its_pair() -> None:
 
 
 def test_without_information_parents_stay_and_the_return_weight_falls() -> None:
-    """All returns are equal and novelty does not count: the weight of the returns falls after `patience`."""
+    """All returns are equal and novelty has no weight: the weight of returns falls after `patience`."""
     es = made(lambda x: 1.0, patience=2, reward_weight_step=0.25)
     first = state = es.initial()
     for _ in range(3):  # the thetas of the last two have been probed so far: a first return, and one that is no better
@@ -146,8 +146,8 @@ def test_without_a_valid_pair_all_parents_stay() -> None:
 # The archive.
 
 
-def test_a_theta_joins_the_archive_after_its_behaviour_is_evaluated() -> None:
-    """First those to begin with, then the one that each generation has moved."""
+def test_theta_joins_the_archive_after_its_evaluation() -> None:
+    """First the initial parents, then the updated parent of each generation."""
     es = made(mode="nsr")
     state = es.initial()
     expected = state.shared["parents"][:, :2].tolist()
@@ -180,7 +180,7 @@ def test_behaviours_are_means_over_valid_rollouts() -> None:
 
 
 def test_novelty_is_computed_with_the_new_archive_entry() -> None:
-    """With one parent: the places where it has begun and where it is now, the nearest of which counts."""
+    """With one parent: the nearest of its initial and its current behaviour counts."""
     es = made(parents=1, neighbours=1, rollouts=1)
     first = es.initial()
     second = following(es, first)
@@ -253,7 +253,7 @@ def test_ask_tell_with_behaviours_can_be_saved_and_resumed(tmp_path: Path) -> No
         {"kind": "function", "function": "tests.helpers.toys:noisy_bowl", "dimension": 2, "vector_behaviour": False},
     ],
 )
-def test_a_task_without_behaviour_is_refused(task: dict[str, Any]) -> None:
+def test_task_without_behaviour_is_refused(task: dict[str, Any]) -> None:
     config = validate({"task": task, "algorithm": {"kind": "novelty"}})
     with pytest.raises(ConfigError, match=r"task has none: expected task.behaviour, such as"):
         build_task(config)
@@ -290,15 +290,15 @@ def test_selection_probabilities_are_proportional_to_novelty() -> None:
     assert selection_probabilities(np.zeros(4)).tolist() == [0.25] * 4
 
 
-def test_a_full_archive_keeps_the_newest_entries() -> None:
+def test_full_archive_keeps_the_newest_entries() -> None:
     longer = extended(ARCHIVE, np.array([[9, 9]], np.float32), None)
     assert longer.tolist() == [*ARCHIVE.tolist(), [9, 9]]
     assert extended(ARCHIVE, np.array([[9, 9]], np.float32), 2).tolist() == [[0, 2], [9, 9]]
     assert longer.dtype == np.float32
 
 
-def test_the_return_weight_rises_after_a_new_best_and_falls_otherwise() -> None:
-    """Steps of 0.05, patience 3; the first return is a best one, and the weight is 1 already."""
+def test_return_weight_rises_after_a_new_best_and_falls_otherwise() -> None:
+    """Steps of 0.05, patience 3; the first return is a new best, and the weight is already 1."""
     progress, weights = SearchProgress(1.0), []
     for return_ in (1, 1, 0, 1, 1, 1, 1, 2, 3, 2, 2, 2):
         progress = SearchProgress.from_arrays(progress.after(return_, 0.05, 3).arrays())
@@ -306,7 +306,7 @@ def test_the_return_weight_rises_after_a_new_best_and_falls_otherwise() -> None:
     assert weights == pytest.approx([1, 1, 1, 0.95, 0.95, 0.95, 0.9, 0.95, 1, 1, 1, 0.95])
 
 
-def test_a_return_of_minus_infinity_is_no_progress_and_the_weight_stops_at_0() -> None:
+def test_return_of_minus_infinity_is_not_a_new_best() -> None:
     progress = SearchProgress(0.04)
     for _ in range(3):
         progress = progress.after(-math.inf, 0.05, 2)

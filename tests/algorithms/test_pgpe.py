@@ -1,4 +1,4 @@
-"""PGPE: generations against the numbers of pgpelib and evosax, what it begins with, failures and plateaus."""
+"""PGPE: updates against pgpelib and evosax, initial distribution, failures and plateaus."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_both_halves_of_a_pair_are_mirrored_and_share_their_seeds() -> None:
     assert list(made.jobs(state, made.ask(state, 0, np.zeros(0, row_dtype()), NO_FITNESS)[1]).groups) == [2, 2, 3, 3]
 
 
-def test_the_first_clipup_step_has_the_learning_rate_as_length() -> None:
+def test_first_clipup_step_has_the_learning_rate_as_length() -> None:
     made, state = given(optimizer={"max_speed": 0.3})
     step = following(made, state).theta - MU
     gradient = np.array([0.07700892857, 0.001785714286, -0.02410714286])
@@ -92,8 +92,8 @@ def test_deviations_stay_above_their_minimum() -> None:
 
 
 @pytest.mark.parametrize("shaping", ["none", "centered_rank"])
-def test_a_failed_half_drops_its_pair(shaping: str) -> None:
-    """As if the generation had never had it."""
+def test_failed_half_drops_its_pair(shaping: str) -> None:
+    """As without the pair."""
     rows = [[0.5, -1, 0.25], [9, 9, 9], [-0.25, 0.5, 1.25]]
     three = given([1, 0, math.nan, 5, -2, 1], Rows(rows), fitness_shaping=shaping)
     two = given([1, 0, -2, 1], Rows([rows[0], rows[2]]), fitness_shaping=shaping)
@@ -110,7 +110,7 @@ def test_a_failed_half_drops_its_pair(shaping: str) -> None:
     ],
 )
 def test_pgpe_without_information_keeps_its_distribution(returns: list[float], notice: str) -> None:
-    """Nor does the velocity of before."""
+    """The velocity does not move it either."""
     made, state = given(returns)
     state = replace(state, master={**state.master, "clipup_velocity": np.ones(3)})
     results = generation(made, state)
@@ -131,7 +131,7 @@ def test_deviations_stay_if_returns_are_noise() -> None:
 
 
 def test_pgpe_minimises_a_sphere() -> None:
-    """From a distance of sqrt(10), 50 of ClipUp's longest steps."""
+    """From a distance of sqrt(10), which is 50 of the longest steps of ClipUp."""
     made = strategy("pgpe", sphere, np.ones(10), chunk_size=40, population_size=40)
     assert math.sqrt(sphere(after(made, 200).theta)) < 3 * made.optimizer.max_speed
 
@@ -161,10 +161,10 @@ def test_pgpe_depends_on_ranks_of_returns_only() -> None:
         ({"optimizer": {"kind": "sgd", "learning_rate": 0.5}}, 0.3, None, 0.5),
     ],
 )
-def test_sigma_radius_and_speed_follow_from_each_other(
+def test_sigma_radius_and_speed_determine_each_other(
     options: dict[str, Any], sigma: float, speed: float | None, rate: float
 ) -> None:
-    """Of 4 parameters."""
+    """With 4 parameters."""
     made = strategy("pgpe", sphere, np.ones(4), **options)
     assert made.initial().shared["deviations"] == pytest.approx([sigma] * 4)
     assert made.optimizer.learning_rate == pytest.approx(rate)
@@ -179,8 +179,8 @@ def test_initial_deviations_follow_the_problem_per_coordinate() -> None:
 
 
 @pytest.mark.parametrize(("size", "jobs"), [(1, 8), (10, 20), (1000, 48)])
-def test_the_population_is_even_and_grows_with_the_parameters(size: int, jobs: int) -> None:
-    """Twice 4, 4 + 6.9 and 4 + 20.7 without what is behind the point."""
+def test_population_is_even_and_grows_with_the_parameters(size: int, jobs: int) -> None:
+    """Twice the integer parts of 4, 4 + 6.9 and 4 + 20.7."""
     made = strategy("pgpe", sphere, np.ones(size))
     assert made.population(made.initial()) == jobs
 

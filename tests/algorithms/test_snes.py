@@ -1,4 +1,4 @@
-"""SNES against numbers of independent implementations, and how it treats equal and failed samples."""
+"""SNES against independent implementations; equal and failed samples."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_snes_uses_the_learning_rates_of_the_config() -> None:
 
 
 def test_equal_samples_share_their_utilities() -> None:
-    """Returns 1, 1, 0, 0: u = .25, .25, -.25, -.25; sum u z = (.8125, 0, -.5) of the directions."""
+    """Returns 1, 1, 0, 0: u = .25, .25, -.25, -.25; sum u z = (.8125, 0, -.5)."""
     state = after(snes([1, 1, 0, 0]), 1)
     assert state.theta == pytest.approx(MEAN + DEVIATIONS * [0.8125, 0, -0.5], abs=1e-12)
 
@@ -51,14 +51,14 @@ def test_failed_samples_share_the_worst_utilities() -> None:
     assert state.theta == pytest.approx(MEAN + DEVIATIONS * expected, rel=1e-8)
 
 
-def test_a_deviation_grows_by_a_factor_of_at_most_e() -> None:
-    """Where a learning rate is far too large."""
+def test_deviation_grows_by_a_factor_of_at_most_e() -> None:
+    """With a learning rate that is far too large."""
     state = after(snes([2, -1, 4, 3], sigma_learning_rate=1e4), 1)
     assert state.shared["deviations"] == pytest.approx(DEVIATIONS * [np.exp(-1), np.exp(-1), np.exp(1)])
 
 
 def test_snes_is_invariant_under_scaling_of_coordinates() -> None:
-    """f(x / units) from units * x, with deviations of these units: powers of two change no digit."""
+    """f(x / units) from units * x, with these deviations: powers of two change no digit."""
     units = np.array([1.0, 1024, 2**-20])
 
     def cost(x: Any) -> float:

@@ -141,7 +141,7 @@ def test_every_array_of_the_state_is_documented_with_its_ranks_type_and_shape(ca
     assert mistakes(documented(parts), states(parts), parts.growing) == []
 
 
-def test_the_example_of_an_own_algorithm_documents_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_algorithm_example_documents_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "examples" / "own_algorithm"))
     parts = built(Case("es", others={"algorithm": {"kind": "my_search:Hill", "population_size": 6}}))
     assert mistakes(documented(parts), states(parts), parts.growing) == []
@@ -171,7 +171,7 @@ def _owners(parts: Parts) -> set[str]:
 
 
 def test_every_growing_array_grows() -> None:
-    """Each in one of the runs."""
+    """In one of the runs."""
     growing, changed = set(), set()
     for case in (Case("snes"), Case("novelty"), Case("deep_ga"), Case("deep_ga", {"parents": 3}, ONE_BEGIN)):
         parts = built(case)
@@ -215,7 +215,7 @@ State, master:
         ("scores:", "scored:", "master scored is documented, but not in the state"),
     ],
 )
-def test_a_wrong_line_of_documentation_is_detected(
+def test_wrong_documentation_of_an_array_is_detected(
     right: str, wrong: str, message: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert right in RIGHT
@@ -234,7 +234,7 @@ def test_growing_arrays_need_a_growing_algorithm(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("line", ["theta dtype[params]; where it is", "theta: dtype[params]", "of `es`"])
-def test_a_line_without_an_array_is_an_error(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_without_an_array_is_an_error(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Misdocumented, "__doc__", f"A walk.\n\nState, shared:\n    {line}\n")
     with pytest.raises(ValueError, match="Misdocumented: not a line of a section State"):
         DOCS.state_arrays(Misdocumented)
@@ -243,7 +243,7 @@ def test_a_line_without_an_array_is_an_error(line: str, monkeypatch: pytest.Monk
 # The page.
 
 
-def test_the_page_of_states_has_every_array_of_every_algorithm_and_task() -> None:
+def test_page_of_states_has_every_array_of_every_algorithm_and_task() -> None:
     page = DOCS.on_page_markdown((FOLDER / "algorithms" / "state.md").read_text(encoding="utf-8"))
     sections = dict(re.findall(r"^### `?([\w ]+)`?\n\n(.*?)(?=^### |\Z)", page, re.MULTILINE | re.DOTALL))
     anchors = {f"#{title.lower().replace(' ', '-')}" for title in sections}

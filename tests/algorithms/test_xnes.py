@@ -57,7 +57,7 @@ def test_xnes_uses_the_learning_rates_of_the_config() -> None:
 
 
 def test_few_samples_use_the_exact_matrix_exponential() -> None:
-    """B expm(eta / 2 (G - g I)) by way of all eigenvectors of G, though the samples span 6 of 40 dimensions."""
+    """B expm(eta / 2 (G - g I)) by all eigenvectors of G, although the samples span 6 of 40 dimensions."""
     size, eta = 40, 0.05
     made = strategy("xnes", [3, 1, 4, 1.5, 9, 2.6], np.ones(size), population_size=6, shape_learning_rate=eta)
     shape = np.eye(size) + 0.1 * np.random.default_rng(5).standard_normal((size, size))

@@ -1,4 +1,4 @@
-"""`hpc-es eval`: all snapshots of a run on any number of ranks, and actions that are drawn."""
+"""`hpc-es eval`: all snapshots of a run on any number of ranks, and sampled actions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_invalid_combinations_of_eval_options_are_refused(arguments: list[str], 
     assert done.status == 2 and done.stdout == "" and said in done.stderr and "Traceback" not in done.stderr, str(done)
 
 
-def test_a_directory_without_snapshots_is_reported_once(tmp_path: Path) -> None:
+def test_directory_without_snapshots_is_reported_once(tmp_path: Path) -> None:
     done = mpiexec(2, ["-m", "hpc_es", "eval", str(tmp_path), "--all"], cwd=ROOT)
     assert done.status == 2 and done.stderr.count("expected a run directory with checkpoints") == 1, str(done)
 
@@ -78,8 +78,8 @@ def returns(actions: Actions, seed: int = 0) -> list[float]:
     return rows
 
 
-def test_eval_samples_actions_only_if_asked() -> None:
-    """Drawn: half of the pulls pay 0.9, half 0.1, 50 +- 5 in all. Greedy: always the first arm, 10 or 90 +- 3."""
+def test_eval_samples_actions_only_if_requested() -> None:
+    """Sampled: half of the pulls pay 0.9, half 0.1, 50 +- 5 in total. Greedy: always arm 0, 10 or 90 +- 3."""
     assert all(30 < each < 70 for each in returns("sampled"))
     assert not any(30 < each < 70 for each in returns("greedy"))
     assert returns("sampled") == returns("sampled") != returns("sampled", seed=1)
@@ -93,8 +93,8 @@ def drawn(rows: int, seed: int | None) -> list[int]:
     return [int(pull) for step in pulls for pull in step]
 
 
-def test_a_loaded_policy_samples_with_its_generator_or_is_greedy() -> None:
-    """Of 600 fair pulls 300 +- 12 are the second arm; both rows of a batch draw for themselves."""
+def test_loaded_policy_samples_with_its_generator_or_is_greedy() -> None:
+    """Of 600 fair pulls 300 +- 12 are the second arm; both rows of a batch are sampled independently."""
     assert set(drawn(2, None)) == {0}
     pulls = drawn(2, seed=1)
     assert 240 < sum(pulls) < 360

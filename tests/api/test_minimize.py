@@ -1,4 +1,4 @@
-"""`hpc_es.minimize`: the same result on any ranks, as a Strategy would find it; failures, limits, wrong calls."""
+"""`hpc_es.minimize`: the same result on any ranks and with Strategy; failures, limits, invalid arguments."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_minimize_finds_the_result_of_a_strategy(kind: str) -> None:
 
 
 def test_minimize_uses_cma_es_and_solves_rosenbrock() -> None:
-    """pycma needs 345 to 512 evaluations, of 11 seeds."""
+    """pycma needs 345 to 512 evaluations for 11 seeds."""
     found = hpc_es.minimize(rosenbrock, [0.0, 0.0], 0.5, target=1e-8)
     assert found.reason == "stop.target_value: 1e-08"
     assert found.evaluations < 700 and found.x == pytest.approx([1, 1], abs=1e-3)
@@ -151,7 +151,7 @@ def test_minimize_can_start_from_a_region_instead_of_x0() -> None:
     assert ((np.array(seen) > [5, -7]) & (np.array(seen) < [6, -6])).all()
 
 
-def test_a_function_with_the_wrong_signature_is_refused() -> None:
+def test_function_with_the_wrong_signature_is_refused() -> None:
     with pytest.raises(ConfigError, match="does not take the vector"):
         hpc_es.minimize(lambda: 1.0, START, 0.1)
     with pytest.raises(ConfigError, match="expected a number greater than 0"):

@@ -1,4 +1,4 @@
-"""Ask and tell: the vectors are those of the batch job, what is told moves them, and all of it can be saved."""
+"""Ask and tell: the vectors of the batch job, updates by `tell`, and saved searches."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_best_is_the_smallest_value_passed_to_tell() -> None:
     assert np.array_equal(es.best.x, x[4])
 
 
-def test_the_centre_moves_towards_smaller_values() -> None:
+def test_centre_moves_towards_smaller_values() -> None:
     """Two directions, unit steps: w = u+ - u-, centred ranks of -values, so theta follows the better halves."""
     es = strategy(population_size=4, optimizer_kind="none", learning_rate=1.0)
     x = es.ask()
@@ -104,7 +104,7 @@ def test_strategy_stops_at_the_number_of_evaluations() -> None:
     assert es.stop() == "max_evaluations: 16"
 
 
-def test_rounds_of_one_generation_are_asked_one_after_the_other() -> None:
+def test_rounds_of_one_generation_are_asked_in_turn() -> None:
     es = strategy(population_size=4, min_timesteps_per_generation=8)
     first = es.ask()
     es.tell(sphere(first))
@@ -117,7 +117,7 @@ def test_rounds_of_one_generation_are_asked_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_a_saved_strategy_continues_with_the_same_vectors(tmp_path: Path, rounds: int) -> None:
+def test_saved_strategy_continues_with_the_same_vectors(tmp_path: Path, rounds: int) -> None:
     """Also in the middle of a generation of two rounds."""
     es = strategy(population_size=4, min_timesteps_per_generation=8)
     for _ in range(rounds):
@@ -135,7 +135,7 @@ def test_a_saved_strategy_continues_with_the_same_vectors(tmp_path: Path, rounds
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_strategy_can_be_saved_after_every_generation(tmp_path: Path, kind: str) -> None:
-    """Also where its arrays grow."""
+    """Also if its arrays grow."""
     es = hpc_es.Strategy(kind, x0=[1.0, -2.0, 0.5], seed=5)
     for _ in range(7):
         es.save(tmp_path / "es.h5")
@@ -145,7 +145,7 @@ def test_every_strategy_can_be_saved_after_every_generation(tmp_path: Path, kind
         assert np.array_equal(loaded.ask(), es.ask())
 
 
-def test_the_checkpoint_of_a_run_is_refused_as_a_strategy(tmp_path: Path) -> None:
+def test_checkpoint_of_a_run_is_refused_as_a_strategy(tmp_path: Path) -> None:
     config = {
         "task": {"env_id": "CartPole-v1"},
         "algorithm": {"population_size": 4},
@@ -167,8 +167,8 @@ def test_asked_vectors_are_within_the_bounds() -> None:
     assert (x[:, 2] > 0.5).any()
 
 
-def test_a_region_draws_the_first_vector_and_that_of_each_restart() -> None:
-    """All values are equal, and no flat generation is tolerated."""
+def test_initial_vectors_of_restarts_are_drawn_from_the_region() -> None:
+    """All values are equal, and one flat generation ends a search."""
     ends: dict[str, Any] = {"restarts": "ipop", "stops": {"tolflatfitness": 0}}
     es = hpc_es.Strategy("cma_es", region=(np.full(3, -4.0), 4.0), sigma0=0.1, seed=2, **ends)
     centres = []
@@ -187,7 +187,7 @@ def test_tell_refuses_another_number_of_values(values: Any, shape: str) -> None:
     es.tell(sphere(es.ask()))  # nothing was lost
 
 
-def test_a_generation_of_nan_values_keeps_the_centre() -> None:
+def test_generation_of_nan_values_keeps_the_centre() -> None:
     es = strategy()
     before = es.theta.tobytes()
     es.tell([np.nan] * 8)
@@ -196,14 +196,14 @@ def test_a_generation_of_nan_values_keeps_the_centre() -> None:
     assert es.generation == 2 and es.theta.tobytes() != before
 
 
-def test_the_default_strategy_is_cma_es() -> None:
+def test_default_strategy_is_cma_es() -> None:
     assert hpc_es.Strategy(x0=[1.0, 2.0]).config.algorithm.kind == "cma_es"
     with pytest.raises(ConfigError, match=r"square of 2,001 parameters: expected at most 2,000; try sep_cma_es"):
         hpc_es.Strategy(x0=np.ones(2001))
 
 
 def test_strategy_reports_the_end_of_a_search() -> None:
-    """After two flat generations, by the default of stops.tolflatfitness."""
+    """After two flat generations, the default of stops.tolflatfitness."""
     es = hpc_es.Strategy(x0=[1.0, 2.0])
     said = []
     for _ in range(2):

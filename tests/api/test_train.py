@@ -1,4 +1,4 @@
-"""`for row in hpc_es.train(config, output)`: on rank 0 the rows, on the others nothing, and nobody waits for ever."""
+"""`for row in hpc_es.train(config, output)`: rows on rank 0, none on other ranks; all ranks end together."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_two_runs_and_a_resumed_one_work_in_one_process(reference: Path, tmp_pat
 
 
 @pytest.mark.parametrize("ranks", [0, 3])
-def test_an_invalid_config_raises_a_catchable_user_error(ranks: int, reference: Path, tmp_path: Path) -> None:
+def test_invalid_config_raises_a_catchable_user_error(ranks: int, reference: Path, tmp_path: Path) -> None:
     done = program(
         ranks,
         tmp_path,
@@ -121,7 +121,7 @@ def test_an_invalid_config_raises_a_catchable_user_error(ranks: int, reference: 
 
 
 @pytest.mark.parametrize("ranks", [0, 3])
-def test_an_uncaught_user_error_ends_all_ranks(ranks: int, tmp_path: Path) -> None:
+def test_uncaught_user_error_ends_all_ranks(ranks: int, tmp_path: Path) -> None:
     done = program(ranks, tmp_path, """list(hpc_es.train({"algorithm": {"sigma": 0}}, directory / "run"))""")
     assert done.status == 2 and not done.timed_out and done.seconds < 10, str(done)
     assert done.stderr.count("algorithm.sigma: expected a number greater than 0, found 0") == 1, done.stderr
@@ -129,7 +129,7 @@ def test_an_uncaught_user_error_ends_all_ranks(ranks: int, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("ranks", [0, pytest.param(3, marks=pytest.mark.long)])
-def test_an_exception_in_the_body_ends_all_ranks(ranks: int, tmp_path: Path) -> None:
+def test_exception_in_the_body_ends_all_ranks(ranks: int, tmp_path: Path) -> None:
     done = program(
         ranks,
         tmp_path,
@@ -144,7 +144,7 @@ def test_an_exception_in_the_body_ends_all_ranks(ranks: int, tmp_path: Path) -> 
     runs.finished(2, tmp_path / "run")
 
 
-def test_a_signal_ends_the_loop_and_the_program_continues(reference: Path, tmp_path: Path) -> None:
+def test_signal_ends_the_loop_and_the_program_continues(reference: Path, tmp_path: Path) -> None:
     done = program(
         2,
         tmp_path,
@@ -227,7 +227,7 @@ def test_losses_exist_for_gradient_algorithms_only(tmp_path: Path) -> None:
         run.loss()
 
 
-def test_a_trigger_with_two_arguments_gets_the_generation_and_the_run(tmp_path: Path) -> None:
+def test_trigger_with_two_arguments_gets_the_generation_and_the_run(tmp_path: Path) -> None:
     calls: list[tuple[object, ...]] = []
 
     def both(generation: int, run: hpc_es.api.train.TrainingRun) -> None:

@@ -65,7 +65,7 @@ def test_optimal_regret_of_a_single_trial_by_hand(distribution: str, regret: flo
 
 
 def test_optimal_regret_of_two_trials_by_hand() -> None:
-    """After one trial the evidence is right with chance 0.9: .4 + .8 * .1."""
+    """After one trial the observation is right with probability 0.9: .4 + .8 * .1."""
     assert optimal_regret("easy", 2) == pytest.approx(0.48, rel=1e-12)
 
 
@@ -108,7 +108,7 @@ def by_brute_force(num_trials: int, other: float) -> float:
 
 @pytest.mark.parametrize("num_trials", [1, 2, 3, 5])
 @pytest.mark.parametrize("other", [1.0, 1.1, 4.5])
-def test_the_plan_for_eleven_arms_is_optimal(num_trials: int, other: float) -> None:
+def test_plan_for_eleven_arms_is_optimal(num_trials: int, other: float) -> None:
     assert plan_of_eleven(num_trials, other)[0] == pytest.approx(by_brute_force(num_trials, other), rel=1e-12)
 
 

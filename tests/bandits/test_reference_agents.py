@@ -33,7 +33,7 @@ def near(found: Array, expected: float, tolerance: float = 0.0) -> bool:
 
 
 @pytest.mark.parametrize(("distribution", "regret"), [*zip(TWO, (16.667, 25, 40, 25, 10), strict=True)])  # T15
-def test_the_random_agent_has_the_expected_regret(distribution: str, regret: float) -> None:
+def test_random_agent_has_the_expected_regret(distribution: str, regret: float) -> None:
     assert near(regrets(distribution, "random"), regret)
 
 
@@ -52,11 +52,11 @@ def test_reference_agents_have_the_published_regrets(agent: str, expected: tuple
 
 
 @pytest.mark.parametrize("distribution", TWO)
-def test_the_optimal_agent_has_the_exact_regret(distribution: str) -> None:  # T17
+def test_optimal_agent_has_the_exact_regret(distribution: str) -> None:  # T17
     assert near(regrets(distribution, "bayes_optimal"), optimal_regret(distribution, 100))
 
 
-def test_the_optimal_agent_of_many_arms_has_the_exact_regret() -> None:  # T19
+def test_optimal_agent_of_many_arms_has_the_exact_regret() -> None:  # T19
     exact = optimal_regret("k_armed", 10)
     found = regrets("k_armed", "bayes_optimal", 10, 2000)
     assert near(found, exact)
@@ -74,7 +74,7 @@ def test_regrets_of_agents_on_eleven_arms_by_hand(other: float, searching: float
 
 
 def test_thompson_sampling_uses_the_known_prior_of_gaussian_arms() -> None:
-    """One arm pulled once: the mean of the posterior is half the reward, its variance a half."""
+    """One arm pulled once: the posterior mean is half the reward, its variance one half."""
     made = setting("gaussian", 2, family_options={"num_arms": 2})
     seen = AgentHistory(made, np.random.default_rng(0), 20_000)
     seen.add(np.zeros(20_000, np.int64), np.full(20_000, 2, np.float32))
@@ -97,7 +97,7 @@ def test_ucb_pulls_each_arm_once_first() -> None:
 
 
 def test_rescorla_wagner_follows_restless_arms() -> None:
-    """q moves by half of what it is off: after 1, 1, 0 it is .4375 from .5 on the arm pulled."""
+    """q moves by half of its error: after 1, 1, 0 it is .4375 from .5 for the pulled arm."""
     made = setting("restless", 100)
     seen = AgentHistory(made, np.random.default_rng(0), 1)
     for reward in (1, 1, 0):
@@ -120,5 +120,5 @@ def test_rescorla_wagner_follows_restless_arms() -> None:
         ("fixed", 1000, True),
     ],
 )
-def test_the_optimal_agent_exists_if_it_can_be_computed(distribution: str, trials: int, there: bool) -> None:
+def test_optimal_agent_exists_if_it_can_be_computed(distribution: str, trials: int, there: bool) -> None:
     assert ("bayes_optimal" in references(setting(distribution, trials))) == there

@@ -58,7 +58,7 @@ def of(found: regret.RegretReport, agent: str) -> regret.AgentScore:
 
 
 def test_regret_of_an_agent_with_a_fixed_arm_by_hand() -> None:
-    """Always arm 0 of easy arms: in the episodes where it is worse, .8 a pull is lost."""
+    """Always arm 0 of easy arms: in episodes in which it is worse, the regret is .8 per pull."""
     found = regret.regret_report([stubborn((9, 0))], episodes=70)
     score = of(found, "tiny")
     made = setting("easy", 20)
@@ -76,8 +76,8 @@ def test_regret_of_an_agent_with_a_fixed_arm_by_hand() -> None:
     assert found.exact == pytest.approx(optimal_regret("easy", 20))
 
 
-def test_actions_are_sampled_if_asked_for() -> None:
-    """Logits of equal size: any arm, .4 a pull; logits of log 3 and 0: arm 0 in three of four pulls."""
+def test_actions_are_sampled_if_requested() -> None:
+    """Equal logits: any arm, .4 per pull; logits log 3 and 0: arm 0 in three of four pulls."""
     even = of(regret.regret_report([stubborn((0, 0))], episodes=1000, actions="sampled"), "tiny")
     assert even.regret[0] == pytest.approx(0.4 * 20, abs=4 * 0.4 * np.sqrt(20 / 1000))
     source = stubborn((float(np.log(3)), 0), "task.distribution=deterministic")
@@ -91,7 +91,7 @@ def test_equal_seeds_give_equal_regret_reports() -> None:
     assert regret.as_json(first) == regret.as_json(again) != regret.as_json(other)
 
 
-def test_an_episode_does_not_depend_on_how_many_there_are() -> None:
+def test_episode_does_not_depend_on_the_number_of_episodes() -> None:
     made = regret.evaluation_setting(read_policy(run()), None, None)
     few, many = (
         regret.play_learned(read_policy(run()), made, made.episodes_of_seeds(range(episodes)), 0, "sampled").pulls
@@ -103,7 +103,7 @@ def test_an_episode_does_not_depend_on_how_many_there_are() -> None:
 
 
 def test_runs_of_one_configuration_are_averaged() -> None:
-    """Standard error of two runs: half of what they differ by."""
+    """The standard error of two runs is half of their difference."""
     paths = [run(), run("seed=1", "name=other"), run("algorithm.sigma=0.1", "name=third")]
     singles = [regret.regret_report([read_policy(path)], episodes=50).scores[0] for path in paths]
     found = regret.regret_report([read_policy(path) for path in paths], episodes=50)
@@ -175,7 +175,7 @@ def test_invalid_arguments_of_bandit_report_are_refused(arguments: list[str], te
         cli.run(["bandit-report", str(run()), *arguments])
 
 
-def test_runs_that_cannot_be_compared() -> None:
+def test_incomparable_runs_are_refused() -> None:
     other = run("task.num_trials=7")
     with pytest.raises(UserError, match=r"easy bandits of 7 trials, .* easy bandits of 20 trials: give a test"):
         cli.run(["bandit-report", str(run()), str(other)])
@@ -189,7 +189,7 @@ def test_bandit_report_refuses_other_tasks() -> None:
         cli.run(["bandit-report", str(trained.run())])
 
 
-def test_hpc_es_eval_plays_bandits_too(capsys: Any) -> None:
+def test_eval_plays_bandits(capsys: Any) -> None:
     assert cli.run(["eval", str(run()), "--episodes", "30", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["failed"], found["length_mean"]) == (0, 20)

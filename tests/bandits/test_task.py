@@ -1,4 +1,4 @@
-"""Bandits: their distributions, the Gymnasium environment, and the task that plays many side by side."""
+"""Bandits: distributions, the Gymnasium environment, and the task that plays many bandits in parallel."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_regret_of_the_worse_arm_by_hand(distribution: str, regret: float) -> No
     np.testing.assert_allclose(drawn.regrets(pulls), [[0, regret, 0]] * 5, atol=1e-6)
 
 
-def test_the_optimal_arm_is_numbered_from_0() -> None:  # T22
+def test_optimal_arm_is_numbered_from_0() -> None:  # T22
     assert arms("fixed", 1, chances=[0.9, 0.1]).optimal().tolist() == [[0]]
     assert arms("fixed", 1, chances=[0.1, 0.9]).optimal().tolist() == [[1]]
     assert arms("fixed", 1, chances=[0.5, 0.5]).optimal().tolist() == [[0]]
@@ -127,8 +127,8 @@ def test_restless_arms_walk_from_0_to_1() -> None:
     assert arms("restless", 3, num_trials=200).chances.shape == (3, 200, 2)
 
 
-def test_restless_arms_of_a_gaussian_walk() -> None:
-    """Far from the walls a step has the deviation that was asked for; without volatility nothing moves."""
+def test_restless_gaussian_arms_have_the_configured_volatility() -> None:
+    """Far from the bounds a step has the configured deviation; without volatility nothing moves."""
     walk = arms("restless", 3000, walk="gaussian", volatilities=[0.02]).chances[:, :, 0].astype(np.float64)
     far = (walk[:, 0] > 0.2) & (walk[:, 0] < 0.8)
     assert np.diff(walk[far, :2]).std() == pytest.approx(0.02, rel=0.1)
@@ -167,7 +167,7 @@ def test_rewards_are_numbered_by_slots() -> None:  # T23
 
 
 def test_inputs_are_reward_action_and_time_of_the_previous_trial() -> None:  # T6
-    """Reward, action and time of the trial before; first all is 0."""
+    """All are 0 in the first trial."""
     plain = BanditInputs(2, 4)
     assert plain.first(1).tolist() == [[0, 0, 0, 0]]
     after = plain.after(0, np.array([1, 0]), np.array([1, 0.5], np.float32))
@@ -181,8 +181,8 @@ def test_inputs_are_reward_action_and_time_of_the_previous_trial() -> None:  # T
     assert BanditInputs(11, 5, reward="one_hot").width == 25
 
 
-def test_the_observed_reward_can_be_clipped() -> None:
-    """2 and -3 as 1 and -1; in slots 2 is that of 1. What the pull pays stays as it is."""
+def test_observed_reward_can_be_clipped() -> None:
+    """2 and -3 as 1 and -1; with slots, 2 has the slot of 1. The reward itself does not change."""
     pulls, rewards = np.array([1, 0]), np.array([2.0, -3.0], np.float32)
     assert BanditInputs(2, 4, reward_clip=1.0).after(0, pulls, rewards)[:, 0].tolist() == [1, -1]
     assert BanditInputs(2, 4, reward="one_hot", reward_clip=1.0).after(0, pulls, rewards)[0].argmax() == 10
@@ -210,7 +210,7 @@ def test_arms_are_drawn_from_the_generators_of_the_keys() -> None:
 
 @pytest.mark.parametrize("distribution", FAMILIES)
 @pytest.mark.parametrize("meta", [True, False])
-def test_the_environment_and_the_task_play_the_same_episode(distribution: str, meta: bool) -> None:
+def test_environment_and_the_task_play_the_same_episode(distribution: str, meta: bool) -> None:
     trials, seeds = 6, [3, 8, 8]
     made = {"distribution": distribution, "num_trials": trials, "meta": meta}
     options = PULLED.get(distribution, {})
@@ -237,7 +237,7 @@ def test_the_environment_and_the_task_play_the_same_episode(distribution: str, m
     assert outcome.rows["length"].tolist() == [trials] * 3
 
 
-def test_the_environment_passes_the_gymnasium_checker() -> None:
+def test_environment_passes_the_gymnasium_checker() -> None:
     environment = gymnasium.make("hpc_es/Bandit-v0", distribution="restless", num_trials=5)
     with pytest.warns(UserWarning, match="infinity"):
         check_env(environment.unwrapped, skip_render_check=True)
@@ -279,7 +279,7 @@ def test_bandits_do_not_use_the_global_generator() -> None:
 
 
 def test_several_episodes_per_job_are_averaged() -> None:
-    """The same, whether they are played at once or one after the other."""
+    """The same result if they are played in parallel or one by one."""
     task = bandits.build(bandits.Options(num_trials=4, episodes_per_job=3))
     seeds = np.arange(6).reshape(2, 3)
     pulls = scripted(4, 6, 2)
@@ -303,7 +303,7 @@ def test_several_episodes_per_job_are_averaged() -> None:
     np.testing.assert_allclose(wide.rows["return_"], single.rows["return_"].reshape(2, 3).mean(axis=1))
 
 
-def test_the_training_reward_can_be_minus_the_regret() -> None:
+def test_training_reward_can_be_the_negative_regret() -> None:
     task = bandits.build(bandits.Options(distribution="easy", num_trials=5, training_return="negative_regret"))
     seeds = [1, 2, 3, 4]
     drawn = task.setting.episodes_of_seeds(seeds)
@@ -319,7 +319,7 @@ def test_the_training_reward_can_be_minus_the_regret() -> None:
     assert trained["sign_return"].tolist() == evaluated["sign_return"].tolist()
 
 
-def test_the_task_polls_messages_in_each_trial() -> None:
+def test_task_polls_messages_in_each_trial() -> None:
     polls: list[int] = []
     task = bandits.build(bandits.Options(num_trials=7))
     task.evaluate(Script(scripted(7, 2, 2)), batch([1, 2]), lambda: polls.append(1))

@@ -1,4 +1,4 @@
-"""The benchmarks on functions: what is computed of trials, what is run again, what ends a trial."""
+"""Benchmarks on functions: statistics of trials, repetition of trials, and the end of a trial."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def trial(**changes: Any) -> Trial:
     return Trial(**{"contender": Contender("cma_es"), "function": 1, "dimension": 2, "instance": 1, **changes})
 
 
-def test_a_data_profile_counts_what_is_solved_per_dimension() -> None:
+def test_data_profile_counts_solved_problems_per_dimension() -> None:
     rows = [row("a", 40), row("a", 50, dimension=5), row("a", 30, solved=False), row("a", 90)]
     assert profiles.data_profile(rows) == ([10.0, 20.0, 45.0], [0.25, 0.5, 0.75])
     assert profiles.data_profile([row("a", 9, solved=False)]) == ([], [])
     assert profiles.share_solved(rows) == 0.75
 
 
-def test_an_unsolved_trial_is_infinitely_long_for_the_median_and_paid_for_by_the_expectation() -> None:
+def test_unsolved_trial_is_infinite_in_the_median_and_counts_in_the_expectation() -> None:
     rows = [row("a", 100), row("a", 300), row("a", 1000, solved=False)]
     assert profiles.median_evaluations(rows) == 300
     assert profiles.expected_evaluations(rows) == 1400 / 2
@@ -69,11 +69,11 @@ BASE = [row("pycma", 200), row("pycma", 200), row("pycma", 200)]
         ([row("a", 100, solved=False)] * 2, "0/2"),
     ],
 )
-def test_a_cell_of_the_table(rows: Any, expected: str) -> None:
+def test_table_cell_has_the_expected_text(rows: Any, expected: str) -> None:
     assert tables.cell(rows, BASE) == expected
 
 
-def test_the_tables_keep_searches_with_restarts_apart() -> None:
+def test_tables_separate_searches_with_restarts() -> None:
     restarted = [row("cma_es-ipop", 500, function=15), row("pycma-bipop", 250, function=15)]
     lines = tables.markdown([*BASE, row("cma_es", 100), row("snes", 300, dimension=5), *restarted]).splitlines()
     assert "| function | n | pycma | cma_es | snes |" in lines
@@ -83,7 +83,7 @@ def test_the_tables_keep_searches_with_restarts_apart() -> None:
     assert "| strategy | n = 2 | n = 5 |" in lines and "| snes |  | 1.00 |" in lines
 
 
-def test_all_trials_are_in_the_csv_file_and_in_the_picture(tmp_path: Path) -> None:
+def test_all_trials_are_in_the_csv_file_and_the_plot(tmp_path: Path) -> None:
     rows = [row("pycma", 20), row("pycma-bipop", 60, function=15, dimension=10)]
     first, *others = tables.csv_text(rows).splitlines()
     assert first.startswith("strategy,function,dimension,instance,solved,evaluations")
@@ -92,7 +92,7 @@ def test_all_trials_are_in_the_csv_file_and_in_the_picture(tmp_path: Path) -> No
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_new_machine_carries_on_from_the_table_of_the_repository(
+def test_trials_in_the_table_of_the_repository_are_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     rows = [{**row("pycma", 20), "best": -1.5, "reason": "target", "seconds": 0.25}]
@@ -107,7 +107,7 @@ def test_a_new_machine_carries_on_from_the_table_of_the_repository(
     assert "1 trials taken from bbob.csv" in said and "5 trials, 4 of them missing" in said
 
 
-def test_restarts_are_run_where_they_are_needed_and_large_dimensions_by_few() -> None:
+def test_planned_trials_have_restarts_and_fewer_large_dimensions() -> None:
     names = {
         (each.contender.name, each.function, each.dimension)
         for each in trials.plan(contenders(), [1, 15], [2, 40], [1])
@@ -117,7 +117,7 @@ def test_restarts_are_run_where_they_are_needed_and_large_dimensions_by_few() ->
     assert {each.name: each.budget for each in contenders()}["es"] == 1000
 
 
-def test_what_is_in_the_file_is_not_run_again_and_a_cut_line_is(tmp_path: Path) -> None:
+def test_recorded_trials_are_not_repeated_except_incomplete_lines(tmp_path: Path) -> None:
     file = tmp_path / "trials.jsonl"
     wanted = [trial(instance=instance) for instance in (1, 2, 3)]
     assert trials.missing(wanted, file) == wanted
@@ -133,14 +133,14 @@ def test_what_is_in_the_file_is_not_run_again_and_a_cut_line_is(tmp_path: Path) 
     ("budget", "evaluations", "solved", "reason"),
     [(99, 6, True, "target"), (6, 6, True, "target"), (4, 4, False, "budget")],
 )
-def test_the_target_or_the_budget_ends_a_trial(budget: int, evaluations: int, solved: bool, reason: str) -> None:
+def test_trial_ends_at_the_target_or_the_budget(budget: int, evaluations: int, solved: bool, reason: str) -> None:
     counted = Counted(Bowl(), budget)
     found = trials.search(trial(), counted)
     assert (found["evaluations"], found["solved"], found["reason"]) == (evaluations, solved, reason)
     assert found["best"] == 6 - evaluations
 
 
-def test_a_strategy_that_ends_by_itself_says_why() -> None:
+def test_trial_records_why_the_strategy_ended() -> None:
     class Plateau(Bowl):
         def __call__(self, x: Any) -> float:
             return 1.0
@@ -150,7 +150,7 @@ def test_a_strategy_that_ends_by_itself_says_why() -> None:
 
 
 def test_trials_are_run_once(tmp_path: Path, capsys: Any) -> None:
-    """Two of ours and pycma, on the sphere in two dimensions, where the facts of pycma are 188 to 300 evaluations."""
+    """Two built-in strategies and pycma on the sphere in two dimensions: pycma needs 188 to 300 evaluations."""
     pytest.importorskip("cma")
     pytest.importorskip("cocoex")
     file, wanted = tmp_path / "trials.jsonl", [trial(), trial(contender=Contender("pycma"))]
@@ -161,7 +161,7 @@ def test_trials_are_run_once(tmp_path: Path, capsys: Any) -> None:
     assert "2/2" in capsys.readouterr().out
 
 
-def test_a_trial_that_fails_is_told_and_not_kept(tmp_path: Path, capsys: Any) -> None:
+def test_failed_trial_is_reported_and_not_recorded(tmp_path: Path, capsys: Any) -> None:
     pytest.importorskip("cma")
     pytest.importorskip("cocoex")
     assert trials.run([trial(contender=Contender("no_such"))], tmp_path / "trials.jsonl", 1) == 1
@@ -169,7 +169,7 @@ def test_a_trial_that_fails_is_told_and_not_kept(tmp_path: Path, capsys: Any) ->
     assert trials.read(tmp_path / "trials.jsonl") == []
 
 
-def test_a_missing_package_is_named_with_the_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_package_is_reported_with_the_pip_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "cma", None)
     with pytest.raises(UserError, match=r"bbob needs cma, which is not installed: pip install 'hpc_es\[oracles\]'"):
         trials.run([], tmp_path / "trials.jsonl", 1)
@@ -177,7 +177,7 @@ def test_a_missing_package_is_named_with_the_line(monkeypatch: pytest.MonkeyPatc
         next(cost.rows(["*"], 10, 1, False))
 
 
-def test_rounds_alternate_and_give_means_of_generations() -> None:
+def test_rounds_alternate_and_average_generations() -> None:
     class Timed:
         def __init__(self, seconds: list[float]) -> None:
             self.seconds = iter(seconds)
@@ -189,12 +189,12 @@ def test_rounds_alternate_and_give_means_of_generations() -> None:
     assert cost.alternated(asked, 2, 2) == {"a": [2.0, 6.0], "b": [2.0, 4.0]}
 
 
-def test_a_rate_is_that_of_generations_without_the_first() -> None:
+def test_rate_excludes_the_first_generation() -> None:
     assert ranks.rate([2.0, 4.0]) == 64 * 2 / 6
 
 
-def test_jobs_give_their_generations_and_loops_their_rate() -> None:
-    """Two ranks that sleep 10 ms for each of 10 evaluations make at most 200 a second."""
+def test_jobs_and_loops_report_their_rates() -> None:
+    """Two ranks that sleep 10 ms for each of 10 evaluations do at most 200 per second."""
     assert 20 < job.Spec(generations=10, work="sleep", seconds=0.01).run(2) <= 200
     seconds = job.Spec("cma_es", size=3, population=4, generations=5).run(2)
     assert len(seconds) == 4 and min(seconds) > 0

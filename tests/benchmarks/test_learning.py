@@ -1,4 +1,4 @@
-"""`python -m benchmarks.learning`: what its picture averages, its lines of earlier runs, and run directories."""
+"""`python -m benchmarks.learning`: averages in its plot, recorded lines, and run directories."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ pytest.importorskip("matplotlib")
 
 
 def test_evaluations_between_two_points_are_averaged_and_gaps_interpolated() -> None:
-    """(0, 2] has 10 and 20; (2, 4] nothing, so 20 + 30 * 2 / 3 at 4; (4, 6] has 50, and 70 at 7 is none of them."""
+    """(0, 2] has 10 and 20; (2, 4] none, so 20 + 30 * 2 / 3 at 4; (4, 6] has 50; 70 at 7 is outside."""
     x, y = np.array([1.0, 2.0, 5.0, 7.0]), np.array([10.0, 20.0, 50.0, 70.0])
     np.testing.assert_allclose(means(x, y, np.array([0.0, 2.0, 4.0, 6.0])), [15, 40, 50])
 
 
-def test_the_picture_shows_the_median_of_the_seeds(tmp_path: Path) -> None:
+def test_plot_shows_the_median_of_the_seeds(tmp_path: Path) -> None:
     paths = [run(f"seed={seed}") for seed in (1, 2, 3)]
     curves = [curve for each in ([path] for path in paths) if (curve := median(each)) is not None]
     together, without = median(paths), run("evaluation.interval=0")
@@ -33,7 +33,7 @@ def test_the_picture_shows_the_median_of_the_seeds(tmp_path: Path) -> None:
     assert (tmp_path / "curves.png").stat().st_size > 10_000
 
 
-def test_lines_of_runs_that_are_gone_stay_in_the_csv_and_new_ones_replace_theirs(tmp_path: Path) -> None:
+def test_csv_keeps_lines_of_removed_runs_and_replaces_those_of_new_ones(tmp_path: Path) -> None:
     trial = Trial.of_config("ars_cartpole")
     lines = (
         "trial,seed,timesteps,minutes,return_mean,return_std",
@@ -59,7 +59,7 @@ def test_lines_of_runs_that_are_gone_stay_in_the_csv_and_new_ones_replace_theirs
     assert read(tmp_path / "none.csv") == read(None) == []
 
 
-def test_the_picture_of_final_returns_has_every_seed_of_the_csv(tmp_path: Path) -> None:
+def test_plot_of_final_returns_has_every_seed_of_the_csv(tmp_path: Path) -> None:
     trials = [trial for trial in compared() if trial.task == "CartPole-v1"]
     name = "compare/CartPole-v1/es"
     returns = final_returns(trials, [Result(name, seed, 200_000, 0.1, 400 + seed, 1) for seed in (1, 2, 3)])
@@ -68,7 +68,7 @@ def test_the_picture_of_final_returns_has_every_seed_of_the_csv(tmp_path: Path) 
     assert (tmp_path / "returns.png").stat().st_size > 5_000
 
 
-def test_what_is_set_is_part_of_a_trials_name_directory_and_table(tmp_path: Path) -> None:
+def test_overrides_are_part_of_the_name_directory_and_table(tmp_path: Path) -> None:
     name = "compare/Pendulum-v1/es,algorithm.population_size=16"
     trial = next(each for each in compared() if each.name == "compare/Pendulum-v1/es")
     changed = trial.changed(["algorithm.population_size=16"])

@@ -1,4 +1,4 @@
-"""What the comparison of two versions finds: one bit, an order, a dtype, a row; and what it lets pass."""
+"""The comparison of two versions: differences in bits, order, dtype and rows are detected."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def compared(tmp_path: Path, change: Callable[[Run], object]) -> Comparison:
         (lambda run: run.rows.append(ROW), "metrics.jsonl: 1 rows, then 2"),
     ],
 )
-def test_a_difference_is_found_and_named(change: Callable[[Run], object], found: str, tmp_path: Path) -> None:
+def test_difference_is_detected_and_described(change: Callable[[Run], object], found: str, tmp_path: Path) -> None:
     differences = compared(tmp_path, change).differences
     assert len(differences) == 1 and found in differences[0], differences
 
 
-def test_time_and_ranks_are_no_difference(tmp_path: Path) -> None:
+def test_times_and_ranks_are_ignored(tmp_path: Path) -> None:
     def change(run: Run) -> None:
         run.rows[0].update(seconds_total=9.0, ranks=1, predict_microseconds_mean=None)
         run.counters["seconds"] = 9.0
@@ -86,7 +86,7 @@ def test_time_and_ranks_are_no_difference(tmp_path: Path) -> None:
     assert found.generations == 1 and found.sha256[0] == found.sha256[1]
 
 
-def test_what_is_new_is_told_of_and_no_difference(tmp_path: Path) -> None:
+def test_additions_are_reported_but_not_a_difference(tmp_path: Path) -> None:
     def change(run: Run) -> None:
         run.rows[0]["solved"] = 1
         run.counters["restarts"] = 0
@@ -96,7 +96,7 @@ def test_what_is_new_is_told_of_and_no_difference(tmp_path: Path) -> None:
     assert [text.split(": ")[-1] for text in found.added] == ["counter restarts is new", "column solved is new"]
 
 
-def test_a_program_that_finds_another_number_differs(tmp_path: Path) -> None:
+def test_program_with_another_result_differs(tmp_path: Path) -> None:
     for name, value in (("before", "0x1.8p+0"), ("after", "0x1.8000000000001p+0")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "record.json").write_text(json.dumps({"snes": [[value]]}))
@@ -129,7 +129,7 @@ def test_every_kind_has_a_case() -> None:
     assert not any(missing.values()), missing
 
 
-def test_a_tuning_is_its_base_at_the_first_point(tmp_path: Path) -> None:
+def test_tuning_is_compared_at_its_first_trial(tmp_path: Path) -> None:
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/base.yaml").write_text("{algorithm: {}, task: {}}")
     space = "{a: [[x, y], [z]], b: {log_uniform: [0.5, 2]}, c: [null], stop.episodes: [9]}"

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.searches`: a line for each run that is finished; what is interrupted carries on."""
+"""`python -m benchmarks.searches`: a line per finished run; interrupted searches resume."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def lines(out: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_each_run_has_its_line_and_is_not_run_again(tmp_path: Path) -> None:
-    """`,.` echoes one number, so that the task asks for more than 3 characters; 200 programs are executed in vain."""
+def test_finished_run_has_a_line_and_is_not_repeated(tmp_path: Path) -> None:
+    """`,.` echoes one number, and the task needs more than 3 characters: 200 programs without success."""
     words = ("echo", "reverse", "--seeds", "2", "--npe", "200")
     for _ in range(2):
         subprocess.run(command(tmp_path, *words), cwd=ROOT, check=True, timeout=300)
@@ -45,8 +45,8 @@ def test_each_run_has_its_line_and_is_not_run_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_an_interrupted_search_carries_on(tmp_path: Path) -> None:
-    """Its processes end with a checkpoint, and the same command goes on from there."""
+def test_interrupted_search_resumes(tmp_path: Path) -> None:
+    """Its processes end with a checkpoint, and the same command continues from it."""
     words = ("reverse", "--seeds", "1", "--npe", "1_000_000_000")
     job = subprocess.Popen(command(tmp_path, *words), cwd=ROOT)
     run = tmp_path / "ga-20M/reverse/1"

@@ -48,7 +48,7 @@ def test_importers_are_files_with_absolute_relative_or_local_imports(package: li
     }
 
 
-def test_a_kind_declares_a_literal_field_kind(package: list[Module]) -> None:
+def test_kind_declares_a_literal_field_kind(package: list[Module]) -> None:
     assert [module.path for module in package if structure.is_kind(module)] == ["hpc_es/es.py"]
 
 
@@ -76,7 +76,7 @@ def test_assertions_are_statements_raises_and_numpy_testing(tmp_path: Path) -> N
     assert structure.assertions(structure.modules(tmp_path, "tests")) == 4
 
 
-def test_the_table_has_a_column_per_checkout() -> None:
+def test_table_has_a_column_per_checkout() -> None:
     columns = {"old": [Measure("files", "at most 2", "3")], "new": [Measure("files", "at most 2", "1")]}
     assert table(columns).splitlines()[2] == "| files | 3 | 1 | at most 2 |"
 

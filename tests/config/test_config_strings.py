@@ -86,7 +86,7 @@ def from_data(name: str, task: dict[str, Any], algorithm: dict[str, Any], **more
     return resolved(validate(data))
 
 
-def test_a_config_string_of_ga_equals_its_yaml() -> None:
+def test_config_string_of_ga_equals_its_yaml() -> None:
     text = 'env=c(task="reverse"),agent=c(algorithm="ga",mutation_rate=0.15),batch_size=100,timestep_limit=50'
     expected = from_data(
         "ga_reverse",
@@ -97,7 +97,7 @@ def test_a_config_string_of_ga_equals_its_yaml() -> None:
     assert from_string(text, "stop.episodes=1000") == expected
 
 
-def test_a_config_string_of_random_search_equals_its_yaml() -> None:
+def test_config_string_of_random_search_equals_its_yaml() -> None:
     manager = "task_manager_config=c(correct_bonus=3.0)"
     kwargs = "task_kwargs=\"{'base': 27}\""
     text = f'env=c(task="reverse",correct_syntax=True,{manager},{kwargs}),agent=c(algorithm="rand"),batch_size=1'
@@ -120,7 +120,7 @@ def test_tasks_of_config_strings_have_their_options(name: str, kwargs: dict[str,
     assert from_string(text) == from_data(f"rand_{name}", {"name": name, **task}, {"kind": "random_search"})
 
 
-def test_a_config_string_with_a_cycle_of_tasks() -> None:
+def test_config_string_with_a_cycle_of_tasks() -> None:
     text = 'env=c(task_cycle=["reverse-tune","remove-char-tune"]),agent=c(algorithm="rand")'
     task = {"cycle": ["reverse-tune", "remove-char-tune"]}
     assert from_string(text) == from_data("rand_reverse-tune_remove-char-tune", task, {"kind": "random_search"})
@@ -138,13 +138,13 @@ def test_policy_gradient_config_strings_have_the_original_defaults() -> None:
     assert from_string(PG) == from_data("pg_print", {"name": "print", "max_code_length": 2}, algorithm)
 
 
-def test_a_config_string_without_an_agent_is_policy_gradient() -> None:
+def test_config_string_without_an_agent_is_policy_gradient() -> None:
     algorithm = {"kind": "policy_gradient", "optimizer": {"kind": "rmsprop", "learning_rate": 5e-5}}
     assert from_string('env=c(task="echo")') == from_data("pg_echo", {"name": "echo"}, algorithm)
 
 
 def test_config_for_iclr_false_gives_the_earlier_tasks() -> None:
-    """config_for_iclr=False: base 27, short programs are better, and 'print' asks for HELLO or the string given."""
+    """config_for_iclr=False: base 27, short programs are better, and 'print' requests HELLO or another string."""
     hello = parse_config_string(
         'env=c(task="print",config_for_iclr=False),agent=c(algorithm="rand"),timestep_limit=100'
     )["task"]
@@ -193,7 +193,7 @@ def test_values_that_are_not_valid_are_refused(text: str, message: str) -> None:
         load(text)
 
 
-def test_an_override_can_set_the_task() -> None:
+def test_override_can_set_the_task() -> None:
     with_task = 'env=c(task="reverse"),agent=c(algorithm="ga"),batch_size=10'
     assert load('agent=c(algorithm="ga"),batch_size=10', ["task.name=reverse"]) == load(with_task)
     assert load('agent=c(algorithm="ga")', ["task.cycle=[add, reverse]"]).name == "ga_add_reverse"
@@ -223,7 +223,7 @@ def test_train_accepts_a_config_string(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_command_line_accepts_a_config_string(tmp_path: Path) -> None:
+def test_command_line_accepts_a_config_string(tmp_path: Path) -> None:
     text = 'env=c(task="reverse"),agent=c(algorithm="ga"),batch_size=10,timestep_limit=8'
     done = python(["-m", "hpc_es.main", text, "--output", str(tmp_path / "run"), *LIMIT, "seed=5"], cwd=ROOT)
     assert done.status == 0, str(done)

@@ -1,4 +1,4 @@
-"""Configs: read, overridden, validated whole, resolved and rebuilt."""
+"""Configs are read, overridden, validated completely, resolved and rebuilt."""
 
 from __future__ import annotations
 
@@ -117,22 +117,22 @@ def test_yaml_scalars_have_the_expected_types(tmp_path: Path, text: str, value: 
         ),
     ],
 )
-def test_a_config_file_without_a_mapping_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_config_file_without_a_mapping_is_refused(tmp_path: Path, text: str, message: str) -> None:
     assert problems(tmp_path, text) == [(str(tmp_path / "trial.yaml"), message)]
 
 
-def test_a_config_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+def test_config_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_bytes(b"name: \xff\n")
     with pytest.raises(ConfigError, match="does not parse as YAML: 'utf-8' codec"):
         read_yaml(tmp_path / "a.yaml")
 
 
-def test_an_anchor_may_be_merged_and_its_keys_replaced(tmp_path: Path) -> None:
+def test_anchor_may_be_merged_and_its_keys_replaced(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\n")
     assert read_yaml(tmp_path / "a.yaml")["b"] == {"x": 1, "y": 3}
 
 
-def test_a_missing_config_file_names_the_nearest_one(tmp_path: Path) -> None:
+def test_missing_config_file_names_the_nearest_one(tmp_path: Path) -> None:
     (tmp_path / "es_cartpole.yaml").touch()
     with pytest.raises(
         ConfigError, match=r"expected a YAML file, found no such file; did you mean 'es_cartpole.yaml'\?"
@@ -175,7 +175,7 @@ def test_overrides_reach_into_sections_and_leave_their_argument_alone() -> None:
         ),
     ],
 )
-def test_an_override_that_cannot_work_is_refused(item: str, key: str, message: str) -> None:
+def test_invalid_override_is_refused(item: str, key: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         override({"seed": 3, "a": {"b": None}}, [item])
     assert caught.value.problems == ((key, message),)
@@ -251,7 +251,7 @@ ENV_ID = (
         ("task={}", ENV_ID),
     ],
 )
-def test_an_invalid_value_is_one_readable_error_at_its_key(tmp_path: Path, item: str, message: str) -> None:
+def test_invalid_value_is_one_readable_error_at_its_key(tmp_path: Path, item: str, message: str) -> None:
     key = {"algoritm.sigma=1": "algoritm", "task={}": "task.env_id"}.get(item, item.partition("=")[0])
     assert problems(tmp_path, MINIMAL, (item,)) == [(key, message)]
 
@@ -265,7 +265,7 @@ def test_errors_in_list_items_name_the_item(tmp_path: Path) -> None:
     ]
 
 
-def test_an_unknown_kind_names_the_nearest_and_all_known_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_kind_names_the_nearest_and_all_known_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"algorithms": ("es", "ga"), "tasks": ("episodes",), "policies": ("mlp",), "noise": ("table",)}
     monkeypatch.setattr("hpc_es.config.registry.kinds", known.get)
     assert problems(tmp_path, MINIMAL, ("algorithm.kind=ess",)) == [
@@ -274,7 +274,7 @@ def test_an_unknown_kind_names_the_nearest_and_all_known_ones(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("kind", ["3", "[es]", "null", "__init__"])
-def test_an_invalid_kind_is_refused_with_the_list_of_kinds(tmp_path: Path, kind: str) -> None:
+def test_invalid_kind_is_refused_with_the_list_of_kinds(tmp_path: Path, kind: str) -> None:
     [(key, message)] = problems(tmp_path, MINIMAL, (f"policy.kind={kind}",))
     assert key == "policy.kind"
     assert "'mlp'" in message
@@ -384,7 +384,7 @@ def test_resolved_configs_are_plain_complete_and_ordered() -> None:
 @pytest.mark.parametrize(
     "text", ["", "[1]", "task: {}", "a: [", "{", "task: {kind: episodes, was_once: 1}", "stop: {x: 1}"]
 )
-def test_a_damaged_or_foreign_resolved_text_is_refused(text: str) -> None:
+def test_damaged_or_invalid_resolved_text_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"expected the text of a resolved config.*another version"):
         parse_resolved(text)
 
@@ -463,7 +463,7 @@ def test_chunk_options_are_in_the_identity_if_results_depend_on_them(item: str) 
     assert of("auto") == of("16")
 
 
-def test_the_hash_is_sha256_of_sorted_compact_json() -> None:
+def test_hash_is_sha256_of_sorted_compact_json() -> None:
     text = json.dumps(identity(validate(minimal())), sort_keys=True, separators=(",", ":"))
     shell = subprocess.run(["sha256sum"], input=text, check=True, capture_output=True, text=True)
     assert config_hash(validate(minimal())) == shell.stdout.split()[0]
@@ -472,7 +472,7 @@ def test_the_hash_is_sha256_of_sorted_compact_json() -> None:
 # The table.
 
 
-def test_the_key_table_has_every_key_with_range_default_and_help() -> None:
+def test_key_table_has_every_key_with_range_default_and_help() -> None:
     lines = table().splitlines()
     assert (
         "| `checkpoint.keep_last` | a whole number of at least 1 | `3` | number of newest checkpoints to keep |"
@@ -484,7 +484,7 @@ def test_the_key_table_has_every_key_with_range_default_and_help() -> None:
     assert len(lines) == len(set(lines))
 
 
-def test_the_key_table_names_the_kinds_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_table_names_the_kinds_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     @options
     class First:
         kind: str = opt("kind", "first")

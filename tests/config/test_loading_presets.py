@@ -1,4 +1,4 @@
-"""Presets: what an algorithm wants of other sections, where the config says nothing."""
+"""Presets: values that an algorithm sets in other sections if the config does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that do nothing are told of, and those that do something are not."""
+"""Options without effect are warned about, those with an effect are not."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_check_and_the_start_print_warnings_and_continue(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("limit", ["generations", "timesteps", "episodes", "seconds", "target_return", "target_value"])
-def test_a_run_without_a_limit_is_warned_of(limit: str) -> None:
-    """failed_generations is none."""
+def test_run_without_a_limit_is_warned_about(limit: str) -> None:
+    """failed_generations is not a limit."""
     stop = {"failed_generations": 3}
     objective = {"task": {"kind": "function", "function": "tests.helpers.toys:ellipsoid", "dimension": 3}}
     data = objective if limit == "target_value" else ES

@@ -1,4 +1,4 @@
-"""The table of kinds."""
+"""The registry of kinds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_unknown_kinds_are_refused_with_the_list_of_kinds(name: str) -> None:
         registry.module("tasks", name)
 
 
-def test_finding_kinds_imports_no_tensorflow_and_one_kind_no_other() -> None:
+def test_importing_a_kind_imports_no_tensorflow_and_no_other_kind() -> None:
     program = (
         "import sys; from hpc_es.config import registry; registry.module('policies', 'mlp');"
         "print('hpc_es.tasks.episodes' in sys.modules);"

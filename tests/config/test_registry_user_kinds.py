@@ -1,4 +1,4 @@
-"""Kinds of the user's own: found, validated, listed and hinted like ours, and hashed without being imported."""
+"""User-defined kinds: resolved, validated, listed and suggested like built-in ones, and hashed without import."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_names_without_a_dot_or_colon_are_not_user_kinds(text: object) -> None:
     assert not registry.is_user_kind(text)
 
 
-def test_an_object_of_a_module_and_a_module_of_a_package_are_kinds(own: Callable[..., str], tmp_path: Path) -> None:
+def test_object_of_a_module_and_a_module_of_a_package_are_kinds(own: Callable[..., str], tmp_path: Path) -> None:
     name = own()
     config = validate({**BASE, "policy": {"kind": f"{name}:Net", "depth": 2}})
     assert (config.policy.kind, config.policy.width, config.policy.depth) == (f"{name}:Net", 3, 2)
@@ -94,9 +94,7 @@ def test_an_object_of_a_module_and_a_module_of_a_package_are_kinds(own: Callable
 
 
 @pytest.mark.parametrize("write", [dump, dump_json])
-def test_a_user_kind_is_resolved_rebuilt_and_in_the_identity(
-    own: Callable[..., str], write: Callable[..., str]
-) -> None:
+def test_user_kind_is_resolved_rebuilt_and_in_the_identity(own: Callable[..., str], write: Callable[..., str]) -> None:
     kind = f"{own()}:Net"
     config = validate({**BASE, "policy": {"kind": kind, "depth": 2}})
     assert parse_resolved(write(config)) == config
@@ -133,7 +131,7 @@ def test_invalid_user_kinds_are_refused_with_the_reason(
     assert expected.format(module, tmp_path) in text
 
 
-def test_a_file_named_without_its_class_gives_a_hint(own: Callable[..., str], tmp_path: Path) -> None:
+def test_file_named_without_its_class_gives_a_hint(own: Callable[..., str], tmp_path: Path) -> None:
     module = own()
     [(key, text)] = problems(module)
     assert key == "policy.kind"
@@ -141,7 +139,7 @@ def test_a_file_named_without_its_class_gives_a_hint(own: Callable[..., str], tm
     assert [text.partition(";")[2] for _, text in problems("numpy") + problems("json")] == ["", ""]  # not the user's
 
 
-def test_a_missing_module_is_reported_with_the_searched_directories(own: Callable[..., str], tmp_path: Path) -> None:
+def test_missing_module_is_reported_with_the_searched_directories(own: Callable[..., str], tmp_path: Path) -> None:
     [(key, text)] = problems("not_there.net")
     assert key == "policy.kind"
     assert text == (
@@ -150,7 +148,7 @@ def test_a_missing_module_is_reported_with_the_searched_directories(own: Callabl
     )
 
 
-def test_a_misspelt_builtin_kind_has_a_suggestion(own: Callable[..., str]) -> None:
+def test_misspelt_builtin_kind_has_a_suggestion(own: Callable[..., str]) -> None:
     assert problems("mpl") == [("policy.kind", "expected one of 'lstm', 'mlp', found 'mpl'; did you mean 'mlp'?")]
 
 
@@ -162,7 +160,7 @@ def test_user_tasks_and_algorithms_declare_offers_and_needs(own: Callable[..., s
         validate({**BASE, "algorithm": {"kind": f"{name}:Net"}})
 
 
-def test_the_table_lists_the_kinds_of_a_config(own: Callable[..., str], tmp_path: Path) -> None:
+def test_table_lists_the_kinds_of_a_config(own: Callable[..., str], tmp_path: Path) -> None:
     kind = f"{own()}:Net"
     (tmp_path / "my.yaml").write_text(f"policy: {{kind: '{kind}'}}\nalgorithm: {{kind: es}}\n")
     lines = table(tmp_path / "my.yaml", ["noise={kind: counter}"]).splitlines()
@@ -188,7 +186,7 @@ def test_user_directories_are_appended_to_the_path_once(
     assert registry.import_directories() == (str(tmp_path), str(tmp_path / "beside"))
 
 
-def test_modules_beside_the_config_are_found(own: Callable[..., str], tmp_path: Path) -> None:
+def test_modules_next_to_the_config_are_found(own: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "beside").mkdir()
     name = own()
     (tmp_path / f"{name}.py").rename(tmp_path / "beside" / f"{name}.py")
@@ -198,7 +196,7 @@ def test_modules_beside_the_config_are_found(own: Callable[..., str], tmp_path: 
 
 
 @pytest.mark.parametrize("mark", ["checkpoints/best.h5", "checkpoint_0000000001.h5", "trials.json"])
-def test_the_run_directory_is_not_searched_for_modules(own: Callable[..., str], tmp_path: Path, mark: str) -> None:
+def test_run_directory_is_not_searched_for_modules(own: Callable[..., str], tmp_path: Path, mark: str) -> None:
     run = tmp_path / "runs" / "a"
     (run / "checkpoints").mkdir(parents=True)
     (run / mark).touch()
@@ -209,7 +207,7 @@ def test_the_run_directory_is_not_searched_for_modules(own: Callable[..., str], 
 # Sources.
 
 
-def test_the_hash_of_a_module_is_that_of_its_file_and_nothing_is_imported(own: Callable[..., str]) -> None:
+def test_hash_of_a_module_is_that_of_its_file_without_import(own: Callable[..., str]) -> None:
     source = "import pathlib\npathlib.Path('ran').touch()\n"
     name = own(source)
     assert registry.source_hash(f"{name}:Net") == hashlib.sha256(source.encode()).hexdigest()
@@ -218,7 +216,7 @@ def test_the_hash_of_a_module_is_that_of_its_file_and_nothing_is_imported(own: C
     assert registry.source_hash("not_there:Net") == ""
 
 
-def test_the_hash_of_a_package_is_of_all_its_files(own: Callable[..., str], tmp_path: Path) -> None:
+def test_hash_of_a_package_is_of_all_its_files(own: Callable[..., str], tmp_path: Path) -> None:
     package = tmp_path / "my_package_of_nets"
     (package / "inner").mkdir(parents=True)
     contents = {"__init__.py": "import pathlib; pathlib.Path('ran').touch()", "inner/a.py": "x = 1", "net.py": SOURCE}

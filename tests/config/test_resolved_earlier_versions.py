@@ -1,4 +1,4 @@
-"""Configs and identities of an earlier version, which did not have some keys, get their defaults."""
+"""Configs and identities of an earlier version, which lack some keys, get their defaults."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def of_old_version(data: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("write", [dump, dump_json])
-def test_the_resolved_text_of_an_earlier_version_is_rebuilt(write: Any) -> None:
+def test_resolved_text_of_an_earlier_version_is_rebuilt(write: Any) -> None:
     config = validate(DATA)
     text = write(config)
     old = json.dumps(of_old_version(resolved(config)))
@@ -42,7 +42,7 @@ def test_the_resolved_text_of_an_earlier_version_is_rebuilt(write: Any) -> None:
     assert parse_resolved(old) == config
 
 
-def test_an_identity_is_completed_with_defaults() -> None:
+def test_identity_is_completed_with_defaults() -> None:
     config = validate({**DATA, "seed": 3})
     rest = {"blas_threads": 2, "repetition": 5}
     old = {**of_old_version(identity(config)), **rest}
@@ -53,5 +53,5 @@ def test_an_identity_is_completed_with_defaults() -> None:
 
 
 @pytest.mark.parametrize("old", [{"task": {"kind": "gone", "a": 1}}, {"seed": 1}, {"task": 3, "x": [1]}])
-def test_an_identity_that_cannot_be_completed_is_as_it_was(old: dict[str, Any]) -> None:
+def test_identity_that_cannot_be_completed_is_unchanged(old: dict[str, Any]) -> None:
     assert completed(old) == old

@@ -1,4 +1,4 @@
-"""Rows with columns, chunks of jobs, candidates, and what a problem carries in the state."""
+"""Rows with columns, chunks of jobs, candidates, and the arrays of a problem in the state."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ def test_jobs_are_cut_into_consecutive_chunks() -> None:
     assert cut(10, 4, 20)[2].job_numbers == range(28, 30)
 
 
-def test_chunks_get_the_places_of_the_generation() -> None:
-    """Behind those that are there, whatever they had, and with its number; all else stays."""
+def test_chunks_get_the_indices_of_the_generation() -> None:
+    """After the existing ones, for any previous indices, with its number; the rest is unchanged."""
     chunks = numbered([*cut(5, 4), *cut(3, 4, 0, "probe", 1)], 7, 2)
     assert chunks == [Chunk(7, 0, 4, generation=2), Chunk(8, 4, 1, generation=2), Chunk(9, 0, 3, "probe", 1, 0, 2)]
 
 
-def test_jobs_are_as_many_as_their_numbers() -> None:
+def test_number_of_jobs_is_that_of_their_indices() -> None:
     assert len(Jobs(3, range(4, 9), [2, 2, 3, 3, 4])) == 5
 
 
-def test_problem_arrays_are_last_in_the_state_and_found_by_name() -> None:
+def test_problem_arrays_are_last_in_the_state_and_accessible_by_name() -> None:
     one, two, three, four = (np.array([number]) for number in (1.0, 2.0, 3.0, 4.0))
     state = ProblemState({"mean": two}, {"count": four}).merge_into(State(5, {"theta": one}, {"slots": three}))
     assert (state.generation, list(state.shared), list(state.master)) == (5, ["theta", "mean"], ["slots", "count"])
@@ -67,5 +67,5 @@ def test_problem_arrays_are_last_in_the_state_and_found_by_name() -> None:
     assert ProblemState().extract_from(state) == ProblemState() and ProblemState().merge_into(state) == state
 
 
-def test_a_state_without_a_vector_has_an_empty_theta() -> None:
+def test_state_without_a_vector_has_an_empty_theta() -> None:
     assert State(0, {}, {}).theta is NO_PARAMETERS and len(NO_PARAMETERS) == 0

@@ -1,4 +1,4 @@
-"""What needs a package that is not installed says so before it begins, with the line that installs it."""
+"""Missing optional packages are reported before a command starts, with the pip command that installs them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_every_extra_is_in_setup_cfg_and_brings_its_package() -> None:
         ("Box2D", ["task.env_id=LunarLander-v3"], "task.env_id", "[box2d]'"),
     ],
 )
-def test_a_config_that_needs_an_extra_names_the_key_and_pip_command(
+def test_config_that_needs_an_extra_names_the_key_and_pip_command(
     package: str, overrides: list[str], key: str, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hide(monkeypatch, package)
@@ -73,7 +73,7 @@ def test_a_config_that_needs_an_extra_names_the_key_and_pip_command(
     assert f"{package}, which is not installed: pip install 'hpc_es{line}" in str(told.value)
 
 
-def test_an_environment_of_the_old_gym_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_of_the_old_gym_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "gym")
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "before_gymnasium.py").write_text("import gym\n")
@@ -95,7 +95,7 @@ def test_video_of_cartpole_needs_pygame(tmp_path: Path) -> None:
     assert done.status == 2 and "pip install 'hpc_es[video]'" in done.stderr, str(done)
 
 
-def test_an_optuna_study_needs_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optuna_study_needs_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from hpc_es.tuning.master import Master, TuneRequest
 
     hide(monkeypatch, "optuna")
@@ -108,8 +108,8 @@ def test_an_optuna_study_needs_optuna(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.long
-def test_a_run_with_plots_needs_no_extra(tmp_path: Path) -> None:
-    """From the config to curve.png, and the evaluation of what was learnt."""
+def test_run_with_plots_needs_no_extra(tmp_path: Path) -> None:
+    """From the config to curve.png and the evaluation."""
     config, run = str(runs.tiny(tmp_path)), str(tmp_path / "run")
     hidden = sorted({*extras.EXTRAS, "psutil", "optuna"} - {"mpich"})
     done = python(

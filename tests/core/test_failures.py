@@ -1,4 +1,4 @@
-"""Why a job failed, in a line: where in the user's own code, whatever lies below it."""
+"""One-line reasons of failed jobs, with the location in user code."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_failure_location_without_user_code_is_the_deepest_frame() -> None:
         assert failure_from_error(error).kind.startswith("JSONDecodeError at decoder.py:")
 
 
-def test_an_error_that_was_not_raised_has_no_location() -> None:
+def test_error_that_was_not_raised_has_no_location() -> None:
     failure = failure_from_error(ValueError("the observation is NaN at step 17"))
     assert failure == Failure(
         "ValueError: the observation is NaN at step 17", "ValueError: the observation is NaN at step #"

@@ -1,4 +1,4 @@
-"""Random numbers are computed from what they are for."""
+"""Random numbers are computed from keys that state their purpose."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_equal_keys_give_equal_numbers() -> None:
 
 
 def test_different_keys_give_different_numbers() -> None:
-    """Also where two fields have swapped their values, or one has the bits of its neighbour."""
+    """Also if two fields have swapped values, or one has the bits of the next."""
     uses = [
         (seed, repetition, purpose, generation, index, block)
         for seed, repetition, generation, index, block in itertools.product((0, 1, 2**63 - 1), *[(0, 1, 2)] * 4)
@@ -26,8 +26,8 @@ def test_different_keys_give_different_numbers() -> None:
     assert len(drawn) == len(uses)
 
 
-def test_long_streams_of_neighbours_do_not_overlap() -> None:
-    """The lowest counter word is the stream's own: 4 words a count, so block 1 begins after 2**66 draws of block 0."""
+def test_long_streams_of_adjacent_keys_do_not_overlap() -> None:
+    """The lowest counter word belongs to the stream: 4 words per count, so block 1 starts after 2**66 words."""
     draws = [Keys(1).generator(Purpose.PERTURBATION, block=block).integers(2**63, size=50_000) for block in range(3)]
     assert len(np.unique(np.concatenate(draws))) == 150_000
 
@@ -44,8 +44,8 @@ def test_seeds_for_environments_fit_31_bits_and_use_them() -> None:
     assert 2**30 < max(seeds) < 2**31
 
 
-def test_a_reused_generator_equals_a_new_one() -> None:
-    """Also after it was used for something else, of which half a word may be left."""
+def test_reused_generator_equals_a_new_one() -> None:
+    """Also after other draws, of which half a word may remain."""
     keys = Keys(7, 2)
     for index, size in itertools.product(range(3), (1, 3)):
         keys.borrowed(Purpose.REPLAY, 1, 9).integers(100, size=5, dtype=np.int32)
@@ -57,7 +57,7 @@ def test_a_reused_generator_equals_a_new_one() -> None:
 
 
 def test_values_of_purposes_do_not_change() -> None:
-    """They are in the key of every number of every old checkpoint."""
+    """They are in the keys of all random numbers of old checkpoints."""
     assert [(p.name, p.value) for p in Purpose][:9] == [
         ("INITIAL_PARAMETERS", 1),
         ("NOISE_TABLE", 2),

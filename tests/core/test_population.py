@@ -15,14 +15,14 @@ from tests.helpers.populations import centre, explicit, population
 LAYOUT = Layout({"kernel": (2, 3), "bias": (3,), "scale": ()})
 
 
-def test_the_parts_of_a_layout_follow_each_other() -> None:
+def test_parts_of_a_layout_are_consecutive() -> None:
     assert (LAYOUT.size, LAYOUT.spans) == (10, {"kernel": (0, 6), "bias": (6, 9), "scale": (9, 10)})
     parts = LAYOUT.split(np.arange(20.0).reshape(2, 10))
     assert parts["kernel"].tolist() == [[[0, 1, 2], [3, 4, 5]], [[10, 11, 12], [13, 14, 15]]]
     assert (parts["bias"].tolist(), parts["scale"].tolist()) == ([[6, 7, 8], [16, 17, 18]], [9, 19])
 
 
-def test_join_is_the_reverse_of_split_and_names_a_part_of_another_shape() -> None:
+def test_join_reverses_split_and_refuses_parts_of_another_shape() -> None:
     vector = np.arange(10, dtype=np.float32)
     assert LAYOUT.join(LAYOUT.split(vector)).tobytes() == vector.tobytes()
     with pytest.raises(ValueError, match=r"bias: expected the shape \(3,\), found \(2,\)"):
@@ -31,7 +31,7 @@ def test_join_is_the_reverse_of_split_and_names_a_part_of_another_shape() -> Non
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_candidates_are_the_centre_and_scaled_directions(dtype: type[np.floating]) -> None:
-    """(1, 2) + 0.5 * (3, -1), - 0.5 * (3, -1), + 2 * (0, 4) and itself, in the centre's dtype."""
+    """(1, 2) + 0.5 * (3, -1), - 0.5 * (3, -1), + 2 * (0, 4) and the centre, in its dtype."""
     directions = np.array([[3, -1], [0, 4]], np.float32)
     scales = np.array([0.5, -0.5, 2, 0], dtype)
     made = population(np.array([1, 2], dtype), directions, np.array([0, 0, 1, 1]), scales)
@@ -40,7 +40,7 @@ def test_candidates_are_the_centre_and_scaled_directions(dtype: type[np.floating
     assert directions.tolist() == [[3, -1], [0, 4]]
 
 
-def test_candidates_of_float64_keep_what_float32_would_lose() -> None:
+def test_candidates_of_float64_have_its_precision() -> None:
     theta = np.array([1.0 + 2.0**-40])
     made = population(theta, np.ones((1, 1), np.float32), np.zeros(1, np.intp), np.array([2.0**-45]))
     assert made.stacked()[0, 0] == 1 + 2.0**-40 + 2.0**-45
@@ -55,8 +55,8 @@ def test_candidates_can_be_the_centre_or_explicit_vectors() -> None:
 
 
 @pytest.mark.parametrize("ratios", [None, np.linspace(0.5, 2, 2 * BLOCK + 7, dtype=np.float32)])
-def test_a_part_across_blocks_equals_the_stacked_candidates(ratios: Any) -> None:
-    """Of a part that begins and ends in the middle of a block of the noise."""
+def test_part_across_blocks_equals_the_stacked_candidates(ratios: Any) -> None:
+    """A part that starts and ends in the middle of a block of the noise."""
     layout = Layout({"first": (5,), "middle": (2, BLOCK // 2), "last": (BLOCK + 2,)})
     theta = np.linspace(-1, 1, layout.size, dtype=np.float32)
     directions = Directions(CounterNoise(Keys(1), layout.size), 3, [4, 2], ratios)
@@ -70,7 +70,7 @@ def test_a_part_across_blocks_equals_the_stacked_candidates(ratios: Any) -> None
 
 @pytest.mark.parametrize("edges", [range(0, 10, 4), [0, 1, 7]])
 def test_steps_over_a_population_end_at_block_edges(edges: Any) -> None:
-    """Of as many elements as were asked for, or of a block that has more."""
+    """Steps have the requested number of elements, or a block if it is larger."""
 
     class Blocks:
         def __init__(self) -> None:
@@ -86,7 +86,7 @@ def test_steps_over_a_population_end_at_block_edges(edges: Any) -> None:
         assert all(end - start <= max(elements, widest) for start, end in steps)
 
 
-def test_a_population_can_have_several_centres() -> None:
+def test_population_can_have_several_centres() -> None:
     """(1, 2) + 0.5 (4, 8), (10, 20) - 0.5 (4, 8)."""
     centres = np.array([[1.0, 2], [10, 20]])
     made = Perturbed(
@@ -106,6 +106,6 @@ def test_a_population_can_have_several_centres() -> None:
     ]
 
 
-def test_a_part_of_explicit_vectors_is_a_slice() -> None:
+def test_part_of_explicit_vectors_is_a_slice() -> None:
     made: Population = Explicit(LAYOUT, np.arange(20.0).reshape(2, 10))
     assert made.part("bias").tolist() == [[6, 7, 8], [16, 17, 18]]

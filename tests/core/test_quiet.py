@@ -1,4 +1,4 @@
-"""What libraries write by themselves: no MUJOCO_LOG.TXT, no colours, no start-up lines of TensorFlow, on any rank."""
+"""Output that libraries write by themselves is suppressed: MUJOCO_LOG.TXT, colours, start-up lines of TensorFlow."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_kept_lines_are_written_after_an_exception(capfd: pytest.CaptureFixture[
     assert capfd.readouterr().err == "before\nafter\n"
 
 
-def test_a_line_of_a_kind_is_shown_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_kind_of_line_is_shown_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quiet, "_printed", set())
     for line, kind in (("at DOF 1", "at DOF"), ("at DOF 2", "at DOF"), ("at DOF 1", "")):
         show_once(line, kind)
@@ -44,7 +44,7 @@ def test_a_line_of_a_kind_is_shown_once(capsys: pytest.CaptureFixture[str], monk
 
 @pytest.mark.parametrize("stepping", ["native", "gymnasium"])
 def test_mujoco_writes_no_log_file_and_no_deprecation_warnings(stepping: str, tmp_path: Path) -> None:
-    """HalfCheetah's model has settotalmass, of which every process warned and wrote."""
+    """HalfCheetah's model has settotalmass, about which every process would warn."""
     pytest.importorskip("mujoco")
     run = runs.command(tmp_path / "run", "task.env_id=HalfCheetah-v5", f"task.stepping={stepping}", *SMALL)
     done = mpiexec(2, run, cwd=tmp_path)
@@ -52,8 +52,8 @@ def test_mujoco_writes_no_log_file_and_no_deprecation_warnings(stepping: str, tm
     assert not (tmp_path / "MUJOCO_LOG.TXT").exists()
 
 
-def test_an_unstable_mujoco_simulation_is_reported_once(tmp_path: Path) -> None:
-    """Three states that are not numbers, at different joints and times."""
+def test_unstable_mujoco_simulation_is_reported_once(tmp_path: Path) -> None:
+    """Three states that are not finite, at different joints and times."""
     pytest.importorskip("mujoco")
     text = """
         import mujoco
@@ -92,6 +92,6 @@ def test_other_warnings_of_an_environment_are_unchanged(monkeypatch: Any, recwar
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed here")
 def test_tensorflow_starts_without_output(tmp_path: Path) -> None:
-    """On three ranks without a GPU it wrote 21 lines."""
+    """Without suppression it writes 21 lines on three ranks without a GPU."""
     done = mpiexec(2, runs.command(tmp_path / "run", "policy.backend=tensorflow", *SMALL), cwd=tmp_path)
     assert done.status == 0 and done.stderr == "", done

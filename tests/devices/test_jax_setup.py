@@ -15,7 +15,7 @@ from hpc_es.devices import jax_setup
 # The cache.
 
 
-def test_a_cache_is_private_whatever_the_umask(tmp_path: Path) -> None:
+def test_jax_cache_is_private_for_any_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         folder = Path(jax_setup.prepare_cache(tmp_path))
@@ -25,7 +25,7 @@ def test_a_cache_is_private_whatever_the_umask(tmp_path: Path) -> None:
     assert jax_setup.is_trusted(folder)
 
 
-def test_a_cache_of_ones_own_is_kept(tmp_path: Path) -> None:
+def test_jax_cache_owned_by_the_user_is_used(tmp_path: Path) -> None:
     folder = Path(jax_setup.prepare_cache(tmp_path))
     (folder / "code").write_text("compiled")
     assert Path(jax_setup.prepare_cache(tmp_path)) == folder
@@ -33,7 +33,7 @@ def test_a_cache_of_ones_own_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["copied", "open", "link"])
-def test_a_cache_that_somebody_may_have_written_is_not_used(tmp_path: Path, trouble: str) -> None:
+def test_jax_cache_writable_by_others_is_not_used(tmp_path: Path, trouble: str) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()
@@ -57,7 +57,7 @@ def test_a_cache_that_somebody_may_have_written_is_not_used(tmp_path: Path, trou
     assert not found.is_symlink()
 
 
-def test_a_directory_that_cannot_be_written_has_none(tmp_path: Path) -> None:
+def test_jax_cache_is_disabled_in_an_unwritable_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert jax_setup.prepare_cache(tmp_path / "file") == ""
 
@@ -75,7 +75,7 @@ class Ranks:
     host: str = "node1"
 
 
-def test_more_ranks_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jax_ranks_share_gpus_if_there_are_more_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax_setup, "joined", lambda: Ranks(1, 4, 4))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.delenv("SLURM_GPUS_PER_TASK", raising=False)
@@ -83,21 +83,21 @@ def test_more_ranks_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         jax_setup.gpu_of_this_rank()
 
 
-def test_a_rank_takes_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jax_rank_uses_the_gpu_of_its_local_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     for rank in range(2):
         monkeypatch.setattr(jax_setup, "joined", lambda rank=rank: Ranks(rank, 2, 2))
         assert jax_setup.gpu_of_this_rank() == rank
 
 
-def test_gpus_that_were_dealt_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jax_rank_uses_the_only_gpu_that_slurm_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax_setup, "joined", lambda: Ranks(3, 4, 4))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setenv("SLURM_GPUS_PER_TASK", "1")
     assert jax_setup.gpu_of_this_rank() == 0
 
 
-def test_visible_gpus(tmp_path: Path) -> None:
+def test_number_of_visible_gpus_is_read_from_the_environment(tmp_path: Path) -> None:
     assert jax_setup.visible_gpus({"CUDA_VISIBLE_DEVICES": "0,1,5"}) == 3
     assert jax_setup.visible_gpus({"CUDA_VISIBLE_DEVICES": "-1"}) == 0
     assert jax_setup.visible_gpus({}, tmp_path / "none") == 0
@@ -105,7 +105,7 @@ def test_visible_gpus(tmp_path: Path) -> None:
     assert jax_setup.visible_gpus({}, tmp_path) == 1
 
 
-def test_flags_of_the_user_stay() -> None:
+def test_xla_flags_of_the_user_are_kept() -> None:
     environ = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=true"}
     jax_setup._add_flags(environ, jax_setup.FLAGS["cpu"])
     assert environ["XLA_FLAGS"] == "--xla_cpu_multi_thread_eigen=true"
@@ -114,7 +114,7 @@ def test_flags_of_the_user_stay() -> None:
     assert environ["XLA_FLAGS"] == "--xla_cpu_multi_thread_eigen=false"
 
 
-def test_the_threads_may_use_all_cores_afterwards() -> None:
+def test_setup_restores_the_cpu_affinity() -> None:
     before = os.sched_getaffinity(0)
     with jax_setup.one_core():
         assert len(os.sched_getaffinity(0)) == 1

@@ -1,4 +1,4 @@
-"""Ranks and GPUs: who takes which, checked against SLURM, and what TensorFlow is told."""
+"""Assignment of GPUs to ranks, with and without SLURM, and the device settings of TensorFlow."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TWO_GPUS = """
 """
 
 
-def test_more_ranks_than_gpus_share_in_turn() -> None:
+def test_gpus_are_shared_in_turn_if_there_are_more_ranks() -> None:
     assert [choose(local, 2) for local in range(5)] == [0, 1, 0, 1, 0]
     assert [choose(local, 4) for local in range(4)] == [0, 1, 2, 3]
     assert [choose(local, 1) for local in range(3)] == [0, 0, 0]  # SLURM has given each rank one of its own
@@ -53,7 +53,7 @@ def test_slurm_local_rank_is_used_if_mpi_sees_a_part_of_the_node() -> None:
         {},
     ],
 )
-def test_an_inherited_local_rank_is_ignored(environ: dict[str, str]) -> None:
+def test_inherited_local_rank_is_ignored(environ: dict[str, str]) -> None:
     assert local_rank(3, 4, environ) == (3, "")
 
 
@@ -80,7 +80,7 @@ def test_groups_of_ranks_use_different_gpus() -> None:
     assert sorted(done.stdout.splitlines()) == sorted(told)  # once, though asked twice
 
 
-def test_a_gpu_in_use_is_reported() -> None:
+def test_gpu_in_use_is_reported() -> None:
     late = '    def late(*_): raise RuntimeError("too late")\n    tf.config.set_visible_devices = late\n'
     done = python(script(TWO_GPUS + late + "    print(bind_device(world))"))
     assert "rank 0: not bound to one GPU, this rank uses all of them: too late" in done.stdout, str(done)

@@ -1,4 +1,4 @@
-"""Runs of the actor-critic: the same bits on any number of ranks, also after a kill; asynchronous updates."""
+"""Runs of the actor-critic: identical results on any number of ranks and after a kill; asynchronous updates."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def finished(ranks: int, run: Path, *overrides: str) -> Finished:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("ranks", RANKS)
-def test_any_number_of_ranks_gives_the_same_bits(done: Path, ranks: int, variant: str) -> None:
+def test_results_do_not_depend_on_the_number_of_ranks(done: Path, ranks: int, variant: str) -> None:
     runs.assert_same(done / str(ranks) / variant, done / "1" / variant)
     assert runs.newest(done / str(ranks) / variant).provenance["ranks"] == ranks
 
 
-def test_the_variants_are_what_they_say(done: Path) -> None:
+def test_every_variant_uses_the_option_in_its_name(done: Path) -> None:
     rows = {variant: runs.rows(done / "3" / variant) for variant in VARIANTS}
     assert [row["entropy_weight"] for row in rows["bandits"]] == pytest.approx([0.2, 0.4 / 3, 0.2 / 3, 0.0])
     assert [row["timesteps_this_generation"] for row in rows["bandits"]] == [72] * 4
@@ -93,7 +93,7 @@ def test_the_variants_are_what_they_say(done: Path) -> None:
     assert len(lengths) > 1 and max(lengths) <= 12 * 20
 
 
-def test_a_killed_run_comes_to_the_same_bits_on_another_number_of_ranks(tmp_path: Path) -> None:
+def test_killed_run_resumes_with_identical_results_on_other_ranks(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with begun(2, run, "stop.generations=100000") as job:
         runs.wait_for(lambda: runs.generation(run) > 2, LONG_SECONDS)
@@ -106,8 +106,8 @@ def test_a_killed_run_comes_to_the_same_bits_on_another_number_of_ranks(tmp_path
     runs.assert_same(run, tmp_path / "whole")
 
 
-def test_a_killed_run_with_updates_in_episodes_goes_on_with_new_ones(tmp_path: Path) -> None:
-    """Three ranks; no row, episode or update is lost or there twice."""
+def test_killed_run_with_segments_resumes_with_new_episodes(tmp_path: Path) -> None:
+    """Three ranks: no row, episode or update is lost or repeated."""
     run, task = tmp_path / "run", "task={kind: episodes, env_id: CartPole-v1}"
     overrides = (task, *ASYNCHRONOUS["asynchronous"][:1], "algorithm.update_every=3", "algorithm.batch_size=2")
     with begun(3, run, *overrides, "stop.generations=100000") as job:
@@ -126,7 +126,7 @@ def test_a_killed_run_with_updates_in_episodes_goes_on_with_new_ones(tmp_path: P
     assert max(row["timesteps_this_generation"] for row in rows) == 6
 
 
-def test_asynchronous_updates_follow_one_batch_each(done: Path) -> None:
+def test_asynchronous_updates_use_one_batch_each(done: Path) -> None:
     run = done / "3" / "asynchronous"
     rows = runs.rows(run)
     assert [row["episodes_this_generation"] for row in rows[:12]] == [12] * 12

@@ -1,4 +1,4 @@
-"""A mistake costs a second, not a queue slot: status 2, and one message that says what to do, once."""
+"""Invalid input ends a command with status 2 and one message that names the remedy, before training starts."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ IN_A_SEARCH = {  # task, options of cma_es, what --check says
 
 
 @pytest.mark.parametrize("mistake", IN_A_SEARCH)
-def test_a_mistake_in_a_search_by_cma_es_is_told_by_check(mistake: str) -> None:
+def test_check_reports_invalid_cma_es_options(mistake: str) -> None:
     """4 inputs, two layers of 64 and 2 outputs: 320 + 4160 + 130 parameters."""
     task, options, said = IN_A_SEARCH[mistake]
     policy = {"policy": {"hidden_dims": [64, 64]}} if "env_id" in task else {}
@@ -142,20 +142,20 @@ def refused(done: Finished, *texts: str) -> None:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_told_and_leaves_nothing(mistake: str, tmp_path: Path) -> None:
+def test_invalid_config_is_reported_and_writes_no_files(mistake: str, tmp_path: Path) -> None:
     arguments, text = MISTAKES[mistake]
     refused(runs.train(0, tmp_path / "run", *arguments), text)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("mistake", ["noise on Discrete actions", "export without a policy"])
-def test_what_would_fail_later_is_told_by_check(mistake: str, tmp_path: Path) -> None:
+def test_check_reports_errors_that_would_occur_after_the_start(mistake: str, tmp_path: Path) -> None:
     arguments, text = MISTAKES[mistake]
     refused(runs.train(0, tmp_path / "run", "--check", *arguments), text)
 
 
 @pytest.mark.parametrize(("missing", "said"), [("mlp", "kind 'mlp' cannot"), ("tensorflow", "is not installed")])
-def test_an_export_that_cannot_be_made_is_told(missing: str, said: str, monkeypatch: Any) -> None:
+def test_impossible_export_is_reported(missing: str, said: str, monkeypatch: Any) -> None:
     real = importlib.util.find_spec
     if missing == "mlp":
         monkeypatch.delitem(keras_models.MODELS, "mlp")
@@ -177,7 +177,7 @@ def test_an_export_that_cannot_be_made_is_told(missing: str, said: str, monkeypa
         ("seed: 1", "task.env_id: expected text"),
     ],
 )
-def test_a_file_that_is_no_config(text: str | None, said: str, tmp_path: Path) -> None:
+def test_files_that_are_not_configs_are_refused(text: str | None, said: str, tmp_path: Path) -> None:
     runs.tiny(tmp_path)
     path = tmp_path / "tinny.yaml"
     if text is not None:
@@ -301,8 +301,8 @@ def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("config", ALL_AT_ONCE)
-def test_the_mistakes_of_all_stages_are_told_at_once(config: str, tmp_path: Path, without_packages: None) -> None:
-    """The configs of a user who needed five rounds."""
+def test_errors_of_all_stages_are_reported_at_once(config: str, tmp_path: Path, without_packages: None) -> None:
+    """Configs that a user corrected one error at a time, in five rounds."""
     data, texts = ALL_AT_ONCE[config]
     lines = lines_of_check(data, tmp_path)
     missing = ["algorithm.kind: actor_critic needs tensorflow"] if "normalisation" in config else []
@@ -312,14 +312,14 @@ def test_the_mistakes_of_all_stages_are_told_at_once(config: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("config", NO_FURTHER)
-def test_what_follows_from_a_mistake_is_not_told_as_another_one(config: str, tmp_path: Path) -> None:
+def test_consequential_errors_are_not_reported(config: str, tmp_path: Path) -> None:
     data, text = NO_FURTHER[config]
     (line,) = lines_of_check(data, tmp_path)
     assert line.startswith(text)
 
 
 @pytest.mark.parametrize("arguments", [[], ["--check"]])
-def test_a_start_tells_the_same_as_check(arguments: list[str], tmp_path: Path) -> None:
+def test_start_reports_the_errors_of_check(arguments: list[str], tmp_path: Path) -> None:
     data, texts = ALL_AT_ONCE["every stage"]
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(data))
     refused(python(["-m", "hpc_es.main", *arguments, str(tmp_path / "config.yaml")], cwd=tmp_path), *texts)
@@ -369,7 +369,7 @@ ACTS = {  # an expression, and what is said of it: the actions of CartPole are 0
 
 
 @pytest.mark.parametrize("action", ACTS)
-def test_a_policy_of_ones_own_acts_once(action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_calls_a_custom_policy_once(action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "linear.py").write_text(LINEAR)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "linear", raising=False)
@@ -383,10 +383,10 @@ def test_a_policy_of_ones_own_acts_once(action: str, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(("function", "said"), [("failing", "ValueError: no licence"), ("nan", "the value is nan")])
-def test_a_function_is_called_once_unless_that_is_left_out(
+def test_check_calls_a_function_once_unless_disabled(
     function: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With other mistakes that need no valid call."""
+    """Other errors that need no valid call are also reported."""
     task = {**VALLEY, "function": f"tests.jobs.test_bad_input:{function}"}
     data = {"task": task, "algorithm": {"kind": "cma_es"}, "output": "/proc/run"}
     lines = lines_of_check(data, tmp_path)
@@ -409,7 +409,7 @@ def nan(x: Any) -> float:
     return float("nan")
 
 
-def test_what_a_run_is_to_begin_with_must_fit(tmp_path: Path) -> None:
+def test_init_from_must_match_the_network(tmp_path: Path) -> None:
     """4 observations, 8 hidden units, 2 actions: 40 + 18 parameters."""
     runs.here(runs.tiny(tmp_path), tmp_path / "run", ["stop.generations=1"])
     data = {
@@ -424,8 +424,8 @@ def test_what_a_run_is_to_begin_with_must_fit(tmp_path: Path) -> None:
     assert cli.run(["check", str(tmp_path / "config.yaml"), "--output", str(tmp_path / "run")]) == 0
 
 
-def test_checkpoints_that_do_not_fit_on_the_disk_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 10^6 float64 es with Adam keeps theta and two moments, and the best vector: 4 * 8 MB, in 3 + 1 + 1 files."""
+def test_checkpoints_too_large_for_the_disk_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`es` with Adam stores theta, two moments and the best vector, each 10^6 float64: 4 * 8 MB, in 3 + 1 + 1 files."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 9 * 10**8, 10**8))
     task = {**VALLEY, "dimension": 1_000_000}
     output = str(tmp_path / "run")
@@ -454,19 +454,19 @@ def test_check_validates_a_tuning_file(tuning: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("program", ["hpc_es plan", "hpc_es.main"])
-def test_what_takes_a_config_says_what_a_tuning_file_is(program: str, tuning: Path) -> None:
+def test_commands_for_configs_explain_a_tuning_file(program: str, tuning: Path) -> None:
     done = python(["-m", *program.split(), str(tuning)])
     refused(done, f"{tuning} is a tuning file", f"hpc-es tune {tuning} runs it")
 
 
-def test_several_mistakes_are_told_at_once(tmp_path: Path) -> None:
+def test_several_errors_are_reported_at_once(tmp_path: Path) -> None:
     names = ["sigma 0", "weight decay < 0", "unknown key", "odd population", "out of range"]
     changes = [MISTAKES[name][0][0] for name in names]
     refused(runs.train(0, tmp_path / "run", *changes), *(MISTAKES[name][1] for name in names))
 
 
 @pytest.mark.parametrize("mistake", ["odd population", "unknown environment", "small table"])
-def test_on_three_ranks_a_mistake_is_told_once(mistake: str, tmp_path: Path) -> None:
+def test_errors_are_reported_once_on_three_ranks(mistake: str, tmp_path: Path) -> None:
     arguments, text = MISTAKES[mistake]
     done = runs.train(3, tmp_path / "run", *arguments)
     refused(done, text)
@@ -474,14 +474,14 @@ def test_on_three_ranks_a_mistake_is_told_once(mistake: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("arguments", [[], ["--resume", "perhaps"], ["--verbose"]])
-def test_a_wrong_command_line_is_told_once(arguments: list[str], tmp_path: Path) -> None:
+def test_invalid_command_line_is_reported_once(arguments: list[str], tmp_path: Path) -> None:
     config = [str(runs.tiny(tmp_path))] if arguments else []
     done = mpiexec(2 if not arguments else 1, ["-m", "hpc_es.main", *config, *arguments], cwd=tmp_path)
     refused(done, "(see python -m hpc_es.main --help)")
 
 
 @pytest.mark.long
-def test_an_output_that_cannot_be_made_or_written(tmp_path: Path) -> None:
+def test_output_that_cannot_be_created_or_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     below = ["--output", str(tmp_path / "file" / "run")]
     refused(runs.train(2, tmp_path / "run", *below), "cannot be created: Not a directory; choose another --output")
@@ -491,7 +491,7 @@ def test_an_output_that_cannot_be_made_or_written(tmp_path: Path) -> None:
     )
 
 
-def test_an_output_that_is_no_directory_to_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_that_is_not_a_writable_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     data = {"task": {"env_id": "CartPole-v1"}, "output": str(tmp_path / "file")}
     (line,) = lines_of_check(data, tmp_path)
@@ -517,7 +517,7 @@ def test_check_prints_sizes_and_trains_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_check_warns_of_hidden_state(tmp_path: Path) -> None:
+def test_check_warns_about_hidden_state(tmp_path: Path) -> None:
     hidden = "task.env_id=tests.helpers.toys:Hidden-v0"
     done = runs.train(0, tmp_path / "run", "--check", hidden)
     assert done.status == 0 and "WARNING: tests.helpers.toys:Hidden-v0 gives other episodes" in done.stdout, str(done)
@@ -539,7 +539,7 @@ def slowed(run: Path) -> str:
 
 
 @pytest.mark.long
-def test_a_directory_in_use_is_refused_and_its_owner_unharmed(tmp_path: Path) -> None:
+def test_directory_in_use_is_refused_and_its_owner_continues(tmp_path: Path) -> None:
     with owner(tmp_path / "run") as job:
         master = job.pids()[0]
         done = runs.train(3, tmp_path / "run", slowed(tmp_path / "run"))
@@ -558,7 +558,7 @@ def test_a_directory_in_use_is_refused_and_its_owner_unharmed(tmp_path: Path) ->
 
 
 @pytest.mark.long
-def test_the_directory_of_a_killed_owner_is_taken_over_at_once(tmp_path: Path) -> None:
+def test_directory_of_a_killed_owner_is_taken_over_at_once(tmp_path: Path) -> None:
     with owner(tmp_path / "run") as job:
         job.signal(0, 9)
         since = time.monotonic()

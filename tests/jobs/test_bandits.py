@@ -29,20 +29,20 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_any_number_of_ranks_gives_the_same_bits(ranks: int, alone: Path, tmp_path: Path) -> None:
+def test_results_do_not_depend_on_the_number_of_ranks(ranks: int, alone: Path, tmp_path: Path) -> None:
     runs.finished(ranks, tmp_path / "run", *BANDITS)
     runs.assert_same(tmp_path / "run", alone)
     assert len(runs.rows(alone)) == 6
     assert {row["length_mean"] for row in runs.rows(alone)} == {24}
 
 
-def test_a_resumed_run_gives_the_same_bits(alone: Path, tmp_path: Path) -> None:
+def test_resumed_run_equals_an_uninterrupted_one(alone: Path, tmp_path: Path) -> None:
     runs.finished(0, tmp_path / "run", *BANDITS, "stop.generations=3")
     runs.finished(0, tmp_path / "run", *BANDITS)
     runs.assert_same(tmp_path / "run", alone)
 
 
-def test_a_loaded_policy_remembers_until_it_is_restarted(alone: Path) -> None:
+def test_loaded_policy_keeps_its_memory_until_restarted(alone: Path) -> None:
     policy = load_policy(alone)
     assert policy.spaces.observations.size == 4
     seen = [[0, 0, 0, 0], [1, 1, 0, 0.125], [0, 0, 1, 0.25]]
@@ -53,8 +53,8 @@ def test_a_loaded_policy_remembers_until_it_is_restarted(alone: Path) -> None:
 
 
 @pytest.mark.tensorflow
-def test_the_exported_policy_acts_as_the_loaded_one(tmp_path: Path) -> None:
-    """The normaliser is inside."""
+def test_exported_policy_acts_as_the_loaded_one(tmp_path: Path) -> None:
+    """The exported model includes the normalisation."""
     import keras
 
     run = tmp_path / "run"
@@ -69,6 +69,6 @@ def test_the_exported_policy_acts_as_the_loaded_one(tmp_path: Path) -> None:
     assert len(np.unique(acted)) == 2
 
 
-def test_bandits_cannot_be_filmed(alone: Path, tmp_path: Path) -> None:
+def test_video_of_bandits_is_refused(alone: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="bandits cannot be rendered: leave the video out"):
         cli.run(["eval", str(alone), "--episodes", "1", "--video", str(tmp_path / "x.gif")])

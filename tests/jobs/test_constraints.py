@@ -1,4 +1,4 @@
-"""Constraints as columns, and a fitness of a task's own that is derived from them: under strategies that rank.
+"""A task with constraints as columns and its own fitness, with strategies that rank, as whole runs.
 
 Least x + y in the disc x^2 + y^2 <= 2, right of the wall x >= -0.5. The return is -(x + y), which grows without end
 outside of the disc. Along the circle x - sqrt(2 - x^2) rises where x > -1, so the optimum is where it meets the wall:
@@ -81,9 +81,7 @@ def trained(ranks: int, directory: Path, kind: str, run: str, **env: str) -> Fin
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["cma_es", "snes"])
-def test_the_constrained_optimum_is_reached_with_the_same_bits_on_any_ranks_and_after_a_kill(
-    kind: str, tmp_path: Path
-) -> None:
+def test_constrained_optimum_is_identical_on_any_ranks_and_after_a_kill(kind: str, tmp_path: Path) -> None:
     for ranks, run in ((1, "one"), (3, "three")):
         done = trained(ranks, tmp_path, kind, run)
         assert done.status == 0, str(done)

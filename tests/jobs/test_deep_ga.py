@@ -1,4 +1,4 @@
-"""Deep GA in whole runs: the same on any ranks and after a restart; asked and told; what validation counts as."""
+"""Deep GA in whole runs: ranks, restarts, ask and tell, and the counting of validation episodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cost(x: Any) -> float:
 
 
 @pytest.mark.long
-def test_it_is_the_same_on_any_ranks_and_after_a_restart(tmp_path: Path) -> None:
+def test_results_do_not_depend_on_ranks_and_restarts(tmp_path: Path) -> None:
     runs.finished(1, tmp_path / "one", DEEP_GA)
     runs.finished(3, tmp_path / "three", DEEP_GA, "stop.generations=4")
     runs.finished(2, tmp_path / "three", DEEP_GA)
@@ -28,15 +28,15 @@ def test_it_is_the_same_on_any_ranks_and_after_a_restart(tmp_path: Path) -> None
     assert len(state.shared["chains"]) == 4 and state.shared["chain_lengths"].max() > 1
 
 
-def test_validation_is_counted(tmp_path: Path) -> None:
-    """Children, and three who are validated by five episodes each."""
+def test_validation_episodes_are_counted(tmp_path: Path) -> None:
+    """The children, and three candidates that are validated by five episodes each."""
     runs.here(runs.tiny(tmp_path), tmp_path / "run", (DEEP_GA, "stop.generations=2"))
     rows = runs.rows(tmp_path / "run")
     assert [row["episodes_this_generation"] for row in rows] == [12 + 3 * 5] * 2
     assert rows[1]["timesteps_total"] == rows[0]["timesteps_this_generation"] + rows[1]["timesteps_this_generation"]
 
 
-def test_asked_and_told_it_finds_what_minimize_finds() -> None:
+def test_ask_tell_finds_the_result_of_minimize() -> None:
     """A generation has 20 children, then the elite and the best 9 of them; the first elite is x0 itself."""
     options: dict[str, Any] = {"population_size": 20, "seed": 3, "max_evaluations": 300, "sigma_decay": 0.8}
     found = hpc_es.minimize(cost, np.ones(3), 0.3, algorithm="deep_ga", **options)
@@ -53,7 +53,7 @@ def test_asked_and_told_it_finds_what_minimize_finds() -> None:
     assert (found.evaluations, found.generations) == (es.evaluations, es.generation) == (300, 10)
 
 
-def test_the_best_vector_may_be_one_that_was_validated() -> None:
+def test_best_vector_can_come_from_validation() -> None:
     es = hpc_es.Strategy("deep_ga", x0=np.ones(3), sigma0=0.3, population_size=4, seed=3)
     es.tell([2.0, 3.0, 4.0, 5.0])
     validated = es.ask()
@@ -63,8 +63,8 @@ def test_the_best_vector_may_be_one_that_was_validated() -> None:
     assert es._state.master["best_at"].tolist() == [0, -1]  # of generation 0, and of a centre, not of a child
 
 
-def test_saved_and_loaded_it_goes_on_to_the_same_vectors(tmp_path: Path) -> None:
-    """Also between the children and their validation."""
+def test_saved_search_continues_with_the_same_vectors(tmp_path: Path) -> None:
+    """Also between the evaluation of the children and their validation."""
     es = hpc_es.Strategy("deep_ga", x0=np.ones(3), population_size=4, seed=3)
     for _ in range(5):
         es.tell([cost(x) for x in es.ask()])

@@ -1,4 +1,4 @@
-"""The same bits everywhere: theta and metrics do not depend on how many ranks there are, nor on who evaluates what.
+"""Theta and metrics depend neither on the number of ranks nor on the assignment of chunks to ranks.
 
 One job a number of ranks runs all variants one after the other, to save the starts.
 """
@@ -98,28 +98,28 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
 
 @pytest.mark.parametrize("variant", [*SAME, *CUT, *OTHERS])
 @pytest.mark.parametrize("ranks", RANKS)
-def test_any_number_of_ranks_gives_the_same_bits(done: Callable[[int], Path], ranks: int, variant: str) -> None:
+def test_results_do_not_depend_on_the_number_of_ranks(done: Callable[[int], Path], ranks: int, variant: str) -> None:
     runs.assert_same(done(ranks) / variant, done(1) / variant)
     assert runs.newest(done(ranks) / variant).provenance["ranks"] == ranks
 
 
 @pytest.mark.parametrize("variant", SAME)
-def test_who_evaluates_what_changes_no_bit(done: Callable[[int], Path], variant: str) -> None:
+def test_results_do_not_depend_on_the_assignment_of_chunks(done: Callable[[int], Path], variant: str) -> None:
     runs.assert_same(done(3) / variant, done(3) / "on demand")
 
 
 @pytest.mark.parametrize("variant", CUT)
 @pytest.mark.parametrize("ranks", RANKS)
-def test_where_rounds_are_cut_changes_no_bit(done: Callable[[int], Path], ranks: int, variant: str) -> None:
+def test_results_do_not_depend_on_the_chunk_size(done: Callable[[int], Path], ranks: int, variant: str) -> None:
     runs.assert_same(done(ranks) / variant, done(1) / (variant.rpartition(", ")[0] + ", 16"))
 
 
-def test_different_experiments_differ(done: Callable[[int], Path]) -> None:
+def test_experiments_with_different_options_differ(done: Callable[[int], Path]) -> None:
     thetas = [runs.newest(done(1) / variant).state.theta for variant in ("on demand", *OTHERS)]
     assert len({theta.tobytes() for theta in thetas}) == len(thetas)
 
 
-def test_the_variants_are_what_they_say(done: Callable[[int], Path]) -> None:
+def test_every_variant_uses_the_option_in_its_name(done: Callable[[int], Path]) -> None:
     def last(variant: str) -> dict[str, float]:
         return runs.rows(done(3) / variant)[-1]
 
@@ -129,6 +129,6 @@ def test_the_variants_are_what_they_say(done: Callable[[int], Path]) -> None:
     assert [row["evaluation_episodes"] for row in runs.rows(done(3) / "on demand")] == [3, 0, 3]
 
 
-def test_the_command_line_gives_the_bits_of_the_library(done: Callable[[int], Path], tmp_path: Path) -> None:
+def test_command_line_and_library_give_identical_results(done: Callable[[int], Path], tmp_path: Path) -> None:
     runs.finished(2, tmp_path / "run", "stop.generations=3")
     runs.assert_same(tmp_path / "run", done(3) / "on demand")

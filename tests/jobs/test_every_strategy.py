@@ -1,4 +1,4 @@
-"""The same bits for every strategy on vectors: on any number of ranks, and after a stop and a start on another number.
+"""Every strategy on vectors: identical results on any number of ranks, and after a restart on another number.
 
 Found by folder. One job a number of ranks runs all variants one after the other, to save the starts.
 """
@@ -107,7 +107,7 @@ def assert_all_same(variants: dict[str, Any], found: Path, alone: Path) -> None:
 
 
 @pytest.mark.long
-def test_three_ranks_and_then_two_give_the_bits_of_one(tmp_path: Path) -> None:
+def test_three_ranks_then_two_equal_one_rank(tmp_path: Path) -> None:
     alone = trained(SHORT, 1, tmp_path / "1")
     trained(SHORT, 3, tmp_path / "32", 2)
     assert_all_same(SHORT, trained(SHORT, 2, tmp_path / "32"), alone)
@@ -121,19 +121,19 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.long
 @pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_any_number_of_ranks_gives_the_same_bits(alone: Path, ranks: int, tmp_path: Path) -> None:
+def test_results_do_not_depend_on_the_number_of_ranks(alone: Path, ranks: int, tmp_path: Path) -> None:
     assert_all_same(ALL, trained(ALL, ranks, tmp_path / str(ranks)), alone)
 
 
 @pytest.mark.long
-def test_a_stop_after_each_generation_changes_no_bit(alone: Path, tmp_path: Path) -> None:
+def test_stops_after_each_generation_do_not_change_results(alone: Path, tmp_path: Path) -> None:
     for generations in range(1, GENERATIONS + 1):
         trained(ALL, 1 + generations % 3, tmp_path / "often", generations)
     assert_all_same(ALL, tmp_path / "often", alone)
 
 
 @pytest.mark.long
-def test_the_variants_are_what_they_say(alone: Path) -> None:
+def test_every_variant_uses_the_option_in_its_name(alone: Path) -> None:
     for kind in KINDS:
         rows = runs.rows(alone / f"{kind}, episodes")
         assert sum(row["failed_episodes"] for row in rows) > 0

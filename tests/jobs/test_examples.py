@@ -45,7 +45,7 @@ def well(done: Finished) -> Finished:
     return done
 
 
-def test_the_package_is_the_installed_one(installed: Mapping[str, str], tmp_path: Path) -> None:
+def test_installed_package_is_imported(installed: Mapping[str, str], tmp_path: Path) -> None:
     said = well(python(["-c", "import hpc_es; print(hpc_es.__file__)"], env=installed, cwd=tmp_path)).stdout
     assert said.startswith(installed["PYTHONPATH"])
 
@@ -53,7 +53,7 @@ def test_the_package_is_the_installed_one(installed: Mapping[str, str], tmp_path
 @pytest.mark.parametrize(
     "example", [pytest.param(each, marks=[] if each == QUICK else [pytest.mark.long]) for each in EXAMPLES]
 )
-def test_an_example_gives_the_same_bits_on_three_ranks_killed_and_resumed(
+def test_example_is_identical_on_three_ranks_killed_and_resumed(
     example: str, installed: Mapping[str, str], tmp_path: Path
 ) -> None:
     run = tmp_path / "three"
@@ -68,7 +68,9 @@ def test_an_example_gives_the_same_bits_on_three_ranks_killed_and_resumed(
 
 
 @pytest.mark.parametrize("section", OWN)
-def test_its_options_are_listed_and_hinted(section: str, installed: Mapping[str, str], tmp_path: Path) -> None:
+def test_options_of_an_example_are_listed_and_suggested(
+    section: str, installed: Mapping[str, str], tmp_path: Path
+) -> None:
     (example,) = [str(ROOT / name) for name in EXAMPLES if f"/own_{section}/" in name]
     own = OWN[section]
     listed = well(python(["-m", "hpc_es", "options", "--config", example], env=installed, cwd=tmp_path))
@@ -78,7 +80,7 @@ def test_its_options_are_listed_and_hinted(section: str, installed: Mapping[str,
 
 
 @pytest.mark.parametrize("ranks", [0, 2])
-def test_losses_are_watched(ranks: int, installed: Mapping[str, str], tmp_path: Path) -> None:
+def test_losses_of_an_example_are_reported(ranks: int, installed: Mapping[str, str], tmp_path: Path) -> None:
     program = [str(ROOT / "examples/losses/watch.py"), "watched"]
     done = well(
         mpiexec(ranks, program, env=installed, cwd=tmp_path) if ranks else python(program, env=installed, cwd=tmp_path)

@@ -68,7 +68,7 @@ def test_python_blocks_import_hpc_es_extend_only(page: Path) -> None:
 
 
 @BY_CONFIG
-def test_the_code_of_a_page_runs(page: Path, name: str, tmp_path: Path) -> None:
+def test_code_of_a_page_runs(page: Path, name: str, tmp_path: Path) -> None:
     write(page, tmp_path)
     done = python(["-m", "hpc_es.main", name, "--output", "run", *SHORT], cwd=tmp_path)
     assert done.status == 0, str(done)
@@ -77,8 +77,8 @@ def test_the_code_of_a_page_runs(page: Path, name: str, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @BY_CONFIG
-def test_the_code_of_a_page_gives_the_same_bits_on_three_ranks(page: Path, name: str, tmp_path: Path) -> None:
-    """To its end, so that updates, restarts and the end of a search are covered; resumed in the middle."""
+def test_code_of_a_page_is_identical_on_three_ranks(page: Path, name: str, tmp_path: Path) -> None:
+    """Runs to the end, so that updates, restarts and the end of a search are covered; resumed in the middle."""
     write(page, tmp_path)
     once = ["-m", "hpc_es.main", name, "--output"]
     whole = SHORT[1:]  # to the end that the page says
@@ -115,8 +115,8 @@ def test_checks_and_options_of_a_page_succeed(page: Path, tmp_path: Path) -> Non
             assert done.status == 0, str(done)
 
 
-def test_the_mistakes_of_a_kind_are_reported(tmp_path: Path) -> None:
-    """The first page promises it: all at once, with a hint, before the run."""
+def test_errors_in_options_of_a_kind_are_reported(tmp_path: Path) -> None:
+    """As the first page states: all at once, with a suggestion, before the run."""
     write(PAGES[[page.name for page in PAGES].index("index.md")], tmp_path)
     wrong = ["policy.width=3", "policy.initial_sdt=1"]
     done = python(["-m", "hpc_es", "check", "my.yaml", *wrong], cwd=tmp_path)
@@ -131,7 +131,7 @@ PAGE: Mapping[str, str] = {
 
 
 @pytest.mark.parametrize("kind", PAGE)
-def test_a_block_that_would_not_be_run_is_noticed(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_that_no_config_runs_is_detected(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "named", str)
     (tmp_path / "page.md").write_text(PAGE[kind], encoding="utf-8")
     with pytest.raises(AssertionError, match="block"):

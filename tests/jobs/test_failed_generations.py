@@ -1,4 +1,4 @@
-"""`stop.failed_generations`: when a run whose evaluations all fail ends as failed, and how it carries on."""
+"""`stop.failed_generations`: the end of a run whose evaluations all fail, and how it is resumed."""
 
 from __future__ import annotations
 
@@ -60,9 +60,7 @@ def failed_after(place: Path, settings: dict[str, Any]) -> tuple[int, str]:
     ("first", "limit", "finished"),
     [(0, 2, 1), (0, 5, 1), (3, 2, 5), (3, 1, 4), (1, 3, 4)],
 )
-def test_a_run_fails_after_the_given_number_of_failed_generations(
-    first: int, limit: int, finished: int, tmp_path: Path
-) -> None:
+def test_run_fails_after_the_limit_of_failed_generations(first: int, limit: int, finished: int, tmp_path: Path) -> None:
     settings = config(tmp_path, first, stop={"generations": 9, "failed_generations": limit})
     generations, reason = failed_after(tmp_path, settings)
     assert generations == finished
@@ -72,7 +70,7 @@ def test_a_run_fails_after_the_given_number_of_failed_generations(
     assert runs.status(tmp_path / "run")["failed_episodes"] == POPULATION * (finished - first)
 
 
-def test_a_generation_that_succeeds_begins_the_count_anew(tmp_path: Path) -> None:
+def test_successful_generation_resets_the_count(tmp_path: Path) -> None:
     assert train(tmp_path, config(tmp_path, 2, 3, stop={"generations": 6})) == list(range(6))
     told = runs.status(tmp_path / "run")
     assert (told["failed_episodes"], told["failed_generations"]) == (POPULATION, 0)
@@ -88,15 +86,15 @@ def test_failed_generations_null_never_ends_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("full_interval", [0, 100])
-def test_the_count_goes_on_over_a_restart(full_interval: int, tmp_path: Path) -> None:
-    """Also from a checkpoint between whole ones, whose generations are computed again."""
+def test_count_of_failed_generations_continues_after_a_restart(full_interval: int, tmp_path: Path) -> None:
+    """Also from an incremental checkpoint, whose generations are computed again."""
     checkpoint = {"interval": 1, "full_interval": full_interval}
     settings = config(tmp_path, 2, checkpoint=checkpoint, stop={"generations": 9, "failed_generations": 4})
     assert train(tmp_path, {**settings, "stop": {"generations": 4, "failed_generations": 4}}) == [0, 1, 2, 3]
     assert failed_after(tmp_path, settings)[0] == 6
 
 
-def test_what_was_mended_goes_on_and_what_was_not_fails_after_one_more_generation(tmp_path: Path) -> None:
+def test_resumed_run_continues_if_repaired_and_fails_again_if_not(tmp_path: Path) -> None:
     settings = config(tmp_path, 3, 6, stop={"generations": 9})
     assert failed_after(tmp_path, settings)[0] == 5
     assert failed_after(tmp_path, settings)[0] == 6
@@ -105,14 +103,14 @@ def test_what_was_mended_goes_on_and_what_was_not_fails_after_one_more_generatio
     assert (tmp_path / "run" / "failures.log").read_text().count("=== ") == 1
 
 
-def test_a_failed_run_whose_limit_is_reached_has_failed_at_the_next_start_too(tmp_path: Path) -> None:
+def test_failed_run_at_its_generation_limit_fails_again_when_restarted(tmp_path: Path) -> None:
     settings = config(tmp_path, 0, stop={"generations": 1})
     assert failed_after(tmp_path, settings)[0] == 1
     assert failed_after(tmp_path, settings)[0] == 1
 
 
-def test_a_checkpoint_without_the_counts_goes_on(tmp_path: Path) -> None:
-    """As those of earlier versions."""
+def test_checkpoint_without_counts_can_be_resumed(tmp_path: Path) -> None:
+    """Checkpoints of earlier versions have no counts."""
     train(tmp_path, config(tmp_path, 99, stop={"generations": 2}))
     path = find(tmp_path / "run")
     snapshot = load(path)
@@ -140,8 +138,8 @@ def seldom(x: Any, seed: int) -> float:
 
 
 @pytest.mark.parametrize("kind", ["es", "cma_es"])
-def test_any_number_of_ranks_ends_after_the_same_generation(kind: str, tmp_path: Path) -> None:
-    """Of `es`, pairs of which one half failed teach nothing, and yet are no failed generation."""
+def test_run_ends_after_the_same_generation_on_any_ranks(kind: str, tmp_path: Path) -> None:
+    """With `es`, pairs with one failed half give no update, but their generation has not failed."""
     path = runs.tiny(tmp_path, RANDOM.format(kind=kind))
     told: list[Any] = []
     for ranks in (1, 3):

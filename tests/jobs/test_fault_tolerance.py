@@ -1,4 +1,4 @@
-"""mpi.fault_tolerance: a job goes on without ranks that die, to the bits of an undisturbed run. `make test-ft`."""
+"""mpi.fault_tolerance: a job continues without lost ranks, with identical results. `make test-ft`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def kill_one(number: int, run: Path, reference: Path) -> None:
 
 @needs_ulfm
 @pytest.mark.parametrize("number", range(WORKERS + MASTERS))
-def test_killed_at_any_instant_a_rank_is_not_missed(number: int, killed: list[Future[None]]) -> None:
+def test_results_do_not_change_if_a_rank_is_killed_at_any_time(number: int, killed: list[Future[None]]) -> None:
     killed[number].result()
 
 
@@ -98,7 +98,7 @@ def test_ranks_can_die_one_after_the_other(order: tuple[int, int], reference: Pa
 
 
 @needs_ulfm
-def test_the_master_may_die_in_the_middle_of_a_checkpoint(reference: Path, tmp_path: Path) -> None:
+def test_rank_0_can_die_while_it_writes_a_checkpoint(reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with begin(3, run, *OPTIONS, "checkpoint.interval=1", "task.env_kwargs.pause_seconds=0.002") as job:
         pids = trains(job, run, 2)
@@ -112,7 +112,7 @@ def test_the_master_may_die_in_the_middle_of_a_checkpoint(reference: Path, tmp_p
 
 @needs_ulfm
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_may_die_in_the_final_evaluation(rank: int, tmp_path: Path) -> None:
+def test_rank_can_die_in_the_final_evaluation(rank: int, tmp_path: Path) -> None:
     options = (*OPTIONS, "stop.generations=2", "evaluation.interval=100", "evaluation.episodes=64")
     runs.finished(0, tmp_path / "reference", *options, *runs.EVERY)
     with begin(3, tmp_path / "run", *options, "task.env_kwargs.pause_seconds=0.002") as job:  # 4 chunks of 0.6 s
@@ -127,7 +127,7 @@ def test_a_rank_may_die_in_the_final_evaluation(rank: int, tmp_path: Path) -> No
 
 
 @needs_ulfm
-def test_a_rank_may_die_before_the_training(reference: Path, tmp_path: Path) -> None:
+def test_rank_can_die_before_training(reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with begin(3, run, *OPTIONS) as job:
         runs.wait_for((run / "lock").exists, HANG_SECONDS)  # rank 0 has the directory; the others wait, or make parts
@@ -141,7 +141,7 @@ def test_a_rank_may_die_before_the_training(reference: Path, tmp_path: Path) -> 
 
 
 @needs_ulfm
-def test_a_rank_can_die_between_repetitions(tmp_path: Path) -> None:
+def test_rank_can_die_between_repetitions(tmp_path: Path) -> None:
     options = ("repetitions=3", "stop.generations=3", "evaluation.interval=0")
     runs.finished(0, tmp_path / "reference", *options)
     with begin(4, tmp_path / "run", *options) as job:
@@ -159,7 +159,7 @@ def test_a_rank_can_die_between_repetitions(tmp_path: Path) -> None:
 
 
 @needs_ulfm
-def test_what_the_survivors_have_evaluated_is_kept(tmp_path: Path) -> None:
+def test_outcomes_of_surviving_ranks_are_reused(tmp_path: Path) -> None:
     diary, run = tmp_path / "diary", tmp_path / "run"
     options = ("stop.generations=4", "evaluation.interval=0", "mpi.chunk_size=2", "mpi.schedule=static")
     runs.finished(0, tmp_path / "reference", *options, *runs.EVERY)
@@ -182,7 +182,7 @@ def quiet(diary: Path) -> bool:
 
 
 @needs_ulfm
-def test_a_signal_still_ends_the_run(reference: Path, tmp_path: Path) -> None:
+def test_signal_ends_the_run_after_the_loss_of_a_rank(reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with begin(3, run, *OPTIONS, "task.env_kwargs.pause_seconds=0.002") as job:
         pids = trains(job, run, 3)
@@ -194,7 +194,7 @@ def test_a_signal_still_ends_the_run(reference: Path, tmp_path: Path) -> None:
     runs.assert_same(run, reference)
 
 
-def test_without_ulfm_it_is_refused(tmp_path: Path) -> None:
+def test_fault_tolerance_is_refused_without_ulfm(tmp_path: Path) -> None:
     arguments = runs.command(tmp_path / "run", "mpi.fault_tolerance=true")
     if open_mpi():
         assert MPIEXEC

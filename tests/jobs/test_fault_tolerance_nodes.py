@@ -1,4 +1,4 @@
-"""mpi.fault_tolerance on two nodes: Open MPI's daemons on this machine, each with a host name of its own."""
+"""mpi.fault_tolerance on two nodes: Open MPI daemons on this machine, each with its own host name."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def launcher(tmp_path: Path) -> list[str]:
 @needs_ulfm
 @needs_nodes
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_a_rank_of_another_node_is_not_missed(rank: int, launcher: list[str], reference: Path, tmp_path: Path) -> None:
+def test_results_do_not_change_if_a_rank_of_another_node_dies(
+    rank: int, launcher: list[str], reference: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     with begin(4, run, *OPTIONS, launcher=launcher) as job:
         pids = trains(job, run, 3)
@@ -66,7 +68,7 @@ def test_a_rank_of_another_node_is_not_missed(rank: int, launcher: list[str], re
 
 @needs_ulfm
 @needs_nodes
-def test_a_dead_node_ends_the_job_and_the_same_command_carries_on(
+def test_dead_node_ends_the_job_and_the_same_command_resumes_it(
     launcher: list[str], reference: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"

@@ -1,4 +1,4 @@
-"""checkpoint.full_interval: a killed run goes on from what its generations learned from; mpi.update; to the same bits.
+"""checkpoint.full_interval and mpi.update: incremental checkpoints, and identical results after a kill.
 
 The reference has a whole checkpoint of every generation. A kill is what its newest checkpoints are removed for.
 """
@@ -44,7 +44,7 @@ def whole(run: Path) -> list[bool]:
     return [is_full(path) for path in Store(run / "checkpoints").paths()]
 
 
-def test_every_fourth_and_the_last_one_are_whole(tmp_path: Path, reference: Path) -> None:
+def test_every_fourth_and_the_last_checkpoint_are_full(tmp_path: Path, reference: Path) -> None:
     run = tmp_path / "run"
     runs.finished(2, run, *BETWEEN)
     assert whole(run) == [True, False, False, False, True, False, True]
@@ -55,7 +55,7 @@ def test_every_fourth_and_the_last_one_are_whole(tmp_path: Path, reference: Path
 
 
 @pytest.mark.parametrize(("ranks", "update"), [(0, "gathered"), (3, "gathered"), (3, "replicated")])
-def test_a_killed_run_goes_on_to_the_same_bits(ranks: int, update: str, killed: Path, reference: Path) -> None:
+def test_killed_run_resumes_with_identical_results(ranks: int, update: str, killed: Path, reference: Path) -> None:
     done = runs.finished(ranks, killed, *BETWEEN, f"mpi.update={update}")
     assert "resumed from generation 3" in done.stdout, str(done)
     assert "recomputing 3 updates since checkpoint_0000000000.h5" in done.stdout, str(done)
@@ -65,14 +65,14 @@ def test_a_killed_run_goes_on_to_the_same_bits(ranks: int, update: str, killed: 
     runs.assert_same(killed, reference)
 
 
-def test_where_all_are_to_be_whole_again_they_are(killed: Path, reference: Path) -> None:
+def test_full_interval_1_makes_all_later_checkpoints_full(killed: Path, reference: Path) -> None:
     runs.finished(2, killed, *LARGE)
     assert whole(killed) == [True, False, False, False, True, True, True]
     runs.assert_same(killed, reference)
 
 
 @pytest.mark.parametrize("damage", ["gone", "damaged", "another"])
-def test_without_its_whole_checkpoint_an_older_one_serves(damage: str, tmp_path: Path, reference: Path) -> None:
+def test_older_full_checkpoint_is_used_if_the_newest_is_missing(damage: str, tmp_path: Path, reference: Path) -> None:
     run = tmp_path / "run"
     runs.finished(0, run, *BETWEEN)
     paths = Store(run / "checkpoints").paths()
@@ -87,7 +87,7 @@ def test_without_its_whole_checkpoint_an_older_one_serves(damage: str, tmp_path:
     runs.assert_same(run, reference)
 
 
-def test_a_bit_of_it_that_has_changed_is_noticed(killed: Path, reference: Path) -> None:
+def test_changed_bit_of_an_incremental_checkpoint_is_detected(killed: Path, reference: Path) -> None:
     path = Store(killed / "checkpoints").paths()[-1]
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -97,13 +97,13 @@ def test_a_bit_of_it_that_has_changed_is_noticed(killed: Path, reference: Path) 
     runs.assert_same(killed, reference)
 
 
-def test_the_whole_one_that_others_lead_on_from_is_kept(tmp_path: Path) -> None:
+def test_full_checkpoint_that_incremental_ones_need_is_kept(tmp_path: Path) -> None:
     run = tmp_path / "run"
     runs.finished(0, run, *BETWEEN, "checkpoint.keep_last=2")
     assert [path.stem[-1] for path in Store(run / "checkpoints").paths()] == ["4", "5", "6"]
 
 
-def test_inspect_shows_both(killed: Path, reference: Path) -> None:
+def test_inspect_shows_full_and_incremental_checkpoints(killed: Path, reference: Path) -> None:
     path = find(killed, full=False)
     shown = checkpoint_content(path, load(path))
     expected = checkpoint_content(reference, load(Store(reference / "checkpoints").path(3)))
@@ -118,20 +118,20 @@ def test_inspect_shows_both(killed: Path, reference: Path) -> None:
         assert shown[name] == expected[name]
 
 
-def test_what_wants_parameters_takes_the_newest_whole_one(killed: Path) -> None:
+def test_commands_that_need_parameters_use_the_newest_full_checkpoint(killed: Path) -> None:
     assert read_policy(killed, "last").generation == 0
     with pytest.raises(CheckpointError, match=r"an incremental checkpoint without parameters: expected the full one"):
         read_policy(find(killed, full=False), "last")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_a_replicated_update_gives_the_same_bits(ranks: int, tmp_path: Path, reference: Path) -> None:
+def test_replicated_update_gives_identical_results(ranks: int, tmp_path: Path, reference: Path) -> None:
     run = tmp_path / "run"
     runs.finished(ranks, run, *LARGE, "mpi.update=replicated")
     runs.assert_same(run, reference)
 
 
-def test_an_update_by_every_rank_that_fails_ends_them_all(tmp_path: Path) -> None:
+def test_failed_replicated_update_ends_all_ranks(tmp_path: Path) -> None:
     steep = ("algorithm.optimizer.kind=sgd", "algorithm.optimizer.learning_rate=1e39")
     done = runs.train(3, tmp_path / "run", *LARGE, "mpi.update=replicated", *steep)
     assert done.status == 1 and "theta is not finite after generation" in done.stderr, str(done)

@@ -1,4 +1,4 @@
-"""A state that grows: the same on any ranks, and after a restart on another number of them."""
+"""A state with growing arrays: identical on any ranks and after a restart on another number of ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GROWING = ("algorithm={kind: 'tests.helpers.growing:Walk', population_size: 6}",
 
 
 @pytest.mark.long
-def test_the_archive_grows_the_same_on_any_ranks_and_after_a_restart(tmp_path: Path) -> None:
+def test_archive_is_identical_on_any_ranks_and_after_a_restart(tmp_path: Path) -> None:
     runs.finished(1, tmp_path / "one", *GROWING)
     runs.finished(3, tmp_path / "three", *GROWING, "stop.generations=4")
     runs.finished(2, tmp_path / "three", *GROWING)
@@ -26,7 +26,7 @@ def test_the_archive_grows_the_same_on_any_ranks_and_after_a_restart(tmp_path: P
     assert state.master["scores"].shape == (7,)
 
 
-def test_only_a_growing_state_may_have_other_lengths() -> None:
+def test_only_growing_arrays_may_change_their_length() -> None:
     small, large = (State(0, {"archive": np.zeros((n, 2), np.float32)}, {}) for n in (1, 5))
     verify_restored(small, large, growing=True)
     with pytest.raises(CheckpointError, match=r"shared/archive: expected float32\[1, 2\], found float32\[5, 2\]"):

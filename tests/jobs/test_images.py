@@ -1,4 +1,4 @@
-"""The environment and the policy of examples/own_images, whose observations are uint8[16, 16, 3], as a user runs them.
+"""The environment and the policy of examples/own_images, whose observations are uint8[16, 16, 3], in whole runs.
 
 Each test works in a directory of its own, where copies of the user's two modules lie.
 """
@@ -86,10 +86,10 @@ def trained(here: Path, run: str, *overrides: str) -> Any:
 @pytest.mark.parametrize(
     ("actions", "constant", "blind"), [("discrete", 1, 6), ("box", [0.3], 6), ("several", [0, 2], 5)]
 )
-def test_returns_of_a_perfect_and_of_a_blind_policy_are_known(
+def test_returns_of_a_perfect_and_a_blind_policy_by_hand(
     actions: str, constant: Any, blind: float, inside: Path
 ) -> None:
-    """The blob is the only thing of 255; its column says the side, its channel the colour."""
+    """Only the blob has 255: its column determines the side, its channel the colour."""
 
     def perfect(image: Any) -> Any:
         _, columns, channels = np.nonzero(image == 255)
@@ -111,15 +111,15 @@ def test_returns_of_a_perfect_and_of_a_blind_policy_are_known(
 
 @pytest.mark.parametrize("overrides", [[], ["algorithm={kind: cma_es, population_size: 64, sigma: 0.1}"], [NORMALISED]])
 @pytest.mark.long
-def test_a_policy_learns_to_see(overrides: list[str], inside: Path) -> None:
-    """Blind ones earn 6, perfect ones 12."""
+def test_image_policy_learns_two_actions(overrides: list[str], inside: Path) -> None:
+    """Blind policies earn 6, perfect ones 12."""
     assert trained(inside, "run", "stop.target_return=11.9", *overrides)["final_return_mean"] > 11.5
 
 
 @pytest.mark.parametrize(("actions", "least"), [("box", 10.5), ("several", 8.0)])
 @pytest.mark.long
-def test_it_learns_other_actions(actions: str, least: float, inside: Path) -> None:
-    """Blind ones earn 6 of a Box and 5 of two choices."""
+def test_image_policy_learns_box_and_multidiscrete_actions(actions: str, least: float, inside: Path) -> None:
+    """Blind policies earn 6 with a Box and 5 with two choices."""
     assert trained(inside, "run", f"task.env_kwargs.actions={actions}")["final_return_mean"] > least
 
 
@@ -129,9 +129,7 @@ def test_it_learns_other_actions(actions: str, least: float, inside: Path) -> No
 @pytest.mark.parametrize("overrides", [[], [NORMALISED]], ids=["raw", "normalised"])
 @pytest.mark.parametrize("algorithm", ["es", "cma_es"])
 @pytest.mark.long
-def test_killed_and_resumed_on_three_ranks_it_has_the_bits_of_one(
-    algorithm: str, overrides: list[str], here: Path
-) -> None:
+def test_killed_run_resumed_on_three_ranks_equals_one_rank(algorithm: str, overrides: list[str], here: Path) -> None:
     options = [*ALGORITHMS[algorithm], *overrides, *EVERY]
     with start(3, arguments("three", *options, "stop.generations=10000"), cwd=here) as job:
         wait_for(lambda: len(Store(here / "three" / "checkpoints").paths()) > 2, 120.0)
@@ -144,8 +142,8 @@ def test_killed_and_resumed_on_three_ranks_it_has_the_bits_of_one(
 
 
 @pytest.mark.parametrize("actions", ["discrete", "box", "several"])
-def test_chunks_of_any_size_give_the_same_bits(actions: str, inside: Path) -> None:
-    """As `rows_are_independent` says: a row has the same bits beside any others."""
+def test_results_do_not_depend_on_the_chunk_size(actions: str, inside: Path) -> None:
+    """`rows_are_independent` promises that the action of a row does not depend on other rows."""
     for size in (1, 3, 8):
         trained(inside, f"run{size}", f"task.env_kwargs.actions={actions}", f"mpi.chunk_size={size}", *FEW)
     assert len({digest(newest(inside / f"run{size}")) for size in (1, 3, 8)}) == 1
@@ -159,12 +157,8 @@ FEW = (NORMALISED, *RAW)
 
 
 @pytest.mark.parametrize("deviation", ["floored", "sample"])
-def test_a_normalised_image_has_the_statistics_of_its_channels(deviation: str, inside: Path) -> None:
-    """Of each channel the background is uniform on 0 .. 63, and a third of the blobs, 16 of 256 pixels, are 255.
-
-    Mean 31.5 + (16 / 256 / 3) (255 - 31.5) = 36.2; variance 1365 / 4 = 341 of the background, with the blobs
-    0.979 (341 + 4.66**2) + 0.0208 (255 - 36.2)**2 = 1353, so a deviation of 36.8.
-    """
+def test_images_are_normalised_per_channel(deviation: str, inside: Path) -> None:
+    """The background of each channel is uniform on 0 .. 63; a third of the blobs, 16 of 256 pixels, are 255."""
     trained(inside, "run", *FEW, f"task.observation_normalization.deviation={deviation}")
     shared = newest(inside / "run").state.shared
     assert shared["observation_mean"].shape == shared["observation_std"].shape == (3,)
@@ -178,14 +172,16 @@ def test_a_normalised_image_has_the_statistics_of_its_channels(deviation: str, i
 @pytest.mark.parametrize(
     ("actions", "described"), [("discrete", "Discrete(2)"), ("box", "Box of 1"), ("several", "MultiDiscrete([2, 3])")]
 )
-def test_check_says_the_shape_and_the_actions(actions: str, described: str, inside: Path, capsys: Any) -> None:
+def test_check_prints_the_observation_shape_and_the_actions(
+    actions: str, described: str, inside: Path, capsys: Any
+) -> None:
     assert cli.run(["check", "blob.yaml", f"task.env_kwargs.actions={actions}"]) == 0
     assert f"observations uint8[16, 16, 3], actions {described}, parameters" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("actions", ["discrete", "box", "several"])
-def test_eval_film_and_library_see_the_same_images(actions: str, inside: Path, capsys: Any) -> None:
-    """The library plays the episodes of `eval` to the same returns; one image and a batch give the same actions."""
+def test_eval_video_and_library_use_the_same_images(actions: str, inside: Path, capsys: Any) -> None:
+    """Episodes played by the library have the returns of `eval`; one image and a batch give the same actions."""
     trained(inside, "run", f"task.env_kwargs.actions={actions}", *FEW)
     assert cli.run(["eval", "run", "--episodes", "3", "--seed", "4", "--json", "--video", "film.gif"]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -210,9 +206,7 @@ def test_eval_film_and_library_see_the_same_images(actions: str, inside: Path, c
     assert isinstance(singles[0], int) == (actions == "discrete")
 
 
-def test_a_policy_gets_uint8_in_training_evaluation_film_library_and_check(
-    inside: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_policy_gets_uint8_images_everywhere(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     patches = importlib.import_module("patches")
     original, dtypes = patches.Patches.outputs, list[str]()
 
@@ -234,7 +228,7 @@ def test_a_policy_gets_uint8_in_training_evaluation_film_library_and_check(
         assert set(dtypes) == {"uint8"}
 
 
-def test_pixels_as_fractions_are_refused(inside: Path) -> None:
+def test_float_images_in_0_to_1_are_refused(inside: Path) -> None:
     """As uint8 they would all be 0."""
     trained(inside, "run", *FEW)
     policy = hpc_es.load_policy("run")
@@ -250,8 +244,8 @@ def test_pixels_as_fractions_are_refused(inside: Path) -> None:
 GRAY = "task.wrappers=['gymnasium.wrappers:GrayscaleObservation']"
 
 
-def test_wrappers_of_images_are_applied_in_training_and_by_the_library(inside: Path, capsys: Any) -> None:
-    """A grayscale image has two axes, and one mean."""
+def test_image_wrappers_are_applied_in_training_and_by_the_library(inside: Path, capsys: Any) -> None:
+    """A grayscale image has two axes and one mean."""
     trained(inside, "run", GRAY, *FEW)
     assert newest(inside / "run").state.shared["observation_mean"].shape == (1,)
     policy, wrapped = hpc_es.load_policy("run"), hpc_es.load_policy("run", env="wrapped")
@@ -263,8 +257,8 @@ def test_wrappers_of_images_are_applied_in_training_and_by_the_library(inside: P
     assert cli.run(["eval", "run", "--episodes", "2", "--video", "film.gif"]) == 0
 
 
-def test_the_last_image_can_be_the_behaviour(inside: Path) -> None:
-    """16 x 16 x 3 numbers, which novelty search keeps."""
+def test_behaviour_can_be_the_last_image(inside: Path) -> None:
+    """16 x 16 x 3 numbers, which novelty search archives."""
     algorithm = "algorithm={kind: novelty, population_size: 4, parents: 1, rollouts: 1}"
     trained(inside, "run", algorithm, "task.behaviour={final_observation: true}", "stop.generations=2")
     arrays = {**newest(inside / "run").state.shared, **newest(inside / "run").state.master}
@@ -285,7 +279,7 @@ gymnasium.register("Blobs-v1", Blob)
 
 
 @pytest.mark.parametrize("actions", ["discrete", "box", "several"])
-def test_a_vector_environment_gives_the_bits_of_single_ones(actions: str, inside: Path) -> None:
+def test_vector_environment_of_images_equals_single_environments(actions: str, inside: Path) -> None:
     (inside / "blobs.py").write_text(VECTOR)
     options = (f"task.env_kwargs.actions={actions}", "mpi.chunk_size=4", *RAW)
     trained(inside, "vector", "task.env_id=blobs:Blobs-v0", "task.stepping=vector", *options)
@@ -326,8 +320,8 @@ gymnasium.register("Faulty-v0", Faulty)
         ("fractions", "expected an observation uint8[16, 16, 3], found float64[16, 16, 3]"),
     ],
 )
-def test_failed_episodes_are_dropped_with_their_reason(fault: str, text: str, here: Path) -> None:
-    """Broadcast, or cut to 0, the last two would be learned from without a word."""
+def test_invalid_images_fail_their_episode_with_a_reason(fault: str, text: str, here: Path) -> None:
+    """Broadcast, or converted to 0, the last two would be used without notice."""
     (here / "faulty.py").write_text(FAULTY)
     task = ("task.env_id=faulty:Faulty-v0", f"task.env_kwargs.fault={fault}", "stop.failed_generations=")
     done = python(arguments("run", *task, *FEW), cwd=here)
@@ -335,7 +329,7 @@ def test_failed_episodes_are_dropped_with_their_reason(fault: str, text: str, he
     assert json.loads((here / "run" / "status.json").read_text())["failed_episodes"] > 0
 
 
-def test_an_image_that_the_policy_cannot_cut_is_refused(inside: Path) -> None:
+def test_image_of_unsuitable_size_is_refused(inside: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         cli.run(["check", "blob.yaml", "policy.patch=5"])
     assert "policy.patch: is 5, but observations are uint8[16, 16, 3]: expected" in str(refused.value)
@@ -351,7 +345,7 @@ SEVERAL = (SEEING, NORMALISED, "task.env_kwargs.actions=several", *ALGORITHMS["e
 
 
 @pytest.mark.parametrize("policy", ["{kind: mlp, hidden_dims: [4]}", "{kind: lstm, hidden_dims: [3]}"])
-def test_networks_take_several_choices(policy: str, inside: Path, capsys: Any) -> None:
+def test_networks_support_multidiscrete_actions(policy: str, inside: Path, capsys: Any) -> None:
     trained(inside, "run", f"policy={policy}", *SEVERAL)
     loaded = hpc_es.load_policy("run")
     action = loaded(loaded.make_env().reset(seed=1)[0])
@@ -370,13 +364,13 @@ def test_networks_take_several_choices(policy: str, inside: Path, capsys: Any) -
         ("action_bins=3", "policy.action_bins: is 3, but the actions are MultiDiscrete([2, 3])"),
     ],
 )
-def test_what_is_for_a_box_is_refused_of_several_choices(option: str, text: str, inside: Path) -> None:
+def test_options_for_box_actions_are_refused_for_multidiscrete_ones(option: str, text: str, inside: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         cli.run(["check", "blob.yaml", "policy={kind: mlp}", f"policy.{option}", *SEVERAL])
     assert text in str(refused.value)
 
 
-def test_actor_critic_says_which_actions_it_cannot_take(inside: Path, capsys: Any) -> None:
+def test_actor_critic_reports_unsupported_actions(inside: Path, capsys: Any) -> None:
     overrides = [SEEING, "task.env_kwargs.actions=several", "algorithm={kind: actor_critic}", "policy={kind: mlp}"]
     with pytest.raises(ConfigError) as refused:
         cli.run(["check", "blob.yaml", *overrides])
@@ -386,7 +380,7 @@ def test_actor_critic_says_which_actions_it_cannot_take(inside: Path, capsys: An
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("policy", ["{kind: mlp, hidden_dims: [4], ", "{kind: lstm, hidden_dims: [3], "])
 @pytest.mark.long
-def test_several_choices_are_those_of_numpy_in_tensorflow_too(policy: str, inside: Path) -> None:
+def test_multidiscrete_actions_of_tensorflow_equal_those_of_numpy(policy: str, inside: Path) -> None:
     results = [trained(inside, name, f"policy={policy}backend: {name}}}", *SEVERAL) for name in ("numpy", "tensorflow")]
     assert results[0]["final_return_mean"] == results[1]["final_return_mean"]
     assert results[0]["failed_episodes"] == results[1]["failed_episodes"] == 0
@@ -395,7 +389,7 @@ def test_several_choices_are_those_of_numpy_in_tensorflow_too(policy: str, insid
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("policy", ["{kind: mlp, hidden_dims: [4]}", "{kind: lstm, hidden_dims: [3]}"])
 @pytest.mark.long
-def test_an_exported_model_has_the_logits_of_each_choice(policy: str, inside: Path, capsys: Any) -> None:
+def test_exported_model_has_the_logits_of_each_choice(policy: str, inside: Path, capsys: Any) -> None:
     keras = importlib.import_module("keras")
     trained(inside, "run", f"policy={policy}", *SEVERAL)
     assert cli.run(["export", "run", "policy.keras"]) == 0
@@ -444,9 +438,7 @@ for kind in (Population, Explicit, Perturbed):
 @pytest.mark.parametrize("noise", ["{kind: counter}", "{kind: table, table_size: 20000}"], ids=["counter", "table"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.long
-def test_a_policy_that_takes_part_after_part_has_the_bits_of_one_that_stacks(
-    algorithm: str, noise: str, here: Path
-) -> None:
+def test_policy_that_reads_parts_equals_one_that_stacks_candidates(algorithm: str, noise: str, here: Path) -> None:
     (here / "whole.py").write_text(WHOLE)
     (here / "parts.py").write_text(PARTS)
     digests = set()

@@ -1,4 +1,4 @@
-"""Whole runs of compiled episodes: the same bits on any number of ranks, and after a kill."""
+"""Whole runs of compiled episodes: identical results on any number of ranks and after a kill."""
 
 from __future__ import annotations
 
@@ -61,14 +61,16 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("ranks", "chunk_size"), [(2, 5), (3, 16)])
-def test_ranks_and_chunk_size_do_not_matter(reference: Path, tmp_path: Path, ranks: int, chunk_size: int) -> None:
+def test_results_do_not_depend_on_ranks_and_chunk_size(
+    reference: Path, tmp_path: Path, ranks: int, chunk_size: int
+) -> None:
     done = finished(ranks, tmp_path / "run", f"mpi.chunk_size={chunk_size}")
     runs.assert_same(tmp_path / "run", reference)
     warning = f"mpi.chunk_size: is {chunk_size}, but does nothing: the task jax_episodes has task.jobs_per_call for it"
     assert warning in done.stdout + done.stderr
 
 
-def test_killed_and_resumed_on_other_ranks(reference: Path, tmp_path: Path) -> None:
+def test_killed_run_resumes_on_other_ranks(reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with begin(2, run, "stop.generations=100000") as job:
         runs.wait_for(lambda: runs.generation(run) >= 3, 120)
@@ -82,14 +84,14 @@ def test_killed_and_resumed_on_other_ranks(reference: Path, tmp_path: Path) -> N
     runs.assert_same(run, longer)
 
 
-def test_the_run_has_learned_of_failures_and_observations(reference: Path) -> None:
-    """Else the equal bits above say less than they seem to."""
+def test_run_includes_failures_and_observation_statistics(reference: Path) -> None:
+    """Otherwise the comparisons above would cover less than intended."""
     found = runs.rows(reference)
     assert sum(row["failed_episodes"] for row in found) > 0
     assert found[-1]["observation_count"] > 0
 
 
-def test_the_checkpoint_tells_what_the_bits_depend_on(reference: Path) -> None:
+def test_checkpoint_records_device_and_compilation_options(reference: Path) -> None:
     told = runs.newest(reference).provenance
     assert told["versions"]["jax"]
     assert told["versions"]["jaxlib"]
@@ -99,8 +101,8 @@ def test_the_checkpoint_tells_what_the_bits_depend_on(reference: Path) -> None:
     assert "--xla_cpu_multi_thread_eigen=false" in told["compiled_for"]["xla_flags"]
 
 
-def test_the_cache_is_private_and_is_read(reference: Path) -> None:
-    """Rank 0 compiles once; a second run of the same directory has nothing to add."""
+def test_compilation_cache_is_private_and_used(reference: Path) -> None:
+    """Rank 0 compiles once; a second run in the same directory adds no entries."""
     folder = reference / "jax_cache"
     assert folder.stat().st_mode & 0o777 == 0o700
     (own,) = [path for path in folder.iterdir() if path.is_dir()]
@@ -111,8 +113,8 @@ def test_the_cache_is_private_and_is_read(reference: Path) -> None:
     assert {path.name for path in own.iterdir() if path.name.startswith("jit_segment")} == compiled
 
 
-def test_a_loaded_policy_acts_as_the_compiled_one(reference: Path) -> None:
-    """The NumPy actor, to about 1e-6: an episode of one step returns the action."""
+def test_loaded_policy_acts_as_the_compiled_one(reference: Path) -> None:
+    """The NumPy actor agrees to about 1e-6: an episode of one step returns the action."""
     policy = load_policy(reference, "last", trust=True)
     assert not isinstance(policy.spaces.actions, Discrete)
     made = parts((("hidden_dims", (4,)),), max_episode_steps=1)
@@ -136,7 +138,7 @@ def status(*arguments: str) -> int:
 
 
 def test_eval_plays_compiled_episodes(reference: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Twice the same numbers; of 20 episodes, more than a call has jobs."""
+    """The same numbers twice; 20 episodes are more than the jobs of one call."""
     texts = []
     for _ in range(2):
         assert status("eval", str(reference), "--episodes", "20", "--seed", "3", "--trust") == 0
@@ -145,8 +147,8 @@ def test_eval_plays_compiled_episodes(reference: Path, capsys: pytest.CaptureFix
     assert "20" in texts[0]
 
 
-def test_eval_compiles_nothing_that_the_run_has_compiled(reference: Path) -> None:
-    """It takes the call out of the run's folder, and adds none to it but small ones around it."""
+def test_eval_uses_the_compilation_cache_of_the_run(reference: Path) -> None:
+    """It reads the call from the cache of the run and adds only small functions."""
     import jax
 
     def calls() -> set[str]:
@@ -162,7 +164,7 @@ def test_eval_compiles_nothing_that_the_run_has_compiled(reference: Path) -> Non
     assert calls() == before
 
 
-def test_eval_has_no_video(reference: Path, tmp_path: Path) -> None:
+def test_eval_of_compiled_episodes_has_no_video(reference: Path, tmp_path: Path) -> None:
     pytest.importorskip("imageio")
     assert status("eval", str(reference), "--trust", "--video", str(tmp_path / "film.gif")) == 2
 

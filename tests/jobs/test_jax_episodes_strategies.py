@@ -63,7 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", [*KINDS, RECURRENT])
-def test_every_strategy_has_the_same_bits_on_two_ranks(name: str, folder: Path) -> None:
+def test_every_strategy_is_identical_on_two_ranks(name: str, folder: Path) -> None:
     runs.assert_same(folder / "2" / name, folder / "1" / name)
     found = runs.rows(folder / "1" / name)
     assert len(found) == 2
@@ -71,7 +71,7 @@ def test_every_strategy_has_the_same_bits_on_two_ranks(name: str, folder: Path) 
     assert found[-1]["observation_count"] > 0
 
 
-def test_repetitions_in_groups_are_those_of_one_rank(tmp_path: Path) -> None:
+def test_repetitions_in_groups_equal_those_of_one_rank(tmp_path: Path) -> None:
     options = ("repetitions=2", "stop.generations=3")
     finished(1, tmp_path / "one", *options)
     finished(2, tmp_path / "two", *options, "repetition_groups=2")
@@ -79,8 +79,8 @@ def test_repetitions_in_groups_are_those_of_one_rank(tmp_path: Path) -> None:
         runs.assert_same(tmp_path / "two" / name, tmp_path / "one" / name)
 
 
-def test_a_tuning_of_compiled_episodes_runs(tmp_path: Path) -> None:
-    """Two trials on two ranks; where they share a cache the second compiles nothing."""
+def test_tuning_of_compiled_episodes_runs(tmp_path: Path) -> None:
+    """Two trials on two ranks; if they share a cache, the second compiles nothing."""
     (tmp_path / "tiny.yaml").write_text(TINY)
     (tmp_path / "tuning.yaml").write_text(TUNING)
     arguments = ("-m", "hpc_es", "tune", str(tmp_path / "tuning.yaml"), "--output", str(tmp_path / "study"))

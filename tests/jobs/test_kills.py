@@ -1,4 +1,4 @@
-"""kill -9 on any rank at any instant: the job ends, says which process it was, and the same command resumes the run."""
+"""kill -9 of any rank at any time: the job ends and names the process, and the same command resumes the run."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def kill(run: Path, what: str, dice: random.Random) -> bool:
 
 
 @pytest.mark.parametrize("number", range(RUNS))
-def test_killed_again_and_again_a_run_comes_to_the_same_bits(
+def test_repeatedly_killed_run_has_identical_results(
     number: int, reference: Path, killed: Counter[str], tmp_path: Path
 ) -> None:
     run, dice = tmp_path / "run", random.Random(number)
@@ -124,7 +124,7 @@ def test_killed_again_and_again_a_run_comes_to_the_same_bits(
     runs.assert_same(run, reference)
 
 
-def test_the_kills_were_what_they_say(killed: Counter[str]) -> None:
+def test_kills_happened_at_the_intended_steps(killed: Counter[str]) -> None:
     if killed["start"] < RUNS:
         pytest.skip("the tests before this one were not all run")
     assert killed["worker"] + killed["master"] + killed["write"] + killed["start"] == KILLS

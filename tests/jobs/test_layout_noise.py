@@ -1,4 +1,4 @@
-"""A noise of one's own whose blocks are the parts of the policy's layout."""
+"""A custom noise whose blocks are the parts of the policy's layout."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CONFIG = {
 
 
 @pytest.mark.long
-def test_blocks_that_follow_the_layout_have_the_same_bits_on_any_ranks(tmp_path: Path) -> None:
+def test_noise_with_blocks_of_the_layout_is_identical_on_any_ranks(tmp_path: Path) -> None:
     (tmp_path / "by_part.py").write_text(NOISE)
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG))
     thetas = []

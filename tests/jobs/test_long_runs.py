@@ -1,4 +1,4 @@
-"""What does not grow with the number of generations: memory, open files and threads of every rank."""
+"""Memory, open files and threads of every rank do not grow with the number of generations."""
 
 from __future__ import annotations
 
@@ -73,6 +73,6 @@ def assert_flat(run: Path, report: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
-def test_ten_thousand_generations_take_no_more_memory_than_a_quarter_of_them(report: str, tmp_path: Path) -> None:
-    """With evaluations and checkpoints; a table of offsets that were kept once grew by 0.7 kB a generation."""
+def test_memory_of_a_run_does_not_grow_with_generations(report: str, tmp_path: Path) -> None:
+    """With evaluations and checkpoints; a table of offsets once grew by 0.7 kB per generation."""
     assert_flat(tmp_path / "run", report)

@@ -1,4 +1,4 @@
-"""`python -m hpc_es.main` when things go wrong that are nobody's mistake, and without a launcher or an MPI library."""
+"""`python -m hpc_es.main` under external failures, without a launcher, and without an MPI library."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Alone.
 
 
-def test_without_a_launcher(reference: Path, tmp_path: Path) -> None:
+def test_main_runs_without_a_launcher(reference: Path, tmp_path: Path) -> None:
     done = runs.finished(0, tmp_path / "run")
     assert done.stderr == "" and "finished by stop.generations: 6 after 6 generations" in done.stdout
     runs.assert_same(tmp_path / "run", reference)
@@ -37,7 +37,7 @@ def test_without_a_launcher(reference: Path, tmp_path: Path) -> None:
     assert (told["status"], told["exit_status"], told["generation"]) == ("finished", 0, 6)
 
 
-def test_without_an_mpi_library_one_rank_works_and_says_so(reference: Path, tmp_path: Path) -> None:
+def test_main_without_an_mpi_library_runs_one_rank_with_a_note(reference: Path, tmp_path: Path) -> None:
     (tmp_path / "mpi4py").mkdir()
     (tmp_path / "mpi4py" / "__init__.py").write_text("raise ImportError('libmpi.so.12 is not here')\n")
     env = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
@@ -65,7 +65,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.long
-def test_a_full_disk_ends_the_run_and_harms_no_checkpoint(small_disk: Path, reference: Path) -> None:
+def test_full_disk_ends_the_run_and_keeps_checkpoints(small_disk: Path, reference: Path) -> None:
     run = small_disk / "run"
     done = runs.train(3, run, *runs.EVERY, "stop.generations=40")
     assert done.status == 1 and not done.timed_out, str(done)
@@ -92,7 +92,7 @@ LIMITED = """
 
 
 @pytest.mark.long
-def test_a_quota_that_cuts_a_row_in_two(reference: Path, tmp_path: Path) -> None:
+def test_quota_that_truncates_a_row_ends_the_run(reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     arguments = runs.command(run, "checkpoint.interval=5", "stop.generations=40")[2:]
     done = python([*script(LIMITED), *arguments], cwd=ROOT)
@@ -108,7 +108,7 @@ def test_a_quota_that_cuts_a_row_in_two(reference: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("fault", ["raise", pytest.param("nan", marks=pytest.mark.long)])
-def test_failed_episodes_are_dropped_alike_on_any_number_of_ranks(fault: str, tmp_path: Path) -> None:
+def test_failed_episodes_do_not_depend_on_the_number_of_ranks(fault: str, tmp_path: Path) -> None:
     faulty = f"task.env_kwargs.fault={fault}"
     runs.finished(1, tmp_path / "alone", faulty, "stop.generations=3")
     done = runs.finished(3, tmp_path / "run", faulty, "stop.generations=3")
@@ -120,15 +120,15 @@ def test_failed_episodes_are_dropped_alike_on_any_number_of_ranks(fault: str, tm
 
 
 @pytest.mark.long
-def test_an_episode_that_hangs_is_dropped(tmp_path: Path) -> None:
+def test_hanging_episode_is_dropped(tmp_path: Path) -> None:
     hanging = ["task.env_kwargs.fault=hang", "task.env_kwargs.every=6", "task.episode_timeout_seconds=0.5"]
     done = runs.finished(2, tmp_path / "run", *hanging, "stop.generations=2", "evaluation.interval=0")
     assert "took longer than task.episode_timeout_seconds: 0.5" in done.stdout + done.stderr
     assert sum(row["failed_episodes"] for row in runs.rows(tmp_path / "run")) > 0
 
 
-def test_when_all_episodes_fail_the_run_has_failed_and_rank_0_says_why(tmp_path: Path) -> None:
-    """Lines of different ranks never run into each other, as rank 0 writes them all."""
+def test_run_fails_with_a_reason_if_all_episodes_fail(tmp_path: Path) -> None:
+    """Lines of different ranks are never mixed, because rank 0 writes them all."""
     faults = ("task.env_kwargs.fault=raise", "task.env_kwargs.every=1", "seed=2")  # with others some end before step 3
     done = runs.train(3, tmp_path / "run", *faults)
     assert done.status == 1 and "Traceback" not in done.stderr, str(done)
@@ -143,7 +143,7 @@ def test_when_all_episodes_fail_the_run_has_failed_and_rank_0_says_why(tmp_path:
     assert entry.startswith("ValueError at trouble.py:") and "Traceback (most recent call last)" in entry
 
 
-def test_what_only_another_rank_meets_is_in_the_log_of_rank_0_with_its_traceback(tmp_path: Path) -> None:
+def test_failure_on_another_rank_is_logged_by_rank_0_with_its_traceback(tmp_path: Path) -> None:
     faults = ("task.env_kwargs.fault=raise", "task.env_kwargs.rank=2", "mpi.schedule=static")
     done = runs.finished(3, tmp_path / "run", *faults, "stop.generations=3")
     assert done.stderr == ""
@@ -167,7 +167,7 @@ def ended(done: Finished, rank: int, *texts: str) -> None:
 
 
 @pytest.mark.parametrize("fault", ["raise", pytest.param("hang", marks=pytest.mark.long)])
-def test_abort_on_a_failed_episode_ends_all_ranks(fault: str, tmp_path: Path) -> None:
+def test_on_failure_abort_ends_all_ranks(fault: str, tmp_path: Path) -> None:
     aborting = ["task.on_failed_episode=abort", "task.env_kwargs.rank=1", "task.episode_timeout_seconds=1"]
     done = runs.train(3, tmp_path / "run", *aborting, f"task.env_kwargs.fault={fault}")
     why = "ValueError: the simulator diverged" if fault == "raise" else "EpisodeTimeout: the episode took longer"
@@ -197,7 +197,7 @@ BROKEN = """
         ("hpc_es.training.run_writer", "RunWriter", "result"),
     ],
 )
-def test_whatever_fails_is_told_in_the_status_file(
+def test_status_file_has_the_reason_of_any_failure(
     module: str, name: str, method: str, ranks: int, tmp_path: Path
 ) -> None:
     code = script(BROKEN.format(module=module, name=name, method=method))
@@ -209,7 +209,7 @@ def test_whatever_fails_is_told_in_the_status_file(
 
 
 @pytest.mark.parametrize("ranks", [0, 3])
-def test_theta_that_is_not_finite_ends_the_run_and_is_not_saved(ranks: int, tmp_path: Path) -> None:
+def test_non_finite_theta_ends_the_run_and_is_not_saved(ranks: int, tmp_path: Path) -> None:
     run, steep = tmp_path / "run", "algorithm.optimizer.learning_rate=1e39"  # infinite in float32
     done = runs.train(ranks, run, steep, "checkpoint.interval=1")
     assert done.status == 1 and "Traceback" not in done.stderr, str(done)
@@ -219,7 +219,7 @@ def test_theta_that_is_not_finite_ends_the_run_and_is_not_saved(ranks: int, tmp_
     assert runs.newest(run).state.generation == 0 and np.isfinite(runs.newest(run).state.theta).all()
 
 
-def test_an_environment_that_one_rank_cannot_import_ends_all_ranks(tmp_path: Path) -> None:
+def test_failed_import_of_an_environment_on_one_rank_ends_all_ranks(tmp_path: Path) -> None:
     (tmp_path / "lame.py").write_text(
         "import os\nimport tests.helpers.trouble\n"
         "if os.environ['PMI_RANK'] == '2':\n    raise ImportError('libsimulator.so.3 is not on this node')\n"
@@ -246,7 +246,7 @@ BROKEN_POLICY = """
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_policy_that_raises_on_one_rank_ends_all_ranks(rank: int, tmp_path: Path) -> None:
+def test_exception_of_a_policy_on_one_rank_ends_all_ranks(rank: int, tmp_path: Path) -> None:
     args = [*script(BROKEN_POLICY.format(rank=rank)), *runs.command(tmp_path / "run")[2:]]
     done = mpiexec(3, args, cwd=ROOT)
     ended(done, rank, "FloatingPointError: overflow in the policy", "Traceback")

@@ -1,4 +1,4 @@
-"""Rank 0 compares native stepping with Gymnasium's for all ranks, which step as it says."""
+"""Rank 0 compares native stepping with Gymnasium's on behalf of all ranks."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ guarded(lambda: run_job(lambda: parser().parse_intermixed_args({arguments})))
 
 
 @pytest.mark.parametrize(("text", "by"), [("", "ClassicControlBackend"), ("another reward", "GymnasiumBackend")])
-def test_ranks_step_as_rank_0_says(text: str, by: str, tmp_path: Path) -> None:
-    """Rank 0 alone compares, and the others follow it where it finds a difference, though they would find none."""
+def test_all_ranks_use_the_stepping_that_rank_0_selects(text: str, by: str, tmp_path: Path) -> None:
+    """Only rank 0 compares; the others follow its result even if they would find no difference."""
     config, cache = runs.tiny(tmp_path), tmp_path / "cache"
     compared, steps = run(3, cache, training(config, tmp_path / "run"), text)
     assert compared == ["0 compares"]
@@ -62,8 +62,8 @@ def test_ranks_step_as_rank_0_says(text: str, by: str, tmp_path: Path) -> None:
     assert steps == [f"{rank} steps by {by}" for rank in range(2)]
 
 
-def test_each_group_of_repetitions_has_a_rank_that_compares(tmp_path: Path) -> None:
-    """Two groups of two ranks, four repetitions: each group's first rank compares once, or has it from the cache."""
+def test_one_rank_per_group_of_repetitions_compares_stepping(tmp_path: Path) -> None:
+    """Two groups of two ranks, four repetitions: the first rank of a group compares once or reads the cache."""
     config = runs.tiny(tmp_path)
     body = training(config, tmp_path / "runs", "repetitions=4", "repetition_groups=2")
     compared, steps = run(4, tmp_path / "cache", body)
@@ -71,7 +71,7 @@ def test_each_group_of_repetitions_has_a_rank_that_compares(tmp_path: Path) -> N
     assert steps == [f"{rank} steps by ClassicControlBackend" for rank in range(4)]
 
 
-def test_ranks_that_evaluate_snapshots_step_as_rank_0_says(tmp_path: Path) -> None:
+def test_ranks_that_evaluate_snapshots_use_the_stepping_of_rank_0(tmp_path: Path) -> None:
     config = runs.tiny(tmp_path)
     run(1, tmp_path / "cache", training(config, tmp_path / "run", "stop.generations=4"))
     arguments = ["eval", str(tmp_path / "run"), "--all", "--episodes", "2", "--output", str(tmp_path / "all.csv")]

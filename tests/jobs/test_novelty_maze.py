@@ -1,4 +1,4 @@
-"""What novelty search is for: a maze in whose trap evolution strategies stay."""
+"""Novelty search solves a deceptive maze in which evolution strategies stay in the trap."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def best(config: str, run: Path, *overrides: str) -> float:
 
 
 @pytest.mark.long
-def test_evolution_strategies_stay_in_the_trap(tmp_path: Path) -> None:
+def test_es_stays_in_the_trap(tmp_path: Path) -> None:
     assert TRAP - 0.01 < best("es_maze.yaml", tmp_path / "es", "stop.generations=150") <= TRAP + 1e-6
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("mode", "patience"), [("nsr", 50), ("nsra", 10)])
-def test_novelty_search_finds_the_way_around(mode: str, patience: int, tmp_path: Path) -> None:
+def test_novelty_search_leaves_the_trap(mode: str, patience: int, tmp_path: Path) -> None:
     overrides = (f"algorithm.mode={mode}", f"algorithm.patience={patience}", "seed=2")
     assert best("novelty_maze.yaml", tmp_path / mode, *overrides) >= GOAL

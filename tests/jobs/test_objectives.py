@@ -1,4 +1,4 @@
-"""Objectives of one's own in whole runs: the examples, from another directory, on any ranks, killed and resumed."""
+"""Custom objectives in whole runs: the examples, from another directory, on any ranks, killed and resumed."""
 
 from __future__ import annotations
 
@@ -55,9 +55,7 @@ def assert_same(run: Path, reference: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_function_of_the_examples_is_fitted_with_equal_bits_on_one_and_three_ranks(
-    examples: Path, tmp_path: Path
-) -> None:
+def test_example_function_is_identical_on_one_and_three_ranks(examples: Path, tmp_path: Path) -> None:
     one = finished(1, examples / "function" / "fit.yaml", tmp_path / "one")
     finished(3, examples / "function" / "fit.yaml", tmp_path / "three")
     assert_same(tmp_path / "three", tmp_path / "one")
@@ -66,7 +64,7 @@ def test_the_function_of_the_examples_is_fitted_with_equal_bits_on_one_and_three
 
 
 @pytest.mark.long
-def test_the_program_of_the_examples_gives_equal_bits_on_one_and_three_ranks(examples: Path, tmp_path: Path) -> None:
+def test_example_program_is_identical_on_one_and_three_ranks(examples: Path, tmp_path: Path) -> None:
     config = examples / "command" / "search.yaml"
     one = finished(1, config, tmp_path / "one", "stop.generations=3")
     finished(3, config, tmp_path / "three", "stop.generations=3")
@@ -115,7 +113,7 @@ def wait_for_calls(directory: Path, count: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("victim", [0, 2])
-def test_killed_in_a_generation_it_goes_on_without_repeating_what_was_finished(victim: int, tmp_path: Path) -> None:
+def test_run_killed_in_a_generation_does_not_repeat_finished_evaluations(victim: int, tmp_path: Path) -> None:
     config, run = slow(tmp_path, "calls"), tmp_path / "run"
     with start(3, arguments(config, run), cwd=tmp_path) as job:
         wait_for_calls(tmp_path / "calls", 20)  # 12 and the centre are the first generation
@@ -131,7 +129,7 @@ def test_killed_in_a_generation_it_goes_on_without_repeating_what_was_finished(v
 
 
 @pytest.mark.long
-def test_without_a_journal_a_killed_generation_is_evaluated_again(tmp_path: Path) -> None:
+def test_killed_generation_is_evaluated_again_without_a_journal(tmp_path: Path) -> None:
     config, run = slow(tmp_path, "calls"), tmp_path / "run"
     with start(2, arguments(config, run, "task.journal=false"), cwd=tmp_path) as job:
         wait_for_calls(tmp_path / "calls", 22)
@@ -173,7 +171,7 @@ def pids(directory: Path) -> Sequence[int]:
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_programs_end_with_their_rank(victim: int, tmp_path: Path) -> None:
+def test_programs_of_a_killed_rank_end(victim: int, tmp_path: Path) -> None:
     config = stuck(tmp_path)
     with start(2, arguments(config, tmp_path / "run"), cwd=tmp_path) as job:
         runs.wait_for(lambda: len(pids(tmp_path)) == 4, 60)
@@ -183,7 +181,7 @@ def test_programs_end_with_their_rank(victim: int, tmp_path: Path) -> None:
         runs.wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), 10)
 
 
-def test_a_second_signal_ends_a_program_that_never_would(tmp_path: Path) -> None:
+def test_second_signal_ends_an_endless_program(tmp_path: Path) -> None:
     config = stuck(tmp_path)
     with start(2, arguments(config, tmp_path / "run"), cwd=tmp_path) as job:
         runs.wait_for(lambda: len(pids(tmp_path)) == 4, 60)
@@ -202,8 +200,8 @@ def signal_all(job: Job, number: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 3, 4))])
-def test_the_sphere_is_optimised(seed: int, tmp_path: Path) -> None:
-    """From f = 10 a tenth of the way each would be by chance; five seeds of five come below a hundredth."""
+def test_strategies_optimise_the_sphere(seed: int, tmp_path: Path) -> None:
+    """From f = 10, a random search would reach one tenth of it; all five seeds reach less than one hundredth."""
     (tmp_path / "sphere_model.py").write_text("def sphere(x): return float((x * x).sum())\n")
     config = {
         "seed": seed,
@@ -250,7 +248,7 @@ def centred(place: Path, name: str, *overrides: str) -> Path:
     return place / name
 
 
-def test_the_best_vector_may_be_that_of_the_final_evaluation(tmp_path: Path) -> None:
+def test_best_vector_can_come_from_the_final_evaluation(tmp_path: Path) -> None:
     """Samples are some 70 from the centre, which moves to the optimum at (1, 1)."""
     run = centred(tmp_path, "run")
     found, snapshot = best(run), runs.newest(run)
@@ -261,15 +259,15 @@ def test_the_best_vector_may_be_that_of_the_final_evaluation(tmp_path: Path) -> 
     assert np.load(tmp_path / "x.npy").tolist() == found["x"]
 
 
-def test_a_second_start_of_a_finished_run_still_has_it(tmp_path: Path) -> None:
+def test_restarted_finished_run_keeps_the_final_evaluation(tmp_path: Path) -> None:
     before = best(centred(tmp_path, "run"))
     assert best(centred(tmp_path, "run")) == before
     (tmp_path / "run" / "status.json").unlink()  # then it is evaluated again
     assert best(centred(tmp_path, "run")) == before
 
 
-def test_a_run_that_is_extended_goes_on_without_the_final_evaluation(tmp_path: Path) -> None:
-    """To the bits of a run that was never stopped."""
+def test_extended_run_discards_the_final_evaluation(tmp_path: Path) -> None:
+    """Results are identical to an uninterrupted run."""
     centred(tmp_path, "twice")
     twice, once = centred(tmp_path, "twice", "stop.generations=8"), centred(tmp_path, "once", "stop.generations=8")
     assert runs.digests(twice).items() == runs.digests(once).items() and best(twice) == best(once)
@@ -277,7 +275,7 @@ def test_a_run_that_is_extended_goes_on_without_the_final_evaluation(tmp_path: P
     assert (twice / "evaluations.csv").read_bytes() == (once / "evaluations.csv").read_bytes()
 
 
-def test_the_target_sees_the_final_evaluation(tmp_path: Path) -> None:
+def test_target_value_can_be_reached_by_the_final_evaluation(tmp_path: Path) -> None:
     value = best(centred(tmp_path, "free"))["value"]
     run = centred(tmp_path, "run", f"stop.target_value={value}")
     assert json.loads((run / "result.json").read_text())["success"] is True
@@ -286,8 +284,8 @@ def test_the_target_sees_the_final_evaluation(tmp_path: Path) -> None:
     assert json.loads((run / "result.json").read_text())["success"] is False
 
 
-def test_evaluations_of_the_centre_count(tmp_path: Path) -> None:
-    """Of generations of 4 and, in 0, 3 and 6, the centre: 5, 9, 13, 18, 22, 26, 31."""
+def test_evaluations_of_the_centre_are_counted(tmp_path: Path) -> None:
+    """Generations of 4 and, in generations 0, 3 and 6, the centre: 5, 9, 13, 18, 22, 26, 31."""
     run = centred(tmp_path, "run", "stop={episodes: 30}")
     assert [row["episodes_total"] for row in runs.rows(run)] == [5, 9, 13, 18, 22, 26, 31]
     assert len((run / "evaluations.csv").read_text().splitlines()) == 1 + 31

@@ -44,7 +44,7 @@ def old_run(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "old"
 
 
-def test_a_run_of_an_earlier_version_carries_on_to_the_undisturbed_bits(old_run: Path, tmp_path: Path) -> None:
+def test_run_of_an_earlier_version_resumes_with_identical_results(old_run: Path, tmp_path: Path) -> None:
     train(old_run, "stop.generations=4")
     train(tmp_path / "reference", "stop.generations=4")
     assert newest(old_run).state.generation == 4
@@ -53,12 +53,12 @@ def test_a_run_of_an_earlier_version_carries_on_to_the_undisturbed_bits(old_run:
 
 
 @pytest.mark.parametrize("change", ["algorithm.optimizer.learning_rate=0.25", "algorithm.weight_decay=0.5"])
-def test_what_differs_from_it_or_from_a_default_is_still_refused(old_run: Path, change: str) -> None:
+def test_resumed_old_run_refuses_changed_and_non_default_options(old_run: Path, change: str) -> None:
     with pytest.raises(CheckpointError, match=change.partition("=")[0]):
         train(old_run, "stop.generations=4", change)
 
 
-def test_the_better_of_two_versions_is_found_though_their_hashes_differ(old_run: Path) -> None:
+def test_best_run_of_two_versions_is_selected_despite_different_hashes(old_run: Path) -> None:
     best = newest(old_run).best
     assert best is not None
     better = dataclasses.replace(best, return_=best.return_ + 1)

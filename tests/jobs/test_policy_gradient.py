@@ -1,4 +1,4 @@
-"""Runs of policy gradient: the same bits on any number of ranks, also after a kill; what is wrong is told before."""
+"""Runs of policy gradient: identical results on any number of ranks and after a kill; errors before the run."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("ranks", RANKS)
-def test_any_number_of_ranks_gives_the_same_bits(done: Path, ranks: int, variant: str) -> None:
+def test_results_do_not_depend_on_the_number_of_ranks(done: Path, ranks: int, variant: str) -> None:
     runs.assert_same(done / str(ranks) / variant, done / "1" / variant)
     listed = list(log.read_programs(done / str(ranks) / variant))
     assert listed == list(log.read_programs(done / "1" / variant))
@@ -95,7 +95,7 @@ def test_any_number_of_ranks_gives_the_same_bits(done: Path, ranks: int, variant
         assert all(coding.score(found["program"]).correct for found in listed)
 
 
-def test_the_variants_are_what_they_say(done: Path) -> None:
+def test_every_variant_uses_the_option_in_its_name(done: Path) -> None:
     newest = {variant: runs.newest(done / "3" / variant).state for variant in VARIANTS}
     rows = {variant: runs.rows(done / "3" / variant) for variant in VARIANTS}
     queue = newest["queue"].master
@@ -122,7 +122,7 @@ def finished(ranks: int, run: Path, *overrides: str) -> Finished:
         return job.wait(LONG_SECONDS)
 
 
-def test_a_killed_run_comes_to_the_same_bits_on_another_number_of_ranks(tmp_path: Path) -> None:
+def test_killed_run_resumes_with_identical_results_on_other_ranks(tmp_path: Path) -> None:
     run, everything = tmp_path / "run", [each for name in ("queue", "replay") for each in VARIANTS[name]]
     with begun(2, run, *everything, "stop.generations=100000") as job:
         runs.wait_for(lambda: runs.generation(run) > 2, LONG_SECONDS)
@@ -136,7 +136,7 @@ def test_a_killed_run_comes_to_the_same_bits_on_another_number_of_ranks(tmp_path
     runs.assert_same(run, tmp_path / "whole")
 
 
-def test_a_correct_program_ends_the_run_and_is_told(tmp_path: Path) -> None:
+def test_correct_program_ends_the_run_and_is_reported(tmp_path: Path) -> None:
     run = tmp_path / "run"
     overrides = ["task.fixed_string=[1]", "task.max_code_length=2", "stop.generations=1000"]
     job = finished(1, run, *overrides)
@@ -168,7 +168,9 @@ def test_a_correct_program_ends_the_run_and_is_told(tmp_path: Path) -> None:
         (["task={kind: episodes, env_id: CartPole-v1}"], "task.kind", "expected 'programs'"),
     ],
 )
-def test_what_is_wrong_is_told_before_the_run(overrides: list[str], key: str, text: str, tmp_path: Path) -> None:
+def test_invalid_policy_gradient_options_are_refused_before_the_run(
+    overrides: list[str], key: str, text: str, tmp_path: Path
+) -> None:
     from hpc_es.config.loading import load
     from hpc_es.core.errors import ConfigError
     from hpc_es.training.build import build_task
@@ -179,14 +181,14 @@ def test_what_is_wrong_is_told_before_the_run(overrides: list[str], key: str, te
     assert len(lines) == 1 and text in lines[0], str(told.value)
 
 
-def test_asynchronous_updates_of_one_rank_are_those_of_whole_batches(tmp_path: Path) -> None:
+def test_asynchronous_updates_of_one_rank_equal_synchronous_ones(tmp_path: Path) -> None:
     everything = [each for name in ("queue", "replay") for each in VARIANTS[name]]
     for name, override in (("batches", "mpi.chunk_size=12"), ("run", "algorithm.updates=asynchronous")):
         runs.here(runs.tiny(tmp_path, TINY), tmp_path / name, [FAST, *everything, override])
     assert runs.digests(tmp_path / "run") == runs.digests(tmp_path / "batches")
 
 
-def test_asynchronous_updates_of_several_ranks_come_to_their_end(done: Path) -> None:
+def test_asynchronous_run_on_several_ranks_ends(done: Path) -> None:
     run = done / "3" / "asynchronous"
     rows = runs.rows(run)
     assert [row["episodes_this_generation"] for row in rows] == [12] * 20

@@ -1,4 +1,4 @@
-"""Searches for programs under real mpiexec: the same bits on any number of ranks, after kills, and with repetitions."""
+"""Program searches under mpiexec: identical results on any number of ranks, after kills, and with repetitions."""
 
 from __future__ import annotations
 
@@ -79,22 +79,22 @@ def result(run: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("ranks", RANKS)
-def test_any_number_of_ranks_gives_the_same_bits(done: Callable[[int], Path], ranks: int, variant: str) -> None:
+def test_results_do_not_depend_on_the_number_of_ranks(done: Callable[[int], Path], ranks: int, variant: str) -> None:
     runs.assert_same(done(ranks) / variant, done(1) / variant)
     assert result(done(ranks) / variant) == result(done(1) / variant)
     assert listed(done(ranks) / variant) == listed(done(1) / variant)
 
 
 @pytest.mark.parametrize("kind", ["ga", "random"])
-def test_chunks_and_schedule_change_no_result(done: Callable[[int], Path], kind: str) -> None:
-    """Also not the number of programs executed: no program is executed by two ranks."""
+def test_results_do_not_depend_on_chunks_and_schedule(done: Callable[[int], Path], kind: str) -> None:
+    """Nor does the number of executed programs: no program is executed by two ranks."""
     for variant in VARIANTS:
         if variant.startswith(kind) and variant.endswith(("of 3", "of 9", "master")):
             assert result(done(2) / variant) == result(done(1) / kind)
 
 
-def test_what_is_known_is_not_executed_again(done: Callable[[int], Path]) -> None:
-    """Of copies nothing is new, which ends the search; elites are never executed, so that at most 18 of 20 are."""
+def test_known_programs_are_not_executed_again(done: Callable[[int], Path]) -> None:
+    """Copies are not new, which ends the search; elites are never executed, so at most 18 of 20 programs are."""
     assert [row["episodes_this_generation"] for row in runs.rows(done(1) / "ga, nothing new")] == [20]
     reason = "no new programs: there is neither mutation nor crossover"
     assert runs.status(done(2) / "ga, nothing new")["reason"] == reason
@@ -105,7 +105,7 @@ def test_what_is_known_is_not_executed_again(done: Callable[[int], Path]) -> Non
 
 
 @pytest.mark.parametrize("kind", ["ga", "random"])
-def test_success_is_noticed_at_once(done: Callable[[int], Path], kind: str) -> None:
+def test_run_ends_in_the_generation_of_the_first_success(done: Callable[[int], Path], kind: str) -> None:
     found = result(done(2) / f"{kind}, solved")
     assert found["success"] is True and found["generations"] == 1
     assert found["code_solution"] in {",.", "..", "<.", ">.", "[.", "].", *(f".{c}" for c in "><+-[],")}
@@ -113,7 +113,7 @@ def test_success_is_noticed_at_once(done: Callable[[int], Path], kind: str) -> N
     assert runs.status(done(2) / f"{kind}, solved")["reason"] == "a correct program"
 
 
-def test_the_log_has_programs_and_no_timesteps(done: Callable[[int], Path]) -> None:
+def test_metrics_of_program_searches_count_programs_instead_of_timesteps(done: Callable[[int], Path]) -> None:
     *_, last, end = (done(1) / "ga, many" / "log.txt").read_text().splitlines()
     programs = result(done(1) / "ga, many")["episodes"]
     assert "generation 5 of 5  best reward 1  correct program found" in last and f"NPE {programs}  " in last
@@ -124,7 +124,7 @@ def test_the_log_has_programs_and_no_timesteps(done: Callable[[int], Path]) -> N
 
 
 @pytest.mark.long
-def test_a_solved_run_is_over_unless_it_may_go_on(done: Callable[[int], Path]) -> None:
+def test_solved_run_ends_unless_stop_on_success_is_disabled(done: Callable[[int], Path]) -> None:
     run = done(1) / "ga, solved"
     assert "found" in described(run) and described(run)["found"]["success"] is True
     again = runs.finished(0, run, *GA, EASY)
@@ -149,7 +149,7 @@ def listed(run: Path) -> bytes:
 
 
 def test_every_correct_program_is_listed_once(done: Callable[[int], Path]) -> None:
-    """As drawn: 70 programs in each of 5 generations, scored one by one in Python."""
+    """70 programs in each of 5 generations, scored one by one with the reference interpreter."""
     task = build(Options(name="print", base=27, fixed_string=(0,), max_code_length=4))
     search = random_search.RandomSearch(random_search.Options(), task, None, Keys(1, 0), 16)
     drawn = [program for generation in range(5) for program in search.programs(generation, range(70))]
@@ -166,8 +166,8 @@ def test_every_correct_program_is_listed_once(done: Callable[[int], Path]) -> No
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["ga", "random"])
-def test_after_a_resume_the_list_is_the_same(done: Callable[[int], Path], kind: str, tmp_path: Path) -> None:
-    """Two generations behind the checkpoint are made again; without its list a run goes on, and says so."""
+def test_list_of_programs_is_identical_after_a_resume(done: Callable[[int], Path], kind: str, tmp_path: Path) -> None:
+    """Two generations after the checkpoint are computed again; a run without its list continues with a warning."""
     more, run = (*VARIANTS[f"{kind}, many"], *runs.EVERY), tmp_path / "run"
     runs.finished(0, run, *more)
     for path in Store(run / "checkpoints").paths()[-2:]:
@@ -182,7 +182,7 @@ def test_after_a_resume_the_list_is_the_same(done: Callable[[int], Path], kind: 
 
 @pytest.mark.long
 @pytest.mark.parametrize("search", [GA, RANDOM, (*RANDOM, *MANY)])
-def test_a_killed_run_carries_on_to_the_same_bits(search: tuple[str, ...], tmp_path: Path) -> None:
+def test_killed_run_resumes_with_identical_results(search: tuple[str, ...], tmp_path: Path) -> None:
     many = (*search, "stop.generations=2000", "checkpoint.interval=1", "checkpoint.keep_last=1000")
     with runs.begin(2, tmp_path / "run", *many) as job:
         runs.wait_for(lambda: runs.generation(tmp_path / "run") >= 3)
@@ -200,8 +200,8 @@ def test_a_killed_run_carries_on_to_the_same_bits(search: tuple[str, ...], tmp_p
 
 
 @pytest.mark.long
-def test_rows_of_some_generations_only(tmp_path: Path) -> None:
-    """A search has many short generations; a run that goes on keeps the rhythm."""
+def test_metrics_interval_is_kept_after_a_resume(tmp_path: Path) -> None:
+    """A search has many short generations."""
     more = (*GA, "report.metrics_interval=3", "checkpoint.interval=0")
     runs.finished(0, tmp_path / "run", *more, "stop.generations=5")
     runs.finished(0, tmp_path / "run", *more, "stop.generations=8")
@@ -214,7 +214,7 @@ def test_rows_of_some_generations_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_repetitions_take_the_tasks_of_a_cycle_in_turn(tmp_path: Path) -> None:
+def test_repetitions_cycle_through_the_tasks(tmp_path: Path) -> None:
     cycle = "task={kind: programs, cycle: [reverse, add], max_code_length: 20}"
     more = (*GA, cycle, "repetitions=3", "stop.episodes=50", "repetition_groups=2")
     runs.finished(2, tmp_path / "run", *more)

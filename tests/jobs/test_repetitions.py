@@ -41,7 +41,7 @@ def test_repetitions_differ_and_are_complete(reference: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_first_repetition_is_the_run_without_repetitions(reference: Path, tmp_path: Path) -> None:
+def test_first_repetition_is_the_run_without_repetitions(reference: Path, tmp_path: Path) -> None:
     runs.finished(2, tmp_path / "run")
     runs.assert_same(tmp_path / "run", reference / "repetition_0000")
 
@@ -50,7 +50,9 @@ def test_the_first_repetition_is_the_run_without_repetitions(reference: Path, tm
     ("ranks", "groups"),
     [(3, 1), pytest.param(3, 2, marks=pytest.mark.long), pytest.param(4, 3, marks=pytest.mark.long)],
 )
-def test_same_rows_on_any_ranks_and_groups(reference: Path, tmp_path: Path, ranks: int, groups: int) -> None:
+def test_repetitions_are_identical_on_any_ranks_and_groups(
+    reference: Path, tmp_path: Path, ranks: int, groups: int
+) -> None:
     done = runs.finished(ranks, tmp_path / "run", *FIVE, f"repetition_groups={groups}")
     assert found(tmp_path / "run") == found(reference)
     assert len(list((tmp_path / "run" / "results").iterdir())) == groups
@@ -69,7 +71,7 @@ def test_array_tasks_share_the_directory(reference: Path, tmp_path: Path) -> Non
     assert json.loads((tmp_path / "run" / "status_0_of_2.json").read_text())["status"] == "finished"
 
 
-def test_a_shard_runs_its_repetitions_only(tmp_path: Path) -> None:
+def test_shard_runs_its_repetitions_only(tmp_path: Path) -> None:
     runs.finished(0, tmp_path / "run", *FIVE, "--shard", "1/3")
     assert [row["repetition"] for row in found(tmp_path / "run")] == [2, 3]
 
@@ -96,7 +98,7 @@ def test_killed_repetitions_are_resumed(reference: Path, tmp_path: Path, groups:
     assert digest == [row["theta_sha256"] for row in results.read_results(plain)]
 
 
-def test_a_lost_line_is_written_again_without_training(reference: Path, tmp_path: Path) -> None:
+def test_lost_line_is_written_again_without_training(reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     runs.finished(0, run, *FIVE)
     before, path = found(run), run / "results" / "0-of-1.jsonl"
@@ -116,7 +118,7 @@ def test_finished_repetitions_are_not_run_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_signal_stops_all_groups_with_status_75_and_the_command_resumes(reference: Path, tmp_path: Path) -> None:
+def test_signal_stops_all_groups_with_status_75_and_the_command_resumes(reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     arguments = ("repetitions=3", "repetition_groups=2", "stop.generations=40")
     with runs.begin(3, run, *arguments, "task.env_kwargs.pause_seconds=0.001") as job:
@@ -141,9 +143,7 @@ def test_a_signal_stops_all_groups_with_status_75_and_the_command_resumes(refere
         (("repetition_groups=2",), "repetition_groups: is 2, but the job has 1 ranks"),
     ],
 )
-def test_an_invalid_command_is_refused_and_changes_no_file(
-    reference: Path, arguments: tuple[str, ...], text: str
-) -> None:
+def test_invalid_command_is_refused_and_changes_no_file(reference: Path, arguments: tuple[str, ...], text: str) -> None:
     before = {path: path.read_bytes() for path in reference.rglob("*") if path.is_file()}
     done = runs.train(0, reference, *FIVE, *arguments)
     assert done.status == 2
@@ -152,7 +152,7 @@ def test_an_invalid_command_is_refused_and_changes_no_file(
 
 
 @pytest.mark.long
-def test_a_directory_holds_one_run_or_several(reference: Path, tmp_path: Path) -> None:
+def test_directory_holds_one_run_or_several(reference: Path, tmp_path: Path) -> None:
     runs.finished(0, tmp_path / "run")
     done = runs.train(0, tmp_path / "run", *FIVE)
     assert done.status == 2
@@ -175,8 +175,8 @@ def test_results_command_prints_the_summary(reference: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.long
-def test_a_failed_repetition_does_not_affect_the_others(tmp_path: Path) -> None:
-    """The checkpoints of repetition 1 are not ours."""
+def test_failed_repetition_does_not_affect_the_others(tmp_path: Path) -> None:
+    """Repetition 1 cannot read its checkpoints."""
     run = tmp_path / "run"
     runs.finished(0, run, "repetitions=3")
     (run / "results" / "0-of-1.jsonl").unlink()

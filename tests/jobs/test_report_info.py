@@ -1,4 +1,4 @@
-"""report.info in whole jobs: its metrics on any ranks, and the run that it is a part of as it would be without."""
+"""report.info in whole jobs: its metrics on any ranks; all other results are unchanged."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_loggers_group_the_info_metrics() -> None:
 
 
 @pytest.mark.parametrize(("first", "then"), [((INFO,), ()), ((), (INFO,))])
-def test_a_restart_between_whole_checkpoints_may_change_it(
+def test_report_info_may_change_at_a_restart_between_full_checkpoints(
     first: tuple[str, ...], then: tuple[str, ...], tmp_path: Path
 ) -> None:
     between = (*runs.EVERY, "checkpoint.full_interval=4", "policy.hidden_dims=[64, 64]")
@@ -72,8 +72,8 @@ def trained(tmp_path: Path, task: dict[str, object], info: object = None, **more
     return list(hpc_es.train({"task": task, "algorithm": algorithm, "report": report, **BANDITS, **more}, tmp_path))
 
 
-def test_the_regret_of_bandits_is_what_they_say_themselves(tmp_path: Path) -> None:
-    """As a task it is minus the return that may be trained with; as an environment the sum of what its infos have."""
+def test_regret_info_equals_the_regret_of_the_bandit(tmp_path: Path) -> None:
+    """As a task it is minus the return used for training; as an environment it is the sum of the infos."""
     options = {"distribution": "medium", "num_trials": 10}
     task = {"kind": "bandits", **options, "episodes_per_job": 2}
     rows = trained(tmp_path / "a", {**task, "training_return": "negative_regret"})
@@ -87,8 +87,8 @@ def test_the_regret_of_bandits_is_what_they_say_themselves(tmp_path: Path) -> No
         trained(tmp_path / "e", task, ["regrets"])
 
 
-def test_the_regret_of_an_actor_critic_is_what_the_rewards_lack(tmp_path: Path) -> None:
-    """Arms that always pay: 10 trials of the better one, 1, less what was paid."""
+def test_regret_info_of_actor_critic_equals_the_missing_rewards(tmp_path: Path) -> None:
+    """Arms that always pay: 10 trials with the better arm, which pays 1, minus the rewards."""
     pytest.importorskip("tensorflow")
     task = {"kind": "bandits", "distribution": "deterministic", "num_trials": 10}
     algorithm = {"kind": "actor_critic", "batch_size": 4}

@@ -1,4 +1,4 @@
-"""Carrying on: the bits, rows and best of an undisturbed run; another experiment or a damaged file is never taken."""
+"""Resuming: identical results and metrics; different experiments and damaged files are refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def again(run: Path, *arguments: str, env: dict[str, str] | None = None) -> Fini
     return runs.train(0, run, *NORMALISED, *arguments, env=env)
 
 
-def test_a_stopped_run_goes_on_with_other_ranks_to_the_same_bits(reference: Path, tmp_path: Path) -> None:
+def test_stopped_run_resumes_with_identical_results_on_other_ranks(reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     runs.finished(2, run, *NORMALISED, "stop.generations=3")
     done = runs.finished(3, run, *NORMALISED, "stop.generations=5", "mpi.schedule=static", "checkpoint.interval=0")
@@ -61,7 +61,7 @@ def _ranks(run: Path) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("kind", ["sgd", pytest.param("none", marks=pytest.mark.long)])
-def test_every_optimizer_carries_on(kind: str, tmp_path: Path) -> None:
+def test_every_optimizer_resumes_with_identical_results(kind: str, tmp_path: Path) -> None:
     optimizer = f"algorithm.optimizer.kind={kind}"
     runs.finished(0, tmp_path / "whole", optimizer, "stop.generations=4")
     runs.finished(0, tmp_path / "run", optimizer, "stop.generations=2")
@@ -69,14 +69,14 @@ def test_every_optimizer_carries_on(kind: str, tmp_path: Path) -> None:
     runs.assert_same(tmp_path / "run", tmp_path / "whole")
 
 
-def test_a_missing_table_is_written_anew_with_a_warning(reference: Path, stopped: Path) -> None:
+def test_missing_metrics_table_is_written_again_with_a_warning(reference: Path, stopped: Path) -> None:
     (stopped / "log.csv").unlink()
     done = again(stopped, "stop.generations=8")
     assert done.status == 0 and "log.csv is missing: it is written again" in done.stdout + done.stderr, str(done)
     runs.assert_same(stopped, reference)
 
 
-def test_rows_beyond_the_last_checkpoint_are_cut(reference: Path, stopped: Path) -> None:
+def test_rows_after_the_last_checkpoint_are_removed(reference: Path, stopped: Path) -> None:
     for generation in (6, 7, 8):
         checkpoint(stopped, generation).unlink()
     assert len(runs.rows(stopped)) == 8
@@ -88,7 +88,7 @@ def test_rows_beyond_the_last_checkpoint_are_cut(reference: Path, stopped: Path)
     assert len(runs.rows(stopped)) == len(runs.table(stopped)) == 7
 
 
-def test_a_finished_run_ends_at_once_and_changes_nothing(stopped: Path) -> None:
+def test_restarted_finished_run_ends_at_once_and_changes_no_file(stopped: Path) -> None:
     before = runs.files(stopped)
     done = again(stopped, *runs.EVERY, "stop.generations=8")
     assert done.status == 0 and "finished" in done.stdout, str(done)
@@ -140,7 +140,9 @@ def test_resume_require_refuses_a_new_directory(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_another_experiment_is_refused_key_by_key(stopped: Path, changes: list[str], lines: list[str]) -> None:
+def test_different_experiment_is_refused_with_the_changed_keys(
+    stopped: Path, changes: list[str], lines: list[str]
+) -> None:
     before = runs.files(stopped)
     done = again(stopped, *changes)
     assert done.status == 2 and "Traceback" not in done.stderr, str(done)
@@ -149,16 +151,14 @@ def test_another_experiment_is_refused_key_by_key(stopped: Path, changes: list[s
     assert runs.files(stopped) == before
 
 
-def test_other_blas_threads_are_refused(stopped: Path) -> None:
+def test_different_number_of_blas_threads_is_refused(stopped: Path) -> None:
     done = again(stopped, env={"OMP_NUM_THREADS": "2"})
     assert done.status == 2, str(done)
     assert "blas_threads: 1 in the checkpoint, 2 in the config" in done.stderr
 
 
 @pytest.mark.parametrize("damage", ["truncated", "bit flipped"])
-def test_a_damaged_newest_checkpoint_is_named_set_aside_and_not_used(
-    damage: str, reference: Path, stopped: Path
-) -> None:
+def test_damaged_newest_checkpoint_is_reported_and_set_aside(damage: str, reference: Path, stopped: Path) -> None:
     path = checkpoint(stopped, 8)
     whole = path.read_bytes()
     middle = len(whole) // 2
@@ -171,7 +171,7 @@ def test_a_damaged_newest_checkpoint_is_named_set_aside_and_not_used(
     runs.assert_same(stopped, reference)
 
 
-def test_nothing_but_damaged_checkpoints_is_refused(stopped: Path) -> None:
+def test_directory_with_damaged_checkpoints_only_is_refused(stopped: Path) -> None:
     for path in Store(stopped / "checkpoints").paths():
         path.write_bytes(path.read_bytes()[:700])
     before = runs.files(stopped)
@@ -187,7 +187,7 @@ def test_nothing_but_damaged_checkpoints_is_refused(stopped: Path) -> None:
         (None, "format 3, but this hpc_es reads up to 2"),
     ],
 )
-def test_a_foreign_file_and_a_newer_format_are_refused(stopped: Path, text: bytes | None, said: str) -> None:
+def test_checkpoints_of_other_formats_are_refused(stopped: Path, text: bytes | None, said: str) -> None:
     import hashlib
 
     path = checkpoint(stopped, 8)
@@ -201,7 +201,9 @@ def test_a_foreign_file_and_a_newer_format_are_refused(stopped: Path, text: byte
 
 
 @pytest.mark.parametrize("which", ["run", "checkpoint"])
-def test_init_from_begins_with_the_theta_and_statistics_of(which: str, reference: Path, tmp_path: Path) -> None:
+def test_init_from_starts_with_the_theta_and_statistics_of_the_source(
+    which: str, reference: Path, tmp_path: Path
+) -> None:
     source = reference if which == "run" else checkpoint(reference, 5)
     done = again(tmp_path / "run", f"policy.init_from={source}", "stop.generations=0")
     assert done.status == 0, str(done)
@@ -211,7 +213,7 @@ def test_init_from_begins_with_the_theta_and_statistics_of(which: str, reference
         assert found.shared[name].tobytes() == expected.shared[name].tobytes()
 
 
-def test_init_from_another_network_is_refused_and_leaves_nothing(reference: Path, tmp_path: Path) -> None:
+def test_init_from_another_network_is_refused_and_writes_no_files(reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     done = runs.train(3, run, f"policy.init_from={reference}", "policy.hidden_dims=[9]")
     assert done.status == 2 and "Traceback" not in done.stderr, str(done)
@@ -220,7 +222,7 @@ def test_init_from_another_network_is_refused_and_leaves_nothing(reference: Path
 
 
 @pytest.mark.parametrize("init_optimizer", [True, False])
-def test_init_optimizer_takes_its_state_too(init_optimizer: bool, reference: Path, tmp_path: Path) -> None:
+def test_init_optimizer_copies_the_optimizer_state(init_optimizer: bool, reference: Path, tmp_path: Path) -> None:
     begun = (f"policy.init_from={reference}", f"policy.init_optimizer={str(init_optimizer).lower()}")
     done = again(tmp_path / "run", *begun, "stop.generations=0")
     assert done.status == 0, str(done)
@@ -230,7 +232,7 @@ def test_init_optimizer_takes_its_state_too(init_optimizer: bool, reference: Pat
     assert found["optimizer_steps"] == (8 if init_optimizer else 0)
 
 
-def test_the_state_of_another_optimizer_is_refused(reference: Path, tmp_path: Path) -> None:
+def test_init_optimizer_refuses_the_state_of_another_optimizer(reference: Path, tmp_path: Path) -> None:
     begun = (f"policy.init_from={reference}", "policy.init_optimizer=true")
     done = again(tmp_path / "run", *begun, "algorithm.optimizer.kind=sgd")
     assert done.status == 2 and "Traceback" not in done.stderr, str(done)
@@ -239,7 +241,7 @@ def test_the_state_of_another_optimizer_is_refused(reference: Path, tmp_path: Pa
 
 
 @pytest.mark.long
-def test_a_run_that_was_begun_from_another_goes_on_without_it(reference: Path, tmp_path: Path) -> None:
+def test_run_with_init_from_resumes_without_its_source(reference: Path, tmp_path: Path) -> None:
     source, run = tmp_path / "source", tmp_path / "run"
     shutil.copytree(reference, source)
     assert again(run, f"policy.init_from={source}", "stop.generations=1").status == 0
@@ -249,8 +251,8 @@ def test_a_run_that_was_begun_from_another_goes_on_without_it(reference: Path, t
 
 
 @pytest.mark.long
-def test_evaluations_and_the_last_row_are_written_between_the_rows(tmp_path: Path) -> None:
-    """Also where a run is stopped, asked for again, and then goes on: it never has another file than `whole`."""
+def test_evaluations_are_written_between_metrics_of_an_interval(tmp_path: Path) -> None:
+    """A run that is stopped, restarted and resumed always has the same file as `whole`."""
     sparse = ("report.metrics_interval=4", "evaluation.interval=3", "checkpoint.interval=0")
     run, whole = tmp_path / "run", tmp_path / "whole"
     for _ in range(2):  # the second time nothing is left to train

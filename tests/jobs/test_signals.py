@@ -1,4 +1,4 @@
-"""Stopped by a signal: status 75, everything up to the last finished generation on disk, the same bits afterwards.
+"""Signals: status 75, all finished generations on disk, identical results after the resume.
 
 Hydra's mpiexec (MPICH 5.0) passes SIGTERM, SIGUSR1 and the first SIGINT on to all ranks. SIGUSR2 and SIGHUP end
 mpiexec itself, and with it the ranks, at once; a second SIGINT kills the ranks. That is like a kill: see `test_kills`.
@@ -89,7 +89,7 @@ def interrupted(job: Job) -> Finished:
         pytest.param(2, to_one_worker, ALL_FOUR, marks=pytest.mark.long),
     ],
 )
-def test_a_signal_stops_at_the_end_of_the_generation(
+def test_signal_stops_the_run_at_the_end_of_the_generation(
     ranks: int, send: object, signals: tuple[int, ...], reference: Path, tmp_path: Path
 ) -> None:
     assert callable(send)
@@ -107,7 +107,7 @@ def test_a_signal_stops_at_the_end_of_the_generation(
 
 
 @pytest.mark.long
-def test_a_signal_on_one_rank_without_launcher(reference: Path, tmp_path: Path) -> None:
+def test_signal_on_one_rank_without_launcher_stops_the_run(reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with runs.begin(0, run, *ENDLESS) as job:
         reached(run, 1)
@@ -126,7 +126,7 @@ def test_a_signal_on_one_rank_without_launcher(reference: Path, tmp_path: Path) 
         pytest.param(0, to_the_launcher, HANGING_SECONDS, marks=pytest.mark.long),
     ],
 )
-def test_a_second_signal_gives_the_generation_up(
+def test_second_signal_discards_the_generation(
     ranks: int, send: object, step_seconds: float, reference: Path, tmp_path: Path
 ) -> None:
     assert callable(send)
@@ -149,7 +149,7 @@ def test_a_second_signal_gives_the_generation_up(
 
 
 @pytest.mark.long
-def test_one_signal_delivered_twice_gives_nothing_up(reference: Path, tmp_path: Path) -> None:
+def test_signal_delivered_twice_counts_once(reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with runs.begin(2, run, *ENDLESS, slowed(run)) as job:
         reached(run, 1)
@@ -165,7 +165,7 @@ def test_one_signal_delivered_twice_gives_nothing_up(reference: Path, tmp_path: 
 
 
 @pytest.mark.long
-def test_the_time_limit_of_the_config_is_no_interruption(reference: Path, tmp_path: Path) -> None:
+def test_time_limit_of_the_config_is_not_an_interruption(reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     for seconds in (0.2, 0.4):
         done = runs.finished(2, run, "stop.generations=null", f"stop.seconds={seconds}", "checkpoint.interval=0")
@@ -180,7 +180,7 @@ def test_the_time_limit_of_the_config_is_no_interruption(reference: Path, tmp_pa
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGUSR2, signal.SIGKILL])
-def test_a_launcher_that_dies_takes_the_ranks_with_it(number: int, tmp_path: Path) -> None:
+def test_ranks_end_with_their_launcher(number: int, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with runs.begin(2, run, "stop.generations=100000") as job:
         reached(run, 1)
@@ -189,8 +189,8 @@ def test_a_launcher_that_dies_takes_the_ranks_with_it(number: int, tmp_path: Pat
         assert job.process.wait() == -number
 
 
-def test_a_signal_before_the_first_line_of_training_is_not_lost(tmp_path: Path) -> None:
-    """Imports take a second or more, and a time limit may come in the middle of them."""
+def test_signal_during_imports_is_not_lost(tmp_path: Path) -> None:
+    """Imports take more than a second, and a time limit may expire during them."""
     with runs.begin(0, tmp_path / "run", *ENDLESS) as job:
         bit = 1 << (signal.SIGUSR1 - 1)
         runs.wait_for(lambda: blocked(job.process.pid) & bit)

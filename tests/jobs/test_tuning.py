@@ -97,7 +97,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-def test_two_shards_side_by_side_find_what_one_task_finds(undisturbed: Path, tmp_path: Path) -> None:
+def test_two_concurrent_shards_find_the_results_of_one_task(undisturbed: Path, tmp_path: Path) -> None:
     output = tmp_path / "grid"
     with ExitStack() as stack:
         jobs = [stack.enter_context(begin(ranks, output, GRID, "--shard", f"{ranks - 1}/2")) for ranks in (1, 2)]
@@ -110,7 +110,7 @@ def test_two_shards_side_by_side_find_what_one_task_finds(undisturbed: Path, tmp
 
 
 @pytest.mark.long
-def test_the_place_in_a_job_array_is_the_shard(tmp_path: Path) -> None:
+def test_shard_of_a_tuning_is_the_array_task(tmp_path: Path) -> None:
     array = {f"SLURM_ARRAY_TASK_{name}": value for name, value in (("ID", "3"), ("MIN", "1"), ("MAX", "3"))}
     tune(0, tmp_path / "grid", GRID, SLURM_ARRAY_TASK_COUNT="3", **array)
     states = [state for state, _, _ in outcome(tmp_path / "grid").values()]
@@ -118,14 +118,14 @@ def test_the_place_in_a_job_array_is_the_shard(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_trial_is_the_run_that_its_config_makes(undisturbed: Path, tmp_path: Path) -> None:
+def test_trial_equals_the_run_of_its_config(undisturbed: Path, tmp_path: Path) -> None:
     finished(1, tmp_path / "run", "algorithm.optimizer.learning_rate=0.1", "algorithm.sigma=0.3")
     final = json.loads((tmp_path / "run" / "status.json").read_text())["final_return_mean"]
     assert outcome(undisturbed)[5][1] == final
 
 
 @pytest.mark.long
-def test_killed_in_the_middle_only_the_missing_is_run_to_the_same_bits(undisturbed: Path, tmp_path: Path) -> None:
+def test_killed_tuning_runs_only_missing_trials_with_identical_results(undisturbed: Path, tmp_path: Path) -> None:
     output, (base, pause) = tmp_path / "grid", paused(tmp_path)
     pause.unlink()
     tune(1, output, GRID, "--shard", "0/6", base=base)
@@ -151,7 +151,7 @@ def _lines(path: Path) -> list[str]:
 
 
 @pytest.mark.long
-def test_a_signal_ends_the_command_with_75_and_it_carries_on(undisturbed: Path, tmp_path: Path) -> None:
+def test_signal_ends_a_tuning_with_status_75_and_it_resumes(undisturbed: Path, tmp_path: Path) -> None:
     output, (base, pause) = tmp_path / "grid", paused(tmp_path)
     with begin(2, output, GRID, base=base) as job:
         in_the_middle(output, 0)
@@ -169,7 +169,7 @@ def test_a_signal_ends_the_command_with_75_and_it_carries_on(undisturbed: Path, 
 
 
 @pytest.mark.long
-def test_a_failing_trial_leaves_the_others_alone_and_is_listed(tmp_path: Path) -> None:
+def test_failed_trial_is_listed_and_does_not_affect_the_others(tmp_path: Path) -> None:
     space = 'space: {task.env_kwargs.fault: ["", "raise", "nan"], task.env_kwargs.every: [1]}'
     said = tune(2, tmp_path / "grid", space)
     assert "3 trials: 1 complete, 2 failed" in said
@@ -182,14 +182,14 @@ def test_a_failing_trial_leaves_the_others_alone_and_is_listed(tmp_path: Path) -
     assert [begun(tmp_path / "grid", number) for number in range(3)] == [1, 1, 1]
 
 
-def test_where_all_trials_fail_the_command_fails(tmp_path: Path) -> None:
+def test_tuning_fails_if_all_trials_fail(tmp_path: Path) -> None:
     said = tune(0, tmp_path / "grid", 'space: {task.env_kwargs: [{fault: "raise", every: 1}]}', status=1)
     assert "all trials failed" in said
     assert status(tmp_path / "grid")["status"] == "failed"
 
 
 @pytest.mark.long
-def test_a_trial_that_ends_the_whole_job_is_given_up_and_the_others_are_run(tmp_path: Path) -> None:
+def test_trial_that_ends_the_job_is_skipped_after_several_starts(tmp_path: Path) -> None:
     base = TINY.replace("tests.helpers.trouble:Rough-v0", "tests.helpers.deadly:Deadly-v0")
     space, output = "space: {task.env_kwargs.kill: [true, false]}", tmp_path / "grid"
     tune(0, output, space, base=base, status=-signal.SIGKILL)
@@ -202,7 +202,7 @@ def test_a_trial_that_ends_the_whole_job_is_given_up_and_the_others_are_run(tmp_
 
 
 @pytest.mark.long
-def test_another_space_in_the_directory_is_refused(undisturbed: Path) -> None:
+def test_different_space_in_a_tuning_directory_is_refused(undisturbed: Path) -> None:
     said = tune(2, undisturbed, GRID.replace("0.3", "0.4"), status=2)
     assert "space.algorithm.sigma: [0.1, 0.2, 0.3] in the directory, [0.1, 0.2, 0.4]" in said
     assert said.count("holds another tuning") == 1, "one rank speaks"
@@ -211,7 +211,7 @@ def test_another_space_in_the_directory_is_refused(undisturbed: Path) -> None:
 
 
 @pytest.mark.long
-def test_mistakes_are_told_by_one_rank_before_anything_is_written(tmp_path: Path) -> None:
+def test_errors_of_a_tuning_are_reported_once_before_files_are_written(tmp_path: Path) -> None:
     said = tune(3, tmp_path / "grid", "space: {algorithm.sigma: [0.1, -1], algorithm.sigmaa: [1]}", status=2)
     assert said.count("algorithm.sigma: expected a number greater than 0, found -1") == 1
     assert said.count("unknown key 'algorithm.sigmaa'; did you mean 'sigma'?") == 1
@@ -221,7 +221,7 @@ def test_mistakes_are_told_by_one_rank_before_anything_is_written(tmp_path: Path
 
 
 @pytest.mark.long
-def test_a_second_task_on_the_same_trials_is_refused_by_name(tmp_path: Path) -> None:
+def test_second_task_on_the_same_trials_is_refused(tmp_path: Path) -> None:
     output, (base, pause) = tmp_path / "grid", paused(tmp_path)
     with begin(0, output, GRID, base=base) as job:
         in_the_middle(output, 0)
@@ -236,8 +236,8 @@ def test_a_second_task_on_the_same_trials_is_refused_by_name(tmp_path: Path) -> 
 
 
 @pytest.mark.long
-def test_repetitions_in_groups_and_the_success_objective(tmp_path: Path) -> None:
-    """The target is reached by the first theta already, after one of 6 generations, or never."""
+def test_success_objective_with_repetitions_in_groups(tmp_path: Path) -> None:
+    """The target is reached by the first theta, after one of 6 generations, or never."""
     tuning = "space: {stop.target_return: [-1000, 1000]}\nrepetitions: 3\nobjective: {success_rate_weight: 0.25}"
     output = tmp_path / "grid"
     tune(2, output, tuning, base=TINY + "repetition_groups: 2\n")
@@ -252,7 +252,7 @@ def test_repetitions_in_groups_and_the_success_objective(tmp_path: Path) -> None
 RANDOM = "search: random\nspace: {algorithm.sigma: {log_uniform: [0.05, 0.5]}}\n"
 
 
-def test_a_random_search_of_more_trials_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+def test_random_search_with_more_trials_keeps_the_first_ones(tmp_path: Path) -> None:
     output = tmp_path / "search"
     tune(0, output, f"{RANDOM}trials: 2")
     first = outcome(output)
@@ -267,7 +267,7 @@ def test_a_random_search_of_more_trials_goes_on_with_the_same_bits(tmp_path: Pat
 
 
 @pytest.mark.long
-def test_a_study_goes_on_with_more_trials(tmp_path: Path) -> None:
+def test_study_continues_with_more_trials(tmp_path: Path) -> None:
     output = tmp_path / "study"
     tune(0, output, OPTUNA.replace("trials: 8", "trials: 2"))
     first = outcome(output)
@@ -285,7 +285,7 @@ space: {algorithm.sigma: {log_uniform: [0.01, 1]}, policy.hidden_dims: [[8], [4,
 
 
 @pytest.mark.long
-def test_two_tasks_drive_one_study_at_once(tmp_path: Path) -> None:
+def test_two_tasks_share_a_study(tmp_path: Path) -> None:
     output, (base, pause) = tmp_path / "study", paused(tmp_path)
     with ExitStack() as stack:
         shards = [(ranks, "--shard", f"{ranks - 1}/2") for ranks in (1, 2)]
@@ -307,7 +307,7 @@ def test_two_tasks_drive_one_study_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_killed_task_of_a_study_loses_nothing(tmp_path: Path) -> None:
+def test_killed_task_of_a_study_loses_no_trial(tmp_path: Path) -> None:
     output, (base, pause) = tmp_path / "study", paused(tmp_path)
     with begin(0, output, OPTUNA, base=base) as job:
         in_the_middle(output, 0)
@@ -326,8 +326,8 @@ def test_a_killed_task_of_a_study_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_hopeless_trials_of_a_study_are_pruned_in_all_groups_of_ranks(tmp_path: Path) -> None:
-    """Five trials of the study were better by far than any trial can be."""
+def test_pruned_trials_end_in_all_groups_of_ranks(tmp_path: Path) -> None:
+    """Five trials of the study have much better values than any trial can reach."""
     output = tmp_path / "study"
     base = TINY.replace("generations: 6", "generations: 100") + "repetitions: 2\nrepetition_groups: 2\n"
     plan = load(written(output, OPTUNA, base))
@@ -354,8 +354,8 @@ report: {plot_interval_seconds: 0}
 """
 
 
-def test_a_trial_of_searches_tells_its_success_rate_and_the_programs_seen(tmp_path: Path) -> None:
-    """Of the programs of two characters one is right (it is +.), of those of one character none."""
+def test_trial_of_program_searches_reports_success_rate_and_programs(tmp_path: Path) -> None:
+    """One program of two characters is correct (+.), none of one character."""
     tuning = "space: {task.max_code_length: [1, 2]}\nobjective: {success_rate_weight: 1.0}"
     tune(0, tmp_path / "out", tuning, base=SEARCH)
     never, found = (Trial(tmp_path / "out", number).record() for number in (0, 1))

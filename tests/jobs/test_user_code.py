@@ -1,4 +1,4 @@
-"""Code of the user's own: found by every command alike, known by its hash, never run unasked."""
+"""User-defined code: found by every command, identified by its hash, never run without consent."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def sha256(path: Path) -> str:
 
 
 @pytest.mark.long
-def test_what_lies_in_the_current_directory_is_found_by_all_commands(here: Path, cli: Cli) -> None:
+def test_all_commands_find_modules_in_the_current_directory(here: Path, cli: Cli) -> None:
     config = here.parent / "configs" / "car.yaml"
     cli("check", config)
     assert "policy.width" in cli("options", "--config", config).stdout
@@ -133,7 +133,7 @@ def test_what_lies_in_the_current_directory_is_found_by_all_commands(here: Path,
 
 
 @pytest.mark.long
-def test_what_lies_beside_the_config_is_found_by_all_commands_from_anywhere(here: Path, cli: Cli) -> None:
+def test_all_commands_find_modules_next_to_the_config(here: Path, cli: Cli) -> None:
     for name in ("mycar.py", "mynet.py"):
         (here / name).rename(here.parent / "configs" / name)
     config = here.parent / "configs" / "car.yaml"
@@ -149,7 +149,7 @@ def test_what_lies_beside_the_config_is_found_by_all_commands_from_anywhere(here
 
 
 @pytest.mark.long
-def test_where_the_directory_is_gone_the_current_one_is_told_to_be_the_way_out(here: Path, cli: Cli) -> None:
+def test_missing_module_directory_is_reported_with_a_remedy(here: Path, cli: Cli) -> None:
     for name in ("mycar.py", "mynet.py"):
         (here / name).rename(here.parent / "configs" / name)
     train(here)
@@ -159,7 +159,7 @@ def test_where_the_directory_is_gone_the_current_one_is_told_to_be_the_way_out(h
     cli("eval", here / "run", "--episodes", "2", cwd=here.parent / "moved")
 
 
-def test_a_library_call_finds_user_modules(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_call_finds_user_modules(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(here)
     program = (
         "import hpc_es; print(hpc_es.load_policy('run').params, len(list(hpc_es.train('../configs/car.yaml', 'b'))))"
@@ -172,7 +172,7 @@ def test_a_library_call_finds_user_modules(here: Path, monkeypatch: pytest.Monke
 # Hashes.
 
 
-def test_the_hash_is_in_config_yaml_and_the_checkpoint(here: Path) -> None:
+def test_source_hash_is_in_config_yaml_and_the_checkpoint(here: Path) -> None:
     train(here)
     expected = {"mycar:Line-v0": sha256(here / "mycar.py"), "mynet:Net": sha256(here / "mynet.py")}
     assert newest(here / "run").provenance["sources"] == expected
@@ -180,7 +180,7 @@ def test_the_hash_is_in_config_yaml_and_the_checkpoint(here: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_resume_with_a_changed_source_warns_and_keeps_both_hashes(here: Path) -> None:
+def test_resume_with_a_changed_source_warns_and_records_both_hashes(here: Path) -> None:
     train(here)
     before = sha256(here / "mynet.py")
     (here / "mynet.py").write_text(NET + "# changed\n")
@@ -193,8 +193,8 @@ def test_a_resume_with_a_changed_source_warns_and_keeps_both_hashes(here: Path) 
     assert provenance["earlier_sources"] == {"mynet:Net": [before]}
 
 
-def test_ranks_with_other_sources_are_told_and_nothing_is_run(here: Path) -> None:
-    """Rank 1 sees another file, as on a node whose copy is older."""
+def test_different_sources_on_ranks_are_refused_before_the_run(here: Path) -> None:
+    """Rank 1 reads another file, as on a node with an older copy."""
     (here / "other").mkdir()
     (here / "other" / "mynet.py").write_text(NET.replace('"imported"', '"../imported"') + "# older\n")
     program = "import os, sys\nif os.environ.get('PMI_RANK') == '1': sys.path.insert(0, 'other')\n"
@@ -208,7 +208,7 @@ def test_ranks_with_other_sources_are_told_and_nothing_is_run(here: Path) -> Non
     assert not (here / "run").exists()
 
 
-def test_three_ranks_give_the_bits_of_one(here: Path) -> None:
+def test_user_code_is_identical_on_three_ranks(here: Path) -> None:
     train(here, ranks=3)
     three = digest(newest(here / "run"))
     shutil.rmtree(here / "run")
@@ -224,7 +224,7 @@ class Same(gymnasium.Wrapper):
 """
 
 
-def test_the_source_of_an_environment_and_of_wrappers_is_known_unless_they_are_installed(
+def test_sources_of_environments_and_wrappers_are_recorded_unless_installed(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An entry point in another module is known once the environment is registered."""
@@ -246,8 +246,8 @@ def test_the_source_of_an_environment_and_of_wrappers_is_known_unless_they_are_i
 
 
 @pytest.mark.long
-def test_a_changed_environment_is_told_at_a_resume_and_not_run_by_eval(here: Path, cli: Cli) -> None:
-    """The class lies in another module than the one that registers it, which only the training has imported."""
+def test_changed_environment_warns_at_a_resume_and_is_refused_by_eval(here: Path, cli: Cli) -> None:
+    """The class is in another module than its registration, which only the training has imported."""
     registration = 'gymnasium.register("Line-v0", Line, max_episode_steps=5)'
     (here / "engine.py").write_text(CAR.replace(registration, ""))
     (here / "mycar.py").write_text(f"import gymnasium\n{registration.replace('Line,', repr('engine:Line') + ',')}\n")
@@ -267,8 +267,8 @@ def test_a_changed_environment_is_told_at_a_resume_and_not_run_by_eval(here: Pat
     assert said.count("WARNING") == 1
 
 
-def test_a_run_that_knows_no_source_of_its_environment_goes_on_without_a_word(here: Path) -> None:
-    """As one of a version that recorded none."""
+def test_run_without_a_recorded_source_resumes_silently(here: Path) -> None:
+    """As a run of a version that recorded none."""
     train(here)
     for path in (here / "run" / "checkpoints").glob("*.h5"):
         old = checkpoint.load(path)
@@ -282,7 +282,7 @@ def test_a_run_that_knows_no_source_of_its_environment_goes_on_without_a_word(he
 
 
 @pytest.mark.long
-def test_a_source_that_is_not_that_of_the_training_is_run_only_if_trusted(here: Path, cli: Cli) -> None:
+def test_changed_source_is_run_only_with_trust(here: Path, cli: Cli) -> None:
     train(here)
     cli("eval", "run", "--episodes", "2")
     (here / "mynet.py").write_text(NET + "# changed\n")
@@ -304,7 +304,7 @@ def test_load_policy_needs_trust_for_changed_sources(here: Path, monkeypatch: py
         hpc_es.load_policy("run")
 
 
-def test_a_module_in_the_run_directory_is_not_found(here: Path, cli: Cli) -> None:
+def test_modules_in_the_run_directory_are_not_found(here: Path, cli: Cli) -> None:
     train(here)
     for name in ("mycar.py", "mynet.py"):
         (here / name).rename(here / "run" / name)
@@ -318,7 +318,7 @@ def test_a_module_in_the_run_directory_is_not_found(here: Path, cli: Cli) -> Non
 
 
 @pytest.mark.long
-def test_looking_at_a_run_imports_nothing_that_it_names(here: Path, cli: Cli) -> None:
+def test_commands_that_read_a_run_import_none_of_its_modules(here: Path, cli: Cli) -> None:
     train(here)
     train(here, "repetitions=2", f"output={here / 'several'}", "--output", str(here / "several"))
     (here / "imported").unlink()
@@ -334,7 +334,7 @@ def test_looking_at_a_run_imports_nothing_that_it_names(here: Path, cli: Cli) ->
 
 
 @pytest.mark.long
-def test_a_tuning_is_reported_without_imports(here: Path, cli: Cli) -> None:
+def test_tune_report_imports_no_user_modules(here: Path, cli: Cli) -> None:
     tuning = here.parent / "configs" / "tune.yaml"
     tuning.write_text("base: car.yaml\nspace: {policy.width: [2, 3]}\n")
     cli("tune", tuning)
@@ -343,7 +343,7 @@ def test_a_tuning_is_reported_without_imports(here: Path, cli: Cli) -> None:
     assert not (here / "imported").exists()
 
 
-def test_functions_and_commands_are_known_by_their_hash_too(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hashes_of_functions_and_programs_are_recorded(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(here)
     registry.make_importable()
     (here / "simulate.py").write_text("print(1)")

@@ -1,4 +1,4 @@
-"""Worlds that outlive their ranks: how those that are left meet, what they share, and how they begin and end."""
+"""Worlds that survive the loss of ranks: regrouping, shared arrays, start and end."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_survivors_regroup_with_new_rank_numbers() -> None:
 
 
 @needs_ulfm
-def test_a_rank_that_had_finished_rejoins_the_others() -> None:
+def test_finished_rank_rejoins_the_others() -> None:
     done = run(
         3,
         """
@@ -90,7 +90,7 @@ def test_a_rank_that_had_finished_rejoins_the_others() -> None:
 
 
 @needs_ulfm
-def test_a_rank_that_waits_for_a_live_rank_is_interrupted() -> None:
+def test_rank_waiting_for_a_live_rank_is_interrupted() -> None:
     done = run(
         3,
         """
@@ -116,7 +116,7 @@ def test_all_ranks_restart_if_one_cannot_continue() -> None:
 
 @needs_ulfm
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_rank_may_die_while_ranks_regroup(number: int) -> None:
+def test_rank_can_die_while_ranks_regroup(number: int) -> None:
     done = run(
         4,
         f"""
@@ -178,7 +178,7 @@ def test_ranks_have_private_arrays_if_one_cannot_map_the_file(unseen: str) -> No
 
 
 @needs_ulfm
-def test_an_array_is_shared_by_all_ranks_or_by_none() -> None:
+def test_array_is_shared_by_all_ranks_or_by_none() -> None:
     done = run(
         3,
         """
@@ -191,7 +191,7 @@ def test_an_array_is_shared_by_all_ranks_or_by_none() -> None:
 
 
 @needs_ulfm
-def test_an_array_that_some_ranks_lack_is_created_again() -> None:
+def test_shared_array_that_some_ranks_lack_is_created_again() -> None:
     done = run(
         3,
         """
@@ -208,21 +208,21 @@ def test_an_array_that_some_ranks_lack_is_created_again() -> None:
 
 
 @needs_ulfm
-def test_an_exception_on_a_rank_is_not_a_lost_rank() -> None:
+def test_exception_on_a_rank_is_not_a_lost_rank() -> None:
     done = run(3, "if rank == 1: raise ValueError('a bug')\nworld.barrier()")
     assert done.status != 0 and not done.timed_out, str(done)
     assert "[rank 1 of 3 on " in done.stderr and "ValueError: a bug" in done.stderr
 
 
 @needs_ulfm
-def test_a_rank_may_die_after_the_end() -> None:
+def test_rank_can_die_after_the_end() -> None:
     done = run(3, "assert world.fault_handler.regroup(is_done=True, can_continue=True) is Regroup.DONE\ndie(1)")
     assert_well(done)
     assert done.seconds < HANG_SECONDS / 2
 
 
 @needs_ulfm
-def test_a_rank_that_dies_during_the_start_ends_the_job() -> None:
+def test_death_of_a_rank_during_the_start_ends_the_job() -> None:
     code = (
         f"{HEAD}\nfault_tolerance.START_SECONDS = 4.0\nrank = int(os.environ['OMPI_COMM_WORLD_RANK'])\ndie(1)\n{BODY}"
     )

@@ -1,4 +1,4 @@
-"""Whatever goes wrong on one rank: the job ends in seconds, with a status, and says where."""
+"""An exception, exit or signal on one rank ends the job within seconds, with a status and a message."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FAILING = """
 """
 
 
-def test_an_exception_on_one_rank_ends_all_ranks_and_names_it() -> None:
+def test_exception_on_one_rank_ends_all_ranks_and_names_it() -> None:
     done = mpiexec(3, guarded(FAILING.format(statement="raise ValueError('boom\\nbang')")), 20)
     assert done.status == 1 and done.seconds < 10 and not done.timed_out, str(done)
     said = [line for line in done.stderr.splitlines() if line.startswith("[rank 2 of 3 on ")]
@@ -73,7 +73,7 @@ def test_any_exit_of_one_rank_ends_all_ranks(statement: str, status: int, text: 
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_failing_import_before_mpi_ends_all_ranks(rank: int) -> None:
+def test_failing_import_before_mpi_ends_all_ranks(rank: int) -> None:
     body = f"""
         if os.environ["PMI_RANK"] == "{rank}":
             import hpc_es.no_such_module
@@ -85,7 +85,7 @@ def test_a_failing_import_before_mpi_ends_all_ranks(rank: int) -> None:
 
 
 @pytest.mark.parametrize("joined", [False, True])
-def test_an_error_of_all_ranks_is_shown_once(joined: bool, tmp_path: Path) -> None:
+def test_error_of_all_ranks_is_shown_once(joined: bool, tmp_path: Path) -> None:
     body = f"""
         import pathlib, time
         if {joined}:
@@ -103,7 +103,7 @@ def test_an_error_of_all_ranks_is_shown_once(joined: bool, tmp_path: Path) -> No
     assert "[rank 0 of 3 on " in done.stderr
 
 
-def test_a_user_error_on_rank_0_prints_its_message_only() -> None:
+def test_user_error_on_rank_0_prints_its_message_only() -> None:
     body = """
         world = connect()
         if world.rank == 0:
@@ -117,7 +117,7 @@ def test_a_user_error_on_rank_0_prints_its_message_only() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("status", [0, 2, 75])
-def test_the_job_has_the_status_that_all_ranks_return(ranks: int, status: int) -> None:
+def test_job_has_the_status_that_all_ranks_return(ranks: int, status: int) -> None:
     done = mpiexec(ranks, guarded(f"connect()\nreturn {status}"), 20)
     assert (done.status, done.stderr) == (status, ""), str(done)
     assert "BAD TERMINATION" not in done.stdout
@@ -133,7 +133,7 @@ def test_help_on_all_ranks_has_status_0() -> None:
     assert (done.status, done.stdout, done.stderr) == (0, "", ""), str(done)
 
 
-def test_a_rank_that_leaves_without_the_guard_does_not_hang_at_exit() -> None:
+def test_rank_that_leaves_without_the_guard_does_not_hang_at_exit() -> None:
     body = "world = connect()\nif world.rank == 1: raise ValueError('unguarded')\nworld.barrier()"
     done = mpiexec(3, ["-c", f"{HEAD}\n{body}"], 20)
     assert done.status != 0 and not done.timed_out, str(done)
@@ -149,14 +149,14 @@ def test_a_rank_that_leaves_without_the_guard_does_not_hang_at_exit() -> None:
     ],
 )
 @pytest.mark.parametrize("launched", [False, True])
-def test_a_single_process_has_the_status_and_message_of_the_error(
+def test_single_process_has_the_status_and_message_of_the_error(
     statement: str, status: int, text: str, launched: bool
 ) -> None:
     done = mpiexec(1, guarded(statement), 20) if launched else python(guarded(statement), 20)
     assert (done.status, done.stderr) == (status, text), str(done)
 
 
-def test_an_exception_in_a_single_process_is_a_plain_traceback() -> None:
+def test_exception_in_a_single_process_is_a_plain_traceback() -> None:
     done = python(guarded("connect()\nraise ValueError('boom')"), 20)
     assert done.status == 1
     assert done.stderr.startswith("Traceback") and done.stderr.endswith("ValueError: boom\n")
@@ -178,7 +178,7 @@ WAITING = """
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_rank_ends_the_job(rank: int) -> None:
+def test_killed_rank_ends_the_job(rank: int) -> None:
     with start(3, guarded(WAITING)) as job:
         for each in range(3):
             job.wait_for_output(f"rank {each} is ready")
@@ -221,7 +221,7 @@ def test_signals_are_counted_and_handlers_restored(monkeypatch: pytest.MonkeyPat
     assert {each: signal.getsignal(each) for each in Signals.HANDLED} == before
 
 
-def test_a_test_that_fails_leaves_no_process() -> None:
+def test_failing_test_leaves_no_process() -> None:
     with pytest.raises(ZeroDivisionError), start(2, guarded("connect(); time.sleep(100); return 0")) as job:
         while len(job.pids()) < 2:
             time.sleep(0.01)
@@ -229,7 +229,7 @@ def test_a_test_that_fails_leaves_no_process() -> None:
     assert job.pids() == {} and job.process.poll() is not None
 
 
-def test_the_harness_ends_what_hangs() -> None:
+def test_harness_ends_hanging_processes() -> None:
     body = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nconnect(); time.sleep(100); return 0"
     with start(2, guarded(body)) as job:
         done = job.wait(2)

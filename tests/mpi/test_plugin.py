@@ -1,4 +1,4 @@
-"""Which --mpi= fits which MPI library; on a real SLURM: tests/slurm/test_scripts.py."""
+"""Choice of --mpi= for the installed MPI library; on a real SLURM: tests/slurm/test_scripts.py."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ DEBIAN = ["cray_shasta", "none", "pmi2", "pmix", "pmix_v4"]
         ("MPICH 5.0.2", ["none", "pmix"], "pmix"),
     ],
 )
-def test_the_best_available_mpi_plugin_is_chosen(name: str, offered: list[str], kind: str) -> None:
+def test_best_available_mpi_plugin_is_chosen(name: str, offered: list[str], kind: str) -> None:
     assert choose(name, offered) == kind
 
 
 @pytest.mark.parametrize("offered", [[], ["none", "openmpi"]])
-def test_a_missing_mpi_plugin_is_reported_with_the_available_ones(offered: list[str]) -> None:
+def test_missing_mpi_plugin_is_reported_with_the_available_ones(offered: list[str]) -> None:
     with pytest.raises(
         LaunchError, match=f"MPICH 5.0 supports pmi2 or pmix, but .* offers {', '.join(offered) or 'nothing'}"
     ):
         choose("MPICH 5.0", offered)
 
 
-def test_the_installed_mpi_library_is_recognised() -> None:
+def test_installed_mpi_library_is_recognised() -> None:
     done = python(["-c", "from hpc_es.mpi.plugin import library; print(library())"])  # MPI stays uninitialised there
     assert done.stdout.startswith(("MPICH", "Open MPI", "Intel")), str(done)

@@ -1,4 +1,4 @@
-"""Chunks on demand, on real ranks: who evaluates how many."""
+"""Chunks on demand, on real ranks: the number of chunks per rank and the order of messages."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def test_every_chunk_is_evaluated_once(master: bool, chunks: int) -> None:
         assert master or not round[0]
 
 
-def test_the_last_chunks_are_not_handed_out_ahead() -> None:
-    """Rank 1, a little faster, must not hold the last chunk while rank 0 has none: 2 and 2, not 1 and 3."""
+def test_last_chunks_are_not_prefetched() -> None:
+    """Rank 1, slightly faster, must not prefetch the last chunk while rank 0 has none: 2 and 2, not 1 and 3."""
     assert [[len(mine) for mine in round] for round in shares([0.3, 0.25], 4)] == [[2, 2]] * 3
 
 
-def test_a_faster_rank_evaluates_more() -> None:
-    """In the 0.4 s of a chunk on rank 0, rank 1 does 4, or 3 on a busy machine: of 9 chunks rank 0 gets 2."""
+def test_faster_rank_evaluates_more_chunks() -> None:
+    """During the 0.4 s of a chunk on rank 0, rank 1 evaluates 4, or 3 on a busy machine: rank 0 gets 2 of 9."""
     assert [[len(mine) for mine in round] for round in shares([0.4, 0.1], 9)] == [[2, 7]] * 3
 
 
@@ -97,7 +97,7 @@ class Slow:
 
 
 def test_messages_are_received_in_order() -> None:
-    """The only worker asks ahead, then is free. Taken the other way round it waited for ever."""
+    """The only worker prefetches, then is idle. If received in the other order, it would wait for ever."""
     world: Any = Slow(2, [(1, AHEAD), (1, FREE)])
     work = Work(world, "on_demand", True)
     chunks = [Chunk(0, 0, 1), Chunk(1, 1, 1)]

@@ -1,4 +1,4 @@
-"""Named arrays as bytes."""
+"""Serialisation of named arrays."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_arrays_of_any_memory_layout_are_encoded_by_value(array: np.ndarray) -> 
     assert np.array_equal(decode(encode({"a": array, "b": array}))["b"], array)
 
 
-def test_an_empty_mapping_is_encoded() -> None:
+def test_empty_mapping_is_encoded() -> None:
     assert decode(encode({})) == {}
 
 

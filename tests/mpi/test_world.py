@@ -1,4 +1,4 @@
-"""The world, on real ranks: each script asserts on every rank, and one failing rank ends the job with a status."""
+"""The world, on real ranks: scripts assert on every rank, and a failing rank ends the job with a status."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_broadcast_gives_every_rank_the_array_of_rank_0(ranks: int, dtype: str) 
     )
 
 
-def test_broadcast_in_pieces() -> None:
+def test_broadcast_of_a_large_array_is_sent_in_pieces() -> None:
     run(
         2,
         """
@@ -69,7 +69,7 @@ def test_broadcast_refuses_strides() -> None:
 
 @BOTH
 @pytest.mark.parametrize("text", ["", "Grüße, 世界\n"])
-def test_broadcast_text(ranks: int, text: str) -> None:
+def test_broadcast_of_text(ranks: int, text: str) -> None:
     run(ranks, f"assert world.broadcast_text({text!r} if rank == 0 else None) == {text!r}")
 
 
@@ -87,7 +87,7 @@ def test_allgather_of_unequal_lengths(ranks: int) -> None:
 
 
 @BOTH
-def test_gather_gives_rank_0_all_and_the_others_none(ranks: int) -> None:
+def test_gather_returns_all_arrays_on_rank_0_only(ranks: int) -> None:
     run(
         ranks,
         """
@@ -100,7 +100,7 @@ def test_gather_gives_rank_0_all_and_the_others_none(ranks: int) -> None:
     )
 
 
-def test_messages_of_any_source_keep_the_order_of_each() -> None:
+def test_messages_of_each_source_are_received_in_order() -> None:
     run(
         3,
         """
@@ -124,7 +124,7 @@ def test_messages_of_any_source_keep_the_order_of_each() -> None:
 
 
 @BOTH
-def test_receive_waits_for_the_tag(ranks: int) -> None:
+def test_receive_waits_for_its_tag(ranks: int) -> None:
     run(
         ranks,
         """
@@ -137,7 +137,7 @@ def test_receive_waits_for_the_tag(ranks: int) -> None:
     )
 
 
-def test_a_waiting_rank_sleeps_counts_time_and_polls() -> None:
+def test_waiting_rank_sleeps_counts_time_and_polls() -> None:
     run(
         2,
         """
@@ -190,7 +190,7 @@ def test_ranks_of_a_node_share_one_array(ranks: int) -> None:
     )
 
 
-def test_without_shared_memory_each_rank_has_its_own_array_and_a_note() -> None:
+def test_each_rank_has_its_own_array_without_shared_memory() -> None:
     run(
         3,
         """
@@ -206,7 +206,7 @@ def test_without_shared_memory_each_rank_has_its_own_array_and_a_note() -> None:
 
 
 @BOTH
-def test_a_killed_job_leaves_nothing_in_shared_memory(ranks: int) -> None:
+def test_killed_job_leaves_no_shared_memory(ranks: int) -> None:
     run(
         ranks,
         """
@@ -218,7 +218,7 @@ def test_a_killed_job_leaves_nothing_in_shared_memory(ranks: int) -> None:
     )
 
 
-def test_the_table_of_ranks_names_every_rank() -> None:
+def test_table_of_ranks_names_every_rank() -> None:
     done = run(3, "assert world.table()[rank] == (rank, world.host, os.getpid())\nif rank == 0: print(world.table())")
     assert len(set(re.findall(r"\((\d), '[^']+', (\d+)\)", done.stdout))) == 3
 
@@ -242,17 +242,17 @@ def test_only_one_of_several_separate_tasks_prints_the_error() -> None:
     assert (done.status, done.stdout, done.stderr) == (2, "", ""), str(done)
 
 
-def test_a_library_without_pmix_is_refused_under_pmix() -> None:
+def test_mpi_library_without_pmix_is_refused_under_pmix() -> None:
     done = python(["-c", JOIN], 20, {"PMIX_RANK": "1"})  # MPICH's wheel itself ends the process, in MPI_Init
     assert done.status != 0 and "joined" not in done.stdout, str(done)
 
 
-def test_a_batch_shell_may_run_a_single_process() -> None:
+def test_batch_shell_may_run_a_single_process() -> None:
     done = python(["-c", JOIN], 20, {"SLURM_NTASKS": "4"})
     assert done.status == 0 and "joined 1" in done.stdout, str(done)
 
 
-def test_a_world_of_one_needs_no_mpi() -> None:
+def test_world_of_one_rank_needs_no_mpi() -> None:
     body = """
         import sys
         sys.modules["mpi4py"] = None
@@ -286,7 +286,7 @@ def test_a_world_of_one_needs_no_mpi() -> None:
         ("", "unknown MPI"),
     ],
 )
-def test_the_name_of_the_mpi_library_is_recognised(said: str, name: str) -> None:
+def test_name_of_the_mpi_library_is_recognised(said: str, name: str) -> None:
     assert library_name(said) == name
 
 
@@ -301,7 +301,7 @@ def test_the_name_of_the_mpi_library_is_recognised(said: str, name: str) -> None
         ({"PMI_SIZE": "many"}, (1, "")),
     ],
 )
-def test_the_number_of_tasks_is_read_from_launcher_variables(variables: dict[str, str], tasks: tuple[int, str]) -> None:
+def test_number_of_tasks_is_read_from_launcher_variables(variables: dict[str, str], tasks: tuple[int, str]) -> None:
     assert launch.tasks_started(variables) == tasks
 
 
@@ -323,7 +323,7 @@ def test_split_gives_independent_worlds() -> None:
     )
 
 
-def test_a_shared_array_of_the_same_name_is_reused() -> None:
+def test_shared_array_of_the_same_name_is_reused() -> None:
     run(
         2,
         """

@@ -1,4 +1,4 @@
-"""Perturbations: standard normal, computed from their key, the same on every rank."""
+"""Perturbations are standard normal, computed from their keys, and identical on every rank."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_blocks_of_the_counter_begin_at_block_edges() -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 3, 7])
-def test_the_table_does_not_depend_on_the_number_of_ranks(workers: int) -> None:
+def test_table_does_not_depend_on_the_number_of_ranks(workers: int) -> None:
     size = 3 * FILL_BLOCK + 17
     assert np.array_equal(table(Keys(4), size, workers), table(Keys(4), size))
 
@@ -100,19 +100,19 @@ def test_offsets_are_uniform_with_both_ends() -> None:  # T42: table 10, dim 4 -
     assert np.square(counts - 1000).sum() / 1000 < 22.46  # chi-square of 6 degrees of freedom, p = 0.001
 
 
-def test_a_direction_is_a_slice_of_the_table() -> None:
+def test_direction_is_a_slice_of_the_table() -> None:
     source = TableNoise(np.arange(10, dtype=np.float32), Keys(1), 4)
     offset = source.offset(3, 8)
     assert source.direction(3, 8, 0, 4).tolist() == [offset, offset + 1, offset + 2, offset + 3]
     assert source.direction(3, 8, 2, 4).tolist() == [offset + 2, offset + 3]
 
 
-def test_a_table_of_the_policys_size_has_one_direction() -> None:
+def test_table_of_the_policys_size_has_one_direction() -> None:
     source = TableNoise(np.arange(4, dtype=np.float32), Keys(1), 4)
     assert {source.offset(0, pair) for pair in range(20)} == {0}
 
 
-def test_a_table_too_small_says_how_large_it_must_be() -> None:
+def test_table_too_small_says_how_large_it_must_be() -> None:
     with pytest.raises(ConfigError, match=r"noise.table_size: is 3, .* 4 parameters: expected at least 4 .*try 400"):
         check_size(3, 4)
 
@@ -131,8 +131,8 @@ class Given(BlockNoise):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_weighted_sums_and_those_of_squares_by_hand(dtype: type[np.floating]) -> None:
-    """2 (1, -2) - (3, .5) and, of squares, 4 (1, 4) + 10 (9, .25); a pair that weighs 0 is not drawn."""
+def test_weighted_sums_and_sums_of_squares_by_hand(dtype: type[np.floating]) -> None:
+    """2 (1, -2) - (3, .5) and, of squares, 4 (1, 4) + 10 (9, .25); a pair with weight 0 is not generated."""
     weights = np.array([[2.0, -1, 0], [4, 10, 0]])
     found = Given().weighted_sums(0, weights, (1, 2), 0, np.dtype(dtype))
     assert (found.tolist(), found.dtype) == ([[-1, -4.5], [94, 18.5]], dtype)
@@ -140,21 +140,21 @@ def test_weighted_sums_and_those_of_squares_by_hand(dtype: type[np.floating]) ->
     assert part.tolist() == [[-4.5], [18.5]]
 
 
-def test_weights_differ_between_several_sums() -> None:
+def test_several_sums_have_their_own_weights() -> None:
     found = Given().weighted_sums(0, np.array([[0.0, 2, 0], [3, 0, 0]]), (1, 1), 0, np.dtype(np.float64))
     assert found.tolist() == [[6, 1], [3, -6]]
 
 
-def test_sums_of_float64_keep_what_float32_would_lose() -> None:
-    """1 + 3 * 2^-40, whose second part is less than half of float32's last place."""
+def test_sums_of_float64_have_its_precision() -> None:
+    """1 + 3 * 2^-40: the second term is less than half of the last place of float32."""
     weights = np.array([[1.0, 2.0**-40, 0]])
     for dtype, expected in ((np.float64, 1 + 3 * 2.0**-40), (np.float32, 1.0)):
         assert Given(width=1).weighted_sums(0, weights, (1,), 0, np.dtype(dtype)).tolist() == [[expected]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_sums_of_a_noise_are_those_of_its_directions(kind: str) -> None:
-    """Of one block and another generation, against a plain sum in float64."""
+def test_sums_equal_sums_over_the_directions(kind: str) -> None:
+    """One block in another generation, against a plain sum in float64."""
     size = BLOCK + 5
     source, weights = noise(kind, size), np.random.default_rng(0).standard_normal((2, 4))
     for block, (start, stop) in enumerate(((0, BLOCK), (BLOCK, size))):

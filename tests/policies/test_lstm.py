@@ -96,7 +96,7 @@ def test_lstm_actions_equal_the_formula(head: str, hidden: tuple[int, ...], norm
 
 
 def test_lstm_of_one_unit_by_hand() -> None:
-    """Kernel and bias 0 but for j: c = sigmoid(1) c + .5 tanh(x), h = .5 tanh(c)."""
+    """Kernel and bias are 0 except for j: c = sigmoid(1) c + .5 tanh(x), h = .5 tanh(c)."""
     network = policy(Box(np.array([-9], np.float32), np.array([9], np.float32)), (1,), observations=1)
     theta = np.array([0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0.25], np.float32)  # x to j; then the output: 2 h + .25
     actions = acted(network.bind(alone(theta), None), np.array([[[1]], [[0]]], np.float32))
@@ -125,7 +125,7 @@ def test_initial_parameters() -> None:  # T11, T9
 
 @pytest.mark.parametrize("normaliser", [None, NORMALISER], ids=["raw", "normalised"])
 def test_parallel_episodes_equal_sequential_ones(normaliser: Normaliser | None) -> None:
-    """Row job * 3 + episode has the job's parameters and a memory of its own."""
+    """Row job * 3 + episode has the job's parameters and its own memory."""
     network, seen = headed("box", (8, 4)), observations(3 * ROWS)
     actor = network.bind(perturbed(network.layout.size), normaliser)
     together = acted(actor.with_episodes(3), seen)  # type: ignore[attr-defined]
@@ -134,7 +134,7 @@ def test_parallel_episodes_equal_sequential_ones(normaliser: Normaliser | None) 
         np.testing.assert_allclose(together[:, episode::3], apart, atol=1e-6)
 
 
-def test_a_restart_resets_the_memory_of_one_row() -> None:
+def test_restart_resets_the_memory_of_one_row() -> None:
     network, seen = headed("box", (8,)), observations(3 * ROWS)
     actor = network.bind(perturbed(network.layout.size), None)
     acted(actor, observations())
@@ -146,7 +146,7 @@ def test_a_restart_resets_the_memory_of_one_row() -> None:
     assert (second[:, [6, 8]] != first[:, [6, 8]]).any(axis=(0, 2)).all()
 
 
-def test_a_job_with_episodes_does_not_depend_on_the_stack() -> None:
+def test_job_with_several_episodes_does_not_depend_on_other_rows() -> None:
     network, seen = headed("box", (17,)), observations(4 * ROWS)
     whole = perturbed(network.layout.size)
     together = acted(network.bind(whole, None).with_episodes(4), seen)  # type: ignore[attr-defined]
@@ -160,7 +160,7 @@ def test_a_job_with_episodes_does_not_depend_on_the_stack() -> None:
     assert np.concatenate([begun[:, 8:12], rest]).tobytes() == together[:, 8:12].tobytes()
 
 
-def test_observations_are_left_as_they_are() -> None:
+def test_acting_does_not_change_observations() -> None:
     network, seen = headed("box", (8,)), observations()
     before = seen.copy()
     acted(network.bind(perturbed(network.layout.size), NORMALISER), seen)
@@ -184,7 +184,7 @@ def test_tensorflow_equals_numpy(head: str, hidden: tuple[int, ...], normaliser:
 
 
 @pytest.mark.tensorflow
-def test_a_restarted_tensorflow_row_forgets_nan() -> None:
+def test_restarted_tensorflow_row_forgets_nan() -> None:
     network = headed("box", (4,), "tensorflow")
     actor, seen = network.bind(perturbed(network.layout.size), None), observations()
     first = acted(actor, seen)
@@ -198,8 +198,8 @@ def test_a_restarted_tensorflow_row_forgets_nan() -> None:
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("normaliser", [None, NORMALISER], ids=["raw", "normalised"])
 @pytest.mark.parametrize("head", HEADS)
-def test_the_exported_model_equals_numpy(head: str, normaliser: Normaliser | None, tmp_path: Path) -> None:
-    """A whole sequence, then one step more with the memory that came out."""
+def test_exported_lstm_equals_numpy(head: str, normaliser: Normaliser | None, tmp_path: Path) -> None:
+    """A whole sequence, then one more step with the returned memory."""
     import keras
 
     from hpc_es.policies.networks import keras_models
@@ -221,13 +221,13 @@ def test_the_exported_model_equals_numpy(head: str, normaliser: Normaliser | Non
     assert len(np.unique(expected)) > 1
 
 
-def test_a_policy_without_layers_is_refused() -> None:
+def test_lstm_without_layers_is_refused() -> None:
     task = {"env_id": "CartPole-v1"}
     with pytest.raises(ConfigError, match=r"policy.hidden_dims: expected a list .*not empty"):
         validate({"task": task, "policy": {"kind": "lstm", "hidden_dims": []}, "algorithm": {}})
 
 
-def test_without_tensorflow_the_key_is_named(monkeypatch: Any) -> None:
+def test_missing_tensorflow_is_reported_with_the_key(monkeypatch: Any) -> None:
     from hpc_es.policies.networks import tensorflow_actors as mlp_tensorflow
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

@@ -68,7 +68,7 @@ def test_activations(name: str, x: float, y: float) -> None:
     assert found.dtype == np.float32
 
 
-def test_parameters_lie_layer_by_layer() -> None:
+def test_parameters_are_ordered_by_layer() -> None:
     (w1, b1), (w2, b2) = Layers((2, 3, 1)).layers(np.arange(13, dtype=np.float32))
     assert w1.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert b1.tolist() == [[6, 7, 8]]
@@ -76,7 +76,7 @@ def test_parameters_lie_layer_by_layer() -> None:
     assert b2.tolist() == [[12]]
 
 
-def test_a_network_by_hand() -> None:
+def test_mlp_actions_by_hand() -> None:
     """relu(x W1 + b1) W2 + b2 with x = [1, 2]: hidden [1*1 + 2*.5 - 1, 1*-1 + 2*0 + 0] = [1, -1] -> [1, 0]."""
     theta = np.array([1, -1, 0.5, 0, -1, 0, 0.25, 7, 0.5], np.float32)
     actor = policy(2, 1, (2,), activation="relu").bind(alone(theta), None)
@@ -89,7 +89,7 @@ def test_without_hidden_layers_the_policy_is_linear() -> None:
 
 
 def test_without_hidden_layers_and_bias_the_policy_is_a_matrix() -> None:
-    """.5 * 1 - .25 * 2 + 0 and .125 * 1 + .25 * 2; a row that is dropped leaves the others."""
+    """.5 * 1 - .25 * 2 + 0 and .125 * 1 + .25 * 2; dropping a row keeps the others."""
     network = policy(2, 2, bias=False)
     theta = np.array([0.5, 0.125, -0.25, 0.25], np.float32)
     assert (network.layout.size, network.initial(np.random.default_rng(0)).shape) == (4, (4,))
@@ -100,7 +100,7 @@ def test_without_hidden_layers_and_bias_the_policy_is_a_matrix() -> None:
     assert actor.act(seen[:1]).tolist() == [[0.75, 1]]
 
 
-def test_a_hidden_layer_without_bias_by_hand() -> None:
+def test_hidden_layer_without_bias_by_hand() -> None:
     """relu([1, 2] W1) W2: hidden [1 + 1, -1 + 0] -> [2, 0] -> .5."""
     actor = policy(2, 1, (2,), activation="relu", bias=False).bind(
         alone(np.array([1, -1, 0.5, 0, 0.25, 7], np.float32)), None
@@ -114,7 +114,7 @@ def test_initial_zeros_gives_a_zero_policy() -> None:
 
 
 def test_initial_zeros_applies_to_the_last_layer() -> None:
-    """Were all zeros, theta + noise and theta - noise would act alike: tanh is odd, and of two signs none is left."""
+    """If all were zeros, theta + noise and theta - noise would act alike, because tanh is odd."""
     begun = policy(3, 2, (4,), initial="zeros", bias=False)
     theta = begun.initial(np.random.default_rng(0))
     weights, rest = theta[: 3 * 4].reshape(3, 4), theta[3 * 4 :]
@@ -129,7 +129,7 @@ def test_initial_zeros_applies_to_the_last_layer() -> None:
 
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
 def test_each_job_acts_with_its_own_parameters(activation: Any) -> None:
-    """Against a plain forward pass in float64, job for job; the second pair of signs is theta - scale * direction."""
+    """Against a plain forward pass in float64, job by job; in pair 2, candidates are theta -+ scale * direction."""
     mlp = policy(3, 2, (5, 4), activation=activation)
     theta = mlp.initial(np.random.default_rng(1)) * 3
     jobs, observations = perturbed(theta, 7), np.random.default_rng(2).standard_normal((7, 3)).astype(np.float32)
@@ -158,7 +158,7 @@ def test_observations_are_normalised_and_clipped() -> None:  # T46
 
 
 def test_initial_columns_are_normalised() -> None:
-    """Length 1 in hidden layers, 0.01 in the output layer; biases 0; directions as isotropic as normal columns'."""
+    """Length 1 in hidden layers, 0.01 in the output layer; biases 0; directions are isotropic."""
     mlp = policy(28, 8, (256, 256))
     theta = mlp.initial(np.random.default_rng(0))
     assert theta.dtype == np.float32
@@ -171,7 +171,7 @@ def test_initial_columns_are_normalised() -> None:
 
 
 def test_random_normal_weights_have_their_deviation_in_every_layer() -> None:
-    """n numbers have the deviation 0.3 but for 0.3 / sqrt(2 n): 4 of these."""
+    """n numbers have the deviation 0.3 with a standard error of 0.3 / sqrt(2 n): within 4 of these."""
     network = policy(40, 50, (60,), initial="random_normal", initial_std=0.3)
     for weights, biases in network.layers.layers(network.initial(np.random.default_rng(0))):
         assert abs(weights.std() - 0.3) < 4 * 0.3 / np.sqrt(2 * weights.size)
@@ -179,7 +179,7 @@ def test_random_normal_weights_have_their_deviation_in_every_layer() -> None:
         assert not biases.any()
 
 
-def test_an_unused_initial_deviation_is_warned_about() -> None:
+def test_unused_initial_deviation_is_warned_about() -> None:
     config = validate({"task": {"env_id": "CartPole-v1"}, "policy": {"initial_std": 0.1}})
     assert any("policy.initial_std: is 0.1, but does nothing" in warning for warning in warnings_of(config))
 
@@ -194,7 +194,7 @@ def test_initial_parameters_are_those_of_the_generator() -> None:
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
 @pytest.mark.parametrize("jobs", [1, 2, 5, 15])
 def test_actions_of_a_job_do_not_depend_on_the_batch(activation: Any, jobs: int) -> None:
-    """Bit for bit: in a stack of 16, alone, and after others were dropped; with widths that fill no register."""
+    """Bit for bit: in a stack of 16, alone, and after others were dropped; widths do not fill a SIMD register."""
     mlp = policy(11, 3, (64, 17), activation=activation)
     theta, rng = mlp.initial(np.random.default_rng(1)) * 2, np.random.default_rng(3)
     whole = perturbed(theta, 16)
@@ -220,7 +220,7 @@ def test_acting_changes_neither_observations_nor_parameters() -> None:
     assert all(np.array_equal(a, b) for a, b in zip((jobs.centres, jobs.directions, jobs.scales), copies, strict=True))
 
 
-def test_mirrored_jobs_lie_on_both_sides_of_theta() -> None:
+def test_mirrored_jobs_are_symmetric_about_theta() -> None:
     jobs = population(
         np.array([1, 2], np.float32),
         np.array([[10, 20], [1, 0]], np.float32),
@@ -230,7 +230,7 @@ def test_mirrored_jobs_lie_on_both_sides_of_theta() -> None:
     assert jobs.stacked().tolist() == [[6, 12], [-4, -8], [3, 2]]
 
 
-def test_a_discrete_policy_takes_the_largest_output() -> None:
+def test_discrete_policy_selects_the_largest_output() -> None:
     spaces = Spaces(flat_observations(2), Discrete(2, start=3))
     actor = MLP(Options(hidden_dims=()), spaces).bind(alone(np.array([1, 0, 0, 1, 0, 0], np.float32)), None)
     assert [actor.act(np.array([o], np.float32))[0] for o in ([2, 1], [1, 2])] == [3, 4]
@@ -238,8 +238,8 @@ def test_a_discrete_policy_takes_the_largest_output() -> None:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
-def test_the_actor_computes_what_the_layers_say(activation: str, bias: bool) -> None:
-    """One float32 rounding apart, as biases are summed within the product."""
+def test_actor_equals_the_formula_of_the_layers(activation: str, bias: bool) -> None:
+    """Up to one float32 rounding, since biases are added within the product."""
     network = policy(7, 3, (16, 16), activation=activation, bias=bias)
     parameters = perturbed(network.initial(np.random.default_rng(0)) * 3, 6)
     seen = np.random.default_rng(1).standard_normal((6, 7)).astype(np.float32)

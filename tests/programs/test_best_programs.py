@@ -26,7 +26,7 @@ def updated(found: Arrays, some: Rows, program: Callable[[int], str]) -> dict[st
     return best_programs.update(found, some, some["return_"], program)
 
 
-def test_nothing_is_found_before_the_first_program() -> None:
+def test_state_without_programs_has_no_best_program() -> None:
     assert best_programs.summary(best_programs.initial_arrays(4)) == {
         "success": False,
         "npe": 0,
@@ -39,8 +39,8 @@ def test_nothing_is_found_before_the_first_program() -> None:
     assert best_programs.metrics(best_programs.initial_arrays(4)) == {"best_reward": 0.0, "solved": 0.0}
 
 
-def test_the_first_correct_program_counts_those_before_it() -> None:
-    """Three in the first generation, then the second of three: five; of two correct ones it is the first."""
+def test_first_correct_program_has_the_number_of_programs_executed() -> None:
+    """Three in the first generation, then the second of three: five; the first of two correct ones counts."""
     so_far = updated(
         best_programs.initial_arrays(4), rows((0.1, False), (0.3, False), (0.3, False)), names("a", "b", "c")
     )
@@ -63,7 +63,7 @@ def test_the_first_correct_program_counts_those_before_it() -> None:
     assert best_programs.as_text(later["best_program"]) == "fgh_", "an equal reward is not better"
 
 
-def test_the_best_program_is_that_of_the_greatest_fitness() -> None:
+def test_best_program_has_the_greatest_fitness() -> None:
     some, fitness = rows((3.0, False), (2.0, False)), np.array([0.5, 0.75])
     so_far = best_programs.update(best_programs.initial_arrays(1), some, fitness, names("a", "b"))
     assert best_programs.summary(so_far)["best_program"] == "b"
@@ -75,7 +75,7 @@ def test_nan_is_never_the_best() -> None:
     assert best_programs.summary(so_far)["best_program"] == "b"
 
 
-def test_the_form_never_changes() -> None:
+def test_arrays_keep_their_shapes() -> None:
     before = best_programs.initial_arrays(4)
     for more in (rows(), rows((0.5, True))):
         after = updated(before, more, names("+"))
@@ -84,8 +84,8 @@ def test_the_form_never_changes() -> None:
         }
 
 
-def test_the_correct_programs_of_a_generation() -> None:
-    """With three executed before, the second and the fourth are NPE 5 and 7; what has failed is not correct."""
+def test_correct_programs_of_a_generation_have_their_npe() -> None:
+    """Three were executed before, so the second and fourth have NPE 5 and 7; failed programs are not correct."""
     so_far = updated(
         best_programs.initial_arrays(4), rows((0.1, False), (0.3, False), (0.3, False)), names("a", "b", "c")
     )
@@ -109,31 +109,31 @@ def items(queue: UniquePriorityQueue) -> list[object]:
     return [item for _, item, _ in queue]
 
 
-def test_the_queue_keeps_the_largest_scores() -> None:
+def test_queue_keeps_the_largest_scores() -> None:
     assert items(filled(2, (1, "a"), (3, "b"), (2, "c"))) == ["b", "c"]
 
 
-def test_an_item_counts_once_whatever_its_score() -> None:
+def test_queue_has_each_item_once() -> None:
     queue = filled(3, (1, "a"), (2, "b"))
     assert not queue.push(9, "a")
     assert [(score, item) for score, item, _ in queue] == [(2, "b"), (1, "a")]
 
 
-def test_the_queue_keeps_the_older_of_equal_scores() -> None:
+def test_queue_keeps_the_older_of_equal_scores() -> None:
     queue = filled(2, (1, "a"), (1, "b"))
     assert not queue.push(1, "c")
     assert items(queue) == ["a", "b"]
     assert queue.largest() == (1, "a", None)
 
 
-def test_of_equal_scores_the_newer_stays_where_that_is_asked() -> None:
+def test_queue_can_keep_the_newer_of_equal_scores() -> None:
     queue = UniquePriorityQueue(2, ties="newer")
     assert [queue.push(1, item) for item in "abca"] == [True] * 4  # a was dropped for c, b for a
     assert items(queue) == ["a", "c"]
     assert queue.largest() == (1, "a", None) and queue.smallest() == (1, "c", None)
 
 
-def test_of_each_score_there_is_one_where_that_is_asked() -> None:
+def test_queue_can_keep_one_item_per_score() -> None:
     older, newer = UniquePriorityQueue(2, unique="scores"), UniquePriorityQueue(2, "newer", "scores")
     pairs = [(1, "a"), (2, "b"), (1, "c"), (3, "d"), (2, "e"), (1, "f")]
     assert [older.push(*pair) for pair in pairs] == [True, True, False, True, False, False]
@@ -143,14 +143,14 @@ def test_of_each_score_there_is_one_where_that_is_asked() -> None:
     assert "b" not in newer and "c" not in newer
 
 
-def test_a_dropped_item_can_be_added_again() -> None:
+def test_queue_accepts_a_dropped_item_again() -> None:
     queue = filled(1, (1, "a"), (2, "b"))
     assert "a" not in queue
     assert queue.push(3, "a")
     assert items(queue) == ["a"]
 
 
-def test_pop_and_smallest_and_extra() -> None:
+def test_queue_pops_the_smallest_with_its_extra() -> None:
     queue = UniquePriorityQueue(3)
     queue.push(2.0, "b", [1])
     queue.push(1.0, "a", [2])
@@ -160,7 +160,7 @@ def test_pop_and_smallest_and_extra() -> None:
     assert (queue.pop(), queue.smallest(), queue.largest(), len(queue)) == (None, None, None, 0)
 
 
-def test_extras_are_never_compared() -> None:
+def test_queue_never_compares_extras() -> None:
     queue = UniquePriorityQueue(2)
     queue.push(1.0, "a", {})
     queue.push(1.0, "b", {})

@@ -1,4 +1,4 @@
-"""The interpreter: published vectors, and the compiled one against the reference."""
+"""The interpreter of programs: published outputs, and the compiled version against the reference."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def both(code: str, inputs: Inputs, **options: Any) -> Result:
         ("", [1], 256, []),
     ],
 )
-def test_output(code: str, inputs: Inputs, base: int, output: Inputs) -> None:
+def test_interpreter_has_the_published_outputs(code: str, inputs: Inputs, base: int, output: Inputs) -> None:
     result = both(code, inputs, base=base)
     assert (result.output, result.status, result.success) == (output, Status.SUCCESS, True)
 
@@ -47,33 +47,33 @@ def test_memory_grows_to_the_right_only() -> None:
     assert both("<+>++>+++>++++.", []).memory == [1, 2, 3, 4]
 
 
-def test_step_limit_keeps_the_output() -> None:
+def test_step_limit_keeps_the_output_so_far() -> None:
     result = both("+.[].", [], base=5, max_steps=100)
     assert (result.output, result.status, result.steps, result.success) == ([1], Status.STEP_LIMIT, 100, False)
 
 
-def test_a_program_that_ends_with_the_last_step_allowed_is_over_the_limit() -> None:
+def test_program_ending_at_the_step_limit_has_exceeded_it() -> None:
     assert both("+++", [], max_steps=3).status == Status.STEP_LIMIT
     assert both("+++", [], max_steps=4).status == Status.SUCCESS
 
 
 @pytest.mark.parametrize("code", ["+++.]]]]>----.[[[[[>+.", "[", "]", "]["])
-def test_strict_syntax(code: str) -> None:
+def test_strict_syntax_refuses_unmatched_brackets(code: str) -> None:
     assert both(code, [], require_correct_syntax=True) == Result([], Status.SYNTAX_ERROR, 0, [])
 
 
-def test_a_loop_goes_back_to_behind_its_bracket() -> None:
-    """+ [ - ] with one turn: 4 steps; with two turns the [ is not run again: 2 + 2 + 2."""
+def test_loop_jumps_behind_its_opening_bracket() -> None:
+    """+ [ - ] with one iteration: 4 steps; with two, the [ is not executed again: 2 + 2 + 2."""
     assert both("+[-]", []).steps == 4
     assert both("++[-]", []).steps == 2 + 1 + 2 + 2
 
 
-def test_other_characters_cost_a_step() -> None:
+def test_other_characters_take_one_step() -> None:
     assert both("+_ é+", []).steps == 5
 
 
 @pytest.mark.parametrize("code", ["+[>+]", "+[.]", "+[[]]", "+[,+.]"])
-def test_what_never_ends_is_bounded(code: str) -> None:
+def test_endless_programs_end_at_the_step_limit(code: str) -> None:
     result = both(code, [])
     assert result.status == Status.STEP_LIMIT
     assert len(result.memory) <= 5001
@@ -81,8 +81,8 @@ def test_what_never_ends_is_bounded(code: str) -> None:
 
 
 @pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.long)])
-def test_the_compiled_interpreter_agrees_on_many_programs(count: int) -> None:
-    """The reference takes short programs and few steps here, as it takes 5 us a step."""
+def test_compiled_interpreter_equals_the_reference_on_many_programs(count: int) -> None:
+    """Programs and step limits are small because the reference takes 5 us per step."""
     rng = random.Random(20)
     programs = ["".join(rng.choices(CHARACTERS + "_", k=rng.randrange(30))) for _ in range(count)]
     inputs = [[5, 0, 2], []]
@@ -94,7 +94,7 @@ def test_the_compiled_interpreter_agrees_on_many_programs(count: int) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(CHARACTERS + "x", max_size=60), st.lists(st.integers(-3, 300), max_size=5), st.integers(2, 300))
-def test_the_compiled_interpreter_agrees(code: str, inputs: Inputs, base: int) -> None:
+def test_compiled_interpreter_equals_the_reference(code: str, inputs: Inputs, base: int) -> None:
     both(code, inputs, base=base, max_steps=500)
     both(code, inputs, base=base, max_steps=500, require_correct_syntax=True)
 
@@ -113,7 +113,7 @@ def watched(programs: list[str], inputs: Inputs, base: int, watches: bool, max_s
 
 
 @pytest.mark.parametrize("code", ["+[]", "+[-+]", "+[>+]", "-[.,-]", "+[<[>]+]", "+>+[>>++[<]>[>]<-]", "+[[>]+[<]>]+"])
-def test_an_endless_loop_is_left_where_that_is_asked(code: str) -> None:
+def test_endless_loops_are_detected_if_configured(code: str) -> None:
     (status, steps), (known, all_steps) = *watched([code], [7, 8], 5, True), *watched([code], [7, 8], 5, False)
     assert status == known == Status.STEP_LIMIT and steps < 1000 < all_steps == 5000
 
@@ -125,13 +125,13 @@ def test_an_endless_loop_is_left_where_that_is_asked(code: str) -> None:
         ("++" + "+-" * 20 + "<[[[[>+<+]<>]", 4, 74),  # < at cell 0 stays, and is a step to the left everywhere else
     ],
 )
-def test_what_looks_to_the_left_is_not_endless(code: str, base: int, steps: int) -> None:
+def test_loops_that_move_left_are_not_endless(code: str, base: int, steps: int) -> None:
     assert watched([code], [], base, True) == watched([code], [], base, False) == [[Status.SUCCESS, steps]]
 
 
 @pytest.mark.parametrize(("seed", "base", "length"), [(1, 2, 24), (2, 5, 24), (3, 16, 12), (4, 256, 40)])
-def test_only_endless_loops_are_left(seed: int, base: int, length: int) -> None:
-    """Many short programs on an input that keeps them busy for long; what ends does so as if it were not watched."""
+def test_only_endless_loops_are_detected(seed: int, base: int, length: int) -> None:
+    """Many short programs on a long input; results of programs that end do not change."""
     rng = random.Random(seed)
     programs = ["".join(rng.choices(CHARACTERS + "[],", k=length)) for _ in range(50_000)]
     inputs = [rng.randrange(1, base) for _ in range(60)]

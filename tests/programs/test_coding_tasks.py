@@ -1,4 +1,4 @@
-"""Coding tasks: the published cases by their fingerprints, and the published rewards."""
+"""Coding tasks: fingerprints of the published cases, and the published rewards."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def padded(code: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "digest"), list(FINGERPRINTS.items()))
-def test_cases_are_the_published_ones(name: str, digest: str) -> None:
+def test_cases_have_the_published_fingerprints(name: str, digest: str) -> None:
     cases = [[list(given), list(wanted)] for given, wanted in make_task(name).cases]
     assert hashlib.sha256(json.dumps(cases, separators=(",", ":")).encode()).hexdigest()[:12] == digest
 
@@ -67,24 +67,24 @@ def test_cases_are_the_published_ones(name: str, digest: str) -> None:
         ("trim-left", 5),
     ],
 )
-def test_number_of_cases(name: str, first: int) -> None:
+def test_tasks_have_the_expected_number_of_cases(name: str, first: int) -> None:
     assert len(make_task(name).cases) == first
 
 
-def test_circle_routes_lead_back_as_they_say() -> None:
+def test_circle_routes_lead_back_to_their_start() -> None:
     for given, wanted in make_task("circle-route").cases:
         closed = given.count(1) == given.count(3) and given.count(2) == given.count(4)
         assert wanted == (int(closed),)
 
 
-def test_dedup_and_remove_target_char_in_words() -> None:
+def test_dedup_and_remove_target_char_by_hand() -> None:
     for given, wanted in make_task("dedup").cases:
         assert wanted == (*dict.fromkeys(given[:-1]), 0)  # each number stands in one run
     for given, wanted in make_task("remove-target-char").cases:
         assert wanted == (*(value for value in given[1:-1] if value != given[0]), 0)
 
 
-def test_the_tasks_of_the_paper_are_there() -> None:
+def test_all_tasks_of_the_paper_exist() -> None:
     assert len(PAPER) == 26
     assert set(PAPER) <= set(TASKS)
 
@@ -110,14 +110,14 @@ def test_published_rewards_of_reverse() -> None:
 
 
 @pytest.mark.parametrize("name", REFERENCE_PROGRAMS)
-def test_a_known_program_solves_its_own_task(name: str) -> None:
+def test_known_program_solves_its_task(name: str) -> None:
     score = make_task(name).score(REFERENCE_PROGRAMS[name].program)
     assert (score.reward, score.correct, score.status) == (1.0, True, "correct")
     assert score.outputs == tuple(wanted for _, wanted in make_task(name).cases)
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_the_empty_program(name: str) -> None:
+def test_empty_program_has_the_published_reward(name: str) -> None:
     assert make_task(name).score("").reward == (0.1875 if name == "substring" else 0.0)
 
 
@@ -132,7 +132,7 @@ def test_endless_and_invalid_programs_fail_with_their_rewards() -> None:
 @pytest.mark.parametrize(
     ("simplify", "reward"), [(True, "distance"), (False, "distance"), (True, "mod_distance"), (False, "log_distance")]
 )
-def test_the_compiled_score_has_the_bits_of_the_reference(name: str, simplify: bool, reward: str) -> None:
+def test_compiled_score_equals_the_reference(name: str, simplify: bool, reward: str) -> None:
     rng = random.Random(7)
     task = make_task(name, do_code_simplification=simplify, max_steps=300, reward=f"absolute_{reward}_reward")
     programs = ["".join(rng.choices(CHARACTERS, k=rng.randrange(101))) for _ in range(300)]
@@ -144,8 +144,8 @@ def test_the_compiled_score_has_the_bits_of_the_reference(name: str, simplify: b
     assert correct.any() == (name in ("reverse", "print-hello"))
 
 
-def test_the_rewards_of_the_original_by_hand() -> None:
-    """26 for a wanted 0 in base 27 is 26 away, or 1 on the circle; the factor of logarithms is ln(27 // 2 + 2)."""
+def test_rewards_of_the_original_by_hand() -> None:
+    """26 instead of 0 in base 27 is 26 away, or 1 on the circle; the logarithmic factor is ln(27 // 2 + 2)."""
     expected = {"distance": 1 / 27, "mod_distance": 26 / 27, "log_distance": 1 - math.log(2) / math.log(15)}
     for name, reward in expected.items():
         task = make_task("print", fixed_string=[0], base=27, reward=f"absolute_{name}_reward")
@@ -154,22 +154,22 @@ def test_the_rewards_of_the_original_by_hand() -> None:
         assert task.score(".").reward == 1.0
 
 
-def test_an_output_that_is_equal_on_the_circle_alone_is_not_correct() -> None:
-    """Inputs are stored as they are: 27 is echoed, and 0 away from 0 in base 27."""
+def test_output_equal_only_on_the_circle_is_not_correct() -> None:
+    """Inputs are stored unchanged: 27 is echoed, and its distance from 0 is 0 in base 27."""
     task = replace(make_task("print", base=27, reward="absolute_mod_distance_reward"), cases=(((27,), (0,)),))
     assert (task.score(",.").reward, task.score(",.").correct) == (0.25, False)
     assert [array.tolist() for array in task.score_many([",."])] == [[0.25], [False]]
 
 
 @pytest.mark.parametrize("name", ["reverse", "remove-char", "sort3", "count-char", "echo-twice", "divmod", "multiply"])
-def test_fewer_and_more_cases_are_drawn_from_the_same_stream(name: str) -> None:
+def test_fewer_or_more_cases_come_from_the_same_stream(name: str) -> None:
     default = make_task(name).cases
     assert make_task(name, chosen={"case_count": 7}).cases == default[:7]
     more = make_task(name, chosen={"case_count": len(default) + 2}).cases
     assert (len(more), more[:-2]) == (len(default) + 2, default)
 
 
-def test_lengths_of_inputs() -> None:
+def test_inputs_have_the_configured_lengths() -> None:
     for name in ("reverse", "remove-char"):
         cases = make_task(name, chosen={"min_length": 8, "max_length": 9}).cases
         assert {len(given) for given, _ in cases} == {8, 9}
@@ -178,7 +178,7 @@ def test_lengths_of_inputs() -> None:
     assert max(len(given) for given, _ in make_task("circle-route", chosen={"max_length": 4}).cases) == 5
 
 
-def test_sums_beyond_those_that_are_always_there() -> None:
+def test_additional_sums_are_drawn() -> None:
     *first, last = make_task("add", chosen={"case_count": 10}).cases
     assert tuple(first) == make_task("add").cases
     assert last[1] == (sum(last[0]) % 256, 0)
@@ -193,7 +193,7 @@ def test_sums_beyond_those_that_are_always_there() -> None:
         ("reverse", {"min_length": 7}, "min_length is 7: expected at most max_length, which is 6"),
     ],
 )
-def test_cases_that_cannot_be_made(name: str, chosen: dict[str, int], text: str) -> None:
+def test_impossible_cases_are_refused(name: str, chosen: dict[str, int], text: str) -> None:
     with pytest.raises(UserError, match=text):
         make_task(name, chosen=chosen)
 

@@ -46,7 +46,7 @@ def algorithm(problem: Letters, seed: int = 1, **settings: Any) -> ga.GeneticAlg
     return ga.build(ga.Options(**{"population_size": 10, **settings}), problem, None, Keys(seed), 4)
 
 
-def test_the_fitness_of_a_program_is_its_reward_and_not_the_return() -> None:
+def test_fitness_of_a_program_is_its_reward_not_the_return() -> None:
     """All returns are 0."""
     made = algorithm(Letters(3, lambda program: 0.0))
     state = made.initial()
@@ -66,7 +66,7 @@ def share_of_b(program: str) -> float:
     return program.count("b") / len(program)
 
 
-def test_generation_0_executes_the_random_programs_each_once() -> None:
+def test_generation_0_executes_each_random_program_once() -> None:
     made = algorithm(Letters(2, share_of_b))  # four programs, so ten have duplicates
     state = made.initial()
     assert int(state.master["children_count"]) == 10
@@ -74,7 +74,7 @@ def test_generation_0_executes_the_random_programs_each_once() -> None:
     assert sorted(made.problem.executed) == ["aa", "ab", "ba", "bb"]
 
 
-def test_the_hall_of_fame_has_the_best_of_all_each_once_and_joins_the_population() -> None:
+def test_hall_of_fame_has_the_best_programs_once_and_joins_the_population() -> None:
     task = Letters(6, share_of_b)
     made = algorithm(task, crossover_rate=0.9, mutation_rate=0.2)
     state, _ = generation(made, made.initial())
@@ -91,7 +91,7 @@ def test_the_hall_of_fame_has_the_best_of_all_each_once_and_joins_the_population
         assert metrics["population_reward_max"] == share_of_b(best[-1])
 
 
-def test_no_program_of_the_last_population_is_executed_again() -> None:
+def test_programs_of_the_last_population_are_not_executed_again() -> None:
     task = Letters(4, share_of_b)
     made = algorithm(task, crossover_rate=0.5, mutation_rate=0.1)
     state = made.initial()
@@ -105,8 +105,8 @@ def test_no_program_of_the_last_population_is_executed_again() -> None:
         assert not known & set(task.executed)
 
 
-def test_rewards_of_copies_come_from_what_is_known() -> None:
-    """Nothing is new without crossover and mutation; the mean reward is that of the copies."""
+def test_copies_get_the_known_rewards() -> None:
+    """Without crossover and mutation all programs are copies; the mean reward is that of the copies."""
     made = algorithm(Letters(6, share_of_b), crossover_rate=0.0, mutation_rate=0.0)
     state, _ = generation(made, made.initial())
     assert made.ask(state, 0, NO_ROWS, NO_FITNESS) == []
@@ -117,7 +117,7 @@ def test_rewards_of_copies_come_from_what_is_known() -> None:
 
 
 def test_ga_improves_the_reward() -> None:
-    """Twelve letters, of which roulette and the hall of fame make all right; the best never gets worse."""
+    """Twelve letters, all solved by roulette selection and the hall of fame; the best never gets worse."""
     made = algorithm(Letters(12, share_of_b), population_size=30, crossover_rate=0.9, mutation_rate=0.05)
     state, best = made.initial(), [0.0]
     while made.finished(state) is None:
@@ -131,7 +131,7 @@ def test_ga_improves_the_reward() -> None:
     assert summary["original_npe"] == (state.generation - 1) * 30
 
 
-def test_success_ends_the_search_only_where_asked() -> None:
+def test_success_ends_the_search_only_if_configured() -> None:
     made = algorithm(Letters(2, share_of_b), stop_on_success=False)
     state, metrics = generation(made, made.initial())
     assert metrics["solved"] == 1.0
@@ -151,8 +151,8 @@ def test_success_ends_the_search_only_where_asked() -> None:
         (6, {"population_size": 3}, "in addition to the hall of fame, there is no pair of parents"),
     ],
 )
-def test_it_ends_where_no_new_program_can_be_made(length: int, settings: dict[str, Any], why: str) -> None:
-    """However long it would go on: what is executed after that is nothing but what was lost and is there again."""
+def test_search_ends_if_no_new_program_is_possible(length: int, settings: dict[str, Any], why: str) -> None:
+    """A longer search would only execute programs again that had been lost."""
     made = algorithm(Letters(length, lambda program: 0.5), **settings)
     state = made.initial()
     while (reason := made.finished(state)) is None:
@@ -165,8 +165,8 @@ def test_it_ends_where_no_new_program_can_be_made(length: int, settings: dict[st
     assert set(made.problem.executed) == known
 
 
-def test_it_does_not_end_where_chance_may_make_a_new_program() -> None:
-    """Two places in a hundred are mutated: most pairs of children are copies, and after them new ones come."""
+def test_search_continues_if_a_new_program_is_possible() -> None:
+    """The mutation rate is 0.02: most pairs of children are copies, and new programs come later."""
     made = algorithm(Letters(6, lambda program: 0.5), population_size=4, mutation_rate=0.02, crossover_rate=0.0)
     state, fresh = made.initial(), []
     for _ in range(200):
@@ -227,23 +227,23 @@ def compiled(parent: bytes, changes: list[Mutation]) -> bytes:
         (2, 0.75, True, "01934"),
     ],
 )
-def test_a_single_mutation_by_hand(changed: Any, place: int, kind: float, flag: bool, expected: str) -> None:
+def test_single_mutation_by_hand(changed: Any, place: int, kind: float, flag: bool, expected: str) -> None:
     assert text(changed(genome("01234"), [(place, kind, 9, flag)])) == expected
 
 
 @pytest.mark.parametrize("changed", [mutate, compiled])
-def test_mutations_follow_each_other_in_the_changed_genome(changed: Any) -> None:
+def test_mutations_apply_to_the_already_changed_genome(changed: Any) -> None:
     """Rotate to the left at 0, then replace at 2."""
     assert text(changed(genome("012"), [(0, 0.6, 9, True), (2, 0.8, 7, True)])) == "127"
 
 
 @pytest.mark.parametrize("changed", [mutate, compiled])
-def test_one_gene_is_left_alone(changed: Any) -> None:
+def test_genome_of_one_gene_is_not_mutated(changed: Any) -> None:
     assert changed(genome("3"), [(0, 0.8, 9, True)]) == genome("3")
 
 
-def test_where_nothing_can_be_written_it_is_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a place for Numba's cache, as in a container that is read only."""
+def test_operators_are_compiled_without_a_writable_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numba finds no directory for its cache, as in a read-only container."""
     monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])
 
     def twice(number: int) -> int:
@@ -253,7 +253,7 @@ def test_where_nothing_can_be_written_it_is_compiled_all_the_same(monkeypatch: p
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 40])
-def test_without_numba_the_same_children_are_born(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
+def test_children_are_identical_without_numba(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
     parents = [bytes(row) for row in np.random.default_rng(4).integers(8, size=(31, length), dtype=np.uint8)]
     fast = offspring(parents, 0.7, 0.3, 8, np.random.default_rng(5))
     monkeypatch.setattr(ga, "_compiled", lambda: None)
@@ -262,19 +262,15 @@ def test_without_numba_the_same_children_are_born(monkeypatch: pytest.MonkeyPatc
     assert {len(child) for child in fast} == {length}
 
 
-def test_rate_is_the_share_of_places() -> None:
-    """With rate 0 nothing changes; with 0.15 a genome of 100 stays as it is with chance 0.85 ** 100, about 1e-7."""
+def test_mutation_rate_is_the_probability_per_gene() -> None:
+    """Rate 0 changes nothing; with 0.15 a genome of 100 is unchanged with probability 0.85 ** 100, about 1e-7."""
     parents = [bytes(range(100))] * 50
     assert offspring(parents, 0.0, 0.0, 256, np.random.default_rng(1)) == parents
     assert parents[0] not in offspring(parents, 0.0, 0.15, 256, np.random.default_rng(1))
 
 
-def test_kinds_of_change_are_equally_frequent() -> None:
-    """Of a genome of equal genes 0, changed once in its middle: the fresh gene stands where the change put it.
-
-    Genomes of three with one change: insertion leaves the fresh gene at 1 or 0, deletion at an end, rotation nowhere,
-    replacement at 1. So of 3/4: at 1 (1/8 + 1/4), at 0 (1/8 + 1/8), at 2 (1/8); nowhere 1/4.
-    """
+def test_kinds_of_mutation_are_equally_frequent() -> None:
+    """A genome of equal genes 0 is changed once in its middle: the new gene shows the kind of mutation."""
     count = 8000
     rng = np.random.default_rng(6)
     places = Counter[int]()
@@ -290,7 +286,7 @@ def test_crossover_swaps_the_tails() -> None:
     assert children.tolist() == [[[0, 0, 1, 1, 1], [1, 1, 0, 0, 0]], pair[::-1], pair]
 
 
-def test_offspring_keeps_an_odd_last_parent() -> None:
+def test_odd_last_parent_is_copied() -> None:
     parents = [genome("000"), genome("111"), genome("222")]
     children = offspring(parents, 1.0, 0.0, 10, np.random.default_rng(2))
     assert children[2] == parents[2]
@@ -300,7 +296,7 @@ def test_offspring_keeps_an_odd_last_parent() -> None:
     assert offspring([], 1.0, 1.0, 10, np.random.default_rng(2)) == []
 
 
-def test_roulette_draws_in_proportion() -> None:
+def test_roulette_selects_in_proportion_to_fitness() -> None:
     """Weights 0.05, 0.05 and 0.95 + 0.05: of 11,000 draws 500, 500 and 10,000, within five standard deviations."""
     drawn = Counter(roulette(np.array([-3.0, 0.0, 0.95]), 11_000, np.random.default_rng(3)).tolist())
     assert abs(drawn[0] - 500) < 5 * (500 * 10.5 / 11) ** 0.5
@@ -321,7 +317,7 @@ def test_roulette_draws_in_proportion() -> None:
         ("000 001 110 111", False),  # 010, cut before the second place; behind it nothing is new
     ],
 )
-def test_whether_crossing_gives_anything_new(genomes: str, closed: bool) -> None:
+def test_closure_under_crossover_is_detected(genomes: str, closed: bool) -> None:
     some = [genome(each) for each in genomes.split()]
     assert is_closed(some) is closed
     places = range(len(some[0]) if some else 0)

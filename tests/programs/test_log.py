@@ -1,4 +1,4 @@
-"""programs.jsonl: each correct program once, and the same file after a resume."""
+"""programs.jsonl lists each correct program once, and is identical after a resume."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def texts(directory: Path) -> list[str]:
     return [found["program"] for found in read_programs(directory)]
 
 
-def test_a_program_is_listed_once_and_there_is_no_file_without_one(tmp_path: Path) -> None:
+def test_log_lists_each_program_once_and_is_created_with_the_first(tmp_path: Path) -> None:
     log = ProgramsLog(tmp_path)
     log.cut({})
     log.write([])
@@ -32,7 +32,7 @@ def test_a_program_is_listed_once_and_there_is_no_file_without_one(tmp_path: Pat
     assert log.lengths() == {NAME: 3 * len(line)}
 
 
-def test_a_resume_cuts_the_file_and_knows_what_is_left(tmp_path: Path) -> None:
+def test_resume_truncates_the_log_and_reads_the_rest(tmp_path: Path) -> None:
     log = ProgramsLog(tmp_path)
     log.write([program("a")])
     at_checkpoint = log.lengths()
@@ -48,12 +48,12 @@ def test_a_resume_cuts_the_file_and_knows_what_is_left(tmp_path: Path) -> None:
     assert not (tmp_path / NAME).exists()
 
 
-def test_a_line_that_a_kill_left_half_written_is_no_program(tmp_path: Path) -> None:
+def test_incomplete_line_of_a_killed_run_is_ignored(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text('{"program": "a", "reward": 1}\n{"program": "b", "rew')
     assert texts(tmp_path) == ["a"]
 
 
-def test_a_missing_file_is_told_and_later_lengths_stay_right(tmp_path: Path) -> None:
+def test_missing_log_is_reported_and_later_lengths_are_correct(tmp_path: Path) -> None:
     told: list[str] = []
     log = ProgramsLog(tmp_path, told.append)
     log.cut({NAME: 50})
@@ -69,14 +69,14 @@ def test_a_missing_file_is_told_and_later_lengths_stay_right(tmp_path: Path) -> 
         ("{}345678\n", "expected a program"),
     ],
 )
-def test_a_damaged_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_damaged_log_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / NAME).write_text(text)
     with pytest.raises(RunError, match=message):
         ProgramsLog(tmp_path).cut({NAME: 9})
     assert (tmp_path / NAME).read_text() == text
 
 
-def test_a_full_list_takes_better_programs_only_after_a_resume_too(
+def test_full_log_accepts_only_better_programs_also_after_a_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_module, "MAX_PROGRAMS", 2)

@@ -1,4 +1,4 @@
-"""The shortest form of a program, and fresh cases; programs and forms by hand."""
+"""The shortest form of a program, and new cases for it; programs and forms by hand."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tests.helpers.harness import ROOT
         ("remove-last", ",>,[[<.[-]>[-<+>]],].", ",>,[<.>>,]."),  # the known program; cells need not be cleared
     ],
 )
-def test_what_a_program_does_not_need_is_removed(name: str, program: str, shortest: str) -> None:
+def test_unnecessary_characters_are_removed(name: str, program: str, shortest: str) -> None:
     known = check_program(program, name)
     assert known is not None and known.shortest == shortest
     task = make_task(name)
     assert all(not task.score(shortest[:at] + shortest[at + 1 :]).correct for at in range(len(shortest)))
 
 
-def test_a_program_that_knows_the_cases_by_heart_is_told() -> None:
+def test_program_that_memorises_the_cases_is_reported() -> None:
     known = check_program(by_heart("divide-2"), "divide-2")
     assert known is not None and known.fresh == 94 and known.solved <= 5  # right by luck
     assert check_program(",[-[->>+<]>[<]<]>>.", "divide-2") == ProgramCheck(",[-[->>+<]<]>>.", 94, 94)
@@ -53,8 +53,8 @@ def by_heart(name: str) -> str:
     return text + "]" * len(wanted) + ">."
 
 
-def test_the_cases_are_fresh() -> None:
-    """None is one of the task's own; tasks without drawn cases have none; each wants what its known program writes."""
+def test_new_cases_differ_from_those_of_the_task() -> None:
+    """Tasks with fixed cases have none; each known program solves the new cases."""
     assert [name for name in ("print", "bool-logic", "fib", "find") if fresh_cases(name)] == []
     for name in ("reverse", "echo", "remove-char", "dedup", "add"):
         fresh, own = fresh_cases(name), {given for given, _ in TASKS[name].cases(TASKS[name].base)}
@@ -70,8 +70,8 @@ def found() -> Iterator[dict[str, str]]:
         yield from (line for line in csv.DictReader(file) if line["solved"] == "1")
 
 
-def test_the_programs_in_the_docs_are_right() -> None:
-    """Executed again by the interpreter in Python, whole and in their shortest form; and as often right as they say."""
+def test_programs_in_the_docs_are_correct() -> None:
+    """Executed by the reference interpreter, in full and in their shortest form, with the stated success rates."""
     lines = list(found())
     assert len(lines) >= 8
     for line in lines:
@@ -90,7 +90,7 @@ def _is_right(program: str, task: str, case: tuple[tuple[int, ...], tuple[int, .
     return result.success and tuple(result.output) == wanted
 
 
-def test_what_is_not_correct_is_not_judged() -> None:
+def test_incorrect_program_is_not_shortened() -> None:
     assert check_program(".", "echo") is None
     assert check_program("+.", "zigzag") is None
     assert check_program(",[.,].", "echo") == ProgramCheck(",[.,].", 25, 25)

@@ -1,4 +1,4 @@
-"""The table of searches for programs, from results made by hand."""
+"""The table of program searches, from hand-written results."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def made(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_table_of_searches_by_hand(made: Path) -> None:
-    """add by ga: 2 of 3, (100 + 1000 + 400) / 3 = 500; reverse comes first, as in the paper; others last."""
+def test_table_of_searches_by_hand(made: Path) -> None:
+    """add by ga: 2 of 3, (100 + 1000 + 400) / 3 = 500; reverse is first, as in the paper; others last."""
     assert table_module.table_text(table_module.read_table([made])) == (
         "task               ga-1K            rand-1K\n"
         "reverse            2* [0.00, 1000]\n"
@@ -65,7 +65,7 @@ def test_the_table_of_searches_by_hand(made: Path) -> None:
     assert (cell.success_npe, cell.missing) == (250.0, 0)
 
 
-def test_what_a_limit_leaves(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_with_a_limit_by_hand(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Within 150 programs ga has 1 of 3, at 100: (100 + 150 + 150) / 3 = 133."""
     with pytest.raises(SystemExit, match="0"):
         cli.main(["program-table", "--npe-limit", "150", str(made)])
@@ -84,7 +84,7 @@ def test_what_a_limit_leaves(made: Path, capsys: pytest.CaptureFixture[str]) -> 
         cli.main(["program-table", "--npe-limit", "0", str(made)])
 
 
-def test_the_best_rewards(tmp_path: Path) -> None:
+def test_table_has_the_best_rewards(tmp_path: Path) -> None:
     run(tmp_path / "a", *(row(i, False, 1000, best_reward=reward) for i, reward in enumerate((0.2, 0.3, 0.1))))
     run(tmp_path / "b", row(0, True, 3, "rand-1K", best_reward=0.98765))
     assert table_module.table_text(table_module.read_table([tmp_path]), rewards=True) == (
@@ -92,8 +92,8 @@ def test_the_best_rewards(tmp_path: Path) -> None:
     )
 
 
-def test_repetitions_with_a_cycle_of_tasks(tmp_path: Path) -> None:
-    """Five repetitions of [add, echo, echo] are 0 3 of add, 1 2 4 of echo; of seed 1 repetition 4 is not finished."""
+def test_repetitions_with_a_cycle_are_grouped_by_task(tmp_path: Path) -> None:
+    """Five repetitions of [add, echo, echo]: 0 3 are add, 1 2 4 echo; repetition 4 of seed 1 has not finished."""
     names = ["add", "echo", "echo", "add", "echo"]
     for seed in (0, 1):
         rows = [row(i, True, 10, task=name, repetitions=5, seed=seed) for i, name in enumerate(names)]
@@ -109,7 +109,7 @@ def test_repetitions_with_a_cycle_of_tasks(tmp_path: Path) -> None:
         table_module.read_table([tmp_path])
 
 
-def test_the_table_is_written_as_csv(made: Path) -> None:
+def test_table_is_written_as_csv(made: Path) -> None:
     lines = list(csv.reader(table_module.as_csv(table_module.read_table([made])).splitlines()))
     assert lines == [
         ["", "ga-1K (1000 NPE)", "", "", "rand-1K (1000 NPE)", "", ""],
@@ -120,8 +120,8 @@ def test_the_table_is_written_as_csv(made: Path) -> None:
     ]
 
 
-def test_the_shortest_programs(made: Path) -> None:
-    """Of correct ones only: ga's best program was none, so its first solutions count."""
+def test_table_has_the_shortest_correct_programs(made: Path) -> None:
+    """The best program of ga is not correct, so its first solutions count."""
     assert table_module.shortest(table_module.read_table([made])) == (
         "reverse  none\nadd  +.  (2 characters, by ga-1K)\nzigzag  none\n"
     )
@@ -130,7 +130,7 @@ def test_the_shortest_programs(made: Path) -> None:
     assert ".  (1 characters, by simpl, R=0.500000)" in table_module.shortest(table_module.read_table([made / "more"]))
 
 
-def test_directories_may_be_named_one_by_one(made: Path) -> None:
+def test_directories_can_be_listed_individually(made: Path) -> None:
     assert table_module.read_table([made / "c", made / "a"]).algorithms == ["rand-1K", "ga-1K"]
 
 
@@ -141,13 +141,13 @@ def test_directories_may_be_named_one_by_one(made: Path) -> None:
         (row(7, True, 100, budget={"episodes": 2000}), "ga-1K may execute 2000 programs here, and 1000 in another run"),
     ],
 )
-def test_runs_that_do_not_fit(made: Path, more: dict[str, Any], text: str) -> None:
+def test_incompatible_runs_are_refused(made: Path, more: dict[str, Any], text: str) -> None:
     run(made / "z", more)
     with pytest.raises(UserError, match=text):
         table_module.read_table([made])
 
 
-def test_directories_without_searches(tmp_path: Path) -> None:
+def test_directories_without_searches_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected a run directory"):
         table_module.read_table([tmp_path / "none"])
     with pytest.raises(UserError, match="expected finished searches for programs, found none"):
@@ -157,7 +157,7 @@ def test_directories_without_searches(tmp_path: Path) -> None:
         table_module.read_table([run(tmp_path / "es", without)])
 
 
-def test_runs_that_are_not_finished_are_left_out_and_told(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unfinished_runs_are_left_out_and_reported(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (made / "e").mkdir()
     (made / "e" / "config.yaml").write_text("name: ga-1K\n")
     assert cli.run(["program-table", str(made / "a"), str(made / "e")]) == 0
@@ -166,7 +166,7 @@ def test_runs_that_are_not_finished_are_left_out_and_told(made: Path, capsys: py
         table_module.read_table([made / "e"])
 
 
-def test_the_picture_has_a_field_for_each_cell(made: Path) -> None:
+def test_plot_has_a_field_for_each_cell(made: Path) -> None:
     table = table_module.read_table([made])
     ax = table_module.figure(table).axes[0]
     texts = {(round(text.get_position()[0]), round(text.get_position()[1])): text.get_text() for text in ax.texts}
@@ -182,7 +182,7 @@ def test_the_picture_has_a_field_for_each_cell(made: Path) -> None:
     assert [label.get_text() for label in ax.get_yticklabels()] == ["reverse", "add", "zigzag"]
 
 
-def test_short_numbers() -> None:
+def test_numbers_are_abbreviated() -> None:
     assert [table_module.short(number) for number in (7, 999, 12_345, 20_000_000, 5e8)] == [
         "7",
         "999",

@@ -25,8 +25,8 @@ def task(**settings: Any) -> programs.Programs:
     return build(config.task)
 
 
-def test_the_task_returns_a_row_per_program() -> None:
-    """print-hello simplified: 0.935 is published for the right one; a number of five missing is 0.8, failure -2."""
+def test_program_task_returns_a_row_per_program() -> None:
+    """print-hello simplified: 0.935 is the published reward of its solution; five missing numbers give 0.8."""
     polls: list[int] = []
     made = task(name="print-hello", simplify=True)
     rows = made.evaluate([HELLO, HELLO[:-1], "+[]"], None, lambda: polls.append(1)).rows
@@ -37,7 +37,7 @@ def test_the_task_returns_a_row_per_program() -> None:
     assert made.evaluate([], None, nothing).rows.shape == (0,)
 
 
-def test_duplicates_are_executed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_duplicate_programs_are_executed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made, executed = task(name="print-hello", simplify=True), list[str]()
     score_many = made.score_many
     monkeypatch.setattr(made, "score_many", lambda some: (executed.extend(some), score_many(some))[1])
@@ -47,7 +47,7 @@ def test_duplicates_are_executed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows["length"].tolist() == [25, 26, 25, 26]
 
 
-def test_without_numba_the_rows_are_the_same_and_it_is_said_once(
+def test_rows_without_numba_are_identical_with_one_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     rng = random.Random(0)
@@ -64,7 +64,7 @@ def test_without_numba_the_rows_are_the_same_and_it_is_said_once(
         programs.has_numba.cache_clear()
 
 
-def test_a_cycle_goes_round() -> None:
+def test_cycle_of_tasks_repeats() -> None:
     options = Options(cycle=("reverse", "add", "echo"))
     assert [build(options, repetition).name for repetition in (0, 1, 2, 3, 7)] == [
         "reverse",
@@ -76,14 +76,14 @@ def test_a_cycle_goes_round() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_task_can_be_made(name: str) -> None:
+def test_every_coding_task_can_be_built(name: str) -> None:
     made = task(name=name, max_code_length=5)
     assert (made.name, made.length, made.spaces) == (name, 5, None)
     assert made.evaluate([",.", ""], None, nothing).rows["length"].tolist() == [2, 0]
 
 
 def test_hill_climb_is_scored_by_tokens() -> None:
-    """Characters are the tokens 1 to 8: 123 is one block of a path, 12 eight twelfths of it."""
+    """Characters are the tokens 1 to 8: 123 is one block of a path, 12 is eight twelfths of it."""
     rows = task(name="test-hill-climb").evaluate(["><+", "><"], None, nothing).rows
     assert rows["return_"].tolist() == pytest.approx([1.0, 8 / 12])
 
@@ -123,7 +123,7 @@ def test_invalid_program_tasks_are_refused(settings: dict[str, Any], text: str) 
         task(**settings)
 
 
-def test_the_base_of_a_task_may_be_named() -> None:
+def test_base_of_a_task_can_be_set() -> None:
     assert task(name="add", base=256).coding.base == 256  # type: ignore[union-attr]
     assert task(name="reverse", base=27).coding.base == 27  # type: ignore[union-attr]
     assert task(name="print", base=27, fixed_string=[1, 2]).coding.cases == (((), (1, 2)),)  # type: ignore[union-attr]
@@ -148,15 +148,15 @@ def test_every_option_reaches_the_scores() -> None:
     assert (*found, coding.max_steps, coding.max_code_length) == (5.0, 7.0, -9.0, True, 11, 13)
 
 
-def test_the_bonus_ends_at_the_longest_program() -> None:
-    """Longer than 30 characters it is 0, not less; right for print-hello are 3 of 4 parts."""
+def test_length_bonus_is_zero_for_the_longest_programs() -> None:
+    """Beyond 30 characters it is 0, not less; three of four parts are correct for print-hello."""
     coding: Any = task(name="print-hello", simplify=True, max_code_length=30).coding
     texts = [HELLO, HELLO.ljust(30, "["), HELLO.ljust(90, "[")]
     assert coding.score_many(texts)[0].tolist() == pytest.approx([(3 + 4 / 30) / 4, 0.75, 0.75])
     assert coding.score_many(texts)[0].tolist() == [coding.score(each).reward for each in texts]
 
 
-def test_the_config_of_all_tasks_has_those_of_the_paper_in_equal_shares() -> None:
+def test_config_of_all_tasks_has_equal_shares_of_the_paper() -> None:
     config = load(ROOT / "configs" / "all_tasks_ga.yaml")
     assert config.task.cycle == PAPER
     assert config.repetitions == 25 * len(PAPER)

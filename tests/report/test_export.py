@@ -1,4 +1,4 @@
-"""An exported policy is a plain Keras model that computes what the policy computes."""
+"""An exported policy is a plain Keras model that computes the actions of the policy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def expected(network: MLP, theta: Float32, normaliser: Normaliser | None) -> Any
 @pytest.mark.parametrize("normaliser", [None, NORMALISER], ids=["raw", "normalised"])
 @pytest.mark.parametrize("head", [*HEADS, INFINITE])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "leaky_relu", "elu"])
-def test_a_saved_keras_model_equals_numpy(
+def test_saved_keras_model_equals_numpy(
     activation: str, head: str, normaliser: Normaliser | None, tmp_path: Path
 ) -> None:
     network = policy(head, activation)
@@ -69,8 +69,8 @@ def test_a_saved_keras_model_equals_numpy(
         np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
-def test_an_exported_linear_policy_ignores_what_never_varied(tmp_path: Path) -> None:
-    """As in training: such an input is 0 wherever it moves to, and nothing is clipped."""
+def test_exported_linear_policy_ignores_constant_inputs(tmp_path: Path) -> None:
+    """As in training: such an input is 0 for every observation, and nothing is clipped."""
     network = MLP(
         Options(hidden_dims=(), bias=False),
         Spaces(flat_observations(WIDTH), Box(np.full(2, -9e3, np.float32), 9e3 * ONES)),
@@ -161,7 +161,7 @@ def test_wrappers_are_layers_of_the_model(kind: str, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_wrapper_without_a_keras_layer_is_refused(wrapper: str, said: str, tmp_path: Path, capsys: Any) -> None:
+def test_wrapper_without_a_keras_layer_is_refused(wrapper: str, said: str, tmp_path: Path, capsys: Any) -> None:
     path, file = run(f"task.wrappers=['{wrapper}']"), tmp_path / "policy.keras"
     with pytest.raises(SystemExit) as left:
         cli.main(["export", str(path), str(file)])
@@ -171,7 +171,7 @@ def test_a_wrapper_without_a_keras_layer_is_refused(wrapper: str, said: str, tmp
     assert int(np.argmax(model(seen))) == load_policy(path, env="wrapped")(seen[0])
 
 
-def test_a_run_with_other_wrappers_exports_for_the_wrapped_environment(capsys: Any) -> None:
+def test_run_with_other_wrappers_exports_for_the_wrapped_environment(capsys: Any) -> None:
     path = run("task.wrappers=['hpc_es.tasks.last_step:LastStep']", "report.export_interval=1")
     out = capsys.readouterr().out
     assert out.count("WARNING: policy.keras is for the environment with its wrappers: ") == 1 and "LastStep" in out
@@ -195,8 +195,8 @@ def test_every_checkpoint_of_a_run_is_exported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
-def test_the_value_head_is_the_last_output(kind: str) -> None:
-    """It is linear in what the output layer sees: tanh of the hidden layer, or the LSTM's h."""
+def test_value_head_is_the_last_output(kind: str) -> None:
+    """It is a linear function of the input of the output layer: tanh of the hidden layer, or the LSTM's h."""
     network: Any = module("policies", kind)
     made = network.build(network.Options(hidden_dims=(4,)), Spaces(flat_observations(WIDTH), HEADS["discrete"][0]))
     rng = np.random.default_rng(3)
@@ -213,13 +213,13 @@ def test_the_value_head_is_the_last_output(kind: str) -> None:
     np.testing.assert_allclose(found[:, 0], features @ value[:4] + value[4], atol=1e-5)
 
 
-def test_a_missing_value_head_is_reported(tmp_path: Path, capsys: Any) -> None:
+def test_missing_value_head_is_reported(tmp_path: Path, capsys: Any) -> None:
     with pytest.raises(SystemExit) as left:
         cli.main(["export", str(run()), str(tmp_path / "policy.keras"), "--value"])
     assert left.value.code == 2 and "trained by es has no value head to export" in capsys.readouterr().err
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     file = tmp_path / "policy.keras"
     file.write_text("old")
 
@@ -244,7 +244,7 @@ def test_without_tensorflow_the_extra_is_named(tmp_path: Path, monkeypatch: Any,
     assert "pip install 'hpc_es[tensorflow]'" in capsys.readouterr().err
 
 
-def test_a_policy_without_a_keras_model_is_refused(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_policy_without_a_keras_model_is_refused(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.delitem(keras_models.MODELS, "mlp")
     with pytest.raises(SystemExit) as left:
         cli.main(["export", str(run()), str(tmp_path / "policy.keras")])

@@ -1,4 +1,4 @@
-"""What people see of an objective: its best vector in inspect and export, its curve, what --check says."""
+"""The best vector of an objective in inspect and export, its curve, and the output of --check."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ def test_export_writes_the_best_vector(made: Made, tmp_path: Path) -> None:
     assert x.dtype == np.float64 and x.tolist() == best[3:]
 
 
-def test_a_policy_has_no_best_vector(tmp_path: Path) -> None:
+def test_policy_has_no_best_vector(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected a run of an objective"):
         export_best(trained.run(), tmp_path / "best.npy")
 
 
 @pytest.mark.parametrize(("function", "scale"), [("power", "log"), ("above", "linear"), ("below", "linear")])
-def test_the_value_axis_is_logarithmic_for_wide_ranges(function: str, scale: str, made: Made) -> None:
+def test_value_axis_is_logarithmic_for_wide_ranges(function: str, scale: str, made: Made) -> None:
     run = made(f"run_{function}", function=f"report_model:{function}", initial=0.9)
     left, right = figure(grouped([load(run)]), ("evaluations", "seconds"), None).axes
     assert left.get_yscale() == right.get_yscale() == scale
@@ -139,7 +139,7 @@ def test_step_size_and_axis_ratio_are_plotted_below_the_values(tmp_path: Path) -
 
 
 def test_step_sizes_of_several_runs_are_averaged_as_factors(tmp_path: Path) -> None:
-    """1 and 4 are 2; 0.01 and 0.01 are 0.01. A ratio that no run has is not drawn."""
+    """1 and 4 give 2; 0.01 and 0.01 give 0.01. A ratio that no run has is not plotted."""
     runs = [
         searched(tmp_path / str(seed), [{"sigma": first}, {"sigma": 0.01}], seed)
         for seed, first in enumerate((1.0, 4.0))
@@ -166,7 +166,7 @@ def test_archive_size_of_a_policy_search_is_plotted_below_the_returns(tmp_path: 
     assert list(archive.get_ydata()) == pytest.approx([2, 3])
 
 
-def test_a_search_without_a_distribution_has_one_panel(tmp_path: Path) -> None:
+def test_search_without_a_distribution_has_one_panel(tmp_path: Path) -> None:
     assert len(figure(grouped([load(searched(tmp_path / "run", [{}, {}]))]), ("evaluations",), None).axes) == 1
 
 

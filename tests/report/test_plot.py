@@ -64,7 +64,7 @@ def test_average_of_runs_of_different_lengths() -> None:  # N29: rows beyond the
     np.testing.assert_allclose(curve.spread, [2**0.5, 8**0.5])
 
 
-def test_average_interpolates_where_runs_were_measured_elsewhere() -> None:
+def test_average_interpolates_between_measurements() -> None:
     first_x, first_y = arrays([0, 10, 20], [0, 10, 20])
     second_x, second_y = arrays([5, 25], [0, 40])  # the line 2 x - 10
     curve = average([(first_x, first_y), (second_x, second_y)])
@@ -100,11 +100,11 @@ def test_different_configs_are_different_curves(tmp_path: Path) -> None:
     assert labels(first, second, third) == ["demo, algorithm.sigma 0.1", "demo, algorithm.sigma 0.2", "third"]
 
 
-def test_a_curve_without_a_name_is_labelled_by_its_directory(tmp_path: Path) -> None:
+def test_curve_without_a_name_is_labelled_by_its_directory(tmp_path: Path) -> None:
     assert labels(make(tmp_path / "folder", [1], name=None)) == ["folder"]
 
 
-def test_single_run_is_drawn_as_measured(tmp_path: Path) -> None:
+def test_single_run_is_plotted_without_interpolation(tmp_path: Path) -> None:
     (group,) = grouped([load(make(tmp_path / "a", [1, None, 3], evaluate_every=3))])
     curve = population(group, "timesteps")
     assert (curve.x.tolist(), curve.mean.tolist(), curve.spread.tolist()) == ([10, 30], [1, 3], [1, 1])
@@ -113,7 +113,7 @@ def test_single_run_is_drawn_as_measured(tmp_path: Path) -> None:
     assert (theta.x.tolist(), theta.mean.tolist()) == ([3], [6])
 
 
-def test_the_legend_names_the_number_of_seeds_and_the_bands(tmp_path: Path) -> None:
+def test_legend_names_the_number_of_seeds_and_the_bands(tmp_path: Path) -> None:
     runs = [make(tmp_path / str(seed), [1, 2], seed=seed, evaluate_every=2 * (seed != 3)) for seed in (1, 2, 3)]
     key = ["evaluation of theta", "± its std over runs", "population mean", "± its std over runs"]
     assert legend(runs) == [*key, "demo (3 seeds, 2 with evaluations)"]
@@ -121,8 +121,8 @@ def test_the_legend_names_the_number_of_seeds_and_the_bands(tmp_path: Path) -> N
     assert legend([tmp_path / "1", copy])[-1] == "demo (2 runs, 1 seed, 1 with evaluations)"
 
 
-def test_a_directory_of_repetitions_gives_those_with_metrics(tmp_path: Path) -> None:
-    """Repetitions have random numbers of their own, though their config has one seed."""
+def test_directory_of_repetitions_loads_those_with_metrics(tmp_path: Path) -> None:
+    """Repetitions have different random numbers, although their config has one seed."""
     for number in range(3):
         make(tmp_path / "reps" / f"repetition_{number:04d}", [1, 2] if number < 2 else [], repetitions=3)
     found = _repetitions(tmp_path / "reps")
@@ -159,7 +159,7 @@ def test_png_is_1200_by_500(tmp_path: Path, x: Any) -> None:
 
 
 @pytest.mark.parametrize(("suffix", "magic"), [(".pdf", b"%PDF"), (".svg", b"<?xml"), (".PNG", b"\x89PNG")])
-def test_suffix_decides_and_bytes_repeat(tmp_path: Path, suffix: str, magic: bytes) -> None:
+def test_suffix_selects_the_format_and_files_are_reproducible(tmp_path: Path, suffix: str, magic: bytes) -> None:
     run = make(tmp_path / "a", [1, 2], name=r"cost $\frac$")  # no formula, and not to be read as one
     once, again = tmp_path / f"once{suffix}", tmp_path / f"again{suffix}"
     plot([run], once)
@@ -179,14 +179,14 @@ def test_ticks_are_round_in_their_unit(tmp_path: Path) -> None:
     }
 
 
-def test_one_row_is_plotted(tmp_path: Path) -> None:
+def test_single_row_is_plotted(tmp_path: Path) -> None:
     runs = [make(tmp_path / str(seed), [1], seed=seed, evaluate_every=1) for seed in (1, 2)]
     plot(runs[:1], tmp_path / "one.png")
     plot(runs, tmp_path / "two.png")
     assert (tmp_path / "two.png").stat().st_size > 0
 
 
-def test_a_run_given_twice_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_duplicate_runs_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make(tmp_path / "a", [1, 2])
     monkeypatch.chdir(tmp_path)
     plot([run, Path("a"), Path("a/../a")], tmp_path / "twice.svg")
@@ -211,7 +211,7 @@ def test_invalid_plot_arguments_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "x.png").exists()
 
 
-def test_a_failed_write_leaves_the_old_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_leaves_the_old_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = tmp_path / "plots" / "curve.png"
     output.parent.mkdir()
     output.write_bytes(b"old")
@@ -237,7 +237,7 @@ def test_plotting_uses_neither_pyplot_nor_a_display(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_users_settings_are_left_alone(tmp_path: Path) -> None:
+def test_matplotlib_settings_of_the_user_are_unchanged(tmp_path: Path) -> None:
     import matplotlib as mpl
 
     with mpl.rc_context({"font.size": 33.0}):
@@ -261,7 +261,7 @@ def test_loading_a_run_keeps_only_the_plotted_columns(tmp_path: Path) -> None:
     assert most < 3 * len(DRAWN) * 8 * ROWS, "the rows themselves are some forty times the columns"
 
 
-def test_a_long_curve_keeps_its_ends_its_lowest_and_its_highest_points() -> None:
+def test_long_curve_keeps_its_ends_its_lowest_and_its_highest_points() -> None:
     x = np.arange(100_001.0)
     mean = np.sin(x / 1000)
     mean[[5, 70_000]] = [9, -9]
@@ -272,12 +272,12 @@ def test_a_long_curve_keeps_its_ends_its_lowest_and_its_highest_points() -> None
     assert (curve.mean == mean[curve.x.astype(int)]).all() and (curve.spread == curve.mean / 2).all()
 
 
-def test_a_short_curve_is_drawn_as_it_is() -> None:
+def test_short_curve_keeps_all_points() -> None:
     curve = Curve(np.arange(2000.0), np.zeros(2000), np.zeros(2000), runs=1)
     assert curve.thinned() is curve
 
 
-def test_repeated_plots_do_not_stay_in_memory(tmp_path: Path) -> None:
+def test_repeated_plots_do_not_increase_memory(tmp_path: Path) -> None:
     gc.collect()
     gc.disable()
     try:
@@ -308,7 +308,7 @@ def search(
     return path
 
 
-def test_a_program_search_is_plotted_as_best_reward_over_programs(tmp_path: Path) -> None:
+def test_program_search_is_plotted_as_best_reward_over_programs(tmp_path: Path) -> None:
     (group,) = grouped([load(search(tmp_path / "a", [0.25, 0.5, 0.5]))])
     curve = population(group, "programs")
     assert (curve.x.tolist(), curve.mean.tolist()) == ([50, 100, 150], [0.25, 0.5, 0.5])
@@ -333,7 +333,7 @@ def test_entropy_and_distinct_programs_are_plotted_below_the_reward(tmp_path: Pa
 
 
 def test_finished_searches_keep_their_best_reward_in_the_average(tmp_path: Path) -> None:
-    """The first ends at 100 with 1, the second goes on to 200: means of (0, 0), (1, 0), (1, 0.5), (1, 0.5)."""
+    """The first ends at 100 with 1, the second at 200: means of (0, 0), (1, 0), (1, 0.5), (1, 0.5)."""
     runs = [search(tmp_path / "a", [0, 1], solved=True, seed=1), search(tmp_path / "b", [0, 0, 0.5, 0.5], seed=2)]
     (group,) = grouped([load(run) for run in runs])
     curve = population(group, "programs")
@@ -342,7 +342,7 @@ def test_finished_searches_keep_their_best_reward_in_the_average(tmp_path: Path)
     assert texts == ["best so far, mean over runs", "± std over runs", "demo (2 seeds)"]
 
 
-def test_an_unfinished_search_is_not_extended(tmp_path: Path) -> None:
+def test_unfinished_search_is_not_extended(tmp_path: Path) -> None:
     on = {"algorithm": {"kind": "ga", "stop_on_success": False}}
     runs = [
         search(tmp_path / "a", [0, 1], solved=True, seed=1, **on),

@@ -1,4 +1,4 @@
-"""What a watcher sees: plain lines, the log file, and the live display on a terminal."""
+"""Progress of a run: plain lines, the log file, and the live display on a terminal."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_last_row_is_not_printed_twice(tmp_path: Path, capsys: pytest.CaptureFix
     assert generations(capsys.readouterr().out) == [1]
 
 
-def test_a_search_for_a_vector_shows_its_best_value_and_step_size(
+def test_progress_of_a_vector_search_has_best_value_and_step_size(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     progress = Progress(tmp_path, limits(), goal="minimise")
@@ -117,7 +117,7 @@ def test_progress_of_an_objective_has_values_and_evaluations(
     )
 
 
-def test_a_progress_line_has_the_expected_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_line_has_the_expected_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress(tmp_path, limits(generations=5))
     progress.start({"name": "demo", "env": "CartPole-v1", "params": 58, "resumed": None, "best_evaluation": 480.0})
     progress.update(
@@ -162,7 +162,7 @@ def test_log_file_is_stamped_and_appended(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
-def test_a_full_disk_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "log.txt").symlink_to("/dev/full")
     monkeypatch.setattr(sys, "stdout", open("/dev/full", "w", buffering=1))  # noqa: PTH123, SIM115
     progress = Progress(tmp_path, limits())
@@ -170,14 +170,14 @@ def test_a_full_disk_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.Mo
     progress.finish("finished")
 
 
-def test_an_ascii_terminal_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ascii_terminal_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
     Progress(tmp_path, limits()).update(row(1))
     assert b"return 10 ? 2.5" in raw.getvalue()
 
 
-def test_the_live_display_shows_the_progress(
+def test_live_display_shows_the_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     terminal = open_terminal(monkeypatch)
@@ -196,7 +196,7 @@ def test_the_live_display_shows_the_progress(
     assert generations((tmp_path / "log.txt").read_text()) == [4]
 
 
-def test_an_error_restores_the_cursor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_restores_the_cursor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = open_terminal(monkeypatch)
     with pytest.raises(ZeroDivisionError), Progress(tmp_path, limits()) as progress:
         progress.start({"name": "demo"})
@@ -269,10 +269,10 @@ def test_durations_are_formatted_as_a_clock(seconds: float, text: str) -> None:
     assert clock(seconds) == text
 
 
-def test_a_search_for_programs_shows_its_best_reward_and_npe(
+def test_progress_of_a_program_search_has_best_reward_and_npe(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """100 programs in 2 s; 1,000 - 200 are left, 50 a second."""
+    """100 programs in 2 s; 1,000 - 200 are left, 50 per second."""
     progress = Progress(tmp_path, Stop(generations=None, timesteps=None, episodes=1000, seconds=None))
     numbers = {"episodes_this_generation": 100, "episodes_total": 200, "best_reward": 0.9777777, "solved": 0.0}
     progress.update(row(1, **numbers))
@@ -286,7 +286,7 @@ def test_a_search_for_programs_shows_its_best_reward_and_npe(
 
 
 def test_progress_follows_the_nearest_limit() -> None:
-    """Per generation of 2 s: 100 timesteps, 10 episodes; 60 episodes are 12 s away, 1,000 timesteps 18 s."""
+    """Per generation of 2 s: 100 timesteps, 10 episodes; 60 episodes take 12 s, 1,000 timesteps 18 s."""
     newest = row(0, episodes_this_generation=10, episodes_total=0)
     limited = Stop(generations=None, timesteps=1000, episodes=60, seconds=None)
     assert seconds_left(limited, [newest]) == 12.0

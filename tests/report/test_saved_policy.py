@@ -1,4 +1,4 @@
-"""A policy out of a checkpoint acts as its network's formula says, and wrong paths and shapes are said so."""
+"""A policy loaded from a checkpoint acts by the formula of its network; wrong paths and shapes are refused."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_box_actions_are_the_clipped_output() -> None:
     assert one.dtype == np.float32
 
 
-def test_a_loaded_policy_normalises_observations() -> None:
+def test_loaded_policy_normalises_observations() -> None:
     path = run(env("Reach"), *NORMALISED)
     state = snapshot(path).state
     mean, deviation = state.shared["observation_mean"], state.shared["observation_std"]
@@ -66,8 +66,8 @@ def test_a_loaded_policy_normalises_observations() -> None:
     np.testing.assert_allclose(load_policy(path, "last")(SEEN), np.clip(raw, -1, 1), atol=1e-5)
 
 
-def test_a_loaded_linear_policy_normalises_as_in_training() -> None:
-    """By the deviation of the sample, unclipped; an input that has never varied is 0."""
+def test_loaded_linear_policy_normalises_as_in_training() -> None:
+    """By the sample deviation, without clipping; an input that has never varied is 0."""
     path = run(env("Reach"), "algorithm={kind: ars, population_size: 4, sigma: 1.0}", "policy={hidden_dims: []}")
     state = snapshot(path).state
     mean, deviation = state.shared["observation_mean"], state.shared["observation_std"]
@@ -95,14 +95,14 @@ def test_actions_are_valid_in_the_environment() -> None:
     assert policy(observation.astype(np.float64)) == policy(observation.tolist()) == policy(observation)
 
 
-def test_a_loaded_policy_has_its_attributes() -> None:
+def test_loaded_policy_has_its_attributes() -> None:
     policy = load_policy(run(env("Reach")), "last")
     assert (policy.generation, policy.which, policy.params) == (2, "last", 3 * 4 + 4 + 4 * 2 + 2)
     assert policy.spaces.observations.size == 3
     assert policy.config.task.env_id == "tests.helpers.toys:Reach-v0"
 
 
-def test_best_is_the_theta_that_was_measured() -> None:
+def test_best_is_the_evaluated_theta() -> None:
     path = run(env("Reach"))
     best = best_of(path)
     found = read_policy(path, "best")
@@ -117,10 +117,10 @@ def test_best_is_the_theta_that_was_measured() -> None:
     ("generation", "change", "which"),
     [(None, 1, "last"), (None, 0, "best"), (None, -1, "best"), (1, 1, "best")],
 )
-def test_the_last_theta_is_loaded_if_its_final_evaluation_was_better(
+def test_last_theta_is_loaded_if_its_final_evaluation_was_better(
     generation: int | None, change: int, which: str, tmp_path: Path
 ) -> None:
-    """Better by 1, as good, worse, and better but of an older generation."""
+    """Better by 1, equal, worse, and better but of an older generation."""
     path = shutil.copytree(run(env("Reach")), tmp_path / "run")
     status = json.loads((path / "status.json").read_text())
     told = {"final_return_mean": best_of(path).return_ + change, "generation": generation or status["generation"]}
@@ -147,7 +147,7 @@ def better(path: Path, to: Path, by: float) -> Path:
     return to
 
 
-def test_the_best_of_a_killed_run_may_be_newer_than_its_checkpoints(tmp_path: Path) -> None:
+def test_best_of_a_killed_run_may_be_newer_than_its_checkpoints(tmp_path: Path) -> None:
     assert read_policy(better(run(), tmp_path / "a", by=1)).generation == 77
     assert read_policy(better(run(), tmp_path / "b", by=-1)).generation == best_of(run()).generation
     assert read_policy(tmp_path / "a", "last").generation == 2
@@ -181,13 +181,13 @@ def test_load_policy_reports_why_a_run_cannot_be_loaded(tmp_path: Path) -> None:
         load_policy(rewritten(run(), tmp_path / "y.h5", ("toys:Survival", "toys:Gone")), trust=True)
 
 
-def test_a_checkpoint_without_theta_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_without_theta_is_refused(tmp_path: Path) -> None:
     state = dataclasses.replace(snapshot(run()).state, shared={"programs": np.zeros(3, np.uint8)})
     with pytest.raises(CheckpointError, match="holds no policy"):
         read_policy(rewritten(run(), tmp_path / "x.h5", state=state))
 
 
-def test_a_loaded_policy_needs_neither_tensorflow_nor_mpi(tmp_path: Path) -> None:
+def test_loaded_policy_needs_neither_tensorflow_nor_mpi(tmp_path: Path) -> None:
     path = rewritten(run(), tmp_path / "x.h5", ("backend: numpy", "backend: tensorflow"))
     assert checkpoint.load(path).config_text.count("tensorflow")
     done = python(
@@ -201,7 +201,7 @@ def test_a_loaded_policy_needs_neither_tensorflow_nor_mpi(tmp_path: Path) -> Non
     assert done.status == 0, done
 
 
-def test_the_package_has_lazy_attributes() -> None:
+def test_package_has_lazy_attributes() -> None:
     attributes: Any = hpc_es
     assert attributes.load_policy is load_policy
     assert {"train", "load_policy", "__version__"} <= set(dir(hpc_es))

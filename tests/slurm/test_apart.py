@@ -1,4 +1,4 @@
-"""Nodes share neither clock nor /tmp, and nothing depends on either."""
+"""The test nodes share neither clock nor /tmp, and no result depends on either."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ exec "$@"
 """
 
 
-def test_the_nodes_of_the_tests_are_apart(cluster: Cluster) -> None:
+def test_test_nodes_share_neither_clock_nor_tmp(cluster: Cluster) -> None:
     text = cluster.call("srun", "-N2", "-n2", "sh", "-c", "touch /tmp/$(hostname); sleep 1; hostname; ls /tmp /dev/shm")
     assert {"n1", "n2"} <= set(text.split()) and text.split().count("n1") == 2 == text.split().count("n2"), text
 
 
 @pytest.mark.parametrize("skew", ["-90d", "+5h"])
-def test_clocks_that_disagree_change_nothing(skew: str, cluster: Cluster, shared: Path, reference: Path) -> None:
+def test_different_clocks_do_not_change_results(skew: str, cluster: Cluster, shared: Path, reference: Path) -> None:
     run, library = shared / "run", next(Path("/usr").glob("lib*/**/faketime/libfaketime.so.1"))
     wrapper = ["sh", "-c", SKEWED.format(skew=skew, library=library), "sh"]
     finished(step(cluster, 4, runs.command(run, "stop.generations=3"), wrapper=wrapper))

@@ -1,4 +1,4 @@
-"""hpc-es sbatch --chain: a job that is cancelled or preempted is followed by the next one, which carries on."""
+"""hpc-es sbatch --chain: the next job resumes a job that was cancelled or preempted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def carries_on(first: Batch, second: Batch, last: Batch, run: Path, reference: P
     runs.assert_same(run, reference)
 
 
-def test_the_next_job_carries_on_where_one_was_cancelled(cluster: Cluster, shared: Path, unevaluated: Path) -> None:
+def test_chain_resumes_a_cancelled_job(cluster: Cluster, shared: Path, unevaluated: Path) -> None:
     run = shared / "runs" / "tiny"
     first, second, last = chain(cluster, shared, 3)
     first.wait_for(lambda: runs.generation(run) > 1, "a generation")
@@ -44,9 +44,7 @@ def test_the_next_job_carries_on_where_one_was_cancelled(cluster: Cluster, share
     carries_on(first, second, last, run, unevaluated)
 
 
-def test_the_next_job_resumes_after_a_preemption_without_requeue(
-    cluster: Cluster, shared: Path, unevaluated: Path
-) -> None:
+def test_chain_resumes_a_preempted_job_without_requeue(cluster: Cluster, shared: Path, unevaluated: Path) -> None:
     run = shared / "runs" / "tiny"
     first, second, last = chain(cluster, shared, 3, "--partition=cut", "--nodes=2", "--ntasks-per-node=4")
     first.wait_for(lambda: runs.generation(run) > 1, "a generation")
@@ -57,7 +55,7 @@ def test_the_next_job_resumes_after_a_preemption_without_requeue(
     assert first.fields().get("PreemptTime")  # and left within the grace time, so it counts as ended by itself
 
 
-def test_a_job_that_finds_the_run_finished_ends_in_seconds(cluster: Cluster, shared: Path) -> None:
+def test_job_of_a_chain_ends_in_seconds_if_the_run_is_finished(cluster: Cluster, shared: Path) -> None:
     (only,) = chain(cluster, shared, 1)
     (shared / "slow").unlink()
     only.ends("COMPLETED")

@@ -1,4 +1,4 @@
-"""A rank that dies or fails under srun ends the job in seconds, and one can read which it was."""
+"""A rank that dies or fails under srun ends the job within seconds, and the log names the rank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENDLESS = ("stop.generations=1000000", "evaluation.interval=0")
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3])
-def test_a_killed_rank_ends_the_job_and_the_table_says_which_it_was(
+def test_killed_rank_ends_the_job_and_is_named_in_the_log(
     rank: int, cluster: Cluster, shared: Path, reference: Path, record_times: list[str]
 ) -> None:
     run = shared / "run"
@@ -40,7 +40,7 @@ def test_a_killed_rank_ends_the_job_and_the_table_says_which_it_was(
     runs.finished(2, run, "evaluation.interval=0", f"stop.generations={runs.newest(run).state.generation + 2}")
 
 
-def test_with_groups_a_killed_rank_ends_all_groups(cluster: Cluster, shared: Path, record_times: list[str]) -> None:
+def test_killed_rank_ends_all_groups(cluster: Cluster, shared: Path, record_times: list[str]) -> None:
     groups = ("repetitions=2", "repetition_groups=2")
     with step(cluster, 4, runs.command(shared / "run", *ENDLESS, *groups), "-N2", "--ntasks-per-node=2") as job:
         runs.wait_for(lambda: all(runs.generation(shared / f"run/repetition_000{i}") > 2 for i in (0, 1)), 60)
@@ -53,7 +53,7 @@ def test_with_groups_a_killed_rank_ends_all_groups(cluster: Cluster, shared: Pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
-def test_a_signal_stops_all_ranks_with_a_checkpoint_and_75(
+def test_signal_stops_all_ranks_with_a_checkpoint_and_status_75(
     number: signal.Signals, cluster: Cluster, shared: Path, unevaluated: Path, record_times: list[str]
 ) -> None:
     run = shared / "run"
@@ -96,7 +96,7 @@ main()
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_an_exception_on_one_rank_ends_all_with_its_name(fault: str, cluster: Cluster, shared: Path) -> None:
+def test_exception_on_one_rank_ends_all_ranks_and_names_it(fault: str, cluster: Cluster, shared: Path) -> None:
     run = shared / "run"
     arguments = runs.command(run, *ENDLESS, "task.on_failed_episode=abort")[2:]
     statement, text = FAULTS[fault]

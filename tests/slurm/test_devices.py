@@ -1,11 +1,11 @@
-"""Ranks and GPUs under srun: SLURM and the MPI library number the ranks of a node alike, however they are dealt out."""
+"""Ranks and GPUs under srun: SLURM and the MPI library number the ranks of a node identically."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.devices.test_placement import TWO_GPUS
 from tests.helpers.harness import script
-from tests.mpi.test_devices import TWO_GPUS
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import finished, step
 

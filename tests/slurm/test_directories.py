@@ -1,4 +1,4 @@
-"""A run directory that is in use, cannot be written, is gone or full."""
+"""Run directories that are in use, read-only, removed or full."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def attempt(cluster: Cluster, run: Path, *options: str, tasks: int = 2, override
     return done
 
 
-def test_the_second_job_on_a_directory_is_refused_and_told_who_has_it(cluster: Cluster, shared: Path) -> None:
+def test_second_job_on_a_directory_is_refused_with_the_owner(cluster: Cluster, shared: Path) -> None:
     run = shared / "run"
     batch = submit(cluster, shared, srun(runs.command(run, *ENDLESS)), "-wn1", "-n2")
     batch.wait_for(lambda: runs.generation(run) > 0, "a generation")
@@ -42,7 +42,7 @@ def test_the_second_job_on_a_directory_is_refused_and_told_who_has_it(cluster: C
 
 
 @pytest.mark.usefixtures("apart")
-def test_a_read_only_directory_is_an_error_before_the_first_generation(cluster: Cluster, shared: Path) -> None:
+def test_read_only_directory_is_refused_before_the_run(cluster: Cluster, shared: Path) -> None:
     cluster.on("n1", "mount", "--bind", str(shared), str(shared))
     cluster.on("n1", "mount", "-o", "remount,bind,ro", str(shared))
     done = attempt(cluster, shared / "run", "-N2")
@@ -52,9 +52,7 @@ def test_a_read_only_directory_is_an_error_before_the_first_generation(cluster: 
 
 
 @pytest.mark.usefixtures("apart")
-def test_a_full_disk_ends_the_run_and_keeps_the_old_checkpoint(
-    cluster: Cluster, shared: Path, unevaluated: Path
-) -> None:
+def test_full_disk_ends_the_run_and_keeps_the_old_checkpoint(cluster: Cluster, shared: Path, unevaluated: Path) -> None:
     run, kept = shared / "run", shared / "kept"
     run.mkdir()
     cluster.on("n1", "mount", "-t", "tmpfs", "-o", "size=1m", "small", str(run))
@@ -70,7 +68,7 @@ def test_a_full_disk_ends_the_run_and_keeps_the_old_checkpoint(
     runs.assert_same(kept, unevaluated)
 
 
-def test_a_directory_that_vanishes_ends_the_run(cluster: Cluster, shared: Path) -> None:
+def test_removed_directory_ends_the_run(cluster: Cluster, shared: Path) -> None:
     run = shared / "run"
     with step(cluster, 3, runs.command(run, *ENDLESS)) as job:
         job.wait_for_output("rank=host:pid", 60)
@@ -82,7 +80,7 @@ def test_a_directory_that_vanishes_ends_the_run(cluster: Cluster, shared: Path) 
     assert runs.newest(shared / "elsewhere").state.generation > 0
 
 
-def test_a_parent_that_is_no_directory_is_an_error_before_the_first_generation(cluster: Cluster, shared: Path) -> None:
+def test_parent_that_is_not_a_directory_is_refused_before_the_run(cluster: Cluster, shared: Path) -> None:
     (shared / "scratch").write_text("not mounted")
     done = attempt(cluster, shared / "run", overrides=("--output", str(shared / "scratch" / "run")))
     assert done.status == 2 and "cannot be created: Not a directory" in done.stderr, str(done)

@@ -1,4 +1,4 @@
-"""Started by srun: one world over both nodes with the bits of mpiexec, or a refusal that says how."""
+"""Jobs started by srun: one world over both nodes with the results of mpiexec, or an error with the remedy."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ from tests.slurm.jobs import PYTHON, finished, step, submit
 
 
 @pytest.mark.parametrize("tasks", [2, 4, 5])
-def test_srun_over_two_nodes_gives_the_bits_of_one_process(
-    tasks: int, cluster: Cluster, shared: Path, reference: Path
-) -> None:
+def test_srun_over_two_nodes_equals_one_process(tasks: int, cluster: Cluster, shared: Path, reference: Path) -> None:
     done = finished(step(cluster, tasks, runs.command(shared / "run")))
     runs.assert_same(shared / "run", reference)
     hosts = [entry.split("=")[1].split(":")[0] for entry in done.stdout.splitlines()[0].split()[1:]]
     assert len(hosts) == tasks and (set(hosts) == {"n1", "n2"} or not cluster.apart), done.stdout
 
 
-def test_sixteen_ranks_of_two_nodes_all_have_work(cluster: Cluster, shared: Path) -> None:
-    """With the config of the README, whose population is 64; what is idle would be told."""
+def test_sixteen_ranks_on_two_nodes_all_evaluate(cluster: Cluster, shared: Path) -> None:
+    """With the config of the README, whose population is 64; idle ranks would be reported."""
     words = ["-m", "hpc_es.main", str(ROOT / "configs/es_cartpole.yaml"), "--output", str(shared / "run")]
     done = finished(step(cluster, 16, [*words, "stop={generations: 3}"], "-N2", "--overcommit"))
     rows = map(json.loads, (shared / "run/metrics.jsonl").read_text().splitlines())
@@ -32,7 +30,7 @@ def test_sixteen_ranks_of_two_nodes_all_have_work(cluster: Cluster, shared: Path
     assert "will be idle" not in done.stdout + done.stderr
 
 
-def test_mpiexec_inside_an_allocation_gives_them_too(cluster: Cluster, shared: Path, reference: Path) -> None:
+def test_mpiexec_inside_an_allocation_equals_one_process(cluster: Cluster, shared: Path, reference: Path) -> None:
     mpiexec = str(Path(PYTHON).parent / "mpiexec")
     command = ["salloc", "-N2", "-n4", mpiexec, "-n", "4", PYTHON, *runs.command(shared / "run")]
     finished(Job(command, cluster.environment))
@@ -40,7 +38,7 @@ def test_mpiexec_inside_an_allocation_gives_them_too(cluster: Cluster, shared: P
 
 
 @pytest.mark.parametrize("mpi", [[], ["--mpi=none"]])
-def test_srun_without_a_matching_mpi_is_refused_with_what_there_is(
+def test_srun_without_a_matching_mpi_is_refused_with_the_available_ones(
     mpi: list[str], cluster: Cluster, shared: Path
 ) -> None:
     with step(cluster, 4, runs.command(shared / "run"), mpi=mpi) as job:
@@ -54,7 +52,7 @@ def test_srun_without_a_matching_mpi_is_refused_with_what_there_is(
     assert "SLURM_STEP_NUM_TASKS" in done.stderr and not (shared / "run").exists()
 
 
-def test_a_batch_shell_with_many_tasks_is_one_process(cluster: Cluster, shared: Path, reference: Path) -> None:
+def test_batch_shell_of_many_tasks_runs_one_process(cluster: Cluster, shared: Path, reference: Path) -> None:
     run = shared / "run"
     lines = f"""
         set -e
@@ -69,7 +67,7 @@ def test_a_batch_shell_with_many_tasks_is_one_process(cluster: Cluster, shared: 
 @pytest.mark.parametrize(
     "command", ["inspect {run}", "plot {run} -o {run}/$SLURM_PROCID.png", "eval {run} --episodes 2"]
 )
-def test_what_does_not_train_may_be_started_anyhow(
+def test_commands_without_training_run_under_any_launcher(
     command: str, cluster: Cluster, shared: Path, reference: Path
 ) -> None:
     run = shared / "run"
@@ -79,8 +77,6 @@ def test_what_does_not_train_may_be_started_anyhow(
 
 
 @pytest.mark.parametrize(("chosen", "used"), [({}, "ofi"), ({"MPIR_CVAR_CH4_NETMOD": "ucx"}, "ucx")])
-def test_the_mpich_wheel_announces_itself_in_few_bytes_unless_told_otherwise(
-    chosen: dict[str, str], used: str, cluster: Cluster
-) -> None:
+def test_mpich_netmod_has_a_default_unless_set(chosen: dict[str, str], used: str, cluster: Cluster) -> None:
     lines = "import os; from hpc_es.mpi.connect import connect; connect(); print(os.environ['MPIR_CVAR_CH4_NETMOD'])"
     assert finished(step(cluster, 2, ["-c", lines], env=chosen)).stdout.split() == [used, used]

@@ -1,4 +1,4 @@
-"""Requeued or cut off in the middle of a generation, on as many nodes as there are then: the same final theta."""
+"""Jobs that are requeued or lose a node in a generation: the same final theta on any number of nodes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def comes_to_the_same(batch: Batch, run: Path, reference: Path, measured: list[s
     runs.assert_same(run, reference)
 
 
-def test_requeued_in_the_middle_of_a_generation(
+def test_job_requeued_in_a_generation_has_identical_results(
     cluster: Cluster, shared: Path, unevaluated: Path, record_times: list[str]
 ) -> None:
     batch = started(cluster, shared / "run")
@@ -63,7 +63,7 @@ def test_requeued_in_the_middle_of_a_generation(
 
 
 @pytest.mark.usefixtures("apart")
-def test_the_first_node_dies_and_the_job_carries_on_with_fewer_ranks_on_the_other(
+def test_job_resumes_on_the_other_node_if_the_first_dies(
     cluster: Cluster, shared: Path, unevaluated: Path, record_times: list[str]
 ) -> None:
     batch = started(cluster, shared / "run")

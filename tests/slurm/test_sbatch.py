@@ -48,7 +48,7 @@ def slow(directory: Path) -> str:
     return f"task.env_kwargs.pause_file={directory}/slow"
 
 
-def test_interrupted_it_saves_is_requeued_and_carries_on(cluster: Cluster, shared: Path, reference: Path) -> None:
+def test_interrupted_job_saves_and_is_requeued(cluster: Cluster, shared: Path, reference: Path) -> None:
     directory = shared / "a b's"  # quotes survive YAML, shell and sbatch
     config, run = runs.tiny(directory), directory / "runs" / "tiny"
     batch = sbatch(cluster, config, "stop.generations=150", "checkpoint.interval=0", slow(directory), "--nodes=2")
@@ -64,8 +64,8 @@ def test_interrupted_it_saves_is_requeued_and_carries_on(cluster: Cluster, share
     runs.assert_same(run, reference)
 
 
-def test_a_site_may_tell_the_batch_shell_too(cluster: Cluster, shared: Path, reference: Path) -> None:
-    """SIGTERM to the ranks and to the shell, as some sites preempt: the shell stays until the ranks have saved."""
+def test_signal_to_ranks_and_batch_shell_saves_and_requeues(cluster: Cluster, shared: Path, reference: Path) -> None:
+    """Some sites preempt by SIGTERM to both: the shell must stay until the ranks have saved."""
     config, run = runs.tiny(shared), shared / "runs" / "tiny"
     batch = sbatch(cluster, config, "stop.generations=150", "checkpoint.interval=0", slow(shared))
     begun(batch, run)
@@ -79,7 +79,7 @@ def test_a_site_may_tell_the_batch_shell_too(cluster: Cluster, shared: Path, ref
     runs.assert_same(run, reference)
 
 
-def test_a_killed_rank_ends_the_step_and_the_job_is_requeued(cluster: Cluster, shared: Path) -> None:
+def test_killed_rank_ends_the_step_and_requeues_the_job(cluster: Cluster, shared: Path) -> None:
     run = shared / "runs" / "tiny"
     batch = sbatch(cluster, runs.tiny(shared), *ENDLESS)
     begun(batch, run)
@@ -89,13 +89,13 @@ def test_a_killed_rank_ends_the_step_and_the_job_is_requeued(cluster: Cluster, s
     batch.requeued(1)
 
 
-def test_the_cores_of_a_rank_are_its_threads(cluster: Cluster, shared: Path) -> None:
+def test_rank_has_one_thread_per_core(cluster: Cluster, shared: Path) -> None:
     batch = sbatch(cluster, runs.tiny(shared), "stop.generations=1", "--ntasks-per-node=1", "--cpus-per-task=2")
     batch.ends("COMPLETED")
     assert "blas_threads: 2" in (shared / "runs" / "tiny" / "config.yaml").read_text()
 
 
-def test_what_scancel_ends_stays_ended(cluster: Cluster, shared: Path) -> None:
+def test_cancelled_job_is_not_requeued(cluster: Cluster, shared: Path) -> None:
     run = shared / "runs" / "tiny"
     batch = sbatch(cluster, runs.tiny(shared), *ENDLESS)
     begun(batch, run)
@@ -109,7 +109,7 @@ def test_what_scancel_ends_stays_ended(cluster: Cluster, shared: Path) -> None:
 
 
 @pytest.mark.parametrize("repetitions", [1, 2])
-def test_a_long_generation_is_given_up_in_time(repetitions: int, cluster: Cluster, shared: Path) -> None:
+def test_long_generation_is_discarded_before_the_time_limit(repetitions: int, cluster: Cluster, shared: Path) -> None:
     run = shared / "runs" / "tiny"
     long = ("algorithm.population_size=8000", f"task.env_kwargs.pause_file={shared}/slow", "--time=4")
     batch = sbatch(cluster, runs.tiny(shared), *ENDLESS, *long, f"repetitions={repetitions}")
@@ -125,7 +125,7 @@ def test_a_long_generation_is_given_up_in_time(repetitions: int, cluster: Cluste
     assert runs.status(run / "repetition_0000" if repetitions > 1 else run)["status"] == "interrupted"
 
 
-def test_a_mistake_is_not_requeued(cluster: Cluster, shared: Path) -> None:
+def test_job_with_a_user_error_is_not_requeued(cluster: Cluster, shared: Path) -> None:
     config = runs.tiny(shared)
     batch = sbatch(cluster, config, *ENDLESS)
     begun(batch, shared / "runs" / "tiny")
@@ -138,7 +138,7 @@ def test_a_mistake_is_not_requeued(cluster: Cluster, shared: Path) -> None:
     assert "seed: expected a whole number" in batch.text() and batch.restarts == 1
 
 
-def test_of_an_array_only_the_interrupted_task_is_requeued(cluster: Cluster, shared: Path) -> None:
+def test_only_the_interrupted_array_task_is_requeued(cluster: Cluster, shared: Path) -> None:
     config, run = runs.tiny(shared), shared / "runs" / "tiny"
     overrides = ("repetitions=2", "stop.generations=20", "checkpoint.interval=0")
     array = sbatch(cluster, config, *overrides, slow(shared), "--array", "--ntasks-per-node=2")
@@ -164,12 +164,12 @@ def test_of_an_array_only_the_interrupted_task_is_requeued(cluster: Cluster, sha
     assert json.loads((run / "status_1_of_2.json").read_text())["status"] == "finished"
 
 
-def test_the_kind_of_mpi_is_found(cluster: Cluster) -> None:
+def test_mpi_plugin_is_selected(cluster: Cluster) -> None:
     assert cluster.call(PYTHON, "-m", "hpc_es.mpi.plugin") == "pmi2\n"
 
 
 @pytest.mark.parametrize("script", ["array_repetitions", "array_tune"])
-def test_the_array_scripts_of_the_repository_work_as_they_are(script: str, cluster: Cluster, shared: Path) -> None:
+def test_array_scripts_of_the_repository_run_unchanged(script: str, cluster: Cluster, shared: Path) -> None:
     config, run = runs.tiny(shared), shared / "run"
     (shared / "tune.yaml").write_text("base: tiny.yaml\nspace: {algorithm.sigma: [0.1, 0.2]}\n")
     arguments = [str(shared / "tune.yaml")] if script == "array_tune" else [str(config)]
@@ -184,10 +184,8 @@ def test_the_array_scripts_of_the_repository_work_as_they_are(script: str, clust
         assert json.loads((run / f"status_{task}_of_2.json").read_text())["status"] == "finished"
 
 
-def test_ranks_of_both_nodes_start_from_copies_of_the_environment(
-    cluster: Cluster, shared: Path, reference: Path
-) -> None:
-    """Of a small one: a folder that leads on to where the packages and the MPI library are."""
+def test_ranks_start_from_copies_of_the_environment(cluster: Cluster, shared: Path, reference: Path) -> None:
+    """A small one: a directory with links to the packages and the MPI library."""
     environment = shared / "environment"
     cluster.call(PYTHON, "-m", "venv", "--without-pip", str(environment))
     packages = Path(yaml.__file__).parent.parent

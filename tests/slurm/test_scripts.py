@@ -1,4 +1,4 @@
-"""slurm/train.sbatch: time limits and preemptions cost nothing but the wait, and a job that gets nowhere stops."""
+"""slurm/train.sbatch: time limits and preemptions requeue the job; jobs without progress end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def carries_on(batch: Batch, run: Path, reference: Path) -> None:
     runs.assert_same(run, reference)
 
 
-def test_a_job_is_requeued_at_its_time_limit(
+def test_job_is_requeued_at_its_time_limit(
     cluster: Cluster, shared: Path, unevaluated: Path, record_times: list[str]
 ) -> None:
     run = shared / "run"
@@ -46,9 +46,7 @@ def test_a_job_is_requeued_at_its_time_limit(
     assert "DUE TO TIME LIMIT" not in batch.text()
 
 
-def test_a_preempted_job_is_requeued(
-    cluster: Cluster, shared: Path, unevaluated: Path, record_times: list[str]
-) -> None:
+def test_preempted_job_is_requeued(cluster: Cluster, shared: Path, unevaluated: Path, record_times: list[str]) -> None:
     run = shared / "run"
     batch = train(cluster, run, "--exclusive", overrides=("stop.generations=30",))
     batch.wait_for(lambda: runs.generation(run) > 0, "a generation")
@@ -63,7 +61,7 @@ def test_a_preempted_job_is_requeued(
     carries_on(batch, run, unevaluated)
 
 
-def test_a_job_that_gets_nowhere_is_not_requeued_for_ever(cluster: Cluster, shared: Path) -> None:
+def test_job_without_progress_is_not_requeued_forever(cluster: Cluster, shared: Path) -> None:
     run = shared / "run"
     batch = train(cluster, run, overrides=("task.env_kwargs.pause_seconds=1",))  # a generation takes minutes
     for restart in range(4):

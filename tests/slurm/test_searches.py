@@ -1,4 +1,4 @@
-"""A table of searches for programs, tasks by turns, as a job array: interrupted, it is that of a plain run."""
+"""A table of program searches as a job array: after an interruption identical to an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ stop: {episodes: 150_000}
 """
 
 
-def test_a_table_of_searches_carries_on(cluster: Cluster, shared: Path) -> None:
-    """`print` is found or not, `reverse` takes its programs."""
+def test_interrupted_table_of_searches_resumes(cluster: Cluster, shared: Path) -> None:
+    """`print` may or may not be solved; `reverse` uses all its programs."""
     config, run = runs.tiny(shared, TABLE), shared / "runs" / "tiny"
     array = sbatch(cluster, config, "--array=2", "--ntasks-per-node=1")
     last = Batch(cluster, f"{array.number}_1", shared / f"tiny-{array.number}_1.log")

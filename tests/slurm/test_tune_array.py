@@ -1,4 +1,4 @@
-"""A tuning submitted as a job array finds what the same tuning by plain mpiexec finds."""
+"""A tuning submitted as a job array has the results of the same tuning by mpiexec."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def tuned(cluster: Cluster, shared: Path, tuning: str) -> Path:
     return output
 
 
-def test_a_grid_by_an_array_is_the_grid_by_mpiexec(cluster: Cluster, shared: Path, tmp_path: Path) -> None:
+def test_grid_in_a_job_array_equals_mpiexec(cluster: Cluster, shared: Path, tmp_path: Path) -> None:
     found = outcome(tuned(cluster, shared, GRID))
     tune(2, tmp_path / "grid", GRID)
     assert found == outcome(tmp_path / "grid")
     assert len({digest for _, _, digest in found.values()}) == 3
 
 
-def test_each_trial_of_a_study_by_an_array_is_its_config_by_mpiexec(
+def test_trials_of_a_study_in_a_job_array_equal_runs_of_their_configs(
     cluster: Cluster, shared: Path, tmp_path: Path
 ) -> None:
-    """Which trials a study has depends on the order in which they end, and so is outside of the promise."""
+    """The trials of a study depend on the order in which they end, so they are not compared."""
     output = tuned(cluster, shared, OPTUNA)
     found, rows = outcome(output), read_report(output).rows
     assert len(rows) == 4 and {row["state"] for row in rows} <= {"complete", "pruned"}

@@ -1,4 +1,4 @@
-"""A checkpoint comes back exactly, a damaged one is noticed, and no instant of death loses what was acknowledged."""
+"""Checkpoints are restored exactly, damage is detected, and a kill loses no acknowledged checkpoint."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def file(tmp_path: Path) -> Path:
 # --- the content
 
 
-def test_a_snapshot_is_restored_exactly(file: Path) -> None:
+def test_snapshot_is_restored_exactly(file: Path) -> None:
     loaded, saved = load(file), full()
     assert loaded.state.generation == 30
     assert_same_arrays(loaded.state.shared, saved.state.shared)
@@ -105,24 +105,24 @@ def test_a_snapshot_is_restored_exactly(file: Path) -> None:
         assert text(getattr(loaded, name)) == text(getattr(saved, name)), name
 
 
-def test_an_empty_snapshot_is_restored(tmp_path: Path) -> None:
+def test_empty_snapshot_is_restored(tmp_path: Path) -> None:
     save(tmp_path / "x.h5", snapshot(theta=np.zeros(0, np.float32)))
     loaded = load(tmp_path / "x.h5")
     assert (loaded.best, loaded.state.master, loaded.counters, loaded.config_text) == (None, {}, {}, "")
 
 
-def test_numbers_of_numpy_become_plain_ones(tmp_path: Path) -> None:
+def test_numpy_scalars_become_python_numbers(tmp_path: Path) -> None:
     save(tmp_path / "x.h5", snapshot(counters={"steps": np.int64(5), "seconds": np.float64(0.1)}))
     assert text(load(tmp_path / "x.h5").counters) == '{"steps": 5, "seconds": 0.1}'
 
 
-def test_a_best_return_of_nan_is_restored(tmp_path: Path) -> None:
+def test_best_return_of_nan_is_restored(tmp_path: Path) -> None:
     save(tmp_path / "x.h5", snapshot(best=Best(float("nan"), 1, {})))
     best = load(tmp_path / "x.h5").best
     assert best is not None and np.isnan(best.return_)
 
 
-def test_restored_arrays_may_be_written_to(file: Path) -> None:
+def test_restored_arrays_are_writable(file: Path) -> None:
     load(file).state.master["theta"][0] = 2
 
 
@@ -132,20 +132,20 @@ def test_objects_are_refused_rather_than_pickled(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_equal_content_gives_equal_bytes_also_a_second_later(file: Path, tmp_path: Path) -> None:
+def test_equal_content_gives_equal_bytes_at_any_time(file: Path, tmp_path: Path) -> None:
     time.sleep(1.1)  # the times that HDF5 would store count seconds
     save(tmp_path / "y.h5", full())
     assert (tmp_path / "y.h5").read_bytes() == file.read_bytes()
 
 
-def test_hdf5_tools_read_the_file_as_it_is(file: Path) -> None:
+def test_hdf5_tools_read_a_checkpoint(file: Path) -> None:
     with h5py.File(file) as content:
         assert content["shared/theta"].dtype == np.float32
         assert content["config_hash"].asstr()[()] == "ab12"
         assert content.userblock_size == 512
 
 
-def test_the_header_is_text_that_describes_the_rest(file: Path) -> None:
+def test_header_is_text_that_describes_the_arrays(file: Path) -> None:
     data = file.read_bytes()
     lines = data[:512].decode("ascii").split("\n")
     assert lines[:2] == ["hpc_es checkpoint", "format 1"]
@@ -157,7 +157,7 @@ def test_the_header_is_text_that_describes_the_rest(file: Path) -> None:
 # --- damage
 
 
-def test_a_flipped_bit_is_detected(file: Path) -> None:
+def test_flipped_bit_is_detected(file: Path) -> None:
     data = file.read_bytes()
     for at in [*range(512), *range(512, len(data), 211), len(data) - 1]:
         rewrite(file, at, data[at] ^ (1 << at % 8))
@@ -168,20 +168,20 @@ def test_a_flipped_bit_is_detected(file: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 17, 18, 100, 447, 511, 512, 513, 5000, -1])
-def test_a_truncated_file_is_detected(file: Path, length: int) -> None:
+def test_truncated_file_is_detected(file: Path, length: int) -> None:
     os.truncate(file, length if length >= 0 else file.stat().st_size + length)
     with pytest.raises(DamagedError, match=r"x\.h5: damaged: (truncated to|\d+ bytes after the header, expected)"):
         load(file)
 
 
-def test_an_extended_file_is_detected(file: Path) -> None:
+def test_extended_file_is_detected(file: Path) -> None:
     with file.open("ab") as end:
         end.write(b"\0")
     with pytest.raises(DamagedError, match="bytes after the header, expected"):
         load(file)
 
 
-def test_a_file_of_zeros_is_damaged(file: Path) -> None:
+def test_file_of_zeros_is_reported_as_damaged(file: Path) -> None:
     file.write_bytes(bytes(file.stat().st_size))
     with pytest.raises(DamagedError):
         load(file)
@@ -204,21 +204,21 @@ def write_newer(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["text", "short text", "hdf5"])
-def test_a_foreign_file_is_refused_and_not_called_damaged(tmp_path: Path, kind: str) -> None:
+def test_file_of_another_program_is_refused_and_not_called_damaged(tmp_path: Path, kind: str) -> None:
     write_foreign(tmp_path / "x.h5", kind)
     with pytest.raises(CheckpointError, match=r"x\.h5: not a checkpoint of hpc_es") as caught:
         load(tmp_path / "x.h5")
     assert not isinstance(caught.value, DamagedError)
 
 
-def test_a_newer_format_is_refused_and_not_called_damaged(tmp_path: Path) -> None:
+def test_newer_format_is_refused_and_not_called_damaged(tmp_path: Path) -> None:
     write_newer(tmp_path / "x.h5")
     with pytest.raises(CheckpointError, match=r"x\.h5: format 3, but this hpc_es reads up to 2") as caught:
         load(tmp_path / "x.h5")
     assert not isinstance(caught.value, DamagedError)
 
 
-def test_a_missing_file_is_a_checkpoint_error(tmp_path: Path) -> None:
+def test_missing_file_is_a_checkpoint_error(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"x\.h5: cannot be read: No such file"):
         load(tmp_path / "x.h5")
 
@@ -256,7 +256,7 @@ def numbered(*generations: int) -> list[str]:
     return [f"checkpoint_{generation:010d}.h5" for generation in generations]
 
 
-def test_the_last_three_of_five_are_kept_and_best_too(tmp_path: Path) -> None:  # T32
+def test_last_three_checkpoints_and_best_are_kept(tmp_path: Path) -> None:  # T32
     store = Store(tmp_path)
     store.save_best(snapshot(1))
     for generation in range(1, 6):
@@ -270,7 +270,7 @@ def test_best_is_written_only_if_asked(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_checkpoint_just_saved_is_not_pruned(store: Store) -> None:
+def test_checkpoint_just_saved_is_not_pruned(store: Store) -> None:
     store.save(snapshot(5))
     assert "checkpoint_0000000005.h5" in names(store)
 
@@ -281,19 +281,19 @@ def test_checkpoints_are_ordered_by_number_beyond_ten_digits(tmp_path: Path) -> 
     assert [path.name for path in Store(tmp_path).paths()] == numbered(9_999_999_999, 10**10)
 
 
-def test_a_new_run_has_no_newest(tmp_path: Path) -> None:
+def test_new_run_has_no_newest_checkpoint(tmp_path: Path) -> None:
     assert Store(tmp_path / "absent").newest(refuse) is None
     assert Store(tmp_path).newest(refuse) is None
 
 
-def test_newest_is_the_last_saved(store: Store) -> None:
+def test_newest_checkpoint_is_the_last_saved(store: Store) -> None:
     newest = store.newest(refuse)
     assert newest is not None
     assert newest[0].name == "checkpoint_0000000030.h5"
     assert newest[1].state.theta.tolist() == [30] * 4
 
 
-def test_damaged_ones_are_named_and_set_aside_without_overwriting(store: Store) -> None:
+def test_damaged_checkpoints_are_reported_and_set_aside(store: Store) -> None:
     for path in store.paths()[1:]:
         rewrite(path, 600, 255)
     aside = store.directory / "checkpoint_0000000030.h5.damaged"
@@ -317,7 +317,7 @@ def test_only_damaged_checkpoints_are_refused_each_time(store: Store) -> None:
 
 
 @pytest.mark.parametrize("kind", ["text", "hdf5", "newer"])
-def test_foreign_and_newer_files_are_refused_where_they_are(store: Store, kind: str) -> None:
+def test_files_of_other_formats_are_refused_and_not_moved(store: Store, kind: str) -> None:
     path = store.paths()[-1]
     write_newer(path) if kind == "newer" else write_foreign(path, kind)
     with pytest.raises(CheckpointError, match="checkpoint_0000000030"):
@@ -325,7 +325,7 @@ def test_foreign_and_newer_files_are_refused_where_they_are(store: Store, kind: 
     assert names(store) == numbered(10, 20, 30)
 
 
-def test_leftovers_of_killed_writes_are_removed_and_nothing_else(store: Store) -> None:
+def test_only_temporary_files_of_killed_writes_are_removed(store: Store) -> None:
     for name in (".checkpoint_0000000040.1a.tmp.h5", ".best.2b.tmp.h5", "notes.tmp", "checkpoint_new.h5"):
         (store.directory / name).write_text("half")
     assert store.newest(refuse) is not None
@@ -335,7 +335,7 @@ def test_leftovers_of_killed_writes_are_removed_and_nothing_else(store: Store) -
 # --- find
 
 
-def test_find_takes_a_file_its_directory_or_the_run(store: Store) -> None:
+def test_find_accepts_a_file_its_directory_or_the_run(store: Store) -> None:
     newest = store.paths()[-1]
     assert [find(path) for path in (newest, store.directory, store.directory.parent)] == [newest] * 3
 
@@ -349,7 +349,7 @@ def test_find_skips_damaged_files_without_changing_them(store: Store) -> None:
 
 
 @pytest.mark.parametrize("kind", ["text", "newer"])
-def test_find_refuses_foreign_and_newer_files(store: Store, kind: str) -> None:
+def test_find_refuses_files_of_other_formats(store: Store, kind: str) -> None:
     path = store.paths()[-1]
     write_newer(path) if kind == "newer" else write_foreign(path, kind)
     for where in (path, store.directory):
@@ -415,7 +415,7 @@ print(store.newest(print)[1].state.theta)
 """
 
 
-def test_a_full_disk_harms_no_checkpoint_and_saving_works_again(tmp_path: Path) -> None:
+def test_full_disk_keeps_checkpoints_and_later_saves_work(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path), str(Path(__file__).parent)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.stderr == ""
@@ -424,7 +424,7 @@ def test_a_full_disk_harms_no_checkpoint_and_saving_works_again(tmp_path: Path) 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
-def test_an_error_at_any_step_names_path_reason_and_remedy(
+def test_error_at_any_step_names_path_reason_and_remedy(
     store: Store, monkeypatch: pytest.MonkeyPatch, call: str, code: int
 ) -> None:
     def fail(*_: object) -> None:
@@ -441,9 +441,7 @@ def test_an_error_at_any_step_names_path_reason_and_remedy(
     assert load(store.paths()[-1]).state.generation == 40
 
 
-def test_a_faulty_disk_is_detected_before_the_old_file_is_replaced(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faulty_disk_is_detected_before_the_old_file_is_replaced(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     fsync = os.fsync
 
     def corrupt(descriptor: int) -> None:
@@ -456,7 +454,7 @@ def test_a_faulty_disk_is_detected_before_the_old_file_is_replaced(
     assert load(store.paths()[-1]).state.theta.tolist() == [30] * 4
 
 
-def test_a_file_instead_of_the_directory_is_refused(tmp_path: Path) -> None:
+def test_file_instead_of_the_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("")
     with pytest.raises(RunError, match="run: cannot be written: File exists"):
         Store(tmp_path / "run").save(snapshot(1))
@@ -573,7 +571,7 @@ def test_kills_at_each_system_call_lose_no_acknowledged_checkpoint(
     assert load(tmp_path / "best.h5").state.generation == 10
 
 
-def test_the_file_is_synced_renamed_and_the_directory_synced_before_the_old_one_goes(
+def test_save_syncs_renames_and_syncs_the_directory_before_pruning(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tape: list[str] = []
@@ -643,15 +641,15 @@ def test_differences_of_type_and_precision_are_reported(old: Any, new: Any, show
     assert differences({"x": old}, {"x": new}) == [f"x: {shown} the config"]
 
 
-def test_a_loaded_identity_equals_the_saved_one(file: Path) -> None:
+def test_loaded_identity_equals_the_saved_one(file: Path) -> None:
     assert differences(load(file).identity, full().identity) == []
 
 
-def test_a_matching_state_is_accepted(file: Path) -> None:
+def test_matching_state_is_accepted(file: Path) -> None:
     verify_restored(full().state, load(file).state)
 
 
-def test_a_state_that_does_not_fit_lists_every_array() -> None:  # T52
+def test_mismatching_state_lists_every_array() -> None:  # T52
     template = State(0, {"theta": np.zeros(4, np.float32), "mean": np.zeros(2)}, {"t": np.array(0), "m": np.zeros(4)})
     restored = State(9, {"theta": np.zeros(5, np.float32), "mean": np.zeros(2)}, {"t": np.array(0.0), "v": np.zeros(4)})
     with pytest.raises(CheckpointError) as caught:

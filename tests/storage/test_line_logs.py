@@ -43,13 +43,13 @@ def test_evaluations_csv_of_a_resumed_run_equals_an_uninterrupted_one(tmp_path: 
     assert (cut / EVALUATIONS).read_bytes() == (straight / EVALUATIONS).read_bytes()
 
 
-def test_a_new_run_clears_the_log_of_a_run_without_a_checkpoint(tmp_path: Path) -> None:
+def test_new_run_clears_the_log_of_a_run_without_a_checkpoint(tmp_path: Path) -> None:
     EvaluationsLog(tmp_path, ["x0", "x1"]).write(0, rows(0))
     EvaluationsLog(tmp_path, ["x0", "x1"]).cut({})
     assert not (tmp_path / EVALUATIONS).exists()
 
 
-def test_a_damaged_evaluations_csv_is_refused_before_it_is_cut(tmp_path: Path) -> None:
+def test_damaged_evaluations_csv_is_refused_before_it_is_cut(tmp_path: Path) -> None:
     log = EvaluationsLog(tmp_path, ["x0", "x1"])
     log.write(0, rows(0))
     lengths = log.lengths()
@@ -61,7 +61,7 @@ def test_a_damaged_evaluations_csv_is_refused_before_it_is_cut(tmp_path: Path) -
     assert log.lengths() == lengths
 
 
-def test_a_missing_evaluations_csv_is_created_with_a_warning(tmp_path: Path) -> None:
+def test_missing_evaluations_csv_is_created_with_a_warning(tmp_path: Path) -> None:
     log = EvaluationsLog(tmp_path, ["x0", "x1"])
     log.write(0, rows(0))
     lengths = log.lengths()
@@ -71,7 +71,7 @@ def test_a_missing_evaluations_csv_is_created_with_a_warning(tmp_path: Path) -> 
     assert log.lengths() == lengths and (tmp_path / EVALUATIONS).read_text().startswith("generation,job,value,x0,x1\n")
 
 
-def test_a_disabled_evaluations_log_writes_nothing(tmp_path: Path) -> None:
+def test_disabled_evaluations_log_writes_nothing(tmp_path: Path) -> None:
     log = EvaluationsLog(tmp_path, [])
     log.cut({EVALUATIONS: 100})
     log.write(0, rows(0))
@@ -91,7 +91,7 @@ def test_failures_log_has_one_entry_per_kind_over_restarts(tmp_path: Path) -> No
     assert first[2:5] == ["    Traceback", "      line", ""]
 
 
-def test_a_new_run_removes_the_failures_log_of_a_run_without_a_checkpoint(tmp_path: Path) -> None:
+def test_new_run_removes_the_failures_log_of_a_run_without_a_checkpoint(tmp_path: Path) -> None:
     FailuresLog(tmp_path, keep=False).add("before", Failure("x", "x"))
     FailuresLog(tmp_path, keep=False)
     assert not (tmp_path / "failures.log").exists()
@@ -105,6 +105,6 @@ def test_failures_log_has_a_size_limit(tmp_path: Path) -> None:
     assert text.count("=== ") == MAX_KINDS and len(text) < 1.01 * MAX_KINDS * MAX_DETAILS
 
 
-def test_a_full_disk_does_not_end_a_run_that_logs_failures(tmp_path: Path) -> None:
+def test_full_disk_does_not_end_a_run_that_logs_failures(tmp_path: Path) -> None:
     (tmp_path / "failures.log").mkdir()
     FailuresLog(tmp_path, keep=True).add("", Failure("x", "x"))

@@ -1,4 +1,4 @@
-"""The files of a run: their columns, and that a resumed run neither loses nor doubles a row."""
+"""metrics.csv and metrics.jsonl: their columns; a resumed run neither loses nor repeats a row."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def row(generation: int) -> dict[str, float | int | None]:
     return {"generation": generation, "return_mean": generation + 0.5, "return_std": None}
 
 
-def test_columns_are_the_notebooks_then_three_of_the_starter() -> None:
+def test_columns_are_in_the_documented_order() -> None:
     assert len(NOTEBOOK) == 21
     assert list(NAMES) == [*NOTEBOOK.values(), "gradient_norm", "update_ratio", "theta_norm"]
     assert list(NAMES.values()) == [*NOTEBOOK, "GradNorm", "UpdateRatio", "Norm"]
 
 
-def test_classical_columns_have_the_names_and_numbers_of_the_others(tmp_path: Path) -> None:
-    """Norms are sums of squares there, workers evaluate, observations are of one generation, times in seconds."""
+def test_classical_columns_have_the_values_of_the_standard_ones(tmp_path: Path) -> None:
+    """Norms are sums of squares, workers are evaluating ranks, observations per generation, times in seconds."""
     times = {f"predict_microseconds_{name}": value for name, value in (("min", 2.0), ("max", 4.0), ("mean", 3.0))}
     numbers = {"return_mean": 0.5, "ranks": 17, "evaluating_ranks": 16, "gradient_norm": 3.0, "theta_norm": 2.0}
     log = MetricsLog(tmp_path, columns="classical")
@@ -65,7 +65,7 @@ def test_classical_columns_have_the_names_and_numbers_of_the_others(tmp_path: Pa
         MetricsLog(tmp_path).cut(log.lengths())
 
 
-def test_the_two_names_stand_side_by_side_in_the_documentation() -> None:
+def test_documentation_lists_both_names_of_a_column() -> None:
     text = (Path(__file__).parents[2] / "docs" / "log_columns.md").read_text()
     assert [line.split("`")[1::2][:2] for line in text.splitlines() if line.startswith("| `")] == [
         [plain, classical] for plain, classical in NAMES.items()
@@ -112,7 +112,7 @@ def test_rows_are_visible_at_once(tmp_path: Path) -> None:
     assert (tmp_path / CSV).read_text().count("\n") == 2
 
 
-def test_cutting_neither_loses_nor_repeats_rows(tmp_path: Path) -> None:
+def test_truncation_neither_loses_nor_repeats_rows(tmp_path: Path) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     for run in (whole, stopped):
         run.mkdir()
@@ -134,7 +134,7 @@ def test_cutting_neither_loses_nor_repeats_rows(tmp_path: Path) -> None:
         assert (stopped / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_a_new_run_starts_empty(tmp_path: Path) -> None:
+def test_new_run_starts_with_empty_files(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path)
     log.write(row(0))
     log.cut({})
@@ -145,7 +145,7 @@ def test_a_new_run_starts_empty(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [JSONL, CSV])
-def test_a_short_file_is_refused_and_not_cut(tmp_path: Path, name: str) -> None:
+def test_file_with_missing_rows_is_refused_unchanged(tmp_path: Path, name: str) -> None:
     log = MetricsLog(tmp_path)
     log.write(row(0))
     lengths = log.lengths()
@@ -158,7 +158,7 @@ def test_a_short_file_is_refused_and_not_cut(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [JSONL, CSV])
-def test_changed_file_is_an_error(tmp_path: Path, name: str) -> None:
+def test_changed_file_is_refused(tmp_path: Path, name: str) -> None:
     log = MetricsLog(tmp_path)
     log.write(row(0))
     lengths = log.lengths()
@@ -167,7 +167,7 @@ def test_changed_file_is_an_error(tmp_path: Path, name: str) -> None:
         log.cut(lengths)
 
 
-def test_foreign_columns_are_an_error(tmp_path: Path) -> None:  # N32: a truncated header passed there
+def test_file_with_other_columns_is_refused(tmp_path: Path) -> None:  # N32: a truncated header passed there
     log = MetricsLog(tmp_path)
     log.write(row(0))
     lengths = log.lengths()
@@ -178,7 +178,7 @@ def test_foreign_columns_are_an_error(tmp_path: Path) -> None:  # N32: a truncat
         log.cut({**lengths, CSV: short})
 
 
-def test_a_missing_csv_file_is_written_again(tmp_path: Path) -> None:
+def test_missing_csv_file_is_written_again(tmp_path: Path) -> None:
     warnings: list[str] = []
     log = MetricsLog(tmp_path, warnings.append)
     log.write({**row(0), "theta_norm": math.inf})
@@ -207,19 +207,19 @@ def test_missing_jsonl_warns_and_keeps_all_checkpoints_usable(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("tail", ['{"generation": 1', '{"generation": 1, "x": 12', "\0\0\0", "17"])
-def test_an_incomplete_last_line_is_ignored(tmp_path: Path, tail: str) -> None:
+def test_incomplete_last_line_is_ignored(tmp_path: Path, tail: str) -> None:
     MetricsLog(tmp_path).write(row(0))
     (tmp_path / JSONL).open("a").write(tail)
     assert read_metrics(tmp_path) == [row(0)]
 
 
-def test_damage_before_the_last_line_is_named(tmp_path: Path) -> None:
+def test_damage_before_the_last_line_is_reported(tmp_path: Path) -> None:
     (tmp_path / JSONL).write_text('{"generation": 0}\n{"gener\n{"generation": 2}\n')
     with pytest.raises(RunError, match=r"metrics\.jsonl, line 2: expected a JSON object"):
         read_metrics(tmp_path)
 
 
-def test_a_missing_metrics_file_has_no_rows(tmp_path: Path) -> None:
+def test_missing_metrics_file_has_no_rows(tmp_path: Path) -> None:
     assert read_metrics(tmp_path) == []
 
 

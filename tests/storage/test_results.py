@@ -1,4 +1,4 @@
-"""Result shards, and what is made of them."""
+"""Shards of results, their summary and the comparison of directories."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_shards_are_read_in_the_order_of_repetitions(tmp_path: Path) -> None:
 
 
 def test_several_directories_are_compared_in_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of 1, 2 and 4 the mean is 2.33333, and the quartiles are halfway between neighbours."""
+    """The mean of 1, 2 and 4 is 2.33333, and the quartiles are halfway between neighbours."""
     a, b = tmp_path / "a", tmp_path / "b"
     for number, final in enumerate([1.0, 2.0, 4.0]):
         results.append(a, Shard(0, 1), {**row(number, final), "budget": {}})
@@ -47,7 +47,7 @@ def test_several_directories_are_compared_in_a_table(tmp_path: Path, capsys: pyt
     assert [line.partition(",")[0] for line in capsys.readouterr().out.split()] == ["directory", *[str(a)] * 3, str(b)]
 
 
-def test_a_half_written_line_counts_as_missing_and_is_replaced(tmp_path: Path) -> None:
+def test_incomplete_line_counts_as_missing_and_is_replaced(tmp_path: Path) -> None:
     results.append(tmp_path, Shard(0, 1), row(0))
     path = tmp_path / "results" / "0-of-1.jsonl"
     path.write_bytes(path.read_bytes() + b'{"repetition": 1, "fin')
@@ -56,7 +56,7 @@ def test_a_half_written_line_counts_as_missing_and_is_replaced(tmp_path: Path) -
     assert [found["repetition"] for found in results.read_results(tmp_path)] == [0, 2]
 
 
-def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+def test_damaged_line_is_reported(tmp_path: Path) -> None:
     results.append(tmp_path, Shard(0, 1), row(0))
     path = tmp_path / "results" / "0-of-1.jsonl"
     path.write_bytes(path.read_bytes() + b"no json\n")
@@ -79,7 +79,7 @@ def test_summary_by_hand() -> None:
     assert summary["timesteps_to_target"]["median"] == 200.0  # of 100, 200, 300: the successful ones
 
 
-def test_without_a_target_there_is_no_success() -> None:
+def test_results_without_a_target_have_no_success() -> None:
     summary = results.summary([row(0), row(1, None)])
     assert summary["success_rate"] is None
     assert summary["final_return"]["mean"] == 1.0

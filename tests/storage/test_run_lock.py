@@ -1,4 +1,4 @@
-"""A run directory has one writer, and a dead one does not block the next."""
+"""A run directory has one writer; the lock of a dead writer does not block the next one."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def record(directory: Path, **changes: Any) -> None:
     (directory / "lock").write_text(json.dumps(owner))
 
 
-def test_a_second_process_learns_who_holds_the_lock(tmp_path: Path) -> None:
+def test_second_process_learns_who_holds_the_lock(tmp_path: Path) -> None:
     with holder(tmp_path, SLURM_JOB_ID="4711") as process:
         with pytest.raises(UserError) as caught:
             RunLock(tmp_path).acquire()
@@ -82,14 +82,14 @@ def test_a_second_process_learns_who_holds_the_lock(tmp_path: Path) -> None:
         assert part in str(caught.value)
 
 
-def test_a_refused_process_does_not_disturb_the_owner(tmp_path: Path) -> None:
+def test_refused_process_does_not_disturb_the_owner(tmp_path: Path) -> None:
     with RunLock(tmp_path).acquire():
         before = attempt(tmp_path)
         assert f"process {os.getpid()} on host" in before
         assert attempt(tmp_path) == before
 
 
-def test_a_killed_owners_lock_is_taken_over_at_once(tmp_path: Path) -> None:
+def test_killed_owners_lock_is_taken_over_at_once(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -97,7 +97,7 @@ def test_a_killed_owners_lock_is_taken_over_at_once(tmp_path: Path) -> None:
             assert json.loads((tmp_path / "lock").read_bytes())["pid"] == os.getpid()
 
 
-def test_a_child_of_a_killed_owner_does_not_keep_the_lock(tmp_path: Path) -> None:
+def test_child_of_a_killed_owner_does_not_keep_the_lock(tmp_path: Path) -> None:
     fork = HOLD.replace('print("held"', 'import os\nif os.fork() == 0: os.read(0, 1); os._exit(0)\nprint("held"')
     with subprocess.Popen(
         [sys.executable, "-c", fork, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -109,7 +109,7 @@ def test_a_child_of_a_killed_owner_does_not_keep_the_lock(tmp_path: Path) -> Non
         assert attempt(tmp_path) == "taken\n"
 
 
-def test_a_process_cannot_take_the_lock_twice(tmp_path: Path) -> None:
+def test_process_cannot_take_the_lock_twice(tmp_path: Path) -> None:
     alias = tmp_path / "alias"
     alias.symlink_to(tmp_path)
     with RunLock(tmp_path):
@@ -118,7 +118,7 @@ def test_a_process_cannot_take_the_lock_twice(tmp_path: Path) -> None:
         assert "in use" in attempt(tmp_path)
 
 
-def test_a_forked_child_neither_has_nor_releases_the_lock(tmp_path: Path) -> None:
+def test_forked_child_neither_has_nor_releases_the_lock(tmp_path: Path) -> None:
     with RunLock(tmp_path) as held:
         child = os.fork()
         if child == 0:
@@ -142,19 +142,19 @@ def test_release_empties_the_record_and_frees_the_lock(tmp_path: Path) -> None:
         pass
 
 
-def test_an_owner_that_has_not_yet_written_itself_is_respected(tmp_path: Path) -> None:
+def test_lock_without_a_record_is_respected(tmp_path: Path) -> None:
     with holder(tmp_path):
         (tmp_path / "lock").write_text('{"host": "no')
         with pytest.raises(UserError, match="in use by another process"):
             RunLock(tmp_path).acquire()
 
 
-def test_a_missing_directory_is_a_clear_error(tmp_path: Path) -> None:
+def test_missing_directory_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"runs/x: expected an existing directory for the run"):
         RunLock(tmp_path / "runs" / "x").acquire()
 
 
-def test_a_read_only_directory_is_a_clear_error(tmp_path: Path) -> None:
+def test_read_only_directory_is_a_clear_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     child = os.fork()  # root may write anywhere, so the child stops being root
     if child == 0:
@@ -172,7 +172,7 @@ def test_a_read_only_directory_is_a_clear_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
 
 
-def test_an_error_of_the_file_system_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_the_file_system_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def lockf(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -193,7 +193,7 @@ def no_locks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("no_locks")
-def test_without_locks_a_free_directory_is_taken_and_that_is_said(
+def test_without_locks_a_free_directory_is_used_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with RunLock(tmp_path):
@@ -216,7 +216,7 @@ def test_without_locks_any_process_of_another_host_is_respected(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("no_locks")
-def test_without_locks_a_process_of_another_host_that_is_known_to_have_died_is_not(
+def test_without_locks_a_dead_process_of_another_host_is_not_respected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "_dead", set())
@@ -231,7 +231,7 @@ def test_without_locks_a_process_of_another_host_that_is_known_to_have_died_is_n
 
 @pytest.mark.usefixtures("no_locks")
 @pytest.mark.parametrize("whose", ["dead", "ours"])
-def test_without_locks_a_dead_process_of_this_host_is_not(tmp_path: Path, whose: str) -> None:
+def test_without_locks_a_dead_process_of_this_host_is_not_respected(tmp_path: Path, whose: str) -> None:
     dead = subprocess.Popen(["true"])
     dead.wait()
     record(tmp_path, pid=dead.pid if whose == "dead" else os.getpid())  # ours: a container begins again at 1
@@ -240,7 +240,9 @@ def test_without_locks_a_dead_process_of_this_host_is_not(tmp_path: Path, whose:
 
 
 @pytest.mark.usefixtures("no_locks")
-def test_without_locks_the_last_of_two_at_once_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locks_the_last_of_two_concurrent_processes_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: record(tmp_path, host="rival"))
     with pytest.raises(UserError, match="host rival"):
         RunLock(tmp_path).acquire()

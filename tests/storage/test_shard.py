@@ -1,4 +1,4 @@
-"""Shares: none missing, none twice; and the place of a task in a SLURM job array."""
+"""Shards: every item exactly once; the shard of a task in a SLURM job array."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hpc_es.storage.shard import Shard
 
 
 def test_twelve_items_are_split_over_five_shards() -> None:
-    """Facts of program synthesis, section 9: the original's formula lost trial 3 and ran 6 twice."""
+    """The formula of the original implementation lost trial 3 and ran trial 6 twice."""
     shares = [list(Shard(i, 5).share(12)) for i in range(5)]
     assert shares == [[0, 1, 2], [3, 4, 5], [6, 7], [8, 9], [10, 11]]
 
@@ -46,10 +46,10 @@ def array(task: int, first: int, last: int, count: int) -> dict[str, str]:
         (array(3, 3, 3, 1), Shard(0, 1)),  # a task submitted again alone does what is missing
     ],
 )
-def test_the_shard_follows_from_the_array_task(environ: dict[str, str], shard: Shard | None) -> None:
+def test_shard_follows_from_the_array_task(environ: dict[str, str], shard: Shard | None) -> None:
     assert Shard.of_array(environ) == shard
 
 
-def test_an_array_with_gaps_is_refused() -> None:
+def test_array_with_gaps_is_refused() -> None:
     with pytest.raises(UserError, match="not evenly spaced"):
         Shard.of_array(array(2, 1, 7, 3))

@@ -1,4 +1,4 @@
-"""How a run stands, from what it has left: a killed one is told from one that runs."""
+"""The state of a run from its files: a killed run is distinguished from a running one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_status_of_an_ended_run(said: str, tmp_path: Path) -> None:
     assert state["state"] == said and state_text(state) == f"{said} (a signal)"
 
 
-def test_a_running_status_without_a_lock_means_killed(tmp_path: Path) -> None:
+def test_running_status_without_a_lock_means_killed(tmp_path: Path) -> None:
     state = run_state(left(tmp_path, **HERE, heartbeat=ago(5)))
     assert state["state"] == "killed"
     with RunLock(tmp_path):
@@ -49,14 +49,12 @@ def test_a_running_status_without_a_lock_means_killed(tmp_path: Path) -> None:
     assert run_state(tmp_path / "nowhere") == {"state": "not begun"}
 
 
-def test_a_status_of_an_earlier_version_has_no_process(tmp_path: Path) -> None:
+def test_status_of_an_earlier_version_has_no_process(tmp_path: Path) -> None:
     assert state_text(run_state(left(tmp_path))).startswith("killed: ")
 
 
 @pytest.mark.parametrize(("seconds", "state"), [(30, "running"), (STALE_SECONDS + 9, "killed")])
-def test_on_another_host_a_lock_may_not_be_seen_and_the_heartbeat_decides(
-    seconds: float, state: str, tmp_path: Path
-) -> None:
+def test_on_another_host_the_heartbeat_decides(seconds: float, state: str, tmp_path: Path) -> None:
     left(tmp_path, pid=1, host="another", job="77", heartbeat=ago(seconds))
     told = run_state(tmp_path)
     assert told["state"] == state
@@ -64,7 +62,7 @@ def test_on_another_host_a_lock_may_not_be_seen_and_the_heartbeat_decides(
     assert state_text(told).startswith(process) and " s ago)" in state_text(told)
 
 
-def test_without_locks_the_process_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locks_the_process_id_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_locks(*arguments: Any) -> Any:
         raise OSError(errno.ENOLCK, "no locks available")
 
@@ -90,7 +88,7 @@ def test_reading_the_status_does_not_touch_the_lock(tmp_path: Path) -> None:
     assert is_held(tmp_path) is False
 
 
-def test_a_process_of_its_own_is_named_and_known_when_it_was_killed(tmp_path: Path, capsys: Any) -> None:
+def test_status_names_a_live_process_and_detects_a_killed_one(tmp_path: Path, capsys: Any) -> None:
     """`hpc-es inspect` of a run in a long generation, and after SIGKILL."""
     run, pause = tmp_path / "run", tmp_path / "pause"
     pause.touch()
@@ -131,8 +129,8 @@ def slow(x, run, beats):
 """
 
 
-def test_the_heartbeat_is_written_during_a_long_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four evaluations of a second each."""
+def test_heartbeat_is_written_during_a_long_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four evaluations of one second."""
     stamps = iter(range(10**6))
     monkeypatch.setattr(run_writer, "HEARTBEAT_SECONDS", 0.1)
     monkeypatch.setattr(run_writer, "now", lambda: f"stamp {next(stamps)}")

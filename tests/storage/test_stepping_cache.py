@@ -1,4 +1,4 @@
-"""Comparisons of native stepping are kept in the user's cache directory, which may be missing, damaged or read-only."""
+"""Results of comparing native stepping are cached per user; the cache may be missing, damaged or read-only."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def known() -> dict[str, str]:
     return dict(differences)
 
 
-def test_the_result_is_cached_for_the_next_process(folder: Path) -> None:
+def test_result_is_cached_for_the_next_process(folder: Path) -> None:
     compare(one="", two="the reward is 1.0 instead of 2.0")
     compare(three="")
     assert known() == {"one": "", "two": "the reward is 1.0 instead of 2.0", "three": ""}
@@ -46,7 +46,7 @@ def test_the_result_is_cached_for_the_next_process(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "\0\xff", '{"one": 1}', '"one"'])
-def test_a_damaged_file_is_ignored_and_written_anew(text: str, folder: Path) -> None:
+def test_damaged_cache_file_is_replaced(text: str, folder: Path) -> None:
     compare(one="")
     (file,) = folder.iterdir()
     file.write_bytes(text.encode("latin1"))
@@ -55,13 +55,13 @@ def test_a_damaged_file_is_ignored_and_written_anew(text: str, folder: Path) -> 
     assert json.loads(file.read_text()) == {"two": ""}
 
 
-def test_an_unwritable_cache_directory_is_ignored(folder: Path) -> None:
+def test_unwritable_cache_directory_is_ignored(folder: Path) -> None:
     folder.write_text("a file")
     compare(one="")
     assert known() == {}
 
 
-def test_a_missing_home_directory_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_home_directory_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -71,7 +71,7 @@ def test_a_missing_home_directory_is_ignored(monkeypatch: pytest.MonkeyPatch) ->
     assert known() == {}
 
 
-def test_other_versions_or_another_processor_have_a_file_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_versions_or_processors_have_separate_cache_files(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {stepping_cache.platform_fingerprint.__wrapped__()}
     for package in ("gymnasium", "mujoco", "numpy"):
         with monkeypatch.context() as patch:
@@ -83,6 +83,6 @@ def test_other_versions_or_another_processor_have_a_file_of_their_own(monkeypatc
 
 
 def test_user_models_are_compared_at_each_start(folder: Path) -> None:
-    """The files that it includes are not known."""
+    """The files that a model includes are unknown."""
     compare(**{'["Hopper-v5", {"xml_file": "my.xml"}, "12ab"]': ""})
     assert known() == {}

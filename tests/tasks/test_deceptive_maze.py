@@ -1,4 +1,4 @@
-"""The deceptive maze: walls, rewards, and the ways into the trap and around it."""
+"""The deceptive maze: walls, rewards, and paths into and around the trap."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def test_walls_of_the_trap_stop_both_directions() -> None:
     assert walk((RIGHT, 7), (UP, 8), (LEFT, 4), (DOWN, 9))[:2] == pytest.approx((0.4, ROOF), abs=1e-5)
 
 
-def test_the_way_around_leads_to_the_goal() -> None:
-    """Right past the wall, up past the roof, back: the return is 1.4 less what is left of the way."""
+def test_path_around_the_trap_reaches_the_goal() -> None:
+    """Right past the wall, up past the roof, back: the return is 1.4 minus the remaining distance."""
     x, y, total, terminated, truncated = walk((RIGHT, 6), (UP, 9), (LEFT, 15))
     assert (x, y) == pytest.approx((0.0, 0.65), abs=0.1)
     assert terminated and not truncated
     assert 1.3 < total <= 1.4
 
 
-def test_the_border_of_the_maze_stops_the_agent() -> None:
+def test_border_of_the_maze_stops_the_agent() -> None:
     assert walk((LEFT, 15), (DOWN, 5))[:2] == (-1.0, -1.0)
 
 
-def test_the_speed_of_the_agent_is_limited() -> None:
+def test_speed_of_the_agent_is_limited() -> None:
     assert walk(((9.0, 0.5), 1))[:2] == pytest.approx((0.15, -0.625))

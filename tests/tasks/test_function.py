@@ -1,4 +1,4 @@
-"""`task: {kind: function}` and `task: {kind: command}` as configs: what is refused, and with which words."""
+"""Configs with `task: {kind: function}` and `task: {kind: command}`: their errors and messages."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_check_reports_errors_of_function_tasks(task: dict[str, Any], text: str,
     assert text in str(error.value)
 
 
-def test_a_target_value_is_for_objectives_and_a_target_return_for_policies(tmp_path: Path) -> None:
+def test_target_value_needs_an_objective_and_target_return_a_policy(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"stop.target_return: the task .* has no returns of evaluation episodes"):
         build_task(config(tmp_path, {"target_return": 1.0}))
     episodes = {"task": {"env_id": "CartPole-v1"}, "stop": {"target_value": 1.0}, "algorithm": {"kind": "es"}}
@@ -148,13 +148,13 @@ def test_named_parameters_are_sent_to_other_ranks(tmp_path: Path) -> None:
     assert list(parse_resolved(dump_json(before)).task.parameters) == ["rate", "decay"]
 
 
-def test_a_program_is_found_in_the_path(tmp_path: Path) -> None:
+def test_program_is_searched_in_path(tmp_path: Path) -> None:
     made, *_ = build_task(config(tmp_path, command=["cat", "{parameters}", "{result}"]))
     assert made.name == "cat"
     made.close()
 
 
-def test_the_hashes_of_what_a_config_runs(tmp_path: Path) -> None:
+def test_hashes_of_functions_and_programs_of_a_config(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("1")
     words = ["./program", "{config}/script.py", "{config}/none.py", "{parameters}", "{result}"]
     found = sources(resolved(config(tmp_path, command=words)))

@@ -1,4 +1,4 @@
-"""What the wrapper shows, on a toy whose reward is its action and whose observation is (step, lifetime, 1)."""
+"""The LastStep wrapper, on a toy whose reward is its action and whose observation is (step, lifetime, 1)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_observations_include_the_last_action_and_reward() -> None:
     assert environment.observation_space.shape == (8,)
 
 
-def test_the_observed_reward_can_be_clipped() -> None:
+def test_observed_reward_can_be_clipped() -> None:
     """Actions 6 and 7 pay as much."""
     environment = LastStep(gymnasium.make("tests.helpers.toys:Shifted-v0"), reward_clip=6.5)
     environment.reset(seed=2)

@@ -40,8 +40,8 @@ def test_moments_of_parts_equal_those_of_the_whole() -> None:
     np.testing.assert_allclose(moments.deviation(), samples.std(axis=0), rtol=1e-5)
 
 
-def test_a_constant_far_from_zero_has_the_floor_not_nan() -> None:
-    """squares / count - mean^2 is here a difference of two numbers near 1e12."""
+def test_constant_far_from_zero_has_the_floor_not_nan() -> None:
+    """squares / count - mean^2 is a difference of two numbers near 1e12."""
     moments = Moments.initial(1).plus(moments_of(np.full((1000, 1), 1e6 + 0.1)))
     assert np.isfinite(moments.deviation()).all()
     assert moments.deviation()[0] >= np.float32(0.1)
@@ -78,7 +78,7 @@ def test_sample_deviations_before_two_observations() -> None:
 
 @pytest.mark.parametrize("cut", [1, 2, 3])
 def test_sample_deviations_do_not_depend_on_how_observations_are_split(cut: int) -> None:
-    """Whichever observations were another job's."""
+    """For any division of the observations among jobs."""
     seen = Deviations.initial(3).plus(deviations_of(STATES[:cut])).plus(deviations_of(STATES[cut:]))
     assert seen.mean().tolist() == [3.5, 2, 1.75]
     assert seen.deviation()[[0, 2]] == pytest.approx([2.645751311, 2.753785274], rel=1e-7)
@@ -92,7 +92,7 @@ def test_observations_are_not_clipped_without_a_clip() -> None:
 
 
 def test_constant_inputs_are_recognised_far_from_zero_and_in_many_parts() -> None:
-    """ObservationSums of squares would leave a deviation of about 1e-6 times the number."""
+    """Sums of squares would give a deviation of about 1e-6 times the number."""
     seen = Deviations.initial(2)
     for part in range(20):
         samples = np.full((500, 2), 8.9, np.float32)
@@ -146,8 +146,8 @@ def summed(sums: ObservationSums, *steps: list[Array], jobs: int) -> dict[str, A
     return dict(arrays)
 
 
-def test_sums_of_an_image_are_of_each_channel_over_its_pixels() -> None:
-    """Channel 0: 200 + 250 + 210 + 220 = 880; squares in float64, which do not fit uint8 or int32 of many pixels."""
+def test_image_sums_are_per_channel_over_all_pixels() -> None:
+    """Channel 0: 200 + 250 + 210 + 220 = 880; squares in float64, because uint8 or int32 would overflow."""
     arrays = summed(ObservationSums(observed_batch(2, [0]), IMAGE), [FIRST, OTHER], [SECOND, OTHER], jobs=2)
     assert arrays["observation_sum"].tolist() == [880, 12, 28]
     assert arrays["observation_squares"].tolist() == [200**2 + 250**2 + 210**2 + 220**2, 16 + 64, 4 * 49]
@@ -158,8 +158,8 @@ def test_sums_of_an_image_are_of_each_channel_over_its_pixels() -> None:
     np.testing.assert_allclose(moments.deviation(), [np.sqrt(1400 / 4), np.sqrt(44 / 4), 0.1], rtol=1e-6)
 
 
-def test_sample_deviations_of_an_image_are_of_each_channel() -> None:
-    """Divided by one less than the 4 pixels; what never varies is infinite."""
+def test_image_deviations_are_per_channel() -> None:
+    """Divided by 4 pixels minus one; that of a constant channel is infinite."""
     arrays = summed(
         ObservationSums(observed_batch(2, [0], centred=True), IMAGE), [FIRST, OTHER], [SECOND, OTHER], jobs=2
     )
@@ -181,8 +181,8 @@ def test_sample_deviations_of_an_image_are_of_each_channel() -> None:
         (ObservationSpec((1, 1, 3), np.dtype(np.uint8)), 3),
     ],
 )
-def test_statistics_are_of_elements_or_of_channels(spec: ObservationSpec, statistics: int) -> None:
-    """The mean has a shape that broadcasts against observations, and all elements count."""
+def test_statistics_are_per_element_or_per_channel(spec: ObservationSpec, statistics: int) -> None:
+    """The mean broadcasts against observations, and the count includes all pixels."""
     assert spec.statistics == statistics
     observations = np.random.default_rng(0).integers(100, size=(2, *spec.shape)).astype(spec.dtype)
     for centred in (False, True):
@@ -197,7 +197,7 @@ def test_statistics_are_of_elements_or_of_channels(spec: ObservationSpec, statis
 
 
 def test_sums_of_a_job_do_not_depend_on_other_jobs() -> None:
-    """As chunks are cut anew for other numbers of ranks: also of float images, whose sums are rounded."""
+    """Chunks depend on the number of ranks; also for float images, whose sums are rounded."""
     spec = ObservationSpec((8, 8, 3))
     observations = np.random.default_rng(1).normal(size=(5, *spec.shape)).astype(np.float32)
     for centred in (False, True):

@@ -1,4 +1,4 @@
-"""VectorProblemDefaults and VectorTask: what a problem on vectors need not say."""
+"""VectorProblemDefaults and VectorTask: the defaults of problems on vectors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_size_and_initial_deviations_follow_from_the_layout() -> None:
     assert len(problem.carried().shared) == 0
 
 
-def test_the_problem_of_a_task_is_made_of_the_keys() -> None:
+def test_task_builds_its_problem_from_the_keys() -> None:
     keys: list[Keys] = []
     problem = Positions()
     task = VectorTask("points", lambda given: (keys.append(given), problem)[1])

@@ -10,7 +10,7 @@ import pytest
 from hpc_es.tasks.timeouts import EpisodeTimeout, Watch
 
 
-def test_a_call_that_hangs_is_ended() -> None:
+def test_call_that_hangs_is_ended() -> None:
     since = time.perf_counter()
     with Watch(0.1) as watch, pytest.raises(EpisodeTimeout, match=r"longer than .*episode_timeout_seconds: 0\.1"):
         watch.timed(0, time.sleep)(60)
@@ -44,7 +44,7 @@ def test_results_arguments_and_errors_pass_through() -> None:
             watch.timed(0, lambda: 1 / 0)()
 
 
-def test_the_previous_signal_handler_is_restored_and_the_timer_stopped() -> None:
+def test_previous_signal_handler_is_restored_and_the_timer_stopped() -> None:
     before = signal.getsignal(signal.SIGALRM)
     with pytest.raises(KeyError), Watch(0.05):
         raise KeyError
@@ -52,11 +52,11 @@ def test_the_previous_signal_handler_is_restored_and_the_timer_stopped() -> None
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
-def test_an_environment_cannot_catch_the_timeout_as_an_exception() -> None:
+def test_environment_cannot_catch_the_timeout_as_an_exception() -> None:
     assert not issubclass(EpisodeTimeout, Exception)
 
 
-def test_a_call_that_catches_the_timeout_fails_when_it_returns() -> None:
+def test_call_that_catches_the_timeout_fails_when_it_returns() -> None:
     def stubborn() -> None:
         try:
             time.sleep(60)

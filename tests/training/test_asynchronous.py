@@ -1,4 +1,4 @@
-"""Asynchronous updates on real ranks, with a gradient whose every step is known by hand."""
+"""Asynchronous updates on real ranks, with known gradients."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def run(ranks: int, body: str, status: int = 0) -> Finished:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-def test_every_update_is_made_once_with_the_staleness_that_it_has(ranks: int) -> None:
+def test_every_update_is_applied_once_with_its_staleness(ranks: int) -> None:
     run(
         ranks,
         """
@@ -118,7 +118,7 @@ def test_rank_0_writes_the_first_failure_of_each_worker() -> None:
         assert done.stderr == ""
 
 
-def test_nobody_waits_for_a_slow_worker() -> None:
+def test_no_worker_waits_for_a_slow_one() -> None:
     run(
         3,
         """
@@ -140,7 +140,7 @@ def test_nobody_waits_for_a_slow_worker() -> None:
     )
 
 
-def test_a_phase_that_is_left_early_leaves_every_rank_ready_for_the_next() -> None:
+def test_early_end_of_a_phase_leaves_all_ranks_ready_for_the_next() -> None:
     run(
         3,
         """
@@ -162,7 +162,7 @@ def test_a_phase_that_is_left_early_leaves_every_rank_ready_for_the_next() -> No
     )
 
 
-def test_a_signal_on_a_worker_comes_with_its_next_update_and_the_second_gives_up() -> None:
+def test_signal_on_a_worker_arrives_with_its_update_and_a_second_interrupts() -> None:
     run(
         3,
         """

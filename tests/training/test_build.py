@@ -1,4 +1,4 @@
-"""What fits and what does not, and rows with columns of a strategy's own."""
+"""Compatibility of tasks, policies and algorithms, and rows with columns of an algorithm."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def told(**sections: Any) -> list[str]:
         ({"kind": "bandits"}, "random_search", "programs", ["programs"], ["actor_critic", "es"]),
     ],
 )
-def test_a_task_that_the_algorithm_cannot_search_is_told_with_those_that_fit(
+def test_unsupported_task_is_reported_with_the_supported_ones(
     task: dict[str, Any], algorithm: str, searched: str, tasks: list[str], algorithms: list[str]
 ) -> None:
     lines = told(task=task, algorithm={"kind": algorithm})
@@ -48,7 +48,7 @@ def test_a_task_that_the_algorithm_cannot_search_is_told_with_those_that_fit(
     assert repr(task["kind"]) not in first and repr(algorithm) not in second
 
 
-def test_a_policy_is_for_tasks_in_which_one_acts() -> None:
+def test_policy_must_exist_only_if_the_task_needs_it() -> None:
     config = validate({"task": SURVIVAL, "algorithm": {"kind": "es"}})
     with pytest.raises(ConfigError, match="policy: is null, but the task 'episodes' needs a policy"):
         build_task(dataclasses.replace(config, policy=None))
@@ -59,14 +59,14 @@ def test_a_policy_is_for_tasks_in_which_one_acts() -> None:
     ]
 
 
-def test_gradients_of_returns_do_not_go_with_a_fitness_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_algorithms_refuse_tasks_with_a_custom_fitness(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Programs, "fitness", lambda self, rows, carried: rows["correct"])
     (line,) = told(task=PROGRAMS, algorithm={"kind": "policy_gradient"})
     assert line.startswith("algorithm.kind: is 'policy_gradient', which follows gradients of returns, but the task")
     build_task(validate({"task": PROGRAMS, "algorithm": {"kind": "ga"}}))
 
 
-def test_the_row_has_the_columns_of_the_problem_and_then_of_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_has_the_columns_of_the_problem_then_of_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Column("distance", "<f8", (2,))
     for algorithm, sections, column in (
         ("es", {"task": SURVIVAL}, SIGN_RETURN),
@@ -83,8 +83,8 @@ def test_the_row_has_the_columns_of_the_problem_and_then_of_the_strategy(monkeyp
 
 
 @pytest.mark.parametrize(("kind", "cutting"), [("policy_gradient", "fixed"), ("ga", "one by one")])
-def test_chunks_that_give_gradients_are_cut_as_the_algorithm_asks(kind: str, cutting: str) -> None:
-    """A sum of gradients has other bits where chunks follow the ranks."""
+def test_gradient_chunks_are_not_divided_again(kind: str, cutting: str) -> None:
+    """A sum of gradients depends on the chunks, so they must not depend on the ranks."""
     config = validate({"task": PROGRAMS, "algorithm": {"kind": kind}})
     assert cutting_of(config, build_task(config).problem) == cutting
     assert config.depends_on_chunks() is (cutting == "fixed")

@@ -1,4 +1,4 @@
-"""How rounds are cut into chunks: by ranks, by the time that jobs took; no bit depends on it."""
+"""Division of rounds into chunks by the number of ranks and the duration of jobs; results do not depend on it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def after(found: ChunkPlanner, seconds: float, jobs: int = 64, parameters: int =
         (1.0, 2, Cut(1, 1)),
     ],
 )
-def test_cheap_evaluations_are_joined_by_time(seconds: float, ranks: int, expected: Cut) -> None:
+def test_cheap_jobs_are_combined_by_duration(seconds: float, ranks: int, expected: Cut) -> None:
     found = plan(ranks)
     assert found.plan.cut == AS_ASKED
     assert after(found, seconds).cut == expected
@@ -68,19 +68,17 @@ def test_cheap_evaluations_are_joined_by_time(seconds: float, ranks: int, expect
         (0.001, 1, 1_000_000, 1),
     ],
 )
-def test_jobs_in_lockstep_are_as_many_as_a_rank_can_have(
-    seconds: float, ranks: int, parameters: int, expected: int
-) -> None:
+def test_lockstep_chunks_are_as_large_as_possible(seconds: float, ranks: int, parameters: int, expected: int) -> None:
     assert after(plan(ranks, "at once"), seconds, parameters=parameters).cut == Cut(expected, expected)
 
 
-def test_of_a_longer_generation_in_lockstep_chunks_get_smaller() -> None:
-    """6.4 s in all: half of the jobs at first, shared by two ranks, then fewer, but no fewer than four."""
+def test_lockstep_chunks_of_long_generations_get_smaller() -> None:
+    """6.4 s in total: half of the jobs at first, divided among two ranks, then fewer, at least four."""
     assert after(plan(2, "at once"), 0.1).cut == Cut(16, 4)
     assert after(plan(2, "at once"), 0.1, parameters=250_000).cut == Cut(2, 2)  # of 1 MB each
 
 
-def test_a_number_fixed_chunks_and_outlived_ranks_leave_chunks_as_they_are() -> None:
+def test_chunks_are_unchanged_if_fixed_or_after_the_loss_of_ranks() -> None:
     assert after(plan(given=5), 0.001).cut == Cut(5, 5)
     assert after(plan(cutting="fixed"), 0.001).cut == after(plan(cutting="fixed", given=5), 0.001).cut == AS_ASKED
     assert after(plan(is_fault_tolerant=True), 0.001).cut == AS_ASKED
@@ -104,7 +102,7 @@ def test_chunks_get_smaller_towards_the_end(cut_: Cut, jobs: int, ranks: int, ex
     assert sum(expected) == jobs
 
 
-def test_the_same_jobs_are_cut_anew_and_know_their_units() -> None:
+def test_jobs_are_divided_again_and_keep_their_units() -> None:
     """40 jobs in units of 16, then probes of two parents, in chunks of 10."""
     asked = [*cut(40, 16), *cut(12, 16, 0, "probe", 1), *cut(12, 16, 12, "probe", 2)]
     found = recut(asked, Cut(10, 10), 2)
@@ -117,7 +115,7 @@ def test_the_same_jobs_are_cut_anew_and_know_their_units() -> None:
     assert [(each.first_job, each.jobs) for each in recut(gap, Cut(9, 9), 1)] == [(0, 1), (2, 1)]
 
 
-def test_chunks_of_one_unit_are_put_together() -> None:
+def test_parts_of_one_unit_are_combined() -> None:
     """Units of 16: 10 jobs, 10 more (6 of unit 0, 4 of unit 1), 12 (of unit 1), then another round."""
     chunks = [Chunk(0, 0, 10), Chunk(1, 10, 10, offset=10), Chunk(3, 20, 12, offset=4), Chunk(4, 32, 3)]
     assert first_units(chunks, 16) == {0: 0, 1: 0, 3: 1, 4: 2}
@@ -134,11 +132,13 @@ def test_chunks_of_one_unit_are_put_together() -> None:
         ("at once", "auto", 1, 10),
     ],
 )
-def test_chunks_of_an_evaluation_follow_the_ranks(cutting: Any, given: Any, ranks: int, expected: int) -> None:
+def test_chunks_of_an_evaluation_depend_on_the_number_of_ranks(
+    cutting: Any, given: Any, ranks: int, expected: int
+) -> None:
     assert evaluation_size(10, cutting, given, ranks) == expected
 
 
-def test_the_longer_episodes_are_handed_out_first() -> None:
+def test_longer_episodes_are_handed_out_first() -> None:
     found = plan(cutting="free")
     assert found.plan.evaluation_first
     assert not after(found, 0.001, lengths=(50, (49, 49))).evaluation_first
@@ -146,7 +146,7 @@ def test_the_longer_episodes_are_handed_out_first() -> None:
     assert after(found, 0.001, lengths=(50, (50, 50))).evaluation_first
 
 
-def test_a_plan_is_sent_as_numbers() -> None:
+def test_plan_is_sent_as_numbers() -> None:
     sent = CutPlan(Cut(3, 2), 5, False)
     assert CutPlan.from_numbers(sent.to_numbers()) == sent
 
@@ -177,14 +177,14 @@ def test_idle_ranks_are_reported(jobs: int, size: int, ranks: int, is_free: bool
     assert idle_message(jobs, size, ranks, "auto", is_free) == told
 
 
-def test_a_run_reports_its_idle_ranks() -> None:
+def test_run_reports_its_idle_ranks() -> None:
     state = State(0, {}, {})
     assert plan(64, "free").idle_warning(state) is None
     assert "59 ranks of 64 will be idle" in str(plan(64, "free", 16).idle_warning(state))  # rank 0 does not evaluate
     assert "64 jobs per generation are 4 chunks for 63 evaluating ranks" in str(plan(64, "fixed").idle_warning(state))
 
 
-def test_jobs_that_change_each_other_are_refused_where_chunks_follow_the_ranks() -> None:
+def test_dependent_jobs_are_refused_if_chunks_depend_on_the_ranks() -> None:
     plan(cutting="free").require_independent(mixed_chunks=0)
     plan(cutting="free", given=16).require_independent(mixed_chunks=1)
     plan(cutting="fixed").require_independent(mixed_chunks=1)
@@ -192,7 +192,7 @@ def test_jobs_that_change_each_other_are_refused_where_chunks_follow_the_ranks()
         plan(cutting="free").require_independent(mixed_chunks=1)
 
 
-def test_no_bit_depends_on_how_evaluations_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_do_not_depend_on_combined_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for seconds in (1e-9, 1e-5, 1.0):
         monkeypatch.setattr("hpc_es.training.chunking.LARGEST_SECONDS", seconds)
@@ -236,7 +236,7 @@ gymnasium.register("Draws-v0", Draws, max_episode_steps=5)
         ("0.5", "np.random.rand()", 1, False),
     ],
 )
-def test_an_environment_that_draws_from_global_generators_is_noticed(
+def test_environment_that_uses_global_generators_is_detected(
     reset: str, step: str, chunk_size: Any, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = "draws_" + tmp_path.name.replace("-", "_")

@@ -1,4 +1,4 @@
-"""Failures on their way to rank 0: each kind once, in job order, and no message where there is nothing new."""
+"""Reports of failures to rank 0: each kind once, in job order, without messages if there is none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def reports(rank: int, written: list[FailureReport] | None = None) -> FailureRep
     return FailureReports(Place(rank, f"node{rank}"), write)  # type: ignore[arg-type]
 
 
-def test_each_rank_sends_each_kind_once_and_rank_0_writes_each_once_in_job_order() -> None:
+def test_each_failure_kind_is_sent_and_written_once_in_job_order() -> None:
     written: list[FailureReport] = []
     first, second = reports(0, written), reports(1)
     first.add(3, Chunk(1, 8, 4), [Failure("a", "A", "trace", 1), Failure("a again", "A", "", 2)])
@@ -38,13 +38,13 @@ def test_each_rank_sends_each_kind_once_and_rank_0_writes_each_once_in_job_order
     assert not second.pending
 
 
-def test_there_is_a_limit_of_kinds() -> None:
+def test_number_of_failure_kinds_is_limited() -> None:
     one = reports(2)
     one.add(0, Chunk(0, 0, 99), [Failure("x", f"kind {number}", "", number) for number in range(MOST_KINDS + 9)])
     assert len(one.pending) == MOST_KINDS
 
 
-def test_collecting_on_one_rank_writes_and_forgets() -> None:
+def test_collecting_on_one_rank_writes_and_clears_reports() -> None:
     written: list[FailureReport] = []
     one = reports(0, written)
     one.add(0, Chunk(0, 5, 1, "evaluate"), [Failure("x", "X")])

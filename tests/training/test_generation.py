@@ -1,4 +1,4 @@
-"""One generation on real ranks, of a toy whose every number is known: rounds, probes, columns, units, blocks."""
+"""One generation of a toy problem on real ranks: rounds, probes, columns, units, blocks."""
 
 from __future__ import annotations
 
@@ -114,15 +114,15 @@ def told(request: pytest.FixtureRequest) -> dict[str, Any]:
     return found
 
 
-def test_every_rank_asks_with_the_rows_of_the_rounds_before(told: dict[str, Any]) -> None:
-    """Those of training alone, in job order, with the columns of the strategy's own."""
+def test_ask_gets_the_rows_of_earlier_rounds_on_every_rank(told: dict[str, Any]) -> None:
+    """Training rows only, in job order, with the columns of the strategy."""
     first, second = [300.0, 301, 302, 303, 304], [305.0, 306]
     expected = [[0, [], []], [1, first, [0] * 5], [2, first + second, [0] * 5 + [1] * 2]]
     assert [[asked[:3] for asked in of_rank] for of_rank in told["asked"]] == [expected] * len(told["asked"])
 
 
-def test_every_rank_has_the_fitness_of_all_rows_so_far(told: dict[str, Any]) -> None:
-    """2 r - 304 of the first round, 2 r - 306 of both; of the probes 2 r - 302.5, then 2 r - 303.5."""
+def test_fitness_covers_all_rows_so_far_on_every_rank(told: dict[str, Any]) -> None:
+    """2 r - 304 in the first round, 2 r - 306 in both; for probes 2 r - 302.5, then 2 r - 303.5."""
     expected = [[], [296, 298, 300, 302, 304], [294, 296, 298, 300, 302, 304, 306]]
     assert [[asked[3] for asked in of_rank] for of_rank in told["asked"]] == [expected] * len(told["asked"])
     probes = (
@@ -133,28 +133,25 @@ def test_every_rank_has_the_fitness_of_all_rows_so_far(told: dict[str, Any]) -> 
     assert told["fitness"] == [expected[2], probes[1][1]]
 
 
-def test_rows_of_training_and_probes_are_apart_and_in_job_order(told: dict[str, Any]) -> None:
+def test_rows_of_training_and_probes_are_separate_and_in_job_order(told: dict[str, Any]) -> None:
     assert told["rows"] == [[300, 301, 302, 303, 304, 305, 306], [[job, job > 4] for job in range(7)]]
     assert told["probes"] == [[300.5, 301.5, 302.5, 303.5], [[0, 7], [1, 7], [2, 7], [3, 8]]]
     assert told["evaluation"] == [[300, 301, 302, 303], [[job, 0] for job in range(4)]]
 
 
-def test_arrays_are_those_of_training_and_what_was_learned_is_of_probes_too_in_order(told: dict[str, Any]) -> None:
-    """Places: the evaluation, three chunks and two probes, then two chunks and a probe.
-
-    Units 0+1, none and 4, of the probes 0+1 and none, then 5, 6 and the probe 3.
-    """
+def test_chunk_arrays_exclude_probes_and_units_include_them_in_order(told: dict[str, Any]) -> None:
+    """Chunk indices: the evaluation, three chunks and two probes, then two chunks and a probe."""
     assert told["indices"] == [1, 2, 3, 6, 7]
     assert told["learned"] == [1, 4, 1, 5, 6, 3]
 
 
-def test_blocks_come_in_order_and_from_what_was_prepared(told: dict[str, Any]) -> None:
-    """One may be empty, where there is nothing to learn."""
+def test_blocks_are_in_order_and_use_the_prepared_weights(told: dict[str, Any]) -> None:
+    """A block may be empty if there is no information."""
     assert told["prepared"] == 2 * (7 * 300 + 21) - 7 * 306
     assert told["blocks"] == [[0, 2100], [], [4, 2100], [6, 2100]]
 
 
-def test_ranks_tell_of_all_chunks_of_all_rounds(told: dict[str, Any]) -> None:
+def test_ranks_report_all_chunks_of_all_rounds(told: dict[str, Any]) -> None:
     assert told["calls"] == told["chunks"] == 9
 
 
@@ -173,8 +170,8 @@ class Twice(Strategy):
         return Outcome(rows)
 
 
-def test_two_generations_of_one_state_in_flight_have_the_rows_of_two_apart() -> None:
-    """A round of one, a round of the other, and so on: nothing of a generation is kept outside of it."""
+def test_interleaved_generations_equal_separate_ones() -> None:
+    """Rounds alternate between the two: a Generation object holds its whole state."""
     parts = Parts(None, None, ProblemDefaults(), None, Twice(None, None, None, None, 2), row_dtype(), 2, "fixed")  # type: ignore[arg-type]
     states = [State(number, {"theta": np.zeros(1)}, {}) for number in (4, 5)]
     apart = [SerialExecutor().run(Generation(parts, state)).results.rows for state in states]
@@ -217,20 +214,20 @@ class Mean(ProblemDefaults):
         return rows["return_"].mean()
 
 
-def test_a_fitness_that_is_the_return_is_no_copy() -> None:
+def test_fitness_equal_to_the_return_is_not_copied() -> None:
     rows = rows_of(1.0, np.nan)
     assert np.shares_memory(fitness_of(parts_of(ProblemDefaults()), State(0, {}, {}), rows), rows)
 
 
-def test_a_job_that_failed_has_no_fitness_whatever_its_columns_say() -> None:
+def test_failed_job_has_no_fitness_for_any_columns() -> None:
     found = fitness_of(parts_of(Shorter()), State(0, {}, {}), rows_of(1.0, np.nan))
     assert found.dtype == np.float64 and found[0] == 0 and np.isnan(found[1])
 
 
-def test_no_jobs_have_no_fitness() -> None:
+def test_fitness_of_no_jobs_is_empty() -> None:
     assert fitness_of(parts_of(Mean()), State(0, {}, {}), rows_of()).shape == (0,)
 
 
-def test_a_fitness_of_another_shape_ends_the_run() -> None:
+def test_fitness_of_wrong_shape_ends_the_run() -> None:
     with pytest.raises(RunError, match=r"expected one number per job, float64\[3\], got shape \[\]"):
         fitness_of(parts_of(Mean()), State(0, {}, {}), rows_of(1.0, 2.0, 3.0))

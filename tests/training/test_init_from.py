@@ -1,4 +1,4 @@
-"""A run that begins with what another one, a Keras model, or the ES notebook has learned."""
+"""Runs that start from the result of another run, a Keras model, or the ES notebook."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def state(size: int = 2, fill: float = 0.0, count: float = 0.0, **more: Any) -> 
 CARRIED = ProblemState({"observation_mean": np.zeros(3, np.float32)}, {"observation_count": np.array(0.0)})
 
 
-def test_a_run_takes_the_theta_of_another_and_what_the_problem_has_learned_but_not_the_optimizer() -> None:
+def test_init_from_copies_theta_and_problem_state_but_not_the_optimizer() -> None:
     found = apply_source(state(), state(fill=5.0, count=7.0), CARRIED)
     assert found.generation == 0
     assert found.shared["theta"].tolist() == [5, 5] and found.shared["observation_mean"].tolist() == [5, 5, 5]
     assert found.master["observation_count"] == 7 and found.master["adam_m"].tolist() == [0, 0]
 
 
-def test_what_only_one_of_both_has_stays_as_it_is() -> None:
-    """A value head of the new run; and statistics of other observations are no use."""
+def test_parts_missing_in_the_source_keep_their_initial_values() -> None:
+    """A value head of the new run; and statistics of other observations cannot be used."""
     value = np.array([1.0], np.float32)
     source = state(fill=5.0, count=7.0)
     source = State(5, {"theta": source.theta, "observation_mean": np.ones(4, np.float32), "old": value}, {})
@@ -64,7 +64,7 @@ def test_what_only_one_of_both_has_stays_as_it_is() -> None:
 
 
 def test_statistics_of_another_kind_are_not_mixed() -> None:
-    """The other run's mean and count without its sums would be neither its statistics nor ours."""
+    """Mean and count without the sums would be neither the statistics of the source nor those of the run."""
     ours = ProblemState(CARRIED.shared, {**CARRIED.master, "observation_centre": np.zeros(3)})
     begin = ours.merge_into(State(0, {"theta": np.zeros(2, np.float32)}, {}))
     found = apply_source(begin, state(fill=5.0, count=7.0), ours)
@@ -72,13 +72,13 @@ def test_statistics_of_another_kind_are_not_mixed() -> None:
     assert found.shared["observation_mean"].tolist() == [0, 0, 0] and found.master["observation_count"] == 0
 
 
-def test_what_a_run_counts_begins_anew() -> None:
+def test_counters_restart_at_zero() -> None:
     own, source = ({"episodes": np.asarray(n)} for n in (0, 500))
     found = apply_source(state(**own), state(fill=5.0, **source), CARRIED)
     assert int(found.shared["episodes"]) == 0 and found.theta.tolist() == [5.0, 5.0]
 
 
-def test_a_run_without_statistics_takes_none() -> None:
+def test_run_without_statistics_copies_none() -> None:
     plain = State(0, {"theta": np.zeros(2, np.float32)}, {})
     found = apply_source(plain, state(fill=5.0, count=7.0), ProblemState())
     assert (list(found.shared), list(found.master), found.theta.tolist()) == (["theta"], [], [5, 5])
@@ -102,7 +102,7 @@ def test_a_run_without_statistics_takes_none() -> None:
         ((), (*NORMALISED, "policy.init_observations=false"), None),
     ],
 )
-def test_another_normalisation_than_that_of_the_source_is_told(
+def test_different_normalisation_of_the_source_is_reported(
     source: tuple[str, ...], overrides: tuple[str, ...], told: str | None, tmp_path: Path, capsys: Any
 ) -> None:
     begun(tmp_path / "run", run(*REACH, *source), *overrides)
@@ -110,7 +110,7 @@ def test_another_normalisation_than_that_of_the_source_is_told(
     assert "WARNING: policy.init_from" not in out if told is None else f" {told}" in out
 
 
-def test_statistics_are_left_out_or_come_from_another_run(tmp_path: Path) -> None:
+def test_statistics_can_be_omitted_or_come_from_another_run(tmp_path: Path) -> None:
     source, other = (run(*REACH, *NORMALISED, f"seed={seed}") for seed in (1, 2))
     names = ("observation_mean", "observation_std", "observation_sum", "observation_squares", "observation_count")
 
@@ -134,7 +134,7 @@ def test_statistics_are_left_out_or_come_from_another_run(tmp_path: Path) -> Non
         (("policy.init_from={text}",), "expected a Keras model as written by model.save"),
     ],
 )
-def test_a_file_that_does_not_fit_is_refused(overrides: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_unsuitable_file_is_refused(overrides: tuple[str, ...], said: str, tmp_path: Path) -> None:
     files = {"source": run(*REACH, *NORMALISED), "plain": run(*REACH), "npz": tmp_path / "o.npz"}
     np.savez(files["npz"], t=3, v=np.zeros(26, np.float32))  # of SGD
     files["text"] = tmp_path / "text.keras"
@@ -145,7 +145,7 @@ def test_a_file_that_does_not_fit_is_refused(overrides: tuple[str, ...], said: s
 
 
 def test_statistics_of_the_other_kind_are_converted() -> None:
-    """Of 4 observations with mean 1 and 2, and sums of squared differences of 12 and 0: floored is 0.1 at least."""
+    """4 observations with mean 1 and 2, sums of squared differences 12 and 0: the floor is 0.1."""
     sample = Deviations(np.array([1.0, 2.0]), np.array([12.0, 0.0]), 4.0)
     theirs, ours = statistics_state(sample), statistics_state(Moments.initial(2))
     source = theirs.merge_into(State(0, {"theta": np.ones(1, np.float32)}, {}))
@@ -177,8 +177,8 @@ def notebook(path: Path, kernels: list[tuple[Array, Array]], mean: list[float], 
     return path
 
 
-def test_a_model_of_the_notebook_with_its_statistics_and_optimizer(tmp_path: Path) -> None:
-    """12 layers, as dense_10 is sorted before dense_2; 5 observations of mean 2, 4, 6."""
+def test_notebook_model_with_its_statistics_and_optimizer(tmp_path: Path) -> None:
+    """12 layers, since dense_10 sorts before dense_2; 5 observations with mean 2, 4, 6."""
     rng = np.random.default_rng(0)
     widths = (3, *[4] * 11, 2)
     kernels = [
@@ -206,7 +206,7 @@ def test_a_model_of_the_notebook_with_its_statistics_and_optimizer(tmp_path: Pat
     assert found.master["adam_v"].tobytes() == slots["v"].tobytes()  # type: ignore[attr-defined]
 
 
-def test_a_keras_model_of_another_network_is_refused(tmp_path: Path) -> None:
+def test_keras_model_of_another_network_is_refused(tmp_path: Path) -> None:
     layers: list[tuple[Array, Array]] = [(np.zeros((3, 5)), np.zeros(5)), (np.zeros((5, 2)), np.zeros(2))]
     model = notebook(tmp_path / "model.h5", layers, [0, 0, 0], [1, 1, 1])
     with pytest.raises(
@@ -220,7 +220,7 @@ def test_a_keras_model_of_another_network_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])
-def test_an_exported_policy_goes_on_as_it_was(suffix: str, tmp_path: Path) -> None:
+def test_training_continues_from_an_exported_policy(suffix: str, tmp_path: Path) -> None:
     source, file = run(*REACH, *NORMALISED), tmp_path / f"policy{suffix}"
     policy = hpc_es.load_policy(source, "last")
     build, _ = MODELS["mlp"]
@@ -233,7 +233,7 @@ def test_an_exported_policy_goes_on_as_it_was(suffix: str, tmp_path: Path) -> No
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("kind", ["mlp", "lstm"])
-def test_theta_value_and_normaliser_come_back_from_a_keras_file(kind: str, tmp_path: Path) -> None:
+def test_theta_value_head_and_normaliser_are_restored_from_a_keras_file(kind: str, tmp_path: Path) -> None:
     package, (build, parameters) = module("policies", kind), MODELS[kind]
     policy = package.build(package.Options(hidden_dims=(4, 5)), Spaces(flat_observations(3), BOX))
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The loop of a run: when rank 0 evaluates alone, with the same bits, and how often a notice is repeated."""
+"""The loop of a run: evaluation on rank 0 alone, with identical results, and repeated notices."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Clocked:
         return 1 + next(count for count in range(10_000) if not self.after(True, alone))
 
 
-def test_rank_0_evaluates_alone_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_0_evaluates_alone_if_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     clocked = Clocked(monkeypatch)
     assert clocked.tried(0.010, 0.008) == pytest.approx(ALONE_SECONDS / 0.008, abs=1)
     assert clocked.after(False, 0.010)  # the next spell begins at once
@@ -65,7 +65,7 @@ def test_rank_0_evaluates_alone_where_that_is_faster(monkeypatch: pytest.MonkeyP
     assert not clocked.after(True, ALONE_SECONDS)
 
 
-def test_evaluating_alone_is_tried_less_and_less_often_if_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluating_alone_is_tried_less_often_if_slower(monkeypatch: pytest.MonkeyPatch) -> None:
     clocked = Clocked(monkeypatch)
     assert clocked.tried(0.010, 0.3) == 1  # a trial ends with the first generation that takes too long
     for wait in (COMPARED * TRIAL_BACKOFF, COMPARED * TRIAL_BACKOFF**2):
@@ -179,7 +179,7 @@ def test_evaluating_alone_gives_identical_results_for_every_strategy(tmp_path: P
         runs.assert_same(tmp_path / "3" / kind, tmp_path / "1" / kind)
 
 
-def test_a_signal_to_a_waiting_rank_ends_the_run_which_can_be_resumed(tmp_path: Path) -> None:
+def test_signal_to_a_waiting_rank_ends_the_run_which_can_be_resumed(tmp_path: Path) -> None:
     cheap = {**COMMON, "task": {**COMMON["task"], "dimension": 3}, "checkpoint": {"interval": 0, "interval_seconds": 0}}
     config, run, reference = tmp_path / "cheap.yaml", tmp_path / "run", tmp_path / "reference"
     config.write_text(json.dumps({**cheap, "algorithm": {"kind": "es", "population_size": 4}}))
@@ -203,7 +203,7 @@ def test_a_signal_to_a_waiting_rank_ends_the_run_which_can_be_resumed(tmp_path: 
     assert runs.digest(runs.newest(run)) == runs.digest(runs.newest(reference))
 
 
-def test_a_notice_is_repeated_only_after_a_long_pause() -> None:
+def test_notice_is_repeated_only_after_a_long_pause() -> None:
     notices, said = Notices(), []
     due = {3: ["a"], 4: ["a", "b"], 6: ["a"], 4 + QUIET_GENERATIONS: ["b"], 5 + QUIET_GENERATIONS: ["a"]}
     for generation, told in due.items():

@@ -1,4 +1,4 @@
-"""The row of a generation."""
+"""The metrics of a generation."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import hpc_es
 from tests.helpers.runs import TINY
 
 
-def test_observations_are_counted_by_generation_and_altogether(tmp_path: Path) -> None:
-    """With probability 1 each step of a training episode is one; the count begins at 0.01."""
+def test_observations_are_counted_per_generation_and_in_total(tmp_path: Path) -> None:
+    """With probability 1 each timestep of training is an observation; the count starts at 0.01."""
     config = yaml.safe_load(TINY)
     config["task"]["observation_normalization"] = {"enabled": True, "probability": 1.0}
     with hpc_es.train({**config, "stop": {"generations": 3}}, tmp_path / "run") as run:

@@ -1,4 +1,4 @@
-"""What a generation learned from is packed and unpacked exactly, and stands for the state where that is larger."""
+"""Inputs of updates are stored exactly, and replace the state in incremental checkpoints if they are smaller."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def coded(arrays: Mapping[str, np.ndarray]) -> bytes:
     return b"".join(part.ljust(-(-len(part) // 8) * 8, b"\0") for part in parts)
 
 
-def test_rows_of_version_0_2_which_have_no_names_are_those_of_the_run() -> None:
-    """return_ 1.5, length 7, sign_return -2, packed in 16 bytes, of a job and of a probe."""
+def test_rows_of_version_0_2_have_the_columns_of_the_run() -> None:
+    """return_ 1.5, length 7, sign_return -2, packed in 16 bytes, for a job and a probe."""
     row = bytes.fromhex("000000000000f83f07000000000000c0")
     arrays = {name: np.frombuffer(row, np.uint8) for name in ("rows", "probes")}
     packed = coded({**arrays, "units": np.array(1), "0/count": np.array([3], np.int64)})
@@ -75,8 +75,8 @@ def test_rows_of_version_0_2_which_have_no_names_are_those_of_the_run() -> None:
     assert [{name: array.tolist() for name, array in unit.items()} for unit in back.units] == [{"count": [3]}]
 
 
-def test_columns_are_found_by_their_names() -> None:
-    """In another order, with another dtype, and with one that the run has not."""
+def test_columns_are_matched_by_name() -> None:
+    """In another order, with another dtype, and with one that the run does not have."""
     wide = np.zeros(2, [("more", "<f8"), ("length", "<i8"), ("at", "<f8", (2,)), ("return_", "<f8")])
     wide["return_"], wide["length"], wide["at"], wide["more"] = [1.5, np.nan], [7, 8], [[1, 2], [3, 4]], 9
     packed = UpdateInputs(wide, wide[:1], UNITS).pack()
@@ -87,14 +87,14 @@ def test_columns_are_found_by_their_names() -> None:
 
 
 @pytest.mark.parametrize("column", [Column("distance", "<f8"), Column("length", "<i4", (2,))])
-def test_a_column_that_is_missing_or_has_another_shape_is_refused(column: Column) -> None:
+def test_column_that_is_missing_or_has_another_shape_is_refused(column: Column) -> None:
     packed = UpdateInputs(rows(1.0), rows(), UNITS).pack()
     needed = np.dtype([("return_", "<f8"), (column.name, column.dtype, column.shape)])
     with pytest.raises(CheckpointError, match=f"no column '{column.name}'"):
         UpdateInputs.unpack(packed, needed)
 
 
-def test_update_inputs_replace_whole_checkpoints_until_the_interval_ends(tmp_path: Path) -> None:
+def test_update_inputs_replace_full_checkpoints_within_the_interval(tmp_path: Path) -> None:
     journal = begun(tmp_path, 4, interval=3)
     assert journal.since(state(4)) is None  # nothing has been learned since
     for generation in (5, 6):
@@ -109,7 +109,7 @@ def test_update_inputs_replace_whole_checkpoints_until_the_interval_ends(tmp_pat
     assert journal.since(state(7)) is None  # the third generation: a whole one is due
 
 
-def test_the_state_is_written_if_it_is_smaller_than_the_update_inputs(tmp_path: Path) -> None:
+def test_state_is_written_if_it_is_smaller_than_the_update_inputs(tmp_path: Path) -> None:
     journal = begun(tmp_path, 0, interval=100)
     journal.add(Results(rows(*np.ones(100)), []), [])  # 100 rows of 16 bytes and more
     assert journal.since(state(1)) is not None  # 4,008 bytes
@@ -117,14 +117,14 @@ def test_the_state_is_written_if_it_is_smaller_than_the_update_inputs(tmp_path: 
 
 
 @pytest.mark.parametrize("interval", [0, 5])
-def test_where_there_is_more_than_rows_the_next_one_is_whole(interval: int, tmp_path: Path) -> None:
+def test_next_checkpoint_is_full_if_there_are_chunk_arrays(interval: int, tmp_path: Path) -> None:
     journal = begun(tmp_path, 0, interval)
     arrays = [{"gradient": np.zeros(3)}] if interval else []
     journal.add(Results(rows(1.0), arrays), [])
     assert journal.since(state(1)) is None
 
 
-def test_another_state_than_before_ends_the_run(tmp_path: Path) -> None:
+def test_replay_with_a_different_state_ends_the_run(tmp_path: Path) -> None:
     journal = begun(tmp_path, 0, interval=5)
     journal.add(Results(rows(1.0), []), [])
     base, since = journal.since(state(1)) or pytest.fail("expected one")

@@ -1,4 +1,4 @@
-"""The last line of a run says where the best theta is not the one that `best` names."""
+"""The last line of a run states whether the last theta is better than `best`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from hpc_es.training.recorder import Recorder
         (9.55, None, "best evaluation 9.55"),
     ],
 )
-def test_the_end_message_names_a_better_last_theta(best: float | None, final: float | None, end: str) -> None:
-    """Evaluations were so few that the best of them was that of the first theta."""
+def test_end_message_reports_a_better_last_theta(best: float | None, final: float | None, end: str) -> None:
+    """Evaluations were so rare that the first theta was the best of them."""
     problem: Any = None
     recorder = Recorder(validate({"task": {"env_id": "CartPole-v1"}}), problem)
     recorder.counters |= {"episodes": 640, "timesteps": 220_242, "failed_episodes": 7}

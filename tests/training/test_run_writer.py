@@ -1,4 +1,4 @@
-"""The table of ranks in the log, and which generations send rows to rank 0."""
+"""The table of ranks in the log, and the generations that send rows to rank 0."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpc_es.training.run_writer import rank_table_lines
 from tests.helpers.harness import ROOT, mpiexec, script
 
 
-def test_few_ranks_are_listed_one_by_one() -> None:
+def test_few_ranks_are_listed_individually() -> None:
     table = [(0, "n1", 11), (1, "n2", 12)]
     assert rank_table_lines(table) == ["rank=host:pid  0=n1:11  1=n2:12"]
 

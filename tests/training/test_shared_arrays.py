@@ -1,4 +1,4 @@
-"""What rank 0 broadcasts of the state: all once, then what is new, and only the shapes that have changed."""
+"""Broadcast of the shared arrays: all of them once, then changed ones, with shapes only if they change."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fixed(array: Array) -> Array:
     return array
 
 
-def test_only_what_is_read_only_and_the_same_is_not_sent_again() -> None:
+def test_unchanged_read_only_arrays_are_not_sent_again() -> None:
     here = Rank0()
     mine, theirs = SharedArrays(here), SharedArrays(Rank1(here.sent))  # type: ignore[arg-type]
     root, theta = fixed(np.arange(6.0).reshape(2, 3)), np.array([1.0, 2])
@@ -73,7 +73,7 @@ def test_only_what_is_read_only_and_the_same_is_not_sent_again() -> None:
     assert told({"theta": theta, "root": root})[0] == theta.nbytes + root.nbytes
 
 
-def test_shapes_are_told_where_they_change() -> None:
+def test_shapes_are_sent_if_they_change() -> None:
     here = Rank0()
     mine = SharedArrays(here)  # type: ignore[arg-type]
     for size, texts in ((2, 1), (2, 0), (3, 1)):

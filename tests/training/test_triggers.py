@@ -1,4 +1,4 @@
-"""The expected firings are those of facts T24-T29, which were run against TF-Agents' own IntervalTrigger."""
+"""Triggers fire at the values at which TF-Agents' IntervalTrigger fires."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class Recorder:
         (25, [30, 34, 35, 45], [35, 45]),  # T27
     ],
 )
-def test_a_trigger_fires_when_the_value_grew_by_the_interval(
+def test_trigger_fires_when_the_value_grew_by_the_interval(
     start: float, values: list[float], fires: list[float]
 ) -> None:
     assert Recorder(10, start).call(values) == fires
 
 
-def test_a_forced_trigger_fires_at_any_new_value() -> None:  # T26
+def test_forced_trigger_fires_at_any_new_value() -> None:  # T26
     recorder = Recorder(10)
     assert recorder.call([0, 3, 3], force=True) == [3]
     assert recorder.call([12, 13]) == [13]
 
 
 @pytest.mark.parametrize("interval", [0, -1])
-def test_an_interval_of_zero_or_less_is_off(interval: float, caplog: pytest.LogCaptureFixture) -> None:  # T28
+def test_interval_of_zero_or_less_is_off(interval: float, caplog: pytest.LogCaptureFixture) -> None:  # T28
     with caplog.at_level(logging.INFO):
         recorder = Recorder(interval, name="plot")
     assert recorder.call([0, 1, 100]) == []
@@ -56,7 +56,7 @@ def test_an_interval_of_zero_or_less_is_off(interval: float, caplog: pytest.LogC
     assert "plot is disabled" in caplog.text
 
 
-def test_set_start_and_reset() -> None:  # T29
+def test_trigger_set_start_and_reset() -> None:  # T29
     recorder = Recorder(10, start=5)
     recorder.trigger.set_start(30)
     assert recorder.call([35, 40]) == [40]
@@ -65,7 +65,7 @@ def test_set_start_and_reset() -> None:  # T29
     assert recorder.call([14, 15]) == [15]
 
 
-def test_last_moves_before_the_function_runs_so_a_failed_firing_is_not_repeated() -> None:
+def test_failed_function_of_a_trigger_is_not_called_again() -> None:
     def fail() -> None:
         raise OSError("disk")
 
@@ -76,11 +76,11 @@ def test_last_moves_before_the_function_runs_so_a_failed_firing_is_not_repeated(
     trigger(19)
 
 
-def test_seconds_may_be_fractions() -> None:
+def test_intervals_in_seconds_can_be_fractions() -> None:
     assert Recorder(0.5, unit=Unit.SECONDS).call([0.25, 0.5, 0.75, 1.0]) == [0.5, 1.0]
 
 
-def test_a_list_calls_each_trigger_with_its_own_unit_in_order() -> None:
+def test_list_of_triggers_calls_each_with_its_unit_in_order() -> None:
     calls: list[object] = []
     steps = IntervalTrigger(lambda: calls.append("steps"), 1000, unit=Unit.TIMESTEPS, name="steps")
     generations = IntervalTrigger(lambda: calls.append("generations"), 2, name="generations")
@@ -95,7 +95,7 @@ def test_a_list_calls_each_trigger_with_its_own_unit_in_order() -> None:
     assert calls[2:] == ["steps", "generations", (2, True)]
 
 
-def test_the_callers_list_is_not_modified_nor_followed() -> None:  # T34
+def test_list_of_the_caller_is_copied() -> None:  # T34
     recorder = Recorder(1)
     mine = [recorder.trigger]
     triggers = TriggerList(mine)
@@ -105,7 +105,7 @@ def test_the_callers_list_is_not_modified_nor_followed() -> None:  # T34
     assert recorder.fired == [1]
 
 
-def test_state_restores_into_fresh_triggers() -> None:
+def test_state_of_triggers_is_restored() -> None:
     triggers = TriggerList([Recorder(10, name="save").trigger, Recorder(3, name="plot").trigger])
     triggers({Unit.GENERATION: 7})
     assert triggers.state() == {"save": 0, "plot": 7}
@@ -121,7 +121,7 @@ def test_two_triggers_of_one_name_are_refused() -> None:
         TriggerList([Recorder(1, name="save").trigger, Recorder(2, name="save").trigger])
 
 
-def test_a_trigger_without_name_is_refused() -> None:
+def test_trigger_without_name_is_refused() -> None:
     class Nameless:
         def __call__(self, value: float, force: bool) -> None:
             pass

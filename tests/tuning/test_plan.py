@@ -1,4 +1,4 @@
-"""A tuning file: every mistake at once, before the first trial."""
+"""Tuning files: all errors at once, before the first trial."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refused(directory: Path, text: str, base: str = TINY, fixed: tuple[str, ...]
     return str(error.value)
 
 
-def test_a_grid_needs_only_base_and_space(tmp_path: Path) -> None:
+def test_grid_needs_only_base_and_space(tmp_path: Path) -> None:
     plan = load(written(tmp_path, GRID))
     check(plan, ranks=1)
     assert plan.table() == [{"algorithm.sigma": 0.1}, {"algorithm.sigma": 0.2}]
@@ -34,31 +34,31 @@ def test_a_grid_needs_only_base_and_space(tmp_path: Path) -> None:
     assert (config.algorithm.sigma, config.name, config.seed, config.repetitions) == (0.2, "trial_0001", 1, 1)
 
 
-def test_a_trial_looks_for_files_where_its_base_config_lies(tmp_path: Path) -> None:
+def test_paths_of_a_trial_are_relative_to_its_base_config(tmp_path: Path) -> None:
     assert load(written(tmp_path, GRID)).config({}).directory == str(tmp_path)
     assert load(written(tmp_path, GRID, TINY + "directory: /data\n")).config({}).directory == "/data"
 
 
-def test_a_fixed_value_replaces_those_of_the_space_or_is_added(tmp_path: Path) -> None:
+def test_fixed_value_replaces_values_of_the_space_or_is_added(tmp_path: Path) -> None:
     plan = load(written(tmp_path, GRID), ["algorithm.sigma=0.3", "policy.hidden_dims=[4, 4]"])
     assert plan.table() == [{"algorithm.sigma": 0.3, "policy.hidden_dims": [4, 4]}]
     assert plan.config(plan.table()[0]).policy.hidden_dims == (4, 4)
 
 
-def test_values_reach_the_config_to_the_last_bit(tmp_path: Path) -> None:
+def test_values_reach_the_config_exactly(tmp_path: Path) -> None:
     space = "{algorithm.sigma: {log_uniform: [1.0e-300, 1.0]}}"
     plan = load(written(tmp_path, f"base: tiny.yaml\nsearch: random\ntrials: 50\nspace: {space}\n"))
     for trial in plan.table():
         assert plan.config(trial).algorithm.sigma == trial["algorithm.sigma"]
 
 
-def test_the_search_has_the_seed_of_the_base_config(tmp_path: Path) -> None:
+def test_search_has_the_seed_of_the_base_config(tmp_path: Path) -> None:
     text = "base: tiny.yaml\nsearch: random\ntrials: 2\nspace: {algorithm.sigma: {uniform: [0.1, 1]}}\n"
     one, same = (load(written(tmp_path, text)).table() for _ in range(2))
     assert one == same != load(written(tmp_path, text, TINY.replace("seed: 1", "seed: 2"))).table()
 
 
-def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_are_reported_at_once(tmp_path: Path) -> None:
     text = """
 base: tiny.yaml
 serach: grid
@@ -88,25 +88,25 @@ repetitions: 0
     assert len(said.splitlines()) == 10
 
 
-def test_a_value_out_of_range_in_any_trial_is_found(tmp_path: Path) -> None:
+def test_value_out_of_range_in_any_trial_is_reported(tmp_path: Path) -> None:
     assert refused(tmp_path, "base: tiny.yaml\nspace: {algorithm.sigma: [0.1, 0.2, -1]}\n") == (
         "algorithm.sigma: expected a number greater than 0, found -1"
     )
 
 
-def test_mistakes_that_only_a_combination_has_are_found(tmp_path: Path) -> None:
+def test_errors_of_combinations_are_reported(tmp_path: Path) -> None:
     space = "{algorithm.population_size: [6, 7], algorithm.mirrored_sampling: [false, true]}"
     assert "algorithm.population_size: is 7" in refused(tmp_path, f"base: tiny.yaml\nspace: {space}\n")
 
 
-def test_many_like_mistakes_are_told_a_few_at_a_time(tmp_path: Path) -> None:
+def test_many_similar_errors_are_abbreviated(tmp_path: Path) -> None:
     text = "base: tiny.yaml\nsearch: random\ntrials: 50\nspace: {algorithm.sigma: {uniform: [-2, -1]}}\n"
     lines = refused(tmp_path, text).splitlines()
     assert len(lines) == 3
     assert lines[2].endswith("(and 47 more like this)")
 
 
-def test_both_ends_of_optunas_ranges_are_looked_at(tmp_path: Path) -> None:
+def test_both_ends_of_optuna_ranges_are_validated(tmp_path: Path) -> None:
     text = "base: tiny.yaml\nsearch: optuna\ntrials: 5\nspace: {algorithm.population_size: {integer: [0, 8]}}\n"
     assert "algorithm.population_size: expected a whole number of at least 1, found 0" in refused(tmp_path, text)
 
@@ -143,8 +143,8 @@ PROGRAMS = "base: programs.yaml\nspace: {algorithm.population_size: [10, 20]}\n"
         (PROGRAMS.replace("10", "2") + "objective: {success_rate_weight: 1}\n", "is 2, but the hall of fame"),
     ],
 )
-def test_of_programs_success_and_reward_can_be_sought(text: str, said: str, tmp_path: Path) -> None:
-    """And it needs no target_return."""
+def test_program_searches_can_maximise_success_or_reward(text: str, said: str, tmp_path: Path) -> None:
+    """No target_return is needed."""
     task = "task: {kind: programs, name: reverse}\nalgorithm: {kind: ga}\nstop: {episodes: 100}\n"
     (tmp_path / "programs.yaml").write_text(task)
     assert said in refused(tmp_path, text)
@@ -152,7 +152,7 @@ def test_of_programs_success_and_reward_can_be_sought(text: str, said: str, tmp_
         check(load(written(tmp_path, PROGRAMS + f"objective: {objective}\n")), 1)
 
 
-def test_a_grid_that_is_too_large_is_refused_at_once(tmp_path: Path) -> None:
+def test_grid_that_is_too_large_is_refused_at_once(tmp_path: Path) -> None:
     values = list(range(2, 50, 2))
     keys = ("algorithm.population_size", "evaluation.episodes", "evaluation.interval")
     space = f"{{{', '.join(f'{key}: {values}' for key in keys)}}}"
@@ -173,12 +173,12 @@ def test_a_grid_that_is_too_large_is_refused_at_once(tmp_path: Path) -> None:
         ("seed: 1", "seed: -1", "seed: expected a whole number from 0"),
     ],
 )
-def test_a_base_that_no_trial_can_be_made_of(old: str, new: str, said: str, tmp_path: Path) -> None:
+def test_invalid_base_config_is_refused(old: str, new: str, said: str, tmp_path: Path) -> None:
     assert old in TINY
     assert said in refused(tmp_path, GRID, TINY.replace(old, new))
 
 
-def test_the_identity_is_all_that_results_depend_on(tmp_path: Path) -> None:
+def test_identity_has_everything_that_affects_results(tmp_path: Path) -> None:
     plans: list[TuningPlan] = [
         load(written(tmp_path, GRID)),
         load(written(tmp_path, GRID), ["algorithm.sigma=0.1"]),
@@ -191,7 +191,7 @@ def test_the_identity_is_all_that_results_depend_on(tmp_path: Path) -> None:
     assert repr(load(written(tmp_path, "# a remark\n" + GRID)).identity()) == identities[0]
 
 
-def test_the_base_may_be_a_config_string(tmp_path: Path) -> None:
+def test_base_can_be_a_config_string(tmp_path: Path) -> None:
     path = tmp_path / "tune.yaml"
     path.write_text("""
 base: 'env=c(task="add"),agent=c(algorithm="ga",crossover_rate=0.5)'

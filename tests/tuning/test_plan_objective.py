@@ -1,4 +1,4 @@
-"""The objective of a trial, worked out by hand."""
+"""The objective of a trial, by hand."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def row(success: bool | None, timesteps: int = 0, final: float | None = None, **
     return {"repetition": 0, "success": success, "final_return": final, "budget": stop, **used}
 
 
-def test_the_final_return_is_the_mean_over_repetitions() -> None:
+def test_final_return_is_the_mean_over_repetitions() -> None:
     assert objective([row(None, final=1.0), row(None, final=4.0)], "final_return") == 2.5
 
 
-def test_the_best_reward_is_the_mean_over_repetitions() -> None:
+def test_best_reward_is_the_mean_over_repetitions() -> None:
     rows = [{**row(False), "best_reward": 0.5}, {**row(True), "best_reward": 1.0}]
     assert objective(rows, "best_reward") == 0.75
 
@@ -32,7 +32,7 @@ def test_success_rate_and_budget_are_weighted() -> None:
     assert objective(rows, {"success_rate_weight": 0.25}) == 0.25 * 0.5 + 0.75 * 0.3125
 
 
-def test_the_limit_that_is_nearest_counts_and_seconds_only_alone() -> None:
+def test_nearest_limit_is_the_budget_and_seconds_only_if_alone() -> None:
     used = {"generations": 3, "timesteps": 250, "seconds": 9.0}
     assert fraction(used, {"timesteps": 1000, "generations": 4, "seconds": 10.0, "target_return": 1}) == 0.75
     assert fraction(used, {"timesteps": None, "generations": None, "seconds": 10.0}) == 0.9
@@ -48,19 +48,19 @@ def test_the_limit_that_is_nearest_counts_and_seconds_only_alone() -> None:
         ([row(None, final=float("nan"))], "the objective is nan"),
     ],
 )
-def test_a_trial_without_an_objective_says_why(rows: Any, text: str) -> None:
+def test_trial_without_an_objective_has_a_reason(rows: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         objective(rows, "final_return")
 
 
-def test_a_search_for_programs_has_used_those_until_the_first_correct_one() -> None:
-    """Of 1,000 programs 200 until success, though the generation had 300; without success all count."""
+def test_budget_of_a_program_search_ends_at_the_first_correct_program() -> None:
+    """200 of 1,000 programs until success, in a generation of 300; without success all count."""
     budget = {"episodes": 1000, "target_return": None}
     rows = [{**row(True), "budget": budget, "episodes": 300, "npe": 200}, {**row(False), "budget": budget, "npe": 900}]
     assert objective(rows, {"success_rate_weight": 0.5}) == 0.5 * 0.5 + 0.5 * (1 - (0.2 + 1) / 2)
 
 
-def test_what_a_trial_says_besides_its_objective() -> None:
+def test_further_measures_of_a_trial() -> None:
     """Success in 2 of 4, after 200 of 1,000 programs and beyond the limit, in the last generation: (0.2 + 3) / 4."""
     budget = {"episodes": 1000, "target_return": None}
     found = [(True, 200), (False, 1000), (True, 1040), (False, 300)]

@@ -1,4 +1,4 @@
-"""What tune-report says of trials that are complete, failed, pruned, begun and missing."""
+"""tune-report on complete, failed, pruned, started and missing trials."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def tuning(directory: Path, search: str = "grid", base: str = TINY) -> Path:
     return directory
 
 
-def test_trials_are_sorted_by_objective_and_the_missing_ones_told(tmp_path: Path, capsys: Any) -> None:
+def test_trials_are_sorted_by_objective_and_missing_ones_reported(tmp_path: Path, capsys: Any) -> None:
     assert cli.run(["tune-report", str(tuning(tmp_path)), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     states = [(row["trial"], row["state"], row["objective"]) for row in found["trials"]]
@@ -65,7 +65,7 @@ def test_trials_are_sorted_by_objective_and_the_missing_ones_told(tmp_path: Path
     assert found["trials"][3]["reason"] == "all episodes failed"
 
 
-def test_the_text_has_a_line_a_trial_and_names_what_failed(tmp_path: Path, capsys: Any) -> None:
+def test_report_has_a_line_per_trial_and_names_failures(tmp_path: Path, capsys: Any) -> None:
     cli.run(["tune-report", str(tuning(tmp_path))])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["trial", "state", "objective", *SPACE]
@@ -75,14 +75,14 @@ def test_the_text_has_a_line_a_trial_and_names_what_failed(tmp_path: Path, capsy
     assert "not begun yet: 5" in lines
 
 
-def test_of_a_study_the_trials_tell_their_hyperparameters(tmp_path: Path) -> None:
+def test_trials_of_a_study_have_their_hyperparameters(tmp_path: Path) -> None:
     report = read_report(tuning(tmp_path, "optuna"))
     assert [row["trial"] for row in report.rows] == [4, 2, 1, 0, 3, 5]
     assert report.rows[0]["hyperparameters"] == TRIALS[4]
     assert report.rows[5]["hyperparameters"] == {}
 
 
-def test_the_csv_has_every_bit(tmp_path: Path) -> None:
+def test_csv_has_exact_values(tmp_path: Path) -> None:
     cli.run(["tune-report", str(tuning(tmp_path))])
     with (tmp_path / "trials.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -92,7 +92,7 @@ def test_the_csv_has_every_bit(tmp_path: Path) -> None:
     assert rows[3]["reason"] == "all episodes failed"
 
 
-def test_the_best_config_is_one_that_trains(tmp_path: Path) -> None:
+def test_best_config_is_valid(tmp_path: Path) -> None:
     cli.run(["tune-report", str(tuning(tmp_path, base=TINY + "name: mine\noutput: runs/elsewhere\n"))])
     config, base = load(tmp_path / "best.yaml"), load(_file(tmp_path, TINY))
     assert config.name == "mine_best"
@@ -109,7 +109,7 @@ def _file(directory: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize(("search", "scale"), [("grid", "log"), ("optuna", "log")])
-def test_the_picture_has_a_panel_a_hyperparameter(search: str, scale: str, tmp_path: Path) -> None:
+def test_plot_has_a_panel_per_hyperparameter(search: str, scale: str, tmp_path: Path) -> None:
     left, right = figure(read_report(tuning(tmp_path, search))).axes
     assert (left.get_xlabel(), right.get_xlabel()) == tuple(SPACE)
     assert (left.get_xscale(), right.get_xscale()) == (scale, "linear")
@@ -120,7 +120,7 @@ def test_the_picture_has_a_panel_a_hyperparameter(search: str, scale: str, tmp_p
     assert list(left.get_lines()[1].get_ydata()) == [7.25]  # the ring
 
 
-def test_one_run_a_trial_is_said_to_be_in_part_luck(tmp_path: Path, capsys: Any) -> None:
+def test_report_warns_about_one_run_per_trial(tmp_path: Path, capsys: Any) -> None:
     note = "each trial was run once, so the best of 2 is in part the luckiest: compare the best few with repetitions"
     cli.run(["tune-report", str(tuning(tmp_path))])
     assert note in capsys.readouterr().out
@@ -131,34 +131,34 @@ def test_one_run_a_trial_is_said_to_be_in_part_luck(tmp_path: Path, capsys: Any)
     assert "luckiest" not in capsys.readouterr().out + (other / "best.yaml").read_text()
 
 
-def test_a_log_axis_of_one_decade_has_several_labels(tmp_path: Path) -> None:
+def test_log_axis_of_one_decade_has_several_labels(tmp_path: Path) -> None:
     drawn = figure(read_report(tuning(tmp_path, "optuna")))
     drawn.canvas.draw()
     labels = [label.get_text() for label in drawn.axes[0].get_xticklabels()]
     assert labels == ["0.01", "0.03", "0.1"]
 
 
-def test_a_narrow_list_has_a_linear_axis(tmp_path: Path) -> None:
+def test_narrow_list_has_a_linear_axis(tmp_path: Path) -> None:
     identity = {"base": {}, "space": {"a": [1, 2]}, "search": "grid", "trials": 2, "objective": "final_return"}
     freeze(tmp_path, identity, [{"a": 1}, {"a": 2}])
     Trial(tmp_path, 1).end({"a": 2}, "complete", 1.0)
     assert figure(read_report(tmp_path)).axes[0].get_xscale() == "linear"
 
 
-def test_before_a_trial_is_complete_there_is_a_table_only(tmp_path: Path, capsys: Any) -> None:
+def test_report_without_complete_trials_has_only_a_table(tmp_path: Path, capsys: Any) -> None:
     freeze(tmp_path, {"base": {}, "space": {"a": [1]}, "search": "grid", "trials": 1, "objective": "x"}, [{"a": 1}])
     assert cli.run(["tune-report", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["best"] is None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["trials.csv", "trials.json"]
 
 
-def test_another_directory_is_no_tuning(tmp_path: Path) -> None:
+def test_other_directories_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is not the output of a tuning: it has no trials\.json"):
         cli.run(["tune-report", str(tmp_path)])
 
 
-def test_trials_tell_how_often_and_how_fast_they_succeed(tmp_path: Path, capsys: Any) -> None:
-    """A trial of an older version does not; no column where none does."""
+def test_report_has_success_rate_and_budget_of_trials(tmp_path: Path, capsys: Any) -> None:
+    """Trials of an older version have none; there is no column if no trial has one."""
     more = {"success_rate": 0.5, "programs_seen_fraction": 0.625}
     Trial(tuning(tmp_path), 4).end(TRIALS[4], "complete", 7.25, **more)
     cli.run(["tune-report", str(tmp_path)])

@@ -1,4 +1,4 @@
-"""What a space may say, and the trials that a grid and a random search make of it."""
+"""Search spaces, and the trials of grid and random searches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def space(data: dict[str, Any], search: str = "grid") -> Any:
     return found
 
 
-def test_the_least_significant_digit_comes_first() -> None:
+def test_mixed_radix_digits_start_with_the_least_significant() -> None:
     assert mixed_base_digits(11, [4, 3]) == [3, 2]
     assert mixed_base_digits(25, [5, 5, 5]) == [0, 0, 1]
     assert mixed_base_digits(0, []) == []
@@ -33,23 +33,23 @@ def test_the_least_significant_digit_comes_first() -> None:
 @pytest.mark.parametrize(
     ("number", "entropy_beta", "lr"), [(0, 0.005, 1e-5), (1, 0.01, 1e-5), (4, 0.005, 1e-4), (11, 0.10, 1e-3)]
 )
-def test_in_a_grid_the_first_key_of_the_alphabet_varies_fastest(number: int, entropy_beta: float, lr: float) -> None:
+def test_first_key_of_a_grid_in_alphabetical_order_varies_fastest(number: int, entropy_beta: float, lr: float) -> None:
     assert grid_size(space(PG)) == 12
     assert grid_trial(space(PG), number) == {"entropy_beta": entropy_beta, "lr": lr}
 
 
-def test_the_keys_of_a_grid_are_sorted_whatever_their_order_in_the_file() -> None:
+def test_keys_of_a_grid_are_sorted() -> None:
     assert grid_size(space(GA)) == 125
     assert grid_trial(space(GA), 25) == {"crossover_rate": 0.2, "mutation_rate": 0.01, "population_size": 25}
 
 
-def test_a_grid_has_every_combination_once() -> None:
+def test_grid_has_every_combination_once() -> None:
     trials = all_trials("grid", space(PG), 12, 0)
     assert len({tuple(sorted(trial.items())) for trial in trials}) == 12
 
 
 @pytest.mark.parametrize(("size", "tasks"), [(12, 5), (60, 7), (3, 8), (48, 1)])
-def test_every_trial_belongs_to_one_task(size: int, tasks: int) -> None:
+def test_every_trial_belongs_to_one_shard(size: int, tasks: int) -> None:
     shares = [Shard(task, tasks).share(size) for task in range(tasks)]
     assert [number for share in shares for number in share] == list(range(size))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
@@ -72,7 +72,7 @@ def test_random_trials_are_a_function_of_seed_and_number() -> None:
     assert all_trials("random", found, 40, seed=8) != many
 
 
-def test_random_values_lie_where_they_should() -> None:
+def test_random_values_are_in_their_ranges() -> None:
     trials = all_trials("random", space(RANGES, "random"), 4000, seed=1)
     logs = [math.log10(trial["a"]) for trial in trials]
     assert all(-4 <= log <= -1 for log in logs)

@@ -1,4 +1,4 @@
-"""The Optuna study: trials are neither lost nor run twice, whoever is killed, and hopeless ones are pruned."""
+"""The Optuna study: trials are neither lost nor repeated after kills; trials without prospect are pruned."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(one: Study, objective: float, evaluations: tuple[float, ...] = ()) -> di
     return values
 
 
-def test_hyperparameters_are_of_their_kind(tmp_path: Path) -> None:
+def test_hyperparameters_have_the_types_of_their_ranges(tmp_path: Path) -> None:
     one = study(tmp_path)
     for _ in range(12):  # with those that the sampler has learned from
         values = run(one, 0.0)
@@ -53,7 +53,7 @@ def test_hyperparameters_are_of_their_kind(tmp_path: Path) -> None:
         assert values["d"] in ([8], [16, 8], None, "x")
 
 
-def test_one_task_alone_finds_the_same_again(tmp_path: Path) -> None:
+def test_study_of_one_task_is_reproducible(tmp_path: Path) -> None:
     for name in ("one", "two", "other"):
         (tmp_path / name).mkdir()
     one, two = (
@@ -64,8 +64,8 @@ def test_one_task_alone_finds_the_same_again(tmp_path: Path) -> None:
     assert len({values["a"] for values in one}) == 13
 
 
-def test_the_search_learns(tmp_path: Path) -> None:
-    """TPE comes nearer to an optimum at b = 1 than its first ten trials, which are random."""
+def test_study_improves_on_random_trials(tmp_path: Path) -> None:
+    """TPE gets nearer to the optimum at b = 1 than its first ten trials, which are random."""
     one = study(tmp_path, 40)
     away = []
     for _ in range(40):
@@ -77,14 +77,14 @@ def test_the_search_learns(tmp_path: Path) -> None:
     assert sum(away[-10:]) < 0.5 * sum(away[:10])
 
 
-def test_a_study_has_so_many_trials_and_no_more(tmp_path: Path) -> None:
+def test_study_has_exactly_its_number_of_trials(tmp_path: Path) -> None:
     one, two = study(tmp_path, 3), study(tmp_path, 3)
     claims = [chosen(one), chosen(two), chosen(one)]  # all still running
     assert [trial.number for trial, _, _ in claims] == [0, 1, 2]
     assert one.choose() is two.choose() is None
 
 
-def test_a_killed_trial_carries_on_with_its_hyperparameters(tmp_path: Path) -> None:
+def test_killed_trial_resumes_with_its_hyperparameters(tmp_path: Path) -> None:
     first = study(tmp_path, 3)
     trial, claim, values = chosen(first)
     first.report(5.0, 0.5)
@@ -98,7 +98,7 @@ def test_a_killed_trial_carries_on_with_its_hyperparameters(tmp_path: Path) -> N
     assert chosen(later)[0].number == 1
 
 
-def test_a_trial_whose_hyperparameters_were_half_written_gets_the_rest(tmp_path: Path) -> None:
+def test_trial_with_incomplete_hyperparameters_is_completed(tmp_path: Path) -> None:
     one = study(tmp_path)
     one._study.ask().suggest_float("a", 1e-4, 1e-1, log=True)
     known = one._study.trials[0].params["a"]
@@ -108,7 +108,7 @@ def test_a_trial_whose_hyperparameters_were_half_written_gets_the_rest(tmp_path:
     assert sorted(values) == ["a", "b", "c", "d"]
 
 
-def test_what_a_killed_task_had_not_told_the_study_is_told(tmp_path: Path) -> None:
+def test_result_that_a_killed_task_did_not_report_is_reported(tmp_path: Path) -> None:
     one = study(tmp_path)
     trial, claim, values = chosen(one)
     trial.end(values, "complete", 4.5)
@@ -119,7 +119,7 @@ def test_what_a_killed_task_had_not_told_the_study_is_told(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("torn", [b'{"op_code":', b"\x00\x00", b'{"op_code":4,"worker_id":"x"}'])
-def test_a_line_that_a_kill_left_half_written_is_cut_off(torn: bytes, tmp_path: Path) -> None:
+def test_incomplete_journal_line_is_removed(torn: bytes, tmp_path: Path) -> None:
     run(study(tmp_path), 1.0)
     with (tmp_path / JOURNAL).open("ab") as file:
         file.write(torn)
@@ -127,7 +127,7 @@ def test_a_line_that_a_kill_left_half_written_is_cut_off(torn: bytes, tmp_path: 
     assert [trial.value for trial in study(tmp_path)._study.trials] == [1.0, 2.0]
 
 
-def test_a_trial_below_the_median_is_hopeless(tmp_path: Path) -> None:
+def test_trial_below_the_median_is_pruned(tmp_path: Path) -> None:
     one = study(tmp_path)
     for place in range(5):
         run(one, place, tuple(float(place) for _ in range(10)))  # best evaluations 0, 1, 2, 3, 4 throughout
@@ -141,8 +141,8 @@ def test_a_trial_below_the_median_is_hopeless(tmp_path: Path) -> None:
     assert one._study.trials[5].state == optuna.trial.TrialState.PRUNED
 
 
-def test_evaluations_at_other_times_are_compared_by_share_of_the_budget(tmp_path: Path) -> None:
-    """Steps without an evaluation hold the best before them."""
+def test_evaluations_are_compared_at_equal_shares_of_the_budget(tmp_path: Path) -> None:
+    """Steps without an evaluation keep the best value before them."""
     one = study(tmp_path)
     chosen(one)
     for value, share in ((1.0, 0.12), (3.0, 0.13), (2.0, 0.3), (4.0, 1.0)):
@@ -153,7 +153,7 @@ def test_evaluations_at_other_times_are_compared_by_share_of_the_budget(tmp_path
     assert (steps[19], steps[20]) == (3.0, 4.0)
 
 
-def test_a_failed_trial_is_told_as_failed(tmp_path: Path) -> None:
+def test_failed_trial_is_reported_to_the_study(tmp_path: Path) -> None:
     one = study(tmp_path)
     trial, claim, values = chosen(one)
     trial.end(values, "failed", reason="all episodes failed")

@@ -1,4 +1,4 @@
-"""What is written down of a trial, and how often it may be begun in vain."""
+"""Records of trials, and the number of starts without progress."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def generations(trial: Trial, count: int, repetition: str = "") -> None:
     (place / "metrics.jsonl").write_text("{}\n" * count + '{"half')
 
 
-def test_a_trial_is_begun_three_times_in_vain_and_then_has_failed(tmp_path: Path) -> None:
+def test_trial_fails_after_three_starts_without_progress(tmp_path: Path) -> None:
     trial = Trial(tmp_path, 7)
     assert [trial.begin(VALUES) for _ in range(4)] == [True, True, True, False]
     record = trial.record()
@@ -27,7 +27,7 @@ def test_a_trial_is_begun_three_times_in_vain_and_then_has_failed(tmp_path: Path
     assert trial.over
 
 
-def test_a_new_generation_gives_three_more_beginnings(tmp_path: Path) -> None:
+def test_new_generation_resets_the_number_of_starts(tmp_path: Path) -> None:
     trial = Trial(tmp_path, 0)
     assert all(trial.begin(VALUES) for _ in range(3))
     generations(trial, 2, "repetition_0000")
@@ -39,7 +39,7 @@ def test_a_new_generation_gives_three_more_beginnings(tmp_path: Path) -> None:
     assert [trial.begin(VALUES) for _ in range(2)] == [True, False]
 
 
-def test_a_beginning_that_a_signal_ended_was_not_in_vain(tmp_path: Path) -> None:
+def test_start_ended_by_a_signal_does_not_count(tmp_path: Path) -> None:
     trial = Trial(tmp_path, 0)
     for _ in range(5):
         assert trial.begin(VALUES)
@@ -48,7 +48,7 @@ def test_a_beginning_that_a_signal_ended_was_not_in_vain(tmp_path: Path) -> None
     assert not trial.over
 
 
-def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+def test_damaged_record_of_a_trial_is_reported(tmp_path: Path) -> None:
     trial = Trial(tmp_path, 0)
     assert trial.record() == {}
     trial.begin(VALUES)
@@ -57,14 +57,14 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
         trial.begin(VALUES)
 
 
-def test_trials_are_found_by_number(tmp_path: Path) -> None:
+def test_trials_are_listed_by_number(tmp_path: Path) -> None:
     for number in (10_000, 2, 9999):
         Trial(tmp_path, number).begin(VALUES)
     (tmp_path / "trial_0003").mkdir()
     assert [trial.number for trial in started_trials(tmp_path)] == [2, 9999, 10_000]
 
 
-def test_a_claimed_trial_is_refused_by_name(tmp_path: Path) -> None:
+def test_claimed_trial_is_refused_with_its_name(tmp_path: Path) -> None:
     claim = Trial(tmp_path, 3).claim()
     with pytest.raises(InUseError, match="trial_0003 is already in use"):
         Trial(tmp_path, 3).claim()

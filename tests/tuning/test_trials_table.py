@@ -1,4 +1,4 @@
-"""The table of trials is frozen by whoever comes first."""
+"""The table of trials is fixed by the first task that writes it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ IDENTITY = {"base": {"seed": 1}, "space": {"algorithm.sigma": [0.1, 0.2]}, "tria
 TRIALS = [{"algorithm.sigma": 0.1}, {"algorithm.sigma": 0.2}]
 
 
-def test_a_table_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_table_is_restored_exactly(tmp_path: Path) -> None:
     assert matching_trials(tmp_path, IDENTITY) is None
     assert freeze(tmp_path, IDENTITY, TRIALS) == TRIALS == matching_trials(tmp_path, IDENTITY)
     assert list(tmp_path.iterdir()) == [tmp_path / TABLE_FILE]
 
 
-def test_of_many_that_come_at_once_all_have_the_table_of_one(tmp_path: Path, monkeypatch: Any) -> None:
-    """Other machines may compute other last bits: whoever is first decides."""
+def test_concurrent_tasks_use_one_table(tmp_path: Path, monkeypatch: Any) -> None:
+    """Other machines may compute other last bits, so the first writer decides."""
     pids = iter(range(100))
     monkeypatch.setattr(trials_module.os, "getpid", lambda: next(pids))  # a temporary file each, as processes have
     with ThreadPoolExecutor(16) as pool:
@@ -35,7 +35,7 @@ def test_of_many_that_come_at_once_all_have_the_table_of_one(tmp_path: Path, mon
     assert list(tmp_path.iterdir()) == [tmp_path / TABLE_FILE]
 
 
-def test_without_hard_links_a_later_one_still_reads_the_first(tmp_path: Path, monkeypatch: Any) -> None:
+def test_table_is_shared_without_hard_links(tmp_path: Path, monkeypatch: Any) -> None:
     def refused(*_: Any) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -44,7 +44,7 @@ def test_without_hard_links_a_later_one_still_reads_the_first(tmp_path: Path, mo
     assert freeze(tmp_path, IDENTITY, TRIALS[:1]) == TRIALS
 
 
-def test_another_tuning_is_refused_with_what_differs(tmp_path: Path) -> None:
+def test_different_tuning_is_refused_with_the_differences(tmp_path: Path) -> None:
     freeze(tmp_path, IDENTITY, TRIALS)
     other = {**IDENTITY, "base": {"seed": 2}, "space": {"algorithm.sigma": [0.1, 0.3]}}
     with pytest.raises(UserError) as error:
@@ -54,7 +54,7 @@ def test_another_tuning_is_refused_with_what_differs(tmp_path: Path) -> None:
     assert "trials:" not in str(error.value)
 
 
-def test_what_no_result_depends_on_may_differ(tmp_path: Path) -> None:
+def test_options_that_do_not_affect_results_may_differ(tmp_path: Path) -> None:
     freeze(tmp_path, IDENTITY, TRIALS)
     base = {"seed": 1, "name": "x", "report": {"tensorboard": True}, "mpi": {"schedule": "static"}}
     assert matching_trials(tmp_path, {**IDENTITY, "base": base}) == TRIALS
@@ -73,7 +73,7 @@ def planned(directory: Path, tuning: str) -> Any:
     return load(directory / "tune.yaml")
 
 
-def test_a_random_search_goes_on_with_the_same_first_trials(tmp_path: Path) -> None:
+def test_longer_random_search_keeps_its_first_trials(tmp_path: Path) -> None:
     six, eight, output = planned(tmp_path, f"{RANDOM}trials: 6"), planned(tmp_path, f"{RANDOM}trials: 8"), tmp_path
     first = freeze(output, six.identity(), six.table())
     assert matching_trials(output, eight.identity()) == first
@@ -83,13 +83,13 @@ def test_a_random_search_goes_on_with_the_same_first_trials(tmp_path: Path) -> N
     assert extend(output, six.identity(), six.table()) == eight.table(), "none is lost"
 
 
-def test_what_is_in_the_table_stays_where_this_machine_computes_other_last_bits(tmp_path: Path) -> None:
+def test_stored_values_are_kept_if_this_machine_rounds_differently(tmp_path: Path) -> None:
     freeze(tmp_path, planned(tmp_path, f"{RANDOM}trials: 1").identity(), [{"algorithm.sigma": 0.5, "seed": 1}])
     two = planned(tmp_path, f"{RANDOM}trials: 2")
     assert extend(tmp_path, two.identity(), two.table()) == [{"algorithm.sigma": 0.5, "seed": 1}, two.table()[1]]
 
 
-def test_a_grid_gets_further_values_behind_the_trials_that_it_has(tmp_path: Path) -> None:
+def test_extended_grid_appends_its_new_trials(tmp_path: Path) -> None:
     """[0.1, 0.2] x [0.1, 0.2] and 0.05 in the first list: the four keep their numbers, and two are new."""
     small = planned(tmp_path, f"space: {{{SIGMAS}, {RATES}}}")
     large = planned(tmp_path, f"space: {{algorithm.sigma: [0.05, 0.1, 0.2], {RATES}}}")
@@ -114,7 +114,7 @@ def test_a_grid_gets_further_values_behind_the_trials_that_it_has(tmp_path: Path
         (f"{RANDOM}trials: 3", f"{RANDOM}trials: 3".replace("random", "optuna"), "search: random in the directory"),
     ],
 )
-def test_what_would_change_the_trials_is_refused_with_the_reason(old: str, new: str, said: str, tmp_path: Path) -> None:
+def test_change_of_existing_trials_is_refused_with_the_reason(old: str, new: str, said: str, tmp_path: Path) -> None:
     plan = planned(tmp_path, old)
     freeze(tmp_path, plan.identity(), plan.table())
     with pytest.raises(UserError, match="whose trials these would change") as error:
@@ -122,7 +122,7 @@ def test_what_would_change_the_trials_is_refused_with_the_reason(old: str, new: 
     assert said in str(error.value)
 
 
-def test_a_damaged_table_is_noticed(tmp_path: Path) -> None:
+def test_damaged_table_is_detected(tmp_path: Path) -> None:
     freeze(tmp_path, IDENTITY, TRIALS)
     path = tmp_path / TABLE_FILE
     changed = json.loads(path.read_text())
@@ -133,6 +133,6 @@ def test_a_damaged_table_is_noticed(tmp_path: Path) -> None:
             matching_trials(tmp_path, IDENTITY)
 
 
-def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"trials\.json: cannot be written"):
         freeze(tmp_path / "none", IDENTITY, TRIALS)

@@ -1,4 +1,4 @@
-"""The update against hands; what is wrong is told before the run; what a run leaves on disk; it learns."""
+"""The update by hand, options that are refused before the run, checkpoints, and learning."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def trained(run: Path, *overrides: str) -> list[dict[str, Any]]:
         ("task={kind: bandits, distribution: eleven, reward: one_hot}", 14_208, 14_796),
     ],
 )
-def test_parameter_counts_are_the_published_ones(task: str, lstm: int, total: int) -> None:
-    """T11: 48 units; the weights of the LSTM, then with both heads."""
+def test_parameter_counts_equal_the_published_ones(task: str, lstm: int, total: int) -> None:
+    """48 units; the weights of the LSTM, then with both heads."""
     algorithm = built(task, "policy.hidden_dims=[48]")
     shared = algorithm.initial().shared
     assert sum(map(len, shared.values())) == total
@@ -86,7 +86,7 @@ def test_both_heads_are_initialised_with_normalised_columns() -> None:
     ("step", "beta"), [(0, 1.0), (500_000, 0.75), (1_000_000, 0.5), (2_000_000, 0), (3_000_000, 0)]
 )
 def test_annealing_is_linear_and_then_constant(step: int, beta: float) -> None:
-    """T8; beyond its end the source's went on to -0.5."""
+    """Beyond its end the original implementation continued to -0.5."""
     assert annealed(1.0, 0.0, step, 2_000_000) == beta
 
 
@@ -98,7 +98,7 @@ def test_entropy_weight_anneals_with_the_number_of_episodes() -> None:
 
 
 def test_entropy_weight_anneals_with_the_number_of_timesteps() -> None:
-    """Updates of 6, 3 (with that of a job that failed) and 9 steps, of 12 in all."""
+    """Updates of 6, 3 (with those of a failed job) and 9 of 12 steps."""
     algorithm = built("algorithm.entropy={start: 0.6, end: 0.0, timesteps: 12}")
     state, weights = algorithm.initial(), []
     chunk = {GRADIENT: np.zeros(len(state.theta) + len(state.shared["value"]), np.float32), SUMS: np.zeros(3)}
@@ -124,7 +124,7 @@ def test_entropy_is_weighted_in_the_loss() -> None:
 # Chunks and the update.
 
 
-def test_a_batch_is_cut_into_chunks_unless_updates_are_asynchronous() -> None:
+def test_batch_is_cut_into_chunks_unless_updates_are_asynchronous() -> None:
     algorithm = built("mpi.chunk_size=4")
     assert algorithm.ask(algorithm.initial(), 0, np.zeros(0, ROW), NO_FITNESS) == [Chunk(0, 0, 4), Chunk(1, 4, 2)]
     alone = built("mpi.chunk_size=4", "algorithm.updates=asynchronous")
@@ -132,8 +132,8 @@ def test_a_batch_is_cut_into_chunks_unless_updates_are_asynchronous() -> None:
 
 
 @pytest.mark.long
-def test_the_gradient_does_not_depend_on_the_chunks() -> None:
-    """But for the order of the sums: also episodes and actions are the same."""
+def test_gradient_does_not_depend_on_the_chunks() -> None:
+    """Except for the order of the sums: episodes and actions are the same."""
     for task in ("task.distribution=easy", "task={kind: episodes, env_id: CartPole-v1, max_episode_steps: 20}"):
         algorithm = built(task)
         state = algorithm.initial()
@@ -159,7 +159,7 @@ def results(algorithm: Any, *chunks: tuple[float, int]) -> Results:
 PLAIN = "algorithm.optimizer={kind: none, learning_rate: 1.0}"
 
 
-def test_an_update_follows_the_mean_over_steps() -> None:
+def test_update_follows_the_mean_over_steps() -> None:
     """(3 + 9) / (1 + 3) = 3; the losses are (4 + 4) / 4, (8 + 8) / 4 and (2 + 2) / 4."""
     algorithm = built(PLAIN, "algorithm.gradient_clip=null")
     state = algorithm.initial()
@@ -177,8 +177,8 @@ SAMPLED = {
 
 
 @pytest.mark.parametrize("name", SAMPLED)
-def test_losses_of_samples_are_those_of_the_batch(name: str) -> None:
-    """Parts as in the metrics; their sum with the weights 0.5 and beta, the first of its schedule."""
+def test_losses_of_samples_equal_those_of_the_batch(name: str) -> None:
+    """Terms as in the metrics; their sum has the weights 0.5 and the first beta of its schedule."""
     overrides = (*SAMPLED[name], "algorithm.value_weight=0.5", "algorithm.entropy={start: 0.2, episodes: 60}")
     plain = built(*overrides)
     algorithm, state = plain.with_samples(), plain.initial()
@@ -220,7 +220,7 @@ def test_samples_of_segments_include_the_initial_memory(tmp_path: Path) -> None:
     assert sample["inputs"].shape == (6, 6, 4)
 
 
-def test_the_mean_gradient_is_clipped() -> None:
+def test_mean_gradient_is_clipped() -> None:
     algorithm = built(PLAIN, "algorithm.gradient_clip=1.5")
     state = algorithm.initial()
     after, metrics = algorithm.tell(state, results(algorithm, (3.0, 1), (9.0, 3)))
@@ -238,7 +238,7 @@ def test_steps_of_failed_episodes_are_not_counted() -> None:
 
 
 def test_evaluation_samples_actions_or_takes_the_greedy_ones() -> None:
-    """A theta of zeros samples both arms; the most probable one is then always the first."""
+    """With zero parameters both arms are sampled; the greedy action is always the first."""
     sampled, greedy = (
         built("task.num_trials=50", f"algorithm.evaluation_actions={how}") for how in ("sampled", "greedy")
     )
@@ -300,7 +300,7 @@ def test_any_unroll_up_to_the_episode_length_is_valid(unroll: str) -> None:
 
 
 @pytest.mark.long
-def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
     trained(tmp_path / "run")
     with pytest.raises(CheckpointError, match=r"policy\.hidden_dims"):
         trained(tmp_path / "run", "policy.hidden_dims=[5]", "stop.generations=3")
@@ -345,7 +345,7 @@ def test_last_checkpoints_are_kept_and_the_final_one_is_always_written(tmp_path:
     assert max(saved(tmp_path / "once")) == 5
 
 
-def test_a_run_changes_the_parameters_and_its_losses_are_finite(tmp_path: Path) -> None:
+def test_run_changes_the_parameters_and_its_losses_are_finite(tmp_path: Path) -> None:
     rows = trained(tmp_path / "run")
     before, after = built().initial(), runs.newest(tmp_path / "run").state
     assert all((after.shared[name] != before.shared[name]).any() for name in ("theta", "value"))
@@ -354,7 +354,7 @@ def test_a_run_changes_the_parameters_and_its_losses_are_finite(tmp_path: Path) 
 
 
 def test_evaluations_change_no_parameter(tmp_path: Path) -> None:
-    """The same bits, however often and long it is evaluated."""
+    """Bit-identical for any number and length of evaluations."""
     often, never = tmp_path / "often", tmp_path / "never"
     trained(often, "evaluation={interval: 1, episodes: 9}")
     trained(never, "evaluation.interval=0")
@@ -368,7 +368,7 @@ def test_evaluations_change_no_parameter(tmp_path: Path) -> None:
         "policy={kind: mlp, hidden_dims: []}",
     ],
 )
-def test_a_trained_policy_is_loaded(policy: str, tmp_path: Path) -> None:
+def test_trained_policy_is_loaded(policy: str, tmp_path: Path) -> None:
     trained(tmp_path / "run", policy)
     loaded = hpc_es.load_policy(tmp_path / "run")
     assert loaded(np.zeros(4)) in {0, 1}
@@ -379,7 +379,7 @@ def test_a_trained_policy_is_loaded(policy: str, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_actor_critic_learns_to_explore_bandits(tmp_path: Path) -> None:
-    """Easy arms, 10 trials: 5 by chance; who goes by what the first pull gave gets 0.5 + 9 * 0.82 = 7.88."""
+    """Easy arms, 10 trials: 5 by chance; following the first reward gives 0.5 + 9 * 0.82 = 7.88."""
     overrides = [
         *("task.num_trials=10", "policy.hidden_dims=[16]", "algorithm.batch_size=32", "mpi.chunk_size=32"),
         *("algorithm.optimizer.learning_rate=0.01", "algorithm.entropy={start: 0.1, episodes: 9600}"),
@@ -392,7 +392,7 @@ def test_actor_critic_learns_to_explore_bandits(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_actor_critic_learns_cartpole(tmp_path: Path) -> None:
-    """The committed config, stopped early: 9 steps by constant pushing, some 20 by chance."""
+    """The committed config, stopped early: constant pushing lasts 9 steps, a random policy about 20."""
     overrides = ["stop.timesteps=60_000", "stop.target_return=195"]
     rows = list(hpc_es.train(load(CONFIGS / "ac_cartpole.yaml", overrides), tmp_path / "run"))
     assert max(row["evaluation_return_mean"] or 0 for row in rows) >= 195

@@ -1,4 +1,4 @@
-"""Updates in the middle of an episode: targets by hand, memory, random numbers, what is counted; they learn."""
+"""Updates within an episode: targets by hand, memory, random numbers, counters, and learning."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def squares(returns: Sequence[float], value: float) -> float:
 
 
 def test_targets_bootstrap_from_the_value_unless_the_episode_ended(seeds: list[list[int]]) -> None:
-    """Lives of 2 and 12: R is 1.9, 1; and 1 + 0.9 * 3.52 = 4.168, 1 + 0.9 * 2.8 = 3.52, 1 + 0.9 * 2 = 2.8."""
+    """Lengths 2 and 12: R is 1.9, 1; and 1 + 0.9 * 3.52 = 4.168, 1 + 0.9 * 2.8 = 3.52, 1 + 0.9 * 2 = 2.8."""
     seeds += [[1, 11]]
     algorithm = built()
     found = update(algorithm, constant(algorithm.initial(), 2.0))
@@ -101,7 +101,7 @@ def test_targets_bootstrap_from_the_value_unless_the_episode_ended(seeds: list[l
 
 
 def test_targets_bootstrap_at_a_time_limit(seeds: list[list[int]]) -> None:
-    """A limit of 2 steps cuts the life of 12 off: R is 3.52, 2.8; that of 2 has ended by itself at the limit."""
+    """A limit of 2 steps truncates the episode of length 12: R is 3.52, 2.8; that of length 2 terminates."""
     seeds += [[1, 11]]
     algorithm = built("task.max_episode_steps=2")
     found = update(algorithm, constant(algorithm.initial(), 2.0))
@@ -110,7 +110,7 @@ def test_targets_bootstrap_at_a_time_limit(seeds: list[list[int]]) -> None:
 
 
 def test_bootstrap_values_use_the_memory_of_the_whole_episode() -> None:
-    """V is linear in h, which the memory is a part of: 10 steps at once, or 4 and then 6 with what they left."""
+    """V is linear in h, a part of the memory: 10 steps at once equal 4 and then 6 with the stored memory."""
     network, rng = DifferentiableNetwork((3, 5, 4, 2), None), np.random.default_rng(0)
     from hpc_es.policies.networks.tensorflow_actors import tensorflow
 
@@ -127,8 +127,8 @@ def test_bootstrap_values_use_the_memory_of_the_whole_episode() -> None:
         assert np.abs(network(tf, theta, x[4:])[0] - whole[0][4:]).max() > 1e-3
 
 
-def test_the_gradient_stops_where_a_segment_begins() -> None:
-    """With targets that do not bootstrap, segments of 4 give in sum what unrolls of 4 give of the whole."""
+def test_gradient_stops_at_the_start_of_a_segment() -> None:
+    """With targets that do not bootstrap, segments of 4 sum to the result of unrolls of 4 over the whole episode."""
     network, rng = DifferentiableNetwork((3, 5, 2), None), np.random.default_rng(0)
     policy = built("policy.hidden_dims=[5]").policy
     theta, value = 3 * policy.initial(rng), rng.standard_normal(6).astype(np.float32)
@@ -149,8 +149,8 @@ def test_the_gradient_stops_where_a_segment_begins() -> None:
 
 
 @pytest.mark.parametrize("backend", ["numpy", "tensorflow"])
-def test_policy_memory_is_carried_over_an_update(seeds: list[list[int]], backend: str) -> None:
-    """Lives of 41, and of 5 and 31: after three segments of 3 steps they have seen 9, 1 (another episode's) + 3."""
+def test_policy_memory_continues_after_an_update(seeds: list[list[int]], backend: str) -> None:
+    """Lengths 41, and 5 and 31: after three segments of 3 steps they are at 9, and at 1 + 3 of the next episode."""
     seeds += [[40, 4], [0, 0], [0, 30]]
     algorithm = built(f"policy.backend={backend}")
     state = algorithm.initial()
@@ -166,7 +166,7 @@ def test_policy_memory_is_carried_over_an_update(seeds: list[list[int]], backend
 
 
 def test_gradients_of_a_segment_use_its_initial_memory(seeds: list[list[int]]) -> None:
-    """Without discount R is 1: the second segment's errors are V - 1 in the steps 3, 4, 5 of an uninterrupted pass."""
+    """Without discount R is 1: errors of the second segment are V - 1 in steps 3, 4, 5 of an uninterrupted pass."""
     from hpc_es.policies.networks.tensorflow_actors import tensorflow
 
     seeds += [[5, 5]]  # a life of 6
@@ -182,7 +182,7 @@ def test_gradients_of_a_segment_use_its_initial_memory(seeds: list[list[int]]) -
 
 @pytest.mark.parametrize("policy", ["policy={kind: lstm, hidden_dims: [4]}", "policy={kind: mlp, hidden_dims: [4]}"])
 def test_segments_as_long_as_episodes_give_the_update_of_whole_episodes(policy: str) -> None:
-    """At most 20 steps: the same episodes, actions and, to the order of sums, gradient, also in the next update."""
+    """At most 20 steps: the same episodes, actions and, up to the order of sums, gradient, also later."""
     long, whole = (built(CARTPOLE, policy, f"algorithm.update_every={n}") for n in ("20", "null"))
     for generation in range(2):
         found, expected = (update(each, later(each.initial(), generation)) for each in (long, whole))
@@ -192,7 +192,7 @@ def test_segments_as_long_as_episodes_give_the_update_of_whole_episodes(policy: 
 
 
 def test_episodes_are_seeded_by_the_update_in_which_they_start() -> None:
-    """Those that whole episodes of the same update have; a life tells its seed."""
+    """As whole episodes of the same update are; the length of an episode shows its seed."""
     algorithm, begun, ended = built("algorithm.update_every=8"), [0, 0], 0
     for generation in range(40):
         rows = update(algorithm, later(algorithm.initial(), generation)).rows
@@ -219,7 +219,7 @@ def test_evaluation_does_not_change_episodes_in_progress(seeds: list[list[int]])
 
 
 def test_episodes_and_steps_are_counted_once_over_segments(tmp_path: Path) -> None:
-    """A run on one rank, whose workers go on from update to update: the rows tell all of its episodes."""
+    """One rank, whose environments continue between updates: the rows include all of its episodes."""
     rows = list(hpc_es.train(config("stop.generations=40"), tmp_path / "run"))
     without = [row for row in rows if not row["episodes_this_generation"]]
     assert len(without) > 20 and all(row["return_mean"] is None and row["length_mean"] is None for row in without)
@@ -242,7 +242,7 @@ def test_stop_limits_count_updates_steps_and_finished_episodes(tmp_path: Path) -
 
 
 def test_entropy_weight_anneals_with_finished_episodes(seeds: list[list[int]]) -> None:
-    """Lives of 2 and 12, three steps an update: 1 episode in each of three updates, then 2; of 10 in all."""
+    """Lengths 2 and 12, three steps per update: 1 episode in each of three updates, then 2; of 10 in total."""
     seeds += [[1, 11]]
     algorithm = built("algorithm.entropy={start: 1.0, end: 0.0, episodes: 10}")
     state, weights = algorithm.initial(), []
@@ -261,7 +261,7 @@ def faulty(at: int, bad_seed: int) -> str:
     return f"task={{kind: episodes, env_id: 'tests.helpers.toys:Faulty-v0', env_kwargs: {kwargs}}}"
 
 
-def test_an_update_without_a_valid_episode_keeps_the_parameters(seeds: list[list[int]]) -> None:
+def test_update_without_a_valid_episode_keeps_the_parameters(seeds: list[list[int]]) -> None:
     seeds += [[7, 7], [40, 40]]
     algorithm = built(faulty(0, 7))
     state = algorithm.initial()
@@ -318,7 +318,7 @@ def test_bandits_are_played_in_segments_as_an_environment(tmp_path: Path) -> Non
 
 @pytest.mark.long
 def test_actor_critic_with_segments_learns_cartpole(tmp_path: Path) -> None:
-    """A random policy lives some 20 steps. Means over the episodes of 250 updates of 80 steps."""
+    """A random policy lasts about 20 steps. Means over the episodes of 250 updates of 80 steps."""
     overrides = (
         *("task={kind: episodes, env_id: CartPole-v1}", "policy={kind: mlp, hidden_dims: [64, 64]}"),
         *("algorithm.update_every=20", "algorithm.batch_size=4", "algorithm.discount=0.99"),

@@ -1,4 +1,4 @@
-"""Sampled actions against probabilities, and what is written down of toy episodes against what is known of them."""
+"""Sampled actions against their probabilities, and recorded episodes of toy environments."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_sampling_does_not_change_the_policy() -> None:
 
 @pytest.mark.parametrize("moment", [0, 3, UNIFORMS_PER_DRAW, UNIFORMS_PER_DRAW + 1])
 def test_actions_of_a_job_do_not_depend_on_other_jobs(moment: int) -> None:
-    """Also after others have left the stack, at any moment between two draws."""
+    """Also after others have left the stack, between any two steps."""
     policy = LSTM(LSTMOptions(hidden_dims=(4,)), Spaces(flat_observations(2), Discrete(3)))
     theta = 3 * policy.initial(np.random.default_rng(1))
     observations = np.random.default_rng(2).standard_normal((2 * UNIFORMS_PER_DRAW + 5, 5, 2)).astype(np.float32)
@@ -83,7 +83,7 @@ def recorded(task: Episodes, seeds: Sequence[int], action: int = 0) -> Trajector
 
 
 def test_every_step_is_recorded() -> None:
-    """Lives of 3, 12, 6 and 8 steps: the stack is compacted on the way. Survival observes (step, lifetime, 1)."""
+    """Lengths 3, 12, 6 and 8: the stack is compacted meanwhile. Survival observes (step, lifetime, 1)."""
     seeds = [2, 11, 5, 7]
     found = recorded(episodes("Survival"), seeds, action=1)
     lengths = np.array([lifetime(seed) for seed in seeds])
@@ -98,7 +98,7 @@ def test_every_step_is_recorded() -> None:
     assert not found.cuts.any()
 
 
-def test_an_episode_that_is_cut_off_keeps_its_last_state() -> None:
+def test_truncated_episode_keeps_its_last_state() -> None:
     found = recorded(episodes("Survival", max_episode_steps=5), [2, 11, 4])
     assert found.lives.sum(axis=0).tolist() == [3, 5, 5]
     assert np.argwhere(found.cuts).tolist() == [[5, 1]]  # not the last: it ended by itself at the limit
@@ -131,7 +131,7 @@ def test_recorded_rewards_include_the_training_offset() -> None:
 # Bandits.
 
 
-def test_payouts_are_what_each_arm_would_pay() -> None:
+def test_payouts_are_the_rewards_of_all_arms() -> None:
     chances = np.array([[[0.5, 0.9]]], np.float32)
     values, spreads = np.array([[[1.0, 5.0]]], np.float32), np.array([[[0.0, 2.0]]], np.float32)
     uniforms, normal = np.array([[0.4, 0.5, 0.95]], np.float32), np.array([[1.0, -1.0, 1.0]], np.float32)

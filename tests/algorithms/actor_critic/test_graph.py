@@ -1,4 +1,4 @@
-"""The loss and its gradient against hands, differences and TensorFlow's own; bandits against NumPy."""
+"""The loss and its gradient by hand, against differences and TensorFlow; bandits against NumPy."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def episodes(steps: int = 7, rows: int = 3) -> list[Any]:
 
 
 def test_loss_of_two_steps_by_hand() -> None:
-    """T7 of the facts: -log pi A = 1.0605, squares 2.32, entropy 1.3449."""
+    """-log pi A = 1.0605, squares 2.32, entropy 1.3449."""
     logits = np.array([[0.2, -0.1], [0.0, 0.5]])[:, np.newaxis]
     actions, returns, values = np.array([[0], [1]]), np.array([[1.9], [1.0]]), np.array([[0.5], [0.4]])
     parts = losses(tf, logits, values, actions, returns, returns - values, np.ones((2, 1)))
@@ -88,8 +88,8 @@ def test_loss_of_two_steps_by_hand() -> None:
     assert policy + 0.05 * squares - 0.75 * entropy == pytest.approx(0.167891176761, abs=1e-11)
 
 
-def test_a_fresh_policy_is_nearly_uniform() -> None:
-    """T9: the entropy of a step is ln 2 of two arms, ln 11 of eleven."""
+def test_initial_policy_is_nearly_uniform() -> None:
+    """The entropy of a step is ln 2 for two arms, ln 11 for eleven."""
     for arms, expected in ((2, 0.693147), (11, 2.397895)):
         network = DifferentiableNetwork((4, 48, arms), None)
         theta = (
@@ -130,7 +130,7 @@ def test_padding_after_the_episode_does_not_change_the_loss() -> None:
 
 
 def test_learning_rewards_are_clipped() -> None:
-    """T12: 5 -> 1, -3 -> -1, 0.3 stays."""
+    """5 -> 1, -3 -> -1, 0.3 stays."""
     steps = np.ones((3, 1))
     rest = (normal(3, 1, 3), np.zeros((3, 1), np.int64))
     theta, value = normal(size(FORWARD)), normal(5)
@@ -147,7 +147,7 @@ def test_learning_rewards_are_clipped() -> None:
 
 @pytest.mark.parametrize("network", [RECURRENT, DEEP, FORWARD])
 def test_gradient_equals_finite_differences_of_the_loss(network: DifferentiableNetwork) -> None:
-    """Against central differences, with targets held fixed; float64."""
+    """Central differences with fixed targets, in float64."""
     inputs, actions, _, lives, _ = episodes()
     both = np.concatenate([normal(size(network)), normal(network.features + 1)])
     returns, advantages = normal(2, 7, 3)
@@ -197,8 +197,8 @@ def test_unrolling_only_truncates_the_gradient(unroll: int) -> None:
         np.testing.assert_allclose(other, expected, atol=1e-12)
 
 
-def test_an_episode_of_100_trials_has_20_unrolls_of_5() -> None:
-    """T13: what the last step of each unroll gives depends, to the gradient, on the inputs of its own 5 steps."""
+def test_episode_of_100_trials_has_20_unrolls_of_5() -> None:
+    """The gradient of the last step of each unroll depends only on the inputs of its own 5 steps."""
     kernel, bias, x = (tf.constant(array) for array in (normal(7, 16), normal(16), normal(100, 1, 3)))
     for last in range(4, 100, 5):
         with tf.GradientTape() as tape:
@@ -217,7 +217,7 @@ def test_unroll_reaches_the_graph() -> None:
     np.testing.assert_array_equal(whole, long)
 
 
-def test_the_compiled_graph_equals_the_eager_one() -> None:
+def test_compiled_graph_equals_the_eager_one() -> None:
     given = [array.astype(np.int32 if array.dtype == np.int64 else np.float32) for array in episodes()]
     theta, value = normal(size(RECURRENT)).astype(np.float32), normal(5).astype(np.float32)
     compiled = episodes_graph(RECURRENT, PLAIN)(theta, value, np.float32(0.1), *given)
@@ -237,7 +237,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_bandit_episodes_in_tensorflow_equal_those_in_numpy(name: str) -> None:
-    """The actions of the graph, played by the task: the same rewards, and the same inputs (T6)."""
+    """The task replays the actions of the graph: equal rewards and inputs."""
     problem = SETTINGS[name]
     drawn = problem.episodes_of_seeds([3, 4, 5])
     network = DifferentiableNetwork((problem.inputs.width, 6, problem.family.arms), None)
@@ -266,7 +266,7 @@ def test_bandit_episodes_in_tensorflow_equal_those_in_numpy(name: str) -> None:
     ],
 )
 def test_bandit_inputs_are_reward_and_action_of_the_previous_step(inputs: BanditInputs) -> None:
-    """T6: for the rewards [1, 0, 1] the policy sees [none yet, 1, 0]."""
+    """For the rewards [1, 0, 1] the policy observes [none yet, 1, 0]."""
     actions, rewards = np.array([[2], [0], [1]], np.int32), np.array([[1.0], [0.0], [1.0]], np.float32)
     seen = bandit_observations(tf, inputs, tf.constant(actions), tf.constant(rewards)).numpy()
     expected = [inputs.first(1), inputs.after(0, np.array([2]), np.ones(1, np.float32))]
@@ -275,7 +275,7 @@ def test_bandit_inputs_are_reward_and_action_of_the_previous_step(inputs: Bandit
 
 
 def test_actions_are_drawn_from_the_softmax() -> None:
-    """A network of zeros with the output bias ln p: uniforms below p_0 is action 0, and so on."""
+    """A zero network with the output bias ln p: uniforms below p_0 give action 0, and so on."""
     inputs = BanditInputs(3, 1)
     network = DifferentiableNetwork((inputs.width, 1, 3), None)
     theta = np.zeros(size(network), np.float32)
@@ -286,7 +286,7 @@ def test_actions_are_drawn_from_the_softmax() -> None:
     assert actions.numpy().tolist() == [[0, 0, 1, 1, 2, 2]]
 
 
-def test_the_bandit_gradient_equals_that_of_recorded_episodes() -> None:
+def test_bandit_gradient_equals_that_of_recorded_episodes() -> None:
     problem = SETTINGS["values"]
     network = DifferentiableNetwork((problem.inputs.width, 6, problem.family.arms), None)
     theta, value = normal(size(network)).astype(np.float32), normal(7).astype(np.float32)
@@ -300,7 +300,7 @@ def test_the_bandit_gradient_equals_that_of_recorded_episodes() -> None:
     np.testing.assert_allclose(sums, expected[1], rtol=1e-4)
 
 
-def test_the_differentiable_network_without_biases_equals_the_policy() -> None:
+def test_differentiable_network_without_biases_equals_the_policy() -> None:
     wide = np.full(2, 100, np.float32)
     policy, rng = (
         MLP(MLPOptions(hidden_dims=(4,), bias=False), Spaces(flat_observations(3), Box(-wide, wide))),

@@ -1,4 +1,4 @@
-"""Returns and advantages against sums worked out by hand (T1 to T5 of the ported system's facts)."""
+"""Returns and advantages against sums by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mirrored pairs: who shares a direction, and what becomes of it, by hand."""
+"""Antithetic pairs by hand: shared directions, signs, and failures."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_consecutive_jobs_form_an_antithetic_pair() -> None:
 
 
 def test_even_jobs_add_the_perturbation_and_odd_jobs_subtract_it() -> None:
-    """Also where the chunk begins with the second half of pair 1, (2, 20)."""
+    """Also if the chunk starts with the second half of pair 1, (2, 20)."""
     made = perturbed(Pairs(True), THETA, Ramp(), 0, range(3, 6), 0.5)
     assert made.stacked().tolist() == [[-0.5, -10], [2, 15], [-1, -15]]
     assert list(made.directions.pairs) == [1, 2], "halves share theirs"
@@ -50,7 +50,7 @@ def test_even_jobs_add_the_perturbation_and_odd_jobs_subtract_it() -> None:
 
 @pytest.mark.parametrize("ratios", [None, np.linspace(0.5, 2, 25_000, dtype=np.float32)])
 def test_blocks_of_a_large_vector_equal_the_whole_vector(ratios: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Theta + 0.1 eps, or theta + 0.1 (ratios eps), in parts of two blocks of 8,192 numbers and a rest."""
+    """Theta + 0.1 eps, or theta + 0.1 (ratios eps), with two blocks of 8,192 elements and a shorter one."""
     noise, theta = CounterNoise(Keys(1), 25_000), np.linspace(-1, 1, 25_000, dtype=np.float32)
     made = perturbed(Pairs(True), theta, noise, 3, range(1, 4), 0.1, ratios)
     directions = np.stack([noise.direction(3, pair, 0, 25_000) for pair in (0, 1, 1)])
@@ -69,7 +69,7 @@ def test_candidates_have_the_dtype_of_theta(dtype: type[np.floating]) -> None:
     assert made.stacked()[0, 0] == dtype(1) + dtype(0.1)
 
 
-def test_a_pair_is_valid_if_neither_half_failed() -> None:
+def test_pair_is_valid_if_neither_half_failed() -> None:
     fitness = np.array([1, 2, np.nan, 3, 4, np.nan])
     assert Pairs(True).whole(fitness).tolist() == [True, False, False]
     assert Pairs(False).whole(fitness).tolist() == [True, True, False, True, True, False]

@@ -1,4 +1,4 @@
-"""Constants of CMA-ES as in pycma's equations; factors, sums and perturbations of a full covariance, by hand."""
+"""Constants of CMA-ES as in pycma; roots, sums and perturbations of a full covariance, by hand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_cma_es_constants_equal_those_of_the_tutorial(size: int, population: int
     assert c.mu == population // 2
 
 
-def test_the_weights_of_six_and_seven_samples() -> None:
+def test_weights_of_six_and_seven_samples() -> None:
     six = [0.6370425712, 0.2845702574, 0.07838717132, -0.2863837826, -0.7649580941, -1.155981778]
     seven = [0.5856451065, 0.2928225533, 0.1215323402, 0, -0.4241269418, -0.7706638857, -1.063656697]
     assert constants(2, 6, True).weights == pytest.approx(six, rel=1e-8)
@@ -48,7 +48,7 @@ def test_the_weights_of_six_and_seven_samples() -> None:
 @pytest.mark.parametrize("size", [1, 2, 50])
 @pytest.mark.parametrize("population", [2, 3, 4, 1000])
 def test_constants_of_any_population_keep_the_covariance_positive(size: int, population: int) -> None:
-    """What is left of the old covariance, 1 - c_1 - c_mu sum w, less all that bad samples take away: n c_mu |w-|."""
+    """The remaining share 1 - c_1 - c_mu sum w exceeds the largest subtraction, n c_mu |w-|."""
     c = constants(size, population, True)
     bad = float(np.minimum(c.weights, 0).sum())
     assert np.maximum(c.weights, 0).sum() == pytest.approx(1)
@@ -56,8 +56,8 @@ def test_constants_of_any_population_keep_the_covariance_positive(size: int, pop
     assert 1 - c.c_1 - c.c_mu + size * c.c_mu * bad >= -1e-12
 
 
-def test_the_root_is_recomputed_less_often_with_many_parameters() -> None:
-    """1000 parameters, 24 samples: c_1 + c_mu is about 1.3e-5, and 1 / (10 * 1000 * 1.3e-5) is 7.7: 8, as in pycma."""
+def test_root_is_recomputed_less_often_with_many_parameters() -> None:
+    """1000 parameters, 24 samples: c_1 + c_mu is about 1.3e-5, 1 / (10 * 1000 * 1.3e-5) is 7.7: 8, as in pycma."""
     assert constants(40, 15, True).root_interval == 1
     assert constants(100, 17, True).root_interval == 2
     assert constants(1000, 24, True).root_interval == 8
@@ -77,7 +77,7 @@ def test_eigenvalues_of_zero_are_raised_to_the_smallest_allowed() -> None:
     assert lengths == pytest.approx([2 * math.sqrt(np.finfo(np.float64).eps), 2])
 
 
-def test_the_root_is_symmetric_and_squares_to_the_covariance() -> None:
+def test_root_is_symmetric_and_squares_to_the_covariance() -> None:
     given = np.cov(np.random.default_rng(0).standard_normal((40, 60)))
     root = root_of(np.tril(given))[0]
     assert (root == root.T).all()
@@ -103,7 +103,7 @@ def test_blocks_of_rows_cover_the_covariance_once(samples: int) -> None:
 
 
 def test_covariance_update_by_path_and_blocks_equals_the_whole_formula() -> None:
-    """Sizes beyond what fits into a cache at once, and blocks that do not end with it."""
+    """Sizes larger than a cache, and not a multiple of the blocks."""
     rng = np.random.default_rng(2)
     size = 2 * CACHE_ROWS + 5
     old, rows, path = rng.standard_normal((size, size)), rng.standard_normal((size, size)), rng.standard_normal(size)
@@ -111,7 +111,7 @@ def test_covariance_update_by_path_and_blocks_equals_the_whole_formula() -> None
     np.testing.assert_allclose(found, 0.5 * old + 0.25 * np.outer(path, path) + rows, rtol=1e-12, atol=1e-12)
 
 
-def test_a_covariance_of_too_many_parameters_is_refused() -> None:
+def test_covariance_of_too_many_parameters_is_refused() -> None:
     assert not list(covariance.too_large("xnes", 2000))
     ((key, text),) = covariance.too_large("xnes", 2001)
     assert key == "algorithm.kind" and "'xnes'" in text and "2,001 parameters: expected at most 2,000" in text
@@ -133,7 +133,7 @@ def test_transformed_perturbations_are_matrix_times_noise() -> None:
 
 
 @pytest.mark.parametrize("kept", [0, covariance.MAX_CACHED])
-def test_bits_of_a_sample_do_not_depend_on_the_others(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sample_does_not_depend_on_the_others(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(covariance, "MAX_CACHED", kept)
     one = BlockSampler(NOISE, SIZE)
     whole = BlockSampler(NOISE, SIZE).z_and_y(3, POPULATION, MATRIX)[1]

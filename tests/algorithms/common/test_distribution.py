@@ -42,8 +42,8 @@ def anywhere(kind: str, **options: Any) -> Any:
         (lambda x: np.nan, "0 of 6 evaluations did not fail, 3 are needed: no update"),
     ],
 )
-def test_a_skipped_update_is_reported_and_keeps_the_distribution(kind: str, cost: Any, said: str) -> None:
-    """Also in the middle of a search, where there are paths and a covariance to lose."""
+def test_skipped_update_is_reported_and_keeps_the_distribution(kind: str, cost: Any, said: str) -> None:
+    """Also in the middle of a search, with nonzero paths and covariance."""
     made = strategy(kind, sphere, np.ones(3), population_size=6)
     state, _, notices = told(made, after(made, 4))
     assert notices == []
@@ -57,7 +57,7 @@ def test_a_skipped_update_is_reported_and_keeps_the_distribution(kind: str, cost
 
 
 @every
-def test_a_restart_resets_the_state_with_a_larger_population(kind: str) -> None:
+def test_restart_resets_the_state_with_a_larger_population(kind: str) -> None:
     made = anywhere(kind, **STARTS)
     first = made.initial()
     state, metrics, notices = told(made, after(made, 2))
@@ -76,7 +76,7 @@ def test_a_restart_resets_the_state_with_a_larger_population(kind: str) -> None:
 
 
 @every
-def test_a_restart_from_a_fixed_initial_vector_draws_other_samples(kind: str) -> None:
+def test_restart_from_a_fixed_initial_vector_draws_other_samples(kind: str) -> None:
     made = strategy(kind, sphere, np.ones(3), **STARTS)
     restarted = after(made, 3)
     assert restarted.theta.tolist() == [1, 1, 1]
@@ -88,7 +88,7 @@ def test_a_restart_from_a_fixed_initial_vector_draws_other_samples(kind: str) ->
 
 
 @every
-def test_the_end_of_the_last_search_names_its_criterion(kind: str) -> None:
+def test_end_of_the_last_search_names_its_criterion(kind: str) -> None:
     made = strategy(kind, sphere, np.ones(3), **{**STARTS, "max_restarts": 1})
     state = after(made, 5)
     assert made.finished(state) is None
@@ -97,8 +97,8 @@ def test_the_end_of_the_last_search_names_its_criterion(kind: str) -> None:
     assert int(state.master["run_restart"]) == 1
 
 
-def test_a_small_bipop_search_ends_at_its_evaluation_budget() -> None:
-    """18 small ones, then 3 * 12 = 36 large ones: the next gets 18 at most, three generations of 6."""
+def test_small_bipop_search_ends_at_its_evaluation_budget() -> None:
+    """18 small ones, then 3 * 12 = 36 large ones: the next has at most 18, three generations of 6."""
     made = strategy("snes", sphere, np.ones(3), **{**STARTS, "restarts": "bipop"})
     state = after(made, 6)
     assert [int(state.master[f"run_{name}"]) for name in ("restart", "limit", "population")] == [2, 18, 6]
@@ -113,7 +113,7 @@ def test_a_small_bipop_search_ends_at_its_evaluation_budget() -> None:
 
 
 def test_growth_of_a_deviation_is_relative_to_its_initial_one() -> None:
-    """Ranges of 1 and 1e8: no search has grown by 1e3 because its second coordinate is wide."""
+    """Ranges of 1 and 1e8: the large range of the second coordinate is not a growth of 1e3."""
     made = strategy("sep_cma_es", lambda x: float(x[0] ** 2 + (x[1] * 1e-8) ** 2), np.ones(2))
     made.problem.spread = np.array([1.0, 1e8])
     assert made.finished(after(made, 5)) is None
@@ -121,7 +121,7 @@ def test_growth_of_a_deviation_is_relative_to_its_initial_one() -> None:
 
 @every
 def test_initial_deviations_are_those_of_the_problem(kind: str) -> None:
-    """Deviations 1 and 16 by the problem, 0.5 and 0.5 by the config."""
+    """Deviations 1 and 16 of the problem, 0.5 and 0.5 of the config."""
 
     def spread(**options: Any) -> Array:
         made = strategy(kind, sphere, np.zeros(2), population_size=2000, **options)
@@ -210,18 +210,18 @@ def test_small_bipop_populations_are_between_the_first_and_half_the_largest() ->
     assert 0.01 <= min(steps) < 0.011 and 0.95 < max(steps) <= 1
 
 
-def test_bipop_ends_where_a_large_search_is_due_and_the_population_may_not_grow() -> None:
+def test_bipop_ends_if_a_large_search_would_exceed_the_population_limit() -> None:
     plan = RestartPolicy("bipop", 10, 2.0, 1)
     two = next_search(plan, next_search(plan, FIRST, 1000), 3000)
     assert not two.large
     assert plan.next_search(KEYS, replace(two, evaluations=2500), 1) is None
 
 
-def test_a_restart_records_why_the_previous_search_ended() -> None:
+def test_restart_records_why_the_previous_search_ended() -> None:
     assert next_search(RestartPolicy("ipop", 10, 2.0, 9), FIRST, 100, ended_by=6).ended_by == 6
 
 
-def test_the_search_is_stored_in_and_restored_from_the_state() -> None:
+def test_search_is_restored_from_the_state() -> None:
     run = Search(3, 80, True, 0.5, 2, 700, 16, 1000, 3000, 2)
     arrays = run.arrays()
     assert Search.from_arrays(arrays) == run

@@ -99,14 +99,14 @@ def test_clipup_slows_down_with_a_zero_gradient() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-40, 1e30])
-def test_clipup_step_does_not_depend_on_the_gradients_length(scale: float) -> None:
+def test_clipup_step_does_not_depend_on_the_norm_of_the_gradient(scale: float) -> None:
     (move,) = steps(CLIPUP, np.array([3 * scale, 4 * scale, 0], np.float32))
     np.testing.assert_allclose(move, [-0.12, -0.16, 0], rtol=1e-4)
 
 
 @pytest.mark.parametrize(("rate", "told"), [(0.03, True), (0.031, False), (0.15, False)])
-def test_an_unreachable_clipup_max_speed_is_warned_about(rate: float, told: bool) -> None:
-    """With momentum 0.9 it gets to ten times the learning rate; the paper has half of the speed."""
+def test_unreachable_clipup_max_speed_is_warned_about(rate: float, told: bool) -> None:
+    """Momentum 0.9 reaches ten times the learning rate; the paper uses half of the speed."""
     found = list(Options(kind="clipup", learning_rate=rate, max_speed=0.3001).warnings())
     assert [key for key, _ in found] == (["max_speed"] if told else [])
     assert all(text.endswith("(try learning_rate 0.15005, half of it)") for _, text in found)
@@ -114,7 +114,7 @@ def test_an_unreachable_clipup_max_speed_is_warned_about(rate: float, told: bool
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_learning_rate_decays_linearly_to_zero(kind: Kind) -> None:
-    """Each step is that of the constant rate times 1, 3/4, 1/2, 1/4, 0, 0."""
+    """Steps of the constant rate times 1, 3/4, 1/2, 1/4, 0, 0."""
     gradients = [GRADIENT, 2 * GRADIENT, GRADIENT, GRADIENT, -GRADIENT, GRADIENT]
     constant = steps(Options(kind=kind, learning_rate=0.1), *gradients)
     annealed = steps(Options(kind=kind, learning_rate=0.1, anneal_updates=4), *gradients)
@@ -136,7 +136,7 @@ def test_slots_keep_names_shapes_and_dtypes_and_count_steps(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_step_changes_none_of_its_arguments(kind: Kind) -> None:
+def test_step_changes_none_of_its_arguments(kind: Kind) -> None:
     options = Options(kind=kind)
     slots, _ = step(options, initial_slots(options, 3), GRADIENT)
     copies, gradient = {name: array.copy() for name, array in slots.items()}, GRADIENT.copy()
@@ -149,7 +149,7 @@ def test_a_step_changes_none_of_its_arguments(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_optimizer_descends_a_quadratic(kind: Kind) -> None:
-    """ClipUp's steps do not shrink with the gradient, only with the learning rate."""
+    """Steps of ClipUp shrink only with the learning rate, not with the gradient."""
     options = Options(kind=kind, learning_rate=0.05, anneal_updates=300 if kind == "clipup" else None)
     x, slots = np.array([1, -2, 3], np.float32), initial_slots(options, 3)
     for _ in range(300):
@@ -190,16 +190,16 @@ def test_gradients_are_clipped_by_the_global_norm(
     assert metrics["theta_norm"] == pytest.approx(np.hypot(*expected))
 
 
-def test_the_sum_of_chunk_gradients_is_clipped_not_its_terms() -> None:
+def test_sum_of_chunk_gradients_is_clipped_not_its_terms() -> None:
     np.testing.assert_allclose(-moved(5, vector(300, 0), vector(-300, 4))[0], [0, 4])
 
 
 def test_chunk_gradients_are_summed_in_chunk_order() -> None:
-    """1e8 + 1 is 1e8 in float32: the order decides."""
+    """1e8 + 1 is 1e8 in float32, so the order affects the result."""
     assert moved(None, vector(1e8, 0), vector(1, 0), vector(-1e8, 0))[0].tolist() == [0, 0]
     assert moved(None, vector(1e8, 0), vector(-1e8, 0), vector(1, 0))[0].tolist() == [-1, 0]
 
 
-def test_a_gradient_that_is_not_finite_ends_the_run() -> None:
+def test_gradient_that_is_not_finite_ends_the_run() -> None:
     with pytest.raises(RunError, match="lower learning rate"):
         moved(5, vector(np.nan, 1))

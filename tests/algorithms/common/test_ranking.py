@@ -27,14 +27,14 @@ UTILITIES = {  # Wierstra et al. 2014, computed apart from this program
 
 
 @pytest.mark.parametrize("population", UTILITIES)
-def test_the_utilities_are_the_published_ones_and_sum_to_0(population: int) -> None:
+def test_utilities_equal_the_published_ones_and_sum_to_0(population: int) -> None:
     found = utilities(population)
     assert found == pytest.approx(UTILITIES[population], rel=1e-8)
     assert found.sum() == pytest.approx(0, abs=1e-15)
 
 
 @pytest.mark.parametrize(("size", "population"), [(1, 4), (2, 6), (3, 7), (10, 10), (40, 15), (1000, 24)])
-def test_the_default_population(size: int, population: int) -> None:
+def test_default_population_by_hand(size: int, population: int) -> None:
     assert default_population(size) == population
 
 
@@ -66,7 +66,7 @@ def test_failures_and_ties_share_weights() -> None:
         ([5, 5, 5, NAN], None),  # what has not failed is better
     ],
 )
-def test_a_generation_without_information_has_a_reason(returns: list[float], said: str | None) -> None:
+def test_generation_without_information_has_a_reason(returns: list[float], said: str | None) -> None:
     assert nothing_to_learn(np.array(returns, np.float64), 2) == said
 
 
@@ -91,13 +91,13 @@ def test_centred_ranks_by_hand(values: list[float], ranks: list[float]) -> None:
 
 
 def test_centred_ranks_put_nan_last() -> None:
-    """NaN, 1, NaN, 5: the two NaN share the ranks 0 and 1 of 0 .. 3."""
+    """NaN, 1, NaN, 5: both NaN share the ranks 0 and 1 of 0 .. 3."""
     np.testing.assert_allclose(centered_ranks([np.nan, 1, np.nan, 5]), [-1 / 3, 1 / 6, -1 / 3, 0.5])
 
 
 @given(st.lists(st.integers(-5, 5), min_size=2, max_size=30))
 def test_centred_ranks_average_over_ties(values: list[int]) -> None:
-    """The definition: how many are less, and half of the others that are equal, over n - 1."""
+    """The definition: the number of smaller ones plus half of the other equal ones, over n - 1."""
     n = len(values)
     expected = [sum(b < a for b in values) + (values.count(a) - 1) / 2 for a in values]
     np.testing.assert_allclose(centered_ranks(values), np.array(expected) / (n - 1) - 0.5, atol=1e-12)

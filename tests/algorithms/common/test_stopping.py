@@ -1,4 +1,4 @@
-"""Each criterion by which a search ends, met and just not met; what is remembered between generations."""
+"""Criteria that end a search, met and just not met, and the history stored between generations."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ def test_every_criterion_has_a_case_and_an_ordinary_search_meets_none() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in vars(Options()) if name.startswith("tol")])
-def test_a_tolerance_of_0_is_never_met(name: str) -> None:
-    """But of tolflatfitness, which is a number of generations: 0 tolerates none."""
+def test_tolerance_of_0_is_never_met(name: str) -> None:
+    """Except tolflatfitness, a number of generations: 0 allows none."""
     options: Any = {name: 0}
     everything = {"deviations": 0 * ONES, "seen": {**LONG, "history": FLAT}, "costs": FLAT}
     assert name not in met(**everything, options=options, age=505)
@@ -140,7 +140,7 @@ def test_a_tolerance_of_0_is_never_met(name: str) -> None:
 
 
 def test_stored_history_of_two_generations_by_hand() -> None:
-    """Costs 3, 1, 8, 2, 2, 4 and a failure: the least is 1, the median 2.5."""
+    """Costs 3, 1, 8, 2, 2, 4 and a failure: the minimum is 1, the median 2.5."""
     one = update_history(Options(), VIEW, -np.array([3, 1, 8, 2, 2, 4, np.nan]), initial_history(2))
     two = update_history(Options(), replace(VIEW, age=2), -np.array([5.0, 6, 7]), one)
     assert (one["history"].tolist(), two["history"].tolist()) == ([1], [1, 5])
@@ -153,7 +153,7 @@ def test_stored_history_of_two_generations_by_hand() -> None:
 
 
 def test_histories_have_the_length_of_their_criteria() -> None:
-    """11 + 30 * 2 / 6 = 21 best costs; every fifth generation for the long ones."""
+    """11 + 30 * 2 / 6 = 21 best costs; every fifth generation for the long histories."""
     seen: Any = initial_history(2)
     for age in range(1, 31):
         seen = update_history(Options(), replace(VIEW, age=age), -np.array([age, age + 2.0]), seen)
@@ -163,7 +163,7 @@ def test_histories_have_the_length_of_their_criteria() -> None:
 
 
 def test_flat_generations_are_counted_until_one_is_not() -> None:
-    """Flat: more than three quarters are the best. Failures say nothing of that, and one value alone is not flat."""
+    """Flat: more than three quarters equal the best. Failures do not count, and a single value is not flat."""
     seen: Any = initial_history(2)
     counts = []
     for costs in ([1.0] * 8, [1] * 7 + [9], [1] * 6 + [9, 9], [1] * 8, [np.nan] * 8, [2] + [np.nan] * 7):
@@ -181,8 +181,8 @@ def test_generations_without_movement_are_counted_until_the_centre_moves() -> No
     assert counts == [0, 1, 2, 0, 1]
 
 
-def test_a_plateau_does_not_count_as_a_centre_without_movement() -> None:
-    """Nothing was learned, so the mean stays."""
+def test_plateau_does_not_count_as_a_centre_without_movement() -> None:
+    """Without information the mean stays."""
     seen: Any = initial_history(2)
     for costs in (COSTS, FLAT, [np.nan] * 6, COSTS):
         seen = update_history(Options(), VIEW, -np.array(costs), seen)
@@ -196,7 +196,7 @@ def test_generations_of_failures_meet_no_criterion() -> None:
     assert int(seen["stopped"]) == 0 and not len(seen["history"])
 
 
-def test_the_first_generation_of_a_plateau_does_not_end_a_search() -> None:
+def test_first_generation_of_a_plateau_does_not_end_a_search() -> None:
     one = update_history(Options(), VIEW, np.zeros(6), initial_history(2))
     two = update_history(Options(), VIEW, np.zeros(6), one)
     assert names(int(one["stopped"])) == ""

@@ -89,7 +89,7 @@ def test_evaluation_jobs_get_the_centre_and_separate_groups(purpose: Any) -> Non
 
 
 def test_blocks_are_those_of_the_noise() -> None:
-    """The last one is short; without noise there are none."""
+    """The last block is shorter; without noise there are none."""
     size = BLOCK + 3
     made = Toy(None, Noted(size), CounterNoise(Keys(1), size), Keys(1), 4)
     assert made.blocks(STATE) == 2 and Toy(None, Noted(size), None, Keys(1), 4).blocks(STATE) == 0
@@ -156,8 +156,8 @@ def test_jobs_of_a_pair_share_their_seeds() -> None:
 
 
 @pytest.mark.parametrize("half", [2, 3])
-def test_a_pair_with_a_failed_half_has_zero_weight(half: int) -> None:
-    """3 eps_0 - 4 eps_2 and 0 eps_0^2 + 4 eps_2^2, of eps_0 = (1, 10) and eps_2 = (3, 30)."""
+def test_pair_with_a_failed_half_has_zero_weight(half: int) -> None:
+    """3 eps_0 - 4 eps_2 and 0 eps_0^2 + 4 eps_2^2, with eps_0 = (1, 10) and eps_2 = (3, 30)."""
     returns = [5.0, 2, 9, 9, 1, 5]
     returns[half] = nan
     made, results = ended(returns)

@@ -1,4 +1,4 @@
-"""FeedForwardPolicy: each row has parameters of its own, also when others have ended, and is normalised if wanted."""
+"""FeedForwardPolicy: parameters per row, also after other rows have ended, and normalisation of observations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From outputs to actions."""
+"""Action heads: from outputs of the network to actions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_bins_divide_the_box_evenly(bins: int, values: list[float]) -> None:
     assert head.actions(np.eye(bins, dtype=np.float32)).ravel().tolist() == values
 
 
-def test_bins_of_each_dimension_have_outputs_and_bounds_of_their_own() -> None:
+def test_bins_of_each_dimension_have_their_own_outputs_and_bounds() -> None:
     """Outputs are [dimension 0's bins, dimension 1's bins]; the highest output of each wins."""
     head = Head.of(box([-1, 0], [1, 10]), 3)
     assert head.outputs == 6
@@ -44,7 +44,7 @@ def test_bins_stay_in_the_box(a: float, b: float, bins: int) -> None:
     assert actions.max() <= high
 
 
-def test_one_bin_is_refused() -> None:  # T46
+def test_single_bin_is_refused() -> None:  # T46
     config = {"task": {"env_id": "Pendulum-v1"}, "policy": {"action_bins": 1}, "algorithm": {}}
     with pytest.raises(
         ConfigError, match=r"policy\.action_bins: expected a whole number of at least 2, or null, found 1"
@@ -107,8 +107,8 @@ SEVERAL = MultiDiscrete((2, 3))
 LOGITS = np.array([[1, 2, 5, 4, 3], [7, 6, 0, 1, 9]], np.float32)
 
 
-def test_each_choice_of_several_is_the_largest_of_its_own_outputs() -> None:
-    """Outputs are [choice 0's 2, choice 1's 3]; the largest of all, 5 and 9, count for choice 1 alone."""
+def test_each_choice_is_the_largest_of_its_own_outputs() -> None:
+    """Outputs are [choice 0's 2, choice 1's 3]; the largest of all, 5 and 9, belong to choice 1."""
     head = Head.of(SEVERAL, None)
     assert head.outputs == 5
     actions = head.actions(LOGITS)
@@ -116,15 +116,15 @@ def test_each_choice_of_several_is_the_largest_of_its_own_outputs() -> None:
     assert actions.dtype == np.int64 and actions.shape == (2, 2)
 
 
-def test_several_choices_are_the_same_over_an_array_namespace() -> None:
+def test_multidiscrete_head_is_identical_for_other_array_namespaces() -> None:
     head = Head.of(SEVERAL, None)
     assert [head.pure(np, row).tolist() for row in LOGITS] == [[1, 0], [0, 2]]
 
 
-def test_equal_outputs_give_the_first_choice() -> None:
+def test_equal_outputs_select_the_first_action() -> None:
     assert Head.of(SEVERAL, None).actions(np.zeros((1, 5), np.float32)).tolist() == [[0, 0]]
 
 
-def test_bins_of_several_choices_are_refused() -> None:
+def test_bins_are_refused_for_multidiscrete_actions() -> None:
     with pytest.raises(ConfigError, match=r"policy.action_bins: is 3, but the actions are MultiDiscrete\(\[2, 3\]\)"):
         Head.of(SEVERAL, 3)

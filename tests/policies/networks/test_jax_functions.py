@@ -1,4 +1,4 @@
-"""A policy's pure form computes what its actor does, row by row, over NumPy and over JAX."""
+"""Pure functions of policies, in NumPy and JAX, agree with the actors row by row."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def jax_namespace() -> Any:
 
 @pytest.mark.parametrize("namespace", [numpy_namespace, jax_namespace])
 @pytest.mark.parametrize("name", POLICIES)
-def test_the_pure_function_equals_the_actor(name: str, namespace: Any) -> None:
+def test_pure_function_equals_the_actor(name: str, namespace: Any) -> None:
     module, options, actions = POLICIES[name]
     policy = module.build(module.Options(**options), Spaces(flat_observations(WIDTH), actions))
     assert isinstance(policy, PurePolicy)
@@ -57,7 +57,7 @@ def test_the_pure_function_equals_the_actor(name: str, namespace: Any) -> None:
             np.testing.assert_allclose(np.asarray(action), expected[row], atol=2e-6)
 
 
-def test_the_pure_lstm_carries_its_memory() -> None:
+def test_pure_lstm_keeps_its_memory() -> None:
     policy = lstm.build(lstm.Options(hidden_dims=(4,)), Spaces(flat_observations(WIDTH), BOX))
     theta = 0.1 * np.random.default_rng(0).standard_normal(policy.layout.size).astype(np.float32)
     pure = policy.pure(np)
@@ -67,7 +67,7 @@ def test_the_pure_lstm_carries_its_memory() -> None:
     assert not np.array_equal(one, two)
 
 
-def test_pure_normalisation_equals_the_one_in_place() -> None:
+def test_pure_normalisation_equals_normalisation_in_place() -> None:
     """(2 - 1) / 2 = 0.5; (9 - 1) / 0.5 = 16, clipped to 5; an infinite deviation gives 0."""
     mean, deviation = np.array([1, 1, 3], np.float32), np.array([2, 0.5, np.inf], np.float32)
     seen = np.array([2, 9, 7], np.float32)

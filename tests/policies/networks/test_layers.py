@@ -1,4 +1,4 @@
-"""LSTM layers in NumPy: their gradient, against the cell step by step and central differences."""
+"""LSTM layers in NumPy: outputs against the cell, gradients against central differences."""
 
 from __future__ import annotations
 

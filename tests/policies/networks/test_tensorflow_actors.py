@@ -1,4 +1,4 @@
-"""The TensorFlow backend computes what the NumPy backend computes."""
+"""The TensorFlow backend computes the actions of the NumPy backend."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_tensorflow_settings_of_the_user_are_kept(
     assert len(made) == calls, made
 
 
-def test_the_numpy_path_imports_no_tensorflow() -> None:
+def test_numpy_path_imports_no_tensorflow() -> None:
     done = python(
         script("""
         import sys, numpy as np

@@ -62,7 +62,7 @@ def whole(algorithm: PolicyGradient, state: State) -> Array:
 
 
 @pytest.mark.parametrize("decay", [0.99, 0.0])
-def test_new_parameters_are_the_old_minus_the_rate_times_the_clipped_gradient(decay: float) -> None:
+def test_update_subtracts_the_rate_times_the_clipped_gradient(decay: float) -> None:
     algorithm = made(eos_token=True, ema_baseline_decay=decay, grad_clip_threshold=0.5)
     state = algorithm.initial()
     _, results = generation(algorithm, state)
@@ -84,8 +84,8 @@ def test_new_parameters_are_the_old_minus_the_rate_times_the_clipped_gradient(de
         pytest.param({}, marks=pytest.mark.long),
     ],
 )
-def test_chunks_share_the_gradient_of_the_batch(options: dict[str, Any]) -> None:
-    """Nothing of it is lost or counted twice, whatever the chunks."""
+def test_chunk_gradients_sum_to_the_gradient_of_the_batch(options: dict[str, Any]) -> None:
+    """For any division into chunks."""
     state, _ = trained(made(eos_token=True, **options), 2)
     one = whole(made(eos_token=True, chunk_size=8, **options), state)
     for size in (1, 3, 4):
@@ -93,14 +93,14 @@ def test_chunks_share_the_gradient_of_the_batch(options: dict[str, Any]) -> None
         np.testing.assert_allclose(whole(some, state), one, rtol=1e-4, atol=1e-4 * np.abs(one).max())
 
 
-def test_asynchronous_updates_have_one_chunk_of_the_whole_batch() -> None:
+def test_asynchronous_updates_have_one_chunk_per_batch() -> None:
     algorithm = made(updates="asynchronous", chunk_size=3)
     assert [chunk.jobs for chunk in algorithm.ask(algorithm.initial(), 0, NO_ROWS, NO_FITNESS)] == [8]
     assert [chunk.jobs for chunk in made(chunk_size=3).ask(algorithm.initial(), 0, NO_ROWS, NO_FITNESS)] == [3, 3, 2]
 
 
-def test_the_loss_is_a_mean_over_the_batch_times_that_of_the_paper() -> None:
-    """With no baseline yet: 64 / B sum R ln p, entropy apart."""
+def test_loss_is_the_scaled_mean_of_the_paper() -> None:
+    """Without a baseline yet: 64 / B sum R ln p, without the entropy."""
     algorithm = made(chunk_size=8, entropy_beta=0.0, pi_loss_hparam=2.0)
     state = algorithm.initial()
     (outcome,), _ = generation(algorithm, state)
@@ -112,7 +112,7 @@ def test_the_loss_is_a_mean_over_the_batch_times_that_of_the_paper() -> None:
     assert sums["entropy"] == pytest.approx(8 * 4 * np.log(8), rel=0.05)
 
 
-def test_the_regularizer_is_the_weights_but_the_embedding() -> None:
+def test_regularizer_covers_all_weights_except_the_embedding() -> None:
     plain, decayed = made(eos_token=True), made(eos_token=True, regularizer=0.5)
     state = plain.initial()
     difference = whole(decayed, state) - whole(plain, state)
@@ -121,7 +121,7 @@ def test_the_regularizer_is_the_weights_but_the_embedding() -> None:
     np.testing.assert_allclose(difference, expected, atol=1e-6)
 
 
-def test_programs_belong_to_their_jobs_and_not_to_chunks() -> None:
+def test_programs_depend_on_jobs_and_not_on_chunks() -> None:
     few, many = made(chunk_size=2, eos_token=True), made(chunk_size=8, eos_token=True)
     state = few.initial()
     tokens = [np.concatenate([o.arrays["tokens"] for o in generation(each, state)[0]]) for each in (few, many)]
@@ -130,7 +130,7 @@ def test_programs_belong_to_their_jobs_and_not_to_chunks() -> None:
     assert not np.array_equal(tokens[0], later)
 
 
-def test_rows_are_the_scores_of_the_programs() -> None:
+def test_rows_have_the_scores_of_the_programs() -> None:
     algorithm = made(eos_token=True, length=12)
     for outcome in generation(algorithm, algorithm.initial())[0]:
         table = "_" + algorithm.problem.alphabet
@@ -144,13 +144,13 @@ def test_rows_are_the_scores_of_the_programs() -> None:
 # The baseline.
 
 
-def test_the_baseline_by_hand() -> None:
-    """b = d b + (1 - d) R for each program in turn, as far as it goes."""
+def test_baseline_by_hand() -> None:
+    """b = d b + (1 - d) R for each program in turn, up to its length."""
     after = updated_baseline(np.array([1.0, 1.0, 1.0]), np.array([3.0, 5.0]), np.array([3, 2]), 0.5)
     assert after.tolist() == [3.5, 3.5, 2.0]
 
 
-def test_the_baseline_of_an_update_is_that_before_it() -> None:
+def test_update_uses_the_baseline_before_it() -> None:
     algorithm = made(pi_loss_hparam=1.0, entropy_beta=0.0)
     state = algorithm.initial()
     assert not state.shared["baseline"].any()
@@ -161,7 +161,7 @@ def test_the_baseline_of_an_update_is_that_before_it() -> None:
     np.testing.assert_allclose(after.shared["baseline"], np.full(4, expected), rtol=1e-12)
 
 
-def test_a_baseline_equal_to_all_rewards_leaves_no_gradient() -> None:
+def test_baseline_equal_to_all_rewards_gives_zero_gradient() -> None:
     algorithm = made(entropy_beta=0.0)
     state = algorithm.initial()
     chunk = algorithm.ask(state, 0, NO_ROWS, NO_FITNESS)[0]
@@ -173,7 +173,7 @@ def test_a_baseline_equal_to_all_rewards_leaves_no_gradient() -> None:
 
 
 def test_returns_and_advantages_of_the_published_episode() -> None:
-    """A reward of ord(c) a character: the vector of the reference's own test of its episodes."""
+    """A reward of ord(c) per character: the values of the reference implementation's own test."""
     rewards = np.array([ord(c) for c in "".join("_><+-[].,"[t] for t in (4, 5, 3, 6, 8, 1, 0))] + [0.0])
     assert rewards[:-1].tolist() == [45, 91, 43, 93, 44, 62, 95]
     values = np.array([0, 1, 2, 1, 0, 1, 1, 0.0])
@@ -186,7 +186,7 @@ def test_returns_and_advantages_of_the_published_episode() -> None:
 # The queue.
 
 
-def test_the_queue_keeps_the_best_once_and_of_equal_ones_the_older() -> None:
+def test_queue_keeps_each_best_program_once_and_prefers_older_ones() -> None:
     arrays = empty_queue(2, 3)
     for tokens, reward in (([1, 2, 3], 0.1), ([1, 2, 3], 0.9), ([2, 2, 2], 0.5), ([3, 3, 3], 0.1), ([4, 4, 4], 0.2)):
         arrays = updated_queue(arrays, np.array([tokens], np.uint8), np.array([reward]))
@@ -205,8 +205,8 @@ def test_the_queue_keeps_the_best_once_and_of_equal_ones_the_older() -> None:
         ("newer", "rewards", [(0.5, 2), (0.2, 4), (0.1, 5)]),
     ],
 )
-def test_the_queue_after_programs_of_equal_rewards(ties: Any, unique: Any, expected: list[tuple[float, int]]) -> None:
-    """Of 0.2 come 1, 3, 4 and, once more, 3; NaN is no reward."""
+def test_queue_after_programs_with_equal_rewards(ties: Any, unique: Any, expected: list[tuple[float, int]]) -> None:
+    """Programs 1, 3, 4 and 3 again have 0.2; NaN is not a reward."""
     tokens = np.array([[1], [2], [3], [4], [5], [3], [6]], np.uint8)
     rewards = np.array([0.2, 0.5, 0.2, 0.2, 0.1, 0.2, np.nan])
     if (ties, unique) == ("newer", "rewards"):
@@ -215,7 +215,7 @@ def test_the_queue_after_programs_of_equal_rewards(ties: Any, unique: Any, expec
     assert list(zip(arrays["queue_rewards"].tolist(), arrays["queue_tokens"][:, 0].tolist(), strict=True)) == expected
 
 
-def test_all_programs_of_a_batch_are_offered_to_the_queue_where_that_is_asked() -> None:
+def test_all_programs_of_a_batch_are_queued_if_configured() -> None:
     algorithm = made(topk=8, topk_loss_hparam=1.0, topk_offered="all")
     state = algorithm.initial()
     _, results = generation(algorithm, state)
@@ -228,8 +228,8 @@ def test_all_programs_of_a_batch_are_offered_to_the_queue_where_that_is_asked() 
 # Beginning anew.
 
 
-def test_weights_and_queue_begin_anew_when_no_better_program_came_for_long() -> None:
-    """Batches of 8: after 16 programs that are no better than the best of this try."""
+def test_weights_and_queue_restart_without_improvement() -> None:
+    """Batches of 8: after 16 programs that are not better than the best since the last restart."""
     algorithm = made(topk=2, topk_loss_hparam=1.0, restart_programs=16)
     state = algorithm.initial()
     _, results = generation(algorithm, state)
@@ -250,7 +250,7 @@ def test_weights_and_queue_begin_anew_when_no_better_program_came_for_long() -> 
 # Draws.
 
 
-def test_draws_from_the_queue_are_even_and_none_while_it_is_empty() -> None:
+def test_draws_from_the_queue_are_uniform_and_none_if_empty() -> None:
     arrays = empty_queue(3, 2)
     assert draw_imitated(arrays, 2, np.random.default_rng(0))["imitated_lengths"].tolist() == [0, 0]
     for token in (1, 2):
@@ -275,12 +275,12 @@ def test_each_update_queues_the_best_program_of_its_batch() -> None:
     assert metrics["imitation_loss"] == 0
 
 
-def test_an_empty_queue_teaches_nothing() -> None:
+def test_empty_queue_gives_zero_gradient() -> None:
     plain, queued = made(), made(topk=3, topk_loss_hparam=100.0)
     np.testing.assert_allclose(whole(queued, queued.initial()), whole(plain, plain.initial()), rtol=1e-5, atol=1e-6)
 
 
-def test_priority_queue_training_alone_makes_the_queued_program_likelier() -> None:
+def test_priority_queue_training_increases_the_queued_probability() -> None:
     algorithm = made(
         **{"topk": 1, "topk_loss_hparam": 1.0, "pi_loss_hparam": 0.0, "entropy_beta": 0.0},
         optimizer={"kind": "adam", "learning_rate": 0.05},
@@ -296,8 +296,8 @@ def test_priority_queue_training_alone_makes_the_queued_program_likelier() -> No
     assert losses[-1] < 0.5
 
 
-def test_noise_is_in_what_is_read_of_the_queue_and_not_in_what_is_learned() -> None:
-    """A random one of 8 characters for each with probability 0.4: another one for 0.4 * 7 / 8 of them."""
+def test_noise_changes_inputs_of_queued_programs_but_not_targets() -> None:
+    """Each token is replaced with probability 0.4 by one of 8 characters: 0.4 * 7 / 8 of the tokens differ."""
     arrays = updated_queue(empty_queue(1, 5), np.array([[3, 1, 2, 0, 0]], np.uint8), np.array([1.0]))
     drawn = draw_imitated(arrays, 2000, np.random.default_rng(0), 0.4)
     tokens, read = drawn["imitated_tokens"], drawn["imitated_read"]
@@ -307,8 +307,8 @@ def test_noise_is_in_what_is_read_of_the_queue_and_not_in_what_is_learned() -> N
     assert "imitated_read" not in plain and np.array_equal(plain["imitated_tokens"], tokens)
 
 
-def test_a_program_is_learned_from_the_tokens_that_are_read() -> None:
-    """With noise 0.9 its tokens are hardly known by those before: their likelihood is that of the tokens read."""
+def test_likelihood_of_a_queued_program_depends_on_its_inputs() -> None:
+    """With noise 0.9 the likelihood is that of the noisy input tokens."""
     algorithm = made(topk=1, topk_loss_hparam=1.0, topk_noise=0.9, chunk_size=8)
     state, _ = trained(algorithm, 1)
     arrays = generation(algorithm, state)[0][0].arrays
@@ -325,8 +325,8 @@ def test_a_program_is_learned_from_the_tokens_that_are_read() -> None:
 # Entropy and collapse.
 
 
-def test_the_factor_of_the_entropy_follows_its_target_by_hand() -> None:
-    """beta exp(rate (1 - H / target)): at no entropy exp(rate) times as much, at the target the same; 0.5 at least."""
+def test_entropy_weight_follows_its_target_by_hand() -> None:
+    """beta exp(rate (1 - H / target)): zero entropy multiplies by exp(rate), the target by 1; at least 0.5."""
     factor = made(entropy_beta=0.5, entropy_target=0.8, entropy_rate=0.1).loss.entropy
     first = factor.initial()
     assert factor.value(first) == 0.5
@@ -337,14 +337,14 @@ def test_the_factor_of_the_entropy_follows_its_target_by_hand() -> None:
     assert factor.value(factor.next({"entropy_beta": np.array(99.9)}, 0.0, 0)) == 100
 
 
-def test_the_factor_of_the_entropy_falls_evenly() -> None:
+def test_entropy_weight_decays_linearly() -> None:
     factor = made(entropy_beta=0.5, entropy_beta_end=0.1, entropy_programs=1000).loss.entropy
     found = [factor.value(factor.next(factor.initial(), 1.0, executed)) for executed in (0, 250, 1000, 5000)]
     assert found == pytest.approx([0.5, 0.4, 0.1, 0.1])
 
 
 @pytest.mark.parametrize("options", [{"entropy_target": 2.0}, {"entropy_beta_end": 0.0, "entropy_programs": 16}])
-def test_the_factor_is_state_and_is_what_the_gradient_has(options: dict[str, Any]) -> None:
+def test_entropy_weight_is_part_of_the_state_and_the_gradient(options: dict[str, Any]) -> None:
     changing, plain = made(entropy_beta=0.2, **options), made(entropy_beta=0.2)
     first = changing.initial()
     np.testing.assert_array_equal(whole(changing, first), whole(plain, first))
@@ -355,8 +355,8 @@ def test_the_factor_is_state_and_is_what_the_gradient_has(options: dict[str, Any
     assert "entropy_beta" not in trained(plain, 1)[0].shared
 
 
-def test_a_target_keeps_the_entropy_that_is_lost_without() -> None:
-    """PQT of one program of 4 tokens that stays: at a constant factor nothing else is written in the end."""
+def test_entropy_target_prevents_a_collapse() -> None:
+    """PQT of one program of 4 tokens: with a constant weight, only this program is written in the end."""
     queued = {"topk": 1, "topk_loss_hparam": 1.0, "pi_loss_hparam": 0.0, "entropy_beta": 1e-4}
     adam = {"kind": "adam", "learning_rate": 0.05}
     entropies = []
@@ -372,7 +372,7 @@ def test_a_target_keeps_the_entropy_that_is_lost_without() -> None:
     assert entropies[0] < 0.1 and 0.5 < entropies[1] < 1.5, entropies
 
 
-def test_distinct_programs_are_counted_and_a_collapse_is_told() -> None:
+def test_distinct_programs_are_counted_and_a_collapse_is_reported() -> None:
     algorithm = made(chunk_size=8, entropy_beta=0.0, length=2)
     state = algorithm.initial()
     _, results = generation(algorithm, state)
@@ -395,7 +395,7 @@ def replaying(**options: Any) -> PolicyGradient:
 
 
 @pytest.mark.long
-def test_without_replays_a_batch_is_executed_whole_and_its_policy_gradient_waits() -> None:
+def test_first_batch_has_no_replays_and_no_gradient() -> None:
     algorithm = replaying(entropy_beta=0.0, length=6)
     state = algorithm.initial()
     outcomes, results = generation(algorithm, state)
@@ -407,8 +407,8 @@ def test_without_replays_a_batch_is_executed_whole_and_its_policy_gradient_waits
     assert whole(algorithm, after).any()
 
 
-def test_weights_with_and_without_normalisation_by_hand() -> None:
-    """Replays and programs written that are in the buffer have its odds, others 0: w = 1 / (1 - a + a q / p)."""
+def test_importance_weights_of_a_batch_by_hand() -> None:
+    """Programs in the buffer have their probability q, others 0: w = 1 / (1 - a + a q / p)."""
     plain, scaled = replaying(iw_normalize=False, entropy_beta=0.0), replaying(entropy_beta=0.0)
     state, _ = trained(plain, 3)
     outcomes, _ = generation(plain, state)
@@ -435,7 +435,7 @@ def odds_of(algorithm: PolicyGradient, state: State, tokens: Array) -> Array:
     return probability
 
 
-def test_the_baseline_takes_replays_first() -> None:
+def test_baseline_includes_replays_first() -> None:
     algorithm = replaying()
     state, _ = trained(algorithm, 1)
     _, results = generation(algorithm, state)
@@ -449,7 +449,7 @@ def test_the_baseline_takes_replays_first() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 8])
-def test_replays_are_shared_by_the_chunks(size: int) -> None:
+def test_replays_are_divided_among_chunks(size: int) -> None:
     state, _ = trained(replaying(), 2)
     algorithm = replaying(chunk_size=size)
     _, results = generation(algorithm, state)
@@ -471,7 +471,7 @@ def test_replays_are_shared_by_the_chunks(size: int) -> None:
     ],
 )
 def test_rewards_rise_and_a_correct_program_ends_the_search(options: dict[str, Any]) -> None:
-    """To print 1 2 in five characters, where a search at random would need thousands of programs."""
+    """The task is to print 1 2 in five characters; random search would need thousands of programs."""
     algorithm = made(
         chunk_size=32,
         length=5,
@@ -509,8 +509,8 @@ def programs_options(**options: Any) -> Any:
         {"entropy_beta": 0.1, "pi_loss_hparam": 0.0, "vf_loss_hparam": 0.5, "ema_baseline_decay": 0.0},
     ],
 )
-def test_the_sum_of_the_losses_is_what_the_gradient_is_of(options: dict[str, Any]) -> None:
-    """A random direction, in float64, against the gradient; the policy's term has learned values as constants."""
+def test_gradient_is_that_of_the_sum_of_losses(options: dict[str, Any]) -> None:
+    """Along a random direction in float64; the policy term treats values as constants."""
     algorithm = made(**options)
     state = algorithm.initial()
     _, results = generation(algorithm, state)

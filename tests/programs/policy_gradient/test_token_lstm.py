@@ -1,4 +1,4 @@
-"""The network that writes programs: its form, what it writes, and the gradient of its loss."""
+"""The network that writes programs: parameters, sampling, and the gradient of its loss."""
 
 from __future__ import annotations
 
@@ -85,19 +85,19 @@ def single(told: ProgramBatch) -> ProgramBatch:
 # Form.
 
 
-def test_the_default_network_has_the_parameters_of_the_paper() -> None:
+def test_default_network_has_the_parameter_count_of_the_paper() -> None:
     network = TokenLSTM((35, 35), (), 10, 100, ends=False)
     assert network.layout.size == 90 + (45 * 140 + 140) + (70 * 140 + 140) + 315 == 16_785
     assert next(iter(network.layout.shapes)) == "embedding"
     assert network.embedding_parameters == 90
 
 
-def test_a_network_of_values_is_there_only_if_wanted() -> None:
+def test_value_network_exists_only_if_configured() -> None:
     network = TokenLSTM((5,), (4,), 3, 2, ends=True)
     assert network.layout.size == SMALL.layout.size + 4 * 4 * (3 + 4 + 1) + 4
 
 
-def test_initial_weights() -> None:
+def test_initial_weights_are_uniform_within_their_limits() -> None:
     network = TokenLSTM((35, 35), (), 10, 100, ends=False)
     arrays = network.layout.split(network.initial(RNG(0), factor=0.5))
     assert 0.95 < np.abs(arrays["embedding"]).max() <= 1
@@ -109,7 +109,7 @@ def test_initial_weights() -> None:
     assert 0.97 * limit < np.abs(arrays["policy/output"]).max() <= limit
 
 
-def test_lengths_count_the_token_that_ends() -> None:
+def test_lengths_include_the_end_token() -> None:
     tokens = np.array([[0, 0, 0], [3, 0, 0], [3, 4, 0], [3, 4, 5]])
     assert lengths(tokens).tolist() == [1, 2, 3, 3]
 
@@ -118,7 +118,7 @@ def test_lengths_count_the_token_that_ends() -> None:
 
 
 @pytest.mark.parametrize(("sharpness", "noise"), [(1.0, 0.0), (2.5, 0.0), (1.0, 0.3)])
-def test_a_token_is_the_place_of_its_number_among_the_odds(sharpness: float, noise: float) -> None:
+def test_token_is_the_quantile_of_its_uniform_number(sharpness: float, noise: float) -> None:
     network = TokenLSTM((5, 4), (), 3, 6, ends=False)
     theta, numbers = theta_of(network), RNG(2).random((40, 6))
     programs = written(network, theta, numbers, sharpness, noise)
@@ -130,7 +130,7 @@ def test_a_token_is_the_place_of_its_number_among_the_odds(sharpness: float, noi
         assert row.tolist() == [int((sums[t] <= drawn[t]).sum()) for t in range(6)]
 
 
-def test_programs_that_end_have_zeros_behind() -> None:
+def test_tokens_after_the_end_are_zero() -> None:
     network = TokenLSTM((5,), (), 3, 8, ends=True)
     programs = written(network, network.initial(RNG(0)), RNG(1).random((200, 8)))
     reached = lengths(programs)
@@ -139,7 +139,7 @@ def test_programs_that_end_have_zeros_behind() -> None:
         assert (row[: length - 1] > 0).all() and not row[length:].any()
 
 
-def test_nothing_is_computed_behind_the_longest_program() -> None:
+def test_sampling_stops_after_the_longest_program() -> None:
     network, ends_at = TokenLSTM((5,), (), 3, 8, ends=True), np.array([[0.9, 0.0], [0.0, 0.9]])
     numbers = np.concatenate([ends_at, np.full((2, 6), 0.9).T.reshape(2, 6)], axis=1)
     theta = 0 * network.initial(RNG(0))  # even odds: 0 gives token 0, which ends, and 0.9 the last one
@@ -149,14 +149,14 @@ def test_nothing_is_computed_behind_the_longest_program() -> None:
     assert sample_programs(network, theta, numbers).steps == 2
 
 
-def test_programs_that_may_not_end_are_of_full_length() -> None:
+def test_programs_without_end_token_have_full_length() -> None:
     network = TokenLSTM((5,), (), 3, 8, ends=False)
     programs = written(network, network.initial(RNG(0)), RNG(1).random((200, 8)))
     assert programs.min() == 1 and programs.max() == TOKENS - 1
 
 
 @pytest.mark.long
-def test_a_program_does_not_depend_on_those_written_with_it() -> None:
+def test_program_does_not_depend_on_the_batch() -> None:
     network = TokenLSTM((35, 35), (), 10, 20, ends=True)
     theta, numbers = network.initial(RNG(0)), RNG(1).random((12, 20))
     together = written(network, theta, numbers)
@@ -167,7 +167,7 @@ def test_a_program_does_not_depend_on_those_written_with_it() -> None:
 # The loss.
 
 
-def test_the_terms_are_those_of_the_cells() -> None:
+def test_log_probabilities_equal_those_of_the_cells() -> None:
     network = TokenLSTM((5, 4), (3, 2), 3, 4, ends=True)
     theta = theta_of(network)
     tokens = np.array([[3, 1, 0, 0], [8, 7, 6, 5], [0, 0, 0, 0]])
@@ -185,7 +185,7 @@ def test_the_terms_are_those_of_the_cells() -> None:
         np.testing.assert_allclose(terms.value[row], (error**2).sum(), rtol=1e-12)
 
 
-def test_imitated_programs_have_no_value_and_those_of_length_zero_no_loss() -> None:
+def test_imitated_programs_have_no_value_loss_and_empty_ones_no_loss() -> None:
     network = TokenLSTM((5,), (3,), 3, 2, ends=True)
     theta, one = theta_of(network), np.ones(2)
     tokens = [[3, 1], [3, 1]]
@@ -202,8 +202,8 @@ FIXED = TokenLSTM((4,), (), 2, 3, ends=False)
 
 
 @pytest.mark.parametrize("network", [pytest.param(VALUED, marks=pytest.mark.long), FIXED])
-def test_the_gradient_is_that_of_the_loss(network: TokenLSTM) -> None:
-    """Central differences, for each parameter, of a loss in which advantages are constants."""
+def test_gradient_equals_central_differences(network: TokenLSTM) -> None:
+    """For each parameter of a loss in which advantages are constants."""
     rng, theta = RNG(5), theta_of(network, spread=1.0)
     tokens = [[3, 1, 8], [2, 2, 2], [5, 6, 7]] if network is FIXED else [[3, 0, 0], [8, 7, 6], [0, 0, 0]]
     judged = np.array([1.0, 1.0, 0.0])
@@ -234,8 +234,8 @@ def test_the_gradient_is_that_of_the_loss(network: TokenLSTM) -> None:
 
 
 @pytest.mark.parametrize("taught", [(0, 0, 1, 1), (0, 1, 0, 0), (1, 0, 1, 0), (0, 0, 0, 0)])
-def test_rows_that_teach_nothing_are_left_out(taught: tuple[int, ...]) -> None:
-    """The gradient is that of the others alone: it is a sum over rows."""
+def test_rows_with_zero_weight_are_skipped(taught: tuple[int, ...]) -> None:
+    """The gradient is that of the other rows, because it is a sum over rows."""
     network = TokenLSTM((5, 4), (3,), 3, 3, ends=True)
     theta, tokens = theta_of(network), np.array([[3, 1, 8], [2, 2, 0], [5, 6, 7], [8, 0, 0]])
     factors, returns = np.array(taught, np.float64), RNG(7).standard_normal((4, 3))
@@ -250,7 +250,7 @@ def test_rows_that_teach_nothing_are_left_out(taught: tuple[int, ...]) -> None:
 
 
 @pytest.mark.long
-def test_in_float32_it_is_what_float64_gives() -> None:
+def test_gradient_in_float32_equals_float64_to_its_precision() -> None:
     network, rng = TokenLSTM((35, 35), (35,), 10, 30, ends=True), RNG(0)
     theta = network.initial(rng)
     tokens = written(network, theta, rng.random((8, 30)))
@@ -264,7 +264,7 @@ def test_in_float32_it_is_what_float64_gives() -> None:
 
 
 @pytest.mark.long
-def test_the_parts_of_the_gradient_add_up() -> None:
+def test_gradient_is_the_sum_of_its_parts() -> None:
     theta = theta_of(SMALL)
     tokens = [[3, 1], [0, 0], [4, 4]]
     told = batch(
@@ -279,7 +279,7 @@ def test_the_parts_of_the_gradient_add_up() -> None:
 
 
 def test_importance_weights_by_hand() -> None:
-    """w = 1 / (1 - a + a q / p), and 1 of an imitated program."""
+    """w = 1 / (1 - a + a q / p), and 1 for an imitated program."""
     theta, a = theta_of(SMALL), 0.25
     with np.errstate(divide="ignore"):
         odds_of_replay = np.log([0.5, 0, 0.3])
@@ -292,7 +292,7 @@ def test_importance_weights_by_hand() -> None:
     np.testing.assert_allclose(terms.policy, terms.w * plain.policy, rtol=1e-12)
 
 
-def test_a_program_of_no_probability_in_float32_has_a_weight() -> None:
+def test_program_with_zero_probability_in_float32_has_a_weight() -> None:
     network = TokenLSTM((5,), (), 3, 100, ends=False)
     tokens = RNG(0).integers(1, 9, (2, 100))
     told = batch(network, tokens, log_replayed=np.array([np.log(1e-3), -np.inf]))
@@ -313,8 +313,8 @@ def smape(a: Any, b: Any) -> float:
 
 
 @pytest.mark.long
-def test_the_gradient_of_samples_is_that_of_all_programs() -> None:
-    """With this seed; other seeds miss the tolerances of angle and norm about half of the time."""
+def test_sampled_gradient_equals_the_exact_one() -> None:
+    """With this seed; about half of all other seeds exceed the tolerances of angle and norm."""
     assert len(EVERY) == 73
     network, samples = TokenLSTM((10,), (), 10, 2, ends=True), 100_000
     theta, numbers = network.initial(RNG(4)).astype(np.float64), RNG(12).random((samples, 2))

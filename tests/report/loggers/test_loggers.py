@@ -1,4 +1,4 @@
-"""All loggers of a run: what each of them gets, and that one that fails never ends the run."""
+"""All loggers of a run: their rows; a failing logger never ends the run."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_missing_metrics_are_not_logged() -> None:
     assert metrics(row) == {"return/mean": 1.5}
 
 
-def test_a_config_is_flat_for_loggers() -> None:
+def test_config_is_flat_for_loggers() -> None:
     data = {"seed": 1, "policy": None, "task": {"a": {"b": "x"}, "c": {}, "d": [1, 2]}}
     assert flat(data) == {"seed": 1, "policy": None, "task.a.b": "x", "task.c": "{}", "task.d": "[1, 2]"}
 
@@ -88,7 +88,7 @@ def test_each_logger_gets_the_rows_it_has_not_seen(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("broken", "left"), [("start", []), ("write", ["start"]), ("close", ["start", "write", "write"])]
 )
-def test_a_failing_logger_warns_once_and_is_disabled(
+def test_failing_logger_warns_once_and_is_disabled(
     broken: str, left: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, good, told = Tape([], broken=broken), Tape([]), list[str]()
@@ -104,7 +104,7 @@ def test_a_failing_logger_warns_once_and_is_disabled(
     assert warning.startswith("report.loggers: mlflow has failed (ValueError: of the package's own); the run continues")
 
 
-def test_a_run_goes_on_to_the_same_bits_when_its_logger_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_is_identical_if_its_logger_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_place_of(monkeypatch, tensorboard=Tape([], broken="write"))
     config = runs.tiny(tmp_path)
     runs.here(config, tmp_path / "plain", ["stop.generations=3"])
@@ -113,7 +113,7 @@ def test_a_run_goes_on_to_the_same_bits_when_its_logger_fails(tmp_path: Path, mo
     assert "WARNING: report.loggers: tensorboard has failed" in (tmp_path / "logged" / "log.txt").read_text()
 
 
-def test_the_checkpoint_holds_the_run_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_holds_the_run_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tape, config, run = Tape([]), runs.tiny(tmp_path), tmp_path / "run"
     in_place_of(monkeypatch, tensorboard=tape)
     runs.here(config, run, ["stop.generations=3"])
@@ -124,8 +124,8 @@ def test_the_checkpoint_holds_the_run_ids(tmp_path: Path, monkeypatch: pytest.Mo
     assert tape.calls[0] == ("start", "new", 3) and tape.calls[-1] == ("close", "finished")
 
 
-def test_a_last_row_that_is_written_again_is_dropped_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is behind what the checkpoint counts, so that a run that goes on has the rows of one that never stopped."""
+def test_repeated_last_row_is_dropped_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last row is not counted by the checkpoint; a resumed run has the rows of an uninterrupted one."""
     tape, config, run = Tape([], has=99), runs.tiny(tmp_path), tmp_path / "run"
     in_place_of(monkeypatch, tensorboard=tape)
     rare = ["report.metrics_interval=100", "evaluation.interval=0", "report.loggers=[tensorboard]"]

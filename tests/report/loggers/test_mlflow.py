@@ -103,8 +103,8 @@ def test_mlflow_added_later_gets_the_earlier_rows(tmp_path: Path) -> None:
     assert_logged(run, run / "mlruns")
 
 
-def test_a_lost_mlflow_store_disables_the_logger_only(tmp_path: Path) -> None:
-    """Each session in a process of its own: MLflow remembers its stores."""
+def test_lost_mlflow_store_disables_the_logger_only(tmp_path: Path) -> None:
+    """Each session runs in its own process, because MLflow remembers its stores."""
     run = tmp_path / "run"
     runs.finished(0, run, ON, "stop.generations=3")
     shutil.rmtree(run / "mlruns")
@@ -127,7 +127,7 @@ def test_memory_with_mlflow_does_not_grow_with_generations(tmp_path: Path) -> No
     assert_flat(tmp_path / "run", "report={loggers: [mlflow], plot_interval_seconds: 0}")  # takes minutes
 
 
-def test_cut_drops_steps_and_what_a_kill_left_half_written(tmp_path: Path) -> None:
+def test_cut_drops_steps_and_incomplete_lines(tmp_path: Path) -> None:
     texts = {"a": "5 1.5 0\n5 2.5 4\n6 3.5 7\n", "b/c": "5 1 7\n", "d": "5 1 0\n5 1", "e": "5 1 2\n5 1 3"}
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -52,7 +52,7 @@ def test_tensorboard_steps_after_a_resume_replace_later_ones(tmp_path: Path) -> 
     second.close("finished")
 
 
-def test_a_truncated_event_file_is_read_up_to_the_cut(tmp_path: Path) -> None:
+def test_truncated_event_file_is_read_to_its_last_complete_record(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     first = started(tmp_path, 0)
     first.write({"generation": 0, "return_mean": 1.0})
@@ -65,14 +65,14 @@ def test_a_truncated_event_file_is_read_up_to_the_cut(tmp_path: Path) -> None:
     second.close("finished")
 
 
-def test_a_new_directory_lacks_all_rows_and_a_used_one_those_to_come(tmp_path: Path) -> None:
+def test_missing_rows_of_new_and_used_tensorboard_directories(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     run = LoggedRun(tmp_path, "a", {})
     assert TensorBoard().start(run, None, 3) == Started(None, 0)
     assert TensorBoard().start(run, None, 3) == Started(None, 3)
 
 
-def test_tensorflow_is_not_imported(tmp_path: Path) -> None:
+def test_tensorboard_logger_does_not_import_tensorflow(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     program = (
         "import sys; from pathlib import Path\n"

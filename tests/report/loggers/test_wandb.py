@@ -100,8 +100,8 @@ def test_wandb_run_is_continued_by_a_resume_without_duplicate_steps(tmp_path: Pa
     assert after != before and file_of(after).name == file_before  # run-ID.wandb
 
 
-def test_sessions_that_start_in_one_second_leave_the_last_one(tmp_path: Path) -> None:
-    """W&B adds a number to the name of a directory that is there."""
+def test_wandb_sessions_in_one_second_keep_the_last_directory(tmp_path: Path) -> None:
+    """W&B adds a number to the name of an existing directory."""
     run_ids: dict[str, str] = {}
     for session in range(4):
         loggers = Loggers(Report(loggers=("wandb",)), LoggedRun(tmp_path, "a", {}), run_ids, pytest.fail)
@@ -138,7 +138,7 @@ def test_wandb_telemetry_is_off_and_the_mode_offline(tmp_path: Path, monkeypatch
 
 
 def test_wandb_reports_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """W&B's process keeps it to itself."""
+    """The process of W&B does not report it."""
     told: list[str] = []
     loggers = Loggers(Report(loggers=("wandb",)), LoggedRun(tmp_path, "a", {}), {}, told.append)
     loggers.start(0, [])
@@ -149,7 +149,7 @@ def test_wandb_reports_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(told) == 1 and "No space left on device" in told[0]
 
 
-def test_a_dead_wandb_process_disables_the_logger_only(tmp_path: Path) -> None:
+def test_dead_wandb_process_disables_the_logger_only(tmp_path: Path) -> None:
     told: list[str] = []
     loggers = Loggers(Report(loggers=("wandb",)), LoggedRun(tmp_path, "a", {}), {}, told.append)
     loggers.start(0, [])

@@ -1,4 +1,4 @@
-"""Behaviours of episodes: what they are, how many numbers they have, and what is told of a wrong one."""
+"""Behaviours of episodes: values and sizes, and errors of invalid behaviours."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_behaviour_can_be_entries_of_the_last_info() -> None:
 
 
 def test_behaviour_of_vector_environments_uses_infos() -> None:
-    """Of lives of 5 and 3 steps, the last step, and the last observation with the return as a function sees them."""
+    """After 5 and 3 steps: the last step, and the last observation with the return by a function."""
     for options, expected in (
         ({"info": "step"}, [[5], [3]]),
         ({"function": f"{__name__}:told"}, [[5, 5, 5], [3, 3, 3]]),
@@ -80,7 +80,7 @@ def test_behaviour_can_be_a_user_function() -> None:
     assert sources({"task": {"kind": "episodes", **task}}) == hashes and all(hashes.values())
 
 
-def test_a_behaviour_of_another_size_fails_its_job_alone() -> None:
+def test_behaviour_of_another_size_fails_its_job_alone() -> None:
     options: Any = {"function": "tests.tasks.episodes.test_behaviour:as_long"}
     task = episodes("Survival", behaviour=BehaviourOptions(**options))
     assert task.behaviour is not None

@@ -1,4 +1,4 @@
-"""Classic control without Gymnasium's overhead: the bits are those of Gymnasium, which is played beside it."""
+"""Classic control without Gymnasium's overhead is bit-identical to Gymnasium."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def outcome(env_id: str, stepping: str, **options: Any) -> Any:
 
 @pytest.mark.parametrize(("env_id", "keywords"), ENVIRONMENTS)
 def test_classic_control_episodes_equal_gymnasiums_bit_for_bit(env_id: str, keywords: dict[str, Any]) -> None:
-    """Returns, signs and lengths of 80 episodes, and the sums of all that they observed."""
+    """Returns, signs and lengths of 80 episodes, and sums of all observations."""
     ours, theirs = (
         outcome(env_id, stepping, env_kwargs=keywords, episodes_per_job=2) for stepping in ("native", "gymnasium")
     )
@@ -143,7 +143,7 @@ def test_unknown_variants_are_stepped_by_gymnasium_with_a_warning(why: str) -> N
         episodes("CartPole-v1", stepping="native", **options)
 
 
-def test_a_keyword_that_is_not_a_number_fails_as_in_gymnasium() -> None:
+def test_keyword_that_is_not_a_number_fails_as_in_gymnasium() -> None:
     task = episodes("Pendulum-v1", env_kwargs={"g": "ten"})
     assert "it fails with this model or these keywords: TypeError" in task.notices[0]
 
@@ -169,7 +169,7 @@ def stepped(env_id: str, state: list[float], action: Any) -> tuple[list[float], 
     return found.state[:, 0].tolist(), float(np.broadcast_to(found.rewards, 1)[0]), over
 
 
-def test_a_hanging_pendulum_equals_gymnasiums() -> None:
+def test_hanging_pendulum_equals_gymnasiums() -> None:
     """At angle pi, speed 1, torque 2: costs pi^2 + 0.1 + 0.004, the speed grows by 0.05 (15 sin pi + 3 * 2) = 0.3."""
     state, reward, over = stepped("Pendulum-v1", [-np.pi, 1.0], [2.0])
     assert state == pytest.approx([-np.pi + 0.05 * 1.3, 1.3])
@@ -177,16 +177,16 @@ def test_a_hanging_pendulum_equals_gymnasiums() -> None:
     assert not over
 
 
-def test_a_car_at_the_goal_equals_gymnasiums() -> None:
-    """From 0.49 at speed 0.05, force 1: the speed changes by 0.001 - 0.0025 cos 1.47, and 0.5 is passed."""
+def test_car_at_the_goal_equals_gymnasiums() -> None:
+    """From 0.49 at speed 0.05, force 1: the speed changes by 0.001 - 0.0025 cos 1.47, past 0.5."""
     state, reward, over = stepped("MountainCar-v0", [0.49, 0.05], 2)
     assert state[1] == pytest.approx(0.051 - 0.0025 * np.cos(1.47))
     assert state[0] == pytest.approx(0.49 + state[1])
     assert (reward, over) == (-1.0, True)
 
 
-def test_a_finished_episode_does_not_affect_the_others() -> None:
-    """Of three jobs the first and the last run on."""
+def test_finished_episode_does_not_affect_the_others() -> None:
+    """The first and the last of three jobs continue."""
     bare = gymnasium.make("CartPole-v1").unwrapped
     stepping = ClassicControlBackend(classic_control.CartPole(bare), 2)
     observations, rewards = np.zeros((3, 4), np.float32), np.zeros(3)

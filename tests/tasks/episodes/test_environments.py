@@ -41,19 +41,19 @@ def made(name: str, wrappers: tuple[Any, ...] = (), **keywords: Any) -> environm
         ("tests.helpers.toys:Nothing-v0", r"expected a registered Gymnasium id, found 'tests.helpers.toys:Nothing-v0'"),
     ],
 )
-def test_an_unknown_id_is_reported_with_the_nearest_one(env_id: str, text: str) -> None:
+def test_unknown_id_is_reported_with_the_nearest_one(env_id: str, text: str) -> None:
     with pytest.raises(ConfigError, match=r"task\.env_id: " + ".*" + text) as caught:
         environments.make(env_id, {})
     assert [key for key, _ in caught.value.problems] == ["task.env_id"]
 
 
-def test_an_id_unlike_all_others_has_no_suggestion() -> None:
+def test_id_unlike_all_others_has_no_suggestion() -> None:
     with pytest.raises(ConfigError) as caught:
         environments.make("Zzzzzzzzzz-v0", {})
     assert "did you mean" not in str(caught.value)
 
 
-def test_a_module_that_is_imported_registers_its_environments() -> None:
+def test_module_that_is_imported_registers_its_environments() -> None:
     assert made("Survival").reset(seed=9)[0].tolist() == [0, lifetime(9), 1]
 
 
@@ -63,7 +63,7 @@ def test_keywords_reach_the_environment_and_invalid_ones_are_reported() -> None:
         made("Reach", height=3)
 
 
-def test_an_environment_that_fails_to_start_is_reported() -> None:
+def test_environment_that_fails_to_start_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"task\.env_id: .*Strange-v0 cannot be created: KeyError: 'sounds'"):
         made("Strange", observations="sounds")
 
@@ -72,7 +72,7 @@ def test_an_environment_that_fails_to_start_is_reported() -> None:
 
 
 def test_wrappers_apply_from_the_inside_out_in_both_forms() -> None:
-    """A reward of 1: (1 + 1) * 3 = 6, or (1 * 3) + 1 = 4 the other way round."""
+    """A reward of 1: (1 + 1) * 3 = 6; in the other order (1 * 3) + 1 = 4."""
     plain, times = "tests.helpers.toys:Plus", {"tests.helpers.toys:Plus": {"by": 0.0, "times": 3.0}}
     for wrappers, reward in (((plain, times), 6), ((times, plain), 4), (({plain: {}},), 2), (({plain: None},), 2)):
         environment = made("Survival", wrappers)
@@ -116,7 +116,7 @@ def test_wrappers_are_part_of_the_task() -> None:
         ({}, "expected 'module:Class' or one "),
     ],
 )
-def test_a_wrapper_that_cannot_be_applied_is_reported_with_its_position(wrapper: Any, text: str) -> None:
+def test_wrapper_that_cannot_be_applied_is_reported_with_its_position(wrapper: Any, text: str) -> None:
     with pytest.raises(ConfigError, match=r"^task\.wrappers\[1\]: " + text):
         made("Survival", ("tests.helpers.toys:Plus", wrapper))
 
@@ -125,7 +125,7 @@ def test_a_wrapper_that_cannot_be_applied_is_reported_with_its_position(wrapper:
 
 
 @pytest.mark.parametrize("observations", ["dict", "discrete"])
-def test_observations_that_are_no_array_name_the_remedy_and_it_works(observations: str) -> None:
+def test_non_array_observations_are_refused_with_a_working_remedy(observations: str) -> None:
     with pytest.raises(
         ConfigError, match=r"task\.env_id: expected observations that are one array.*found (Dict|Discrete)"
     ) as caught:
@@ -142,7 +142,7 @@ def test_images_keep_their_shape_and_dtype() -> None:
     assert (spec.shape, spec.dtype, spec.is_flat, spec.statistics) == ((8, 8, 3), np.uint8, False, 3)
 
 
-def test_the_remedy_says_how_many_observations_and_parameters_it_makes() -> None:
+def test_remedy_states_the_number_of_observations_and_parameters() -> None:
     """Images of 8 x 8 x 3, and two layers of 64: (192 + 1) 64 + (64 + 1) 64 + (64 + 1) 2."""
     task = {"env_id": f"{TOYS}Strange-v0", "env_kwargs": {"observations": "image"}}
     with pytest.raises(ConfigError) as told:
@@ -186,14 +186,14 @@ def test_lists_of_keywords_stay_lists_if_accepted() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("ale_py") is None, reason="ale-py is not installed")
 def test_atari_needs_no_module_before_its_id() -> None:
-    """In a process of its own, where nothing has registered the ids."""
+    """In a new process, in which no module has registered the ids."""
     program = "from hpc_es.tasks.episodes.environments import make\nprint(make('ALE/Pong-v5', {'obs_type': 'ram'}))"
     done = python(script(program))
     assert done.status == 0 and "ALE/Pong-v5" in done.stdout, str(done)
 
 
 @pytest.mark.parametrize("actions", ["matrix", "integers"])
-def test_other_actions_are_refused(actions: str) -> None:
+def test_unsupported_action_spaces_are_refused(actions: str) -> None:
     with pytest.raises(
         ConfigError,
         match=r"task\.env_id: expected Discrete or MultiDiscrete actions, or a Box of floats in one dimension",
@@ -209,7 +209,7 @@ def test_spaces_of_a_discrete_environment() -> None:
 
 @pytest.mark.parametrize("bound", [0.1, 0.3, 1.0, 1e300, np.inf])
 def test_float64_bounds_are_rounded_inwards(bound: float) -> None:
-    """To the nearest float32 that is inside: no further than one spacing away."""
+    """To the nearest float32 inside the bounds: at most one spacing away."""
     actions = environments.spaces(made("Reach", low=-bound, high=bound, dtype="float64")).actions
     assert isinstance(actions, Box)
     assert actions.high.dtype == actions.low.dtype == np.float32
@@ -226,24 +226,24 @@ def test_environments_without_hidden_state_pass_the_probe(name: str) -> None:
     assert hidden_state_difference(episodes(name).environment, 30) is None
 
 
-def test_a_reward_with_hidden_state_is_detected() -> None:
-    """Hidden pays 1 in the first episode of an instance and 2 in the second, from its first step on."""
+def test_reward_with_hidden_state_is_detected() -> None:
+    """Hidden pays 1 in the first episode of an instance and 2 in the second, from the first step."""
     assert hidden_state_difference(episodes("Hidden").environment, 30) == "from step 1 of episode 1"
 
 
-def test_an_episode_length_with_hidden_state_is_detected() -> None:
+def test_episode_length_with_hidden_state_is_detected() -> None:
     """The first episode of an instance of Growing has 1 step, the second 2: with the reset, 3 records instead of 2."""
     assert hidden_state_difference(episodes("Growing").environment, 30) == "episode 1 has 3 steps instead of 2"
 
 
-def test_the_probe_closes_its_environments() -> None:
+def test_probe_closes_its_environments() -> None:
     environment = episodes("Faulty", env_kwargs={"bad_seed": -1}).environment
     made, closed = Faulty.made, Faulty.closed
     assert hidden_state_difference(environment, 30) is None
     assert Faulty.made - made == Faulty.closed - closed == COMPARED_EPISODES + 1
 
 
-def test_the_probe_treats_nan_as_equal() -> None:
-    """A fault that comes back each time is no hidden state."""
+def test_probe_treats_nan_as_equal() -> None:
+    """NaN in every episode is not hidden state."""
     nan = episodes("Survival", wrappers=({"tests.helpers.toys:Plus": {"by": float("nan")}},))
     assert hidden_state_difference(nan.environment, 30) is None

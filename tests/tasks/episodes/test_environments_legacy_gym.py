@@ -1,4 +1,4 @@
-"""Environments of the old gym, through shimmy: `make test-gym` runs these in a virtual environment of its own."""
+"""Environments of the old gym, through shimmy: `make test-gym` runs these in a separate virtual environment."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def old_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
 
 
-def test_an_old_environment_keeps_its_limit_its_seeds_and_its_keywords() -> None:
+def test_legacy_environment_keeps_its_limit_seeds_and_keywords() -> None:
     environment = environments.make("old_module:OldOne-v0", {"pay": 2.5})
     first, _ = environment.reset(seed=3)
     rewards, truncated = [], False
@@ -57,13 +57,13 @@ def test_an_old_environment_keeps_its_limit_its_seeds_and_its_keywords() -> None
     assert environments.spaces(environment).observations.size == 3
 
 
-def test_the_time_limit_of_the_config_shortens_a_legacy_environment() -> None:
+def test_time_limit_of_the_config_shortens_a_legacy_environment() -> None:
     environment = environments.make("old_module:OldOne-v0", {}, max_episode_steps=4)
     environment.reset(seed=0)
     assert [environment.step(0)[3] for _ in range(4)] == [False, False, False, True]
 
 
-def test_a_legacy_environment_trains(tmp_path: Path) -> None:
+def test_legacy_environment_trains(tmp_path: Path) -> None:
     config = {
         "task": {"env_id": "old_module:OldOne-v0"},
         "policy": {"hidden_dims": [4]},
@@ -75,7 +75,7 @@ def test_a_legacy_environment_trains(tmp_path: Path) -> None:
     assert [row["timesteps_total"] for row in rows] == [160, 320]
 
 
-def test_what_neither_knows_is_an_error_and_an_old_one_forgets() -> None:
+def test_unknown_ids_and_keywords_of_legacy_environments_are_refused() -> None:
     with pytest.raises(ConfigError, match="NoSuchThing"):
         environments.make("NoSuchThing-v0", {})
     assert hidden_state_difference(lambda: environments.make("old_module:OldOne-v0", {}), 30) is None

@@ -1,4 +1,4 @@
-"""Numbers of the infos of steps: which they are of an episode, a job and a segment, and what is told of wrong keys.
+"""Numeric infos of steps: their values per episode, job and segment, and errors of invalid keys.
 
 The step n of `Informative` has step: n, and every second time even: n; an episode with seed s has 1 + s % 50 steps.
 """
@@ -35,7 +35,7 @@ def numbers(info: Mapping[str, Reduction], seeds: Any, **options: Any) -> list[l
 
 @pytest.mark.parametrize("env_id", ["tests.helpers.toys:Informative-v0", *VECTORS])
 def test_infos_of_an_episode_are_reduced_to_final_mean_and_sum(env_id: str) -> None:
-    """Of 5 and 8 steps: 1 .. 5 and 1 .. 8; the even ones are 2, 4 and 2, 4, 6, 8; the last step alone is_over."""
+    """5 and 8 steps: 1 .. 5 and 1 .. 8; even ones 2, 4 and 2, 4, 6, 8; only the last step has is_over."""
     reductions: tuple[Reduction, ...] = ("final", "mean", "sum")
     found = [numbers({"step": each, "even": each, "is_over": each}, [4, 7], env_id=env_id) for each in reductions]
     assert found[1] == [[3, 3, 1], [4.5, 5, 1]]
@@ -45,7 +45,7 @@ def test_infos_of_an_episode_are_reduced_to_final_mean_and_sum(env_id: str) -> N
 
 
 def test_infos_of_several_episodes_are_averaged_over_those_with_the_key() -> None:
-    """Of 5 and 1 steps, and of 3 and 12: one step has no even one."""
+    """5 and 1 steps, and 3 and 12: an episode of one step has no even one."""
     found = numbers({"step": "final", "even": "sum"}, [[4, 0], [2, 11]], episodes_per_job=2)
     assert found == [[3, 6], [7.5, (2 + 42) / 2]]
 
@@ -58,7 +58,7 @@ def test_infos_of_finished_jobs_are_kept_and_failed_jobs_have_none() -> None:
 
 
 def test_infos_of_an_episode_in_segments_are_reported_at_its_end() -> None:
-    """12 and 3 steps, five at a time."""
+    """12 and 3 steps, five per segment."""
     segments = task({"step": "sum", "even": "mean"}).segments()
     found = []
     for seeds in ([11, 2], [11, 40], [11, 40]):
@@ -89,12 +89,12 @@ def test_report_info_disables_native_stepping_with_a_warning() -> None:
         ("array", "expected numbers, but 'array' .* is ndarray"),
     ],
 )
-def test_an_info_key_without_numbers_is_refused_before_the_run(env_id: str, key: str, text: str) -> None:
+def test_info_key_without_numbers_is_refused_before_the_run(env_id: str, key: str, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         task({"step": "final", key: "mean"}, env_id)
 
 
-def test_a_missing_info_key_in_an_endless_episode_is_a_warning() -> None:
+def test_missing_info_key_in_an_endless_episode_is_a_warning() -> None:
     (notice,) = task({"success": "final"}, "tests.tasks.episodes.test_infos:Endless-v0").notices
     assert notice == (
         "report.info: no info of a step of tests.tasks.episodes.test_infos:Endless-v0 has 'success' "
@@ -102,7 +102,7 @@ def test_a_missing_info_key_in_an_endless_episode_is_a_warning() -> None:
     )
 
 
-def test_which_info_values_count_as_numbers() -> None:
+def test_info_values_that_count_as_numbers() -> None:
     there = [True, 2, 2.5, np.float32(3), np.bool_(True), np.array([4.0]), np.array(5)]
     assert [as_number(value) for value in there] == [1, 2, 2.5, 3, 1, 4, 5]
     assert np.isnan([as_number(value) for value in (None, "6", [7], {}, np.arange(2), np.array("8"), 1j)]).all()

@@ -1,4 +1,4 @@
-"""Native stepping is chosen by its numbers: they are compared with Gymnasium's, whatever the versions."""
+"""Native stepping is used if its results equal Gymnasium's, for any library versions."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_other_library_versions_are_stepped_natively_if_results_are_equal(monkey
 
 
 @pytest.mark.parametrize("env_id", [*CLASSIC, *(f"{name}-v5" for name in mujoco.MODELS)])
-def test_the_comparison_covers_all_kinds_of_episode_ends(env_id: str) -> None:
-    """Episodes that end by themselves, where there are such, and by the limit; at least two resets of each row."""
+def test_comparison_covers_all_kinds_of_episode_ends(env_id: str) -> None:
+    """Terminations, if the environment has any, and truncations; at least two resets per row."""
     if env_id.endswith("v5"):
         pytest.importorskip("mujoco")
     environment = environments.make(env_id, {})
@@ -85,7 +85,7 @@ class OtherEnd(classic_control.Pendulum):
     (OtherReward, "the reward is "),
     (OtherEnd, "terminated is True and truncated False, unlike Gymnasium's at step "),
 ])  # fmt: skip
-def test_a_different_last_bit_disables_native_stepping(other: Any, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_last_bit_disables_native_stepping(other: Any, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(classic.DYNAMICS, f"{classic.PACKAGE}.pendulum:PendulumEnv", other)
     monkeypatch.setitem(classic.COMPARED, "gymnasium", "0.9")
     task = episodes("Pendulum-v1")
@@ -101,8 +101,8 @@ def test_a_different_last_bit_disables_native_stepping(other: Any, text: str, mo
         episodes("Pendulum-v1", stepping="native")
 
 
-def test_a_different_last_bit_disables_native_stepping_of_mujoco(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its control cost: one unit in the last place of a float64 reward."""
+def test_different_last_bit_disables_native_stepping_of_mujoco(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control cost differs by one unit in the last place of a float64 reward."""
     pytest.importorskip("mujoco")
     from hpc_es.tasks.episodes.mujoco import models
 
@@ -118,7 +118,7 @@ def test_a_different_last_bit_disables_native_stepping_of_mujoco(monkeypatch: py
     assert notice.endswith("; change that, or accept it by task.stepping: gymnasium")
 
 
-def test_the_result_of_a_comparison_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_of_a_comparison_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     """One comparison for each set of keywords, none for wrappers that need Gymnasium."""
     calls = list[str]()
     real = native_backend.difference
@@ -134,7 +134,7 @@ def test_the_result_of_a_comparison_is_cached(monkeypatch: pytest.MonkeyPatch) -
     assert calls == ["Pendulum-v1", "Pendulum-v1"]
 
 
-def test_the_model_file_is_in_the_key_of_the_cache(tmp_path: Any) -> None:
+def test_model_file_is_in_the_key_of_the_cache(tmp_path: Any) -> None:
     """The same path with another content is compared again."""
     pytest.importorskip("mujoco")
     file = tmp_path / "hopper.xml"

@@ -1,4 +1,4 @@
-"""Episodes in lockstep: exact returns, faults that stay in their job, results that do not depend on company."""
+"""Episodes in lockstep: exact returns; failures affect only their job; results do not depend on other rows."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def test_returns_and_lengths_are_exact(name: str) -> None:
     assert not outcome.failures
 
 
-def test_a_batch_equals_its_jobs_one_after_another() -> None:
+def test_batch_equals_its_jobs_one_by_one() -> None:
     task = episodes("Survival")
     assert [returns(played(task, [seed])) for seed in SEEDS] == [[lifetime(seed)] for seed in SEEDS]
 
 
-def test_the_policy_sees_every_observation_of_its_own_episode_only() -> None:
+def test_policy_sees_every_observation_of_its_own_episode_only() -> None:
     """Also while finished rows are still in the stack, and after it was compacted."""
     actor = Still(4)
     played(episodes("Survival"), [2, 9, 1, 4], actor)
@@ -62,15 +62,15 @@ def test_the_policy_sees_every_observation_of_its_own_episode_only() -> None:
     assert sorted(seen) == sorted(expected)
 
 
-def test_the_batch_shrinks_when_a_quarter_is_idle() -> None:
-    """Eight lifetimes 1 .. 8: two of eight are idle after 2 steps, then two of six, one of four, three, two, ..."""
+def test_batch_shrinks_when_a_quarter_is_idle() -> None:
+    """Eight lifetimes 1 .. 8: two of eight are idle after 2 steps, then two of six, one of four, three, two."""
     actor = Still(8)
     played(episodes("Survival"), range(8), actor)
     assert actor.sizes == [8, 8, 6, 6, 4, 3, 2, 1]
     assert actor.kept[-1] == [7]
 
 
-def test_a_time_limit_ends_episodes() -> None:
+def test_time_limit_ends_episodes() -> None:
     assert lengths(played(episodes("Survival", max_episode_steps=10), SEEDS)) == [10, 4, 1, 10, 10, 8, 10, 10]
 
 
@@ -114,7 +114,7 @@ def test_several_episodes_per_job_are_averaged() -> None:
     assert sorted(actor.restarts) == [0, 0, 1, 1, 2, 2]
 
 
-def test_discrete_actions_are_legal_ints_from_start() -> None:
+def test_discrete_actions_are_valid_ints_from_start() -> None:
     spaces = episodes("Shifted").spaces
     policy = mlp.build(mlp.Options(hidden_dims=()), spaces)
     theta = np.zeros((3, 12), np.float32)
@@ -123,7 +123,7 @@ def test_discrete_actions_are_legal_ints_from_start() -> None:
     assert returns(played(episodes("Shifted"), [3, 3, 3], policy.bind(jobs, None))) == [20, 24, 28]
 
 
-def test_the_outcome_counts_policy_calls_and_seconds() -> None:
+def test_outcome_counts_policy_calls_and_seconds() -> None:
     polls: list[int] = []
     outcome = episodes("Survival").evaluate(Still(2), batch([3, 9]), lambda: polls.append(1))
     assert outcome.seconds["policy_calls"] == len(polls) == 10
@@ -136,7 +136,7 @@ def test_the_outcome_counts_policy_calls_and_seconds() -> None:
 
 @pytest.mark.parametrize(("env", "limit"), [("Chaos", None), ("Pendulum-v1", 60), ("CartPole-v1", None)])
 @pytest.mark.parametrize("noise_std", [0.0, 0.1])
-def test_a_jobs_result_does_not_depend_on_its_chunk(env: str, limit: int | None, noise_std: float) -> None:
+def test_jobs_result_does_not_depend_on_its_chunk(env: str, limit: int | None, noise_std: float) -> None:
     """One chunk of 16, then 5 and 1 at a time in reverse on the same environments: returns and actions, bit for bit."""
     task = episodes(env, max_episode_steps=limit)
     noise_std = noise_std if isinstance(task.spaces.actions, Box) else 0.0
@@ -187,7 +187,7 @@ class Recorder:
         self.actor.restart(row)
 
 
-def test_an_environment_with_global_generators_gives_the_same_on_each_run() -> None:
+def test_environment_with_global_generators_gives_the_same_on_each_run() -> None:
     task = episodes("Globals")
     first = returns(played(task, SEEDS))
     np.random.seed(99)
@@ -202,8 +202,8 @@ def test_fresh_environments_remove_the_effect_of_hidden_state() -> None:
     assert [returns(played(fresh, [4])) for _ in range(3)] == [[5], [5], [5]]
 
 
-def test_a_fresh_environment_is_made_for_each_job_not_for_each_episode() -> None:
-    """Rewards 1 in the first episode of a job, 2 in its second, whatever ran before."""
+def test_fresh_environment_is_created_per_job_not_per_episode() -> None:
+    """Rewards 1 in the first episode of a job, 2 in its second, for any earlier jobs."""
     task = episodes("Hidden", fresh_environment=True, episodes_per_job=2)
     assert [returns(played(task, [[4, 4], [0, 0]])) for _ in range(2)] == [[7.5, 1.5], [7.5, 1.5]]
 
@@ -240,8 +240,8 @@ def test_noisy_actions_are_clipped_to_the_box() -> None:
     assert returns(played(episodes("Reach"), [9], Still(1, 0.5, 2), **keywords)) == [20]
 
 
-def test_noise_is_drawn_afresh_for_each_step_and_job() -> None:
-    """Steps 0 .. 74 of two jobs, past the buffer of NOISE_STEPS: the returns are sums of the jobs' own draws."""
+def test_action_noise_differs_by_step_and_job() -> None:
+    """Steps 0 .. 74 of two jobs, past the buffer of NOISE_STEPS: returns are sums of the jobs' own noise."""
     task = episodes("Reach", env_kwargs={"low": -100.0, "high": 100.0}, episodes_per_job=2)
     outcome = played(task, [[24, 49], [0, 1]], Still(2, 0.0, 2), action_noise_std=0.5)
     assert NOISE_STEPS < 75
@@ -274,7 +274,7 @@ FAULTS = ("raise", "nan reward", "infinite reward", "nan observation", "nan obse
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("at", [1, 3, 8])  # 8 is the last step of lifetime(7)
-def test_an_exception_in_step_fails_its_job_only(fault: str, at: int) -> None:
+def test_exception_in_step_fails_its_job_only(fault: str, at: int) -> None:
     seeds = [49, 7, 3, 20, 0]
     outcome = played(episodes("Faulty", env_kwargs={"fault": fault, "at": at}), seeds)
     assert failed(outcome) == [1]
@@ -288,7 +288,7 @@ def test_an_exception_in_step_fails_its_job_only(fault: str, at: int) -> None:
 @pytest.mark.parametrize(
     ("fault", "reason"), [("raise", "ValueError: the simulator diverged"), ("nan observation", "NaN")]
 )
-def test_an_exception_in_reset_fails_its_job_only(fault: str, reason: str) -> None:
+def test_exception_in_reset_fails_its_job_only(fault: str, reason: str) -> None:
     outcome = played(episodes("Faulty", env_kwargs={"fault": fault, "at": 0}), [3, 7, 5])
     assert failed(outcome) == [1]
     assert reason in outcome.failures[0].text
@@ -296,8 +296,8 @@ def test_an_exception_in_reset_fails_its_job_only(fault: str, reason: str) -> No
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_environment_of_a_failed_job_is_made_anew(fault: str) -> None:
-    """An instance that broke refuses another episode; the new one is used at once."""
+def test_environment_of_a_failed_job_is_replaced(fault: str) -> None:
+    """A failed instance refuses another episode; the new one is used at once."""
     task = episodes("Faulty", env_kwargs={"fault": fault})
     played(task, [7, 3])
     made, closed = Faulty.made, Faulty.closed
@@ -306,7 +306,7 @@ def test_the_environment_of_a_failed_job_is_made_anew(fault: str) -> None:
     assert returns(played(task, [5, 3])) == [6, 4]
 
 
-def test_a_failure_names_the_line_that_raised() -> None:
+def test_failure_names_the_line_that_raised() -> None:
     outcome = played(episodes("Faulty"), [7])
     source = Path(toys.__file__).read_text().splitlines()
     line = next(n for n, text in enumerate(source, start=1) if "the simulator diverged" in text)
@@ -316,7 +316,7 @@ def test_a_failure_names_the_line_that_raised() -> None:
     assert failure.details.startswith("Traceback") and f'{toys.__file__}", line {line}, in fail' in failure.details
 
 
-def test_a_fault_in_the_first_or_second_of_a_jobs_episodes_fails_the_job() -> None:
+def test_failure_in_any_episode_of_a_job_fails_the_job() -> None:
     task = episodes("Faulty", episodes_per_job=2)
     outcome = played(task, [[7, 4], [4, 7], [4, 4]])
     assert failed(outcome) == [0, 1]
@@ -324,7 +324,7 @@ def test_a_fault_in_the_first_or_second_of_a_jobs_episodes_fails_the_job() -> No
     assert returns(outcome)[2] == 5
 
 
-def test_a_chunk_can_consist_of_failed_jobs() -> None:
+def test_chunk_can_consist_of_failed_jobs() -> None:
     outcome = played(episodes("Faulty"), [7] * 5)
     assert failed(outcome) == [0, 1, 2, 3, 4]
     outcome = played(episodes("Faulty", env_kwargs={"at": 0}), [7] * 5)
@@ -340,7 +340,7 @@ def test_on_failure_abort_raises(fault: str) -> None:
 
 @pytest.mark.parametrize("fault", ["hang", "swallow"])
 @pytest.mark.parametrize("at", [0, 3])
-def test_a_hanging_environment_fails_its_job_only(fault: str, at: int) -> None:
+def test_hanging_environment_fails_its_job_only(fault: str, at: int) -> None:
     task = episodes("Faulty", env_kwargs={"fault": fault, "at": at}, episode_timeout_seconds=0.5)
     outcome = played(task, [20, 7, 3])
     assert failed(outcome) == [1]
@@ -350,8 +350,8 @@ def test_a_hanging_environment_fails_its_job_only(fault: str, at: int) -> None:
     assert returns(played(task, [5, 5])) == [6, 6]
 
 
-def test_the_time_limit_applies_to_each_episode() -> None:
-    """20 ms a step and a limit of 1 s: 50 steps are beyond it; 30 and 30 more are not: each episode has it whole."""
+def test_time_limit_applies_to_each_episode() -> None:
+    """20 ms per step and a limit of 1 s: 50 steps exceed it, two episodes of 30 do not."""
     task = episodes("Slow", episode_timeout_seconds=1.0, episodes_per_job=2)
     outcome = played(task, [[49, 0], [29, 29], [2, 2]])
     assert failed(outcome) == [0]
@@ -396,8 +396,8 @@ def test_failed_jobs_are_not_observed() -> None:
     assert none["observation_count"] == 0
 
 
-def test_units_of_jobs_are_summed_apart() -> None:
-    """Five jobs in units of two, whose lifetimes are 4, 10, 8, 3 and 6; of the second unit none is observed."""
+def test_observation_sums_are_separate_per_unit() -> None:
+    """Five jobs in units of two, with lifetimes 4, 10, 8, 3 and 6; no job of the second unit is observed."""
     observe = [True, True, False, False, True]
     whole, units = (
         played(episodes("Survival"), [3, 9, 7, 2, 5], observe=observe, unit=unit).learned for unit in (None, 2)
@@ -411,7 +411,7 @@ def test_units_of_jobs_are_summed_apart() -> None:
 
 
 def test_sums_of_a_unit_cut_by_the_chunk_are_reported_per_job() -> None:
-    """Units of three, of the first of which one job was in the chunk before, and of the last one is in the next."""
+    """Units of three: one job of the first is in the chunk before, one of the last in the next."""
     played_ = played(episodes("Survival"), [3, 9, 7, 2, 5, 0, 1], observe=[True] * 7, unit=3, offset=1)
     found = [[arrays["observation_count"] for arrays in parts] for parts in played_.learned]
     assert found == [[4, 10], [8 + 3 + 6], [1, 2]]
@@ -469,7 +469,7 @@ gymnasium.register("Draws-v0", Draws)
         (123, [-1.0856307, 0.99734545, 0.2829785, -1.5062947, -0.5786002, 1.6514366, -2.4266791, -0.42891264]),
     ],
 )
-def test_a_job_seeds_the_old_global_generator_as_its_users_know_it(seed: int, published: list[float]) -> None:
+def test_job_seeds_the_global_generator(seed: int, published: list[float]) -> None:
     for index, expected in enumerate(published):
         task = Episodes(Options(env_id="Draws-v0", env_kwargs={"index": index}))
         assert returns(played(task, [seed], Still(1))) == pytest.approx([expected], abs=1e-6)

@@ -1,4 +1,4 @@
-"""Episodes in segments: of toy environments whose lives are known, a few steps at a time."""
+"""Episodes in segments, with toy environments of known episode lengths."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def told(outcome: Outcome) -> list[tuple[float, int, int]]:
     return [tuple(row) for row in rows[["return_", "length", "episode_length"]].tolist()]
 
 
-def test_an_episode_continues_in_the_next_segment() -> None:
-    """Lives of 3 and 12 steps, then of 6 after the 3, five steps at a time; seeds of jobs that go on are not used."""
+def test_episode_continues_in_the_next_segment() -> None:
+    """Lengths 3 and 12, then 6 after the 3, in segments of five; seeds of continuing jobs are not used."""
     assert [lifetime(seed) for seed in (2, 11, 5, 0)] == [3, 12, 6, 1]
     segments = episodes("Survival").segments()
     assert told(segment(segments, [2, 11], 5)) == [(3, 3, 3), (5, 5, 0)]
@@ -36,13 +36,13 @@ def test_an_episode_continues_in_the_next_segment() -> None:
     assert told(segment(segments, [0, 11], 5)) == [(1, 1, 1), (5, 5, 0)]
 
 
-def test_an_episode_that_ends_with_its_segment_is_over() -> None:
+def test_episode_that_ends_with_its_segment_is_over() -> None:
     segments = episodes("Survival").segments()
     assert told(segment(segments, [4], 5)) == [(5, 5, 5)]
     assert told(segment(segments, [11], 5)) == [(5, 5, 0)]
 
 
-def test_partial_episodes_have_environments_of_their_own() -> None:
+def test_partial_episodes_have_separate_environments() -> None:
     task = episodes("Survival")
     segments = task.segments()
     segment(segments, [11], 5)
@@ -50,8 +50,8 @@ def test_partial_episodes_have_environments_of_their_own() -> None:
     assert told(segment(segments, [0], 9)) == [(12, 7, 12)]
 
 
-def test_an_unfinished_episode_is_reported_as_truncated() -> None:
-    """Survival observes (step, lifetime, 1): its state after the last step of the segment is at hand."""
+def test_unfinished_episode_is_reported_as_truncated() -> None:
+    """Survival observes (step, lifetime, 1): the state after the last step of the segment is available."""
     segments = episodes("Survival").segments()
     segment(segments, [2, 11], 5)
     recorder = EpisodeRecorder(Still(2), 2, 0)
@@ -63,7 +63,7 @@ def test_an_unfinished_episode_is_reported_as_truncated() -> None:
     assert np.argwhere(found.cuts).tolist() == [[5, 1]]
 
 
-def test_a_time_limit_ends_an_episode_and_is_reported_once() -> None:
+def test_time_limit_ends_an_episode_and_is_reported_once() -> None:
     for steps, length in ((7, 7), (4, 3)):
         segments = episodes("Survival", max_episode_steps=7).segments()
         if steps == 4:
@@ -75,8 +75,8 @@ def test_a_time_limit_ends_an_episode_and_is_reported_once() -> None:
 
 
 @pytest.mark.parametrize(("fault", "steps"), [("raise", 0), ("observation", 1), ("reward", 2)])
-def test_an_episode_that_fails_later_counts_once_and_another_begins(fault: str, steps: int) -> None:
-    """The episode with seed 7 fails in its third step, the first of this segment; a reward is seen where it pauses."""
+def test_episode_that_fails_later_counts_once_and_is_replaced(fault: str, steps: int) -> None:
+    """The episode with seed 7 fails in its third step, the first of this segment, after a reward."""
     segments = episodes("Faulty", env_kwargs={"fault": fault}).segments()
     assert told(segment(segments, [7, 40], 2)) == [(2, 2, 0), (2, 2, 0)]
     failed = segment(segments, [0, 0], 2)
@@ -88,14 +88,14 @@ def test_an_episode_that_fails_later_counts_once_and_another_begins(fault: str, 
 
 
 def test_seconds_of_an_episode_add_up_over_segments() -> None:
-    """20 ms a step: 8 steps are within half a second, 40 are not."""
+    """20 ms per step: 8 steps take less than half a second, 40 do not."""
     segments = episodes("Slow", episode_timeout_seconds=0.5).segments()
     assert not segment(segments, [49], 8).failures
     failures = [failure for _ in range(4) for failure in segment(segments, [49], 8).failures]
     assert len(failures) == 1 and "took longer than task.episode_timeout_seconds" in failures[0].text
 
 
-def test_the_task_closes_the_environments() -> None:
+def test_task_closes_the_environments() -> None:
     task = episodes("Faulty")
     segment(task.segments(), [1, 2, 3], 1)
     before = Faulty.closed
@@ -103,7 +103,7 @@ def test_the_task_closes_the_environments() -> None:
     assert Faulty.closed == before + 4  # with the one that the task made to look at
 
 
-def test_episodes_are_counted_where_they_end() -> None:
+def test_episodes_are_counted_in_the_segment_of_their_end() -> None:
     segments = episodes("Survival").segments()
     lengths = [finished_episodes(segment(segments, [2, 11], 5).rows)["length"].tolist() for _ in range(3)]
     assert lengths == [[3], [3], [3, 12]]

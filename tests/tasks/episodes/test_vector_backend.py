@@ -1,4 +1,4 @@
-"""Vector environments are stepped as one, to the bits of single ones; those whose episodes share a seed are refused."""
+"""Vector environments equal single ones; those whose episodes share a seed are refused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_vector_episodes_equal_those_of_single_environments(keywords: dict[str, 
 
 
 def test_episodes_of_a_vector_with_autoreset_are_counted_once() -> None:
-    """200 steps an episode; what it begins anew afterwards is not counted."""
+    """200 steps per episode; steps after the automatic reset are not counted."""
     single = played(episodes("Pendulum-v1"), SEEDS, Still(len(SEEDS), 1.0, 1)).rows
     rows = played(
         vector("tests.helpers.vector_toys:SyncPendulum-v0", max_episode_steps=200), SEEDS, Still(len(SEEDS), 1.0, 1)
@@ -62,7 +62,7 @@ def test_vector_stepping_uses_the_time_limit_of_the_config() -> None:
     assert rows["length"].max() == 7
 
 
-def test_an_exception_fails_the_jobs_that_run_and_the_next_chunk_has_a_new_vector() -> None:
+def test_exception_fails_running_jobs_and_renews_the_vector() -> None:
     task = vector(env_kwargs={"fault": "raise"})
     alone = played(task, [5, 26], Still(2, 0.5, 2)).rows["return_"]
     found = played(task, [5, 7], Still(2, 0.5, 2))
@@ -115,8 +115,8 @@ def test_vector_stepping_gives_the_theta_of_single_environments(tmp_path: Path) 
         assert runs.newest(tmp_path / other).state.theta.tobytes() == theta.tobytes()
 
 
-def test_a_resume_with_another_kind_of_stepping_is_refused(tmp_path: Path) -> None:
-    """Results depend on it, as they do not on native stepping."""
+def test_resume_with_another_kind_of_stepping_is_refused(tmp_path: Path) -> None:
+    """Results depend on it, unlike on native stepping."""
     config = runs.tiny(tmp_path)
     task = [f"task.env_id={SWARM}", "stop.generations=1"]
     for _ in hpc_es.train(load(config, task), tmp_path / "run"):
@@ -130,7 +130,7 @@ def test_a_resume_with_another_kind_of_stepping_is_refused(tmp_path: Path) -> No
 # What is refused.
 
 
-def test_vectors_with_one_seed_for_all_are_refused() -> None:
+def test_vectors_with_a_common_seed_are_refused() -> None:
     said = refused("CartPole-v1")
     assert "task.stepping: is vector, but reset(seed=[11, 22]) and steps of CartPole-v1 fail: " in said
     assert "expected one that takes a seed for each environment, or auto, native or gymnasium" in said
@@ -146,13 +146,13 @@ def test_images_of_vectors_keep_their_shape() -> None:
     assert len(spec.shape) == 3 and spec.dtype == np.uint8
 
 
-def test_an_id_without_a_vector_environment_is_refused() -> None:
+def test_id_without_a_vector_environment_is_refused() -> None:
     assert refused("Pendulum-v1") == (
         "task.stepping: is vector, but Pendulum-v1 has no vector_entry_point: expected auto, native or gymnasium"
     )
 
 
-def test_an_unknown_vector_id_is_reported_with_the_nearest_one() -> None:
+def test_unknown_vector_id_is_reported_with_the_nearest_one() -> None:
     assert "did you mean 'CartPole-v1'?" in refused("CartPol-v1")
 
 
@@ -162,19 +162,19 @@ def test_options_that_need_single_environments_are_refused_at_once() -> None:
         assert f"task.{key}: requires single environments, but task.stepping is vector" in said
 
 
-def test_a_behaviour_overwritten_by_the_next_episode_is_refused() -> None:
+def test_behaviour_overwritten_by_the_next_episode_is_refused() -> None:
     with pytest.raises(ConfigError, match="replaces by the first of the next episode"):
         runs_task("tests.helpers.vector_toys:Hasty-v0", stepping="vector", behaviour={"final_observation": True})
 
 
-def test_atari_takes_a_seed_for_each_environment() -> None:
-    """As ale_py ships it: in an array."""
+def test_atari_vector_has_a_seed_per_environment() -> None:
+    """ale_py accepts them as an array."""
     with contextlib.closing(environments.make_vector("ale_py:ALE/SpaceInvaders-v5", {"num_threads": 1}, 2)) as game:
         there, back = reset(game, [5, 6]), reset(game, [6, 5])
     assert there[0].tobytes() == back[1].tobytes() != there[1].tobytes()
 
 
-def test_the_memory_of_an_atari_game_is_a_flat_observation() -> None:
+def test_atari_ram_is_a_flat_observation() -> None:
     task = episodes("ale_py:ALE/Pong-v5", env_kwargs={"obs_type": "ram"}, max_episode_steps=20)
     assert task.spaces.observations.size == 128
     assert played(task, [1, 2]).rows["length"].tolist() == [20, 20]

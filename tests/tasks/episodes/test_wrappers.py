@@ -1,4 +1,4 @@
-"""Wrappers outside of an environment do what they do in it; those that cannot are refused by name."""
+"""Wrappers applied outside of an environment equal those inside; unsupported ones are refused."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_actions_in_the_environment_itself_give_the_return_of_eval(wrappers: str
     assert returns(policy, policy.make_env()) == pytest.approx(expected)
 
 
-def test_a_policy_for_the_wrapped_environment_applies_no_wrapper() -> None:
+def test_policy_for_the_wrapped_environment_applies_no_wrapper() -> None:
     path = run(*REACH, f"task.wrappers=[{RESCALED}]")
     policy = hpc_es.load_policy(path, env="wrapped")
     environment = policy.make_env()
@@ -134,14 +134,14 @@ def test_wrappers_that_cannot_be_applied_are_refused_by_name(wrapper: str, env: 
     assert str(error.value).startswith(f"task.wrappers[1]: {wrapper} {reason}")
 
 
-def test_an_environment_that_fails_while_wrappers_are_compared_is_named() -> None:
+def test_environment_that_fails_while_wrappers_are_compared_is_named() -> None:
     options = Options(env_id="tests.helpers.toys:Faulty-v0", wrappers=("tests.tasks.episodes.test_wrappers:Mirrored",))
     text = r"^task\.wrappers: tests\.helpers\.toys:Faulty-v0 fails .* ValueError: the simulator"
     with pytest.raises(ConfigError, match=text):
         applied_wrappers(options)
 
 
-def test_a_run_with_other_wrappers_is_loaded_for_the_wrapped_environment() -> None:
+def test_run_with_other_wrappers_is_loaded_for_the_wrapped_environment() -> None:
     path = run("task.wrappers=[hpc_es.tasks.last_step:LastStep]")
     with pytest.raises(UserError, match=r"LastStep defines `step`.*env='wrapped'.*policy\.make_env\(\)"):
         hpc_es.load_policy(path)

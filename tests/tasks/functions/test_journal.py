@@ -1,4 +1,4 @@
-"""What is known again after a restart."""
+"""The journal of evaluations that a restarted generation reads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def files(run: Path) -> list[Path]:
     return sorted((run / FOLDER).glob("*"))
 
 
-def test_a_restart_reads_finished_evaluations(tmp_path: Path) -> None:
+def test_restart_reads_finished_evaluations(tmp_path: Path) -> None:
     keys = [opened(tmp_path).key(str(job), X, 5) for job in (0, 1)]
     opened(tmp_path).add(7, keys, SLOW)
     after = opened(tmp_path)
@@ -39,7 +39,7 @@ def test_a_restart_reads_finished_evaluations(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("writes", [True, False])
 def test_failures_are_evaluated_again_if_they_end_the_run(writes: bool, tmp_path: Path) -> None:
-    """Else the same command would end by the same failure for ever, whatever was mended."""
+    """Otherwise the same command would fail for ever, even after a repair."""
     writer, reader = EvaluationJournal(True, "", writes), EvaluationJournal(True, "", False)
     for journal in (writer, reader):
         journal.open(tmp_path, lambda make: make())
@@ -67,14 +67,14 @@ def test_cheap_evaluations_are_not_recorded(mode: Mode, seconds: float, written:
     assert len(files(tmp_path)) == written
 
 
-def test_a_disabled_journal_neither_writes_nor_reads(tmp_path: Path) -> None:
+def test_disabled_journal_neither_writes_nor_reads(tmp_path: Path) -> None:
     opened(tmp_path).add(0, ["a"], SLOW[:1])
     journal = opened(tmp_path, False)
     journal.add(0, ["b"], SLOW[:1])
     assert journal.recorded(0, ["a"]) is None and len(files(tmp_path)[0].read_bytes().splitlines()) == 1
 
 
-def test_a_half_written_or_damaged_line_is_no_entry(tmp_path: Path) -> None:
+def test_incomplete_or_damaged_lines_are_ignored(tmp_path: Path) -> None:
     opened(tmp_path).add(0, ["a", "b"], SLOW)
     (file,) = files(tmp_path)
     file.write_bytes(b'{"generation": 0}\nnonsense\n' + file.read_bytes()[:-5])
@@ -82,7 +82,7 @@ def test_a_half_written_or_damaged_line_is_no_entry(tmp_path: Path) -> None:
     assert after.recorded(0, ["a"]) is not None and after.recorded(0, ["b"]) is None
 
 
-def test_an_incomplete_line_does_not_affect_the_next_file(tmp_path: Path) -> None:
+def test_incomplete_line_does_not_affect_the_next_file(tmp_path: Path) -> None:
     for key in ("a", "b"):
         opened(tmp_path).add(0, [key], SLOW[:1])
         (file,) = files(tmp_path) if key == "a" else files(tmp_path)[1:]
@@ -101,7 +101,7 @@ def test_files_of_generations_in_a_checkpoint_are_removed(tmp_path: Path) -> Non
     assert [path.name[:20] for path in files(tmp_path)] == ["generation_000000005"]
 
 
-def test_a_full_disk_is_reported(tmp_path: Path) -> None:
+def test_full_disk_is_reported(tmp_path: Path) -> None:
     (tmp_path / FOLDER).write_text("")
     with pytest.raises(RunError, match="could not be written"):
         opened(tmp_path).add(0, ["a"], SLOW[:1])

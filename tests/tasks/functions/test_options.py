@@ -32,19 +32,19 @@ def test_vectors_inside_the_bounds_are_unchanged(how: str) -> None:
     assert seen.tobytes() == inside.tobytes() and not added.any()
 
 
-def test_a_ray_far_outside_is_folded_many_times() -> None:
+def test_reflection_of_vectors_far_outside_the_bounds() -> None:
     far = np.array([-0.25, 1.25, 2.5, 3.25, -7.5, 1e9 + 0.5])
     box = Bounds(np.zeros(6), np.ones(6))
     assert box.reflected(far).tolist() == [0.25, 0.75, 0.5, 0.75, 0.5, 0.5]
 
 
-def test_one_that_is_reflected_never_leaves_the_box() -> None:
+def test_reflected_vectors_are_within_the_bounds() -> None:
     box = Bounds(np.full(1000, 0.1), np.full(1000, 0.3))
     many = box.reflected(np.linspace(-50, 50, 1000))
     assert many.min() >= 0.1 and many.max() <= 0.3
 
 
-def test_the_middle_of_the_bounds_is_finite() -> None:
+def test_middle_of_the_bounds_is_finite() -> None:
     assert BOX.middle().tolist() == [0.5, 0.0, 0.0, 0.0]
     assert Bounds(np.array([3.0]), np.array([INF])).middle().tolist() == [3.0]
 
@@ -64,7 +64,7 @@ def test_scaled_parameters_map_back_to_the_vector() -> None:
     assert coordinates.by_name(np.array([0.1, 2.0])) == {"learning_rate": 0.1, "momentum": 2.0}
 
 
-def test_a_value_never_leaves_its_range() -> None:
+def test_scaled_values_are_within_their_range() -> None:
     one = ParameterScale(0.1, 0.3, is_log=True)
     values = [one.value(unit) for unit in np.linspace(0, 1, 1001)]
     assert min(values) == 0.1 and max(values) == 0.3

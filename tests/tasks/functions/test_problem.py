@@ -1,4 +1,4 @@
-"""An objective as a problem: rows, seeds, retries, the best vector, what is recorded."""
+"""An objective as a problem: rows, seeds, retries, the best vector, recorded evaluations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def evaluated(made: ObjectiveProblem, which: Jobs | None = None, vectors: Any = 
 
 
 @pytest.mark.parametrize(("goal", "returns"), [("minimise", [-3.0, 2.5]), ("maximise", [3.0, -2.5])])
-def test_a_return_is_the_value_or_minus_it(goal: str, returns: list[float]) -> None:
+def test_return_is_the_value_or_its_negative(goal: str, returns: list[float]) -> None:
     outcome = evaluated(problem(goal=goal))
     assert outcome.rows["return_"].tolist() == returns
     assert outcome.rows["value"].tolist() == [3.0, -2.5] and outcome.rows["length"].tolist() == [1, 1]
@@ -47,7 +47,7 @@ def test_a_return_is_the_value_or_minus_it(goal: str, returns: list[float]) -> N
 
 
 @pytest.mark.parametrize(("goal", "returns"), [("minimise", [-2.0 - 0.5, 2.0 - 2.0]), ("maximise", [1.5, -4.0])])
-def test_a_penalty_makes_any_value_worse_and_is_not_recorded(goal: str, returns: list[float]) -> None:
+def test_penalty_makes_any_value_worse_and_is_not_recorded(goal: str, returns: list[float]) -> None:
     bounds = BoundsOptions(low=-1.0, high=1.0, keep="penalty", penalty_weight=0.5)
     outcome = evaluated(problem(lambda x: 2 * float(x[0]), goal=goal, bounds=bounds))
     assert outcome.arrays["seen"].tolist() == [[1.0, 1.0], [-1.0, 0.5]]
@@ -66,7 +66,7 @@ def test_jobs_of_a_group_share_their_seed_and_purposes_do_not() -> None:
     assert evaluated(made, jobs(2, "train", [3, 4])).rows["value"][1] != seeds["train"][0]
 
 
-def test_a_failed_job_is_nan_and_reported() -> None:
+def test_failed_job_has_return_nan_and_is_reported() -> None:
     outcome = evaluated(problem(lambda x: 1 / 0 if x[0] < 0 else 1.0))
     assert np.isnan(outcome.rows["return_"]).tolist() == [False, True]
     assert [failure.position for failure in outcome.failures] == [1]
@@ -100,7 +100,7 @@ def test_failed_evaluations_are_retried(retries: int, value: float, calls: int) 
     assert outcome.rows["value"] == pytest.approx(value, nan_ok=True) and flaky.calls == calls
 
 
-def test_a_failed_batch_is_retried_as_a_whole() -> None:
+def test_failed_batch_is_retried_as_a_whole() -> None:
     calls: list[int] = []
 
     def sizes(x: Any) -> Any:
@@ -111,7 +111,7 @@ def test_a_failed_batch_is_retried_as_a_whole() -> None:
     assert calls == [2, 2]
 
 
-def test_a_job_is_a_chunk_or_a_batch_is() -> None:
+def test_chunk_is_one_job_or_one_batch() -> None:
     assert (problem().chunk_size, problem(batch=8).chunk_size) == (1, 8)
 
 
@@ -122,14 +122,14 @@ def merged(made: ObjectiveProblem, *values: float) -> BestVector:
     return BestVector.from_arrays(carried.master)
 
 
-def test_the_best_is_the_first_of_the_best() -> None:
+def test_best_vector_is_the_first_of_equal_ones() -> None:
     assert merged(problem(), 3.0, math.nan, 1.0, 2.0, 1.0).job == 2
     best = merged(problem(goal="maximise"), 3.0, math.nan, 1.0, 7.0, 7.0)
     assert (best.job, best.value, best.x.tolist()) == (3, 7.0, [7.0, 7.0])
     assert math.isnan(merged(problem()).value)
 
 
-def test_a_chunk_learns_its_best_and_the_centre_counts() -> None:
+def test_chunk_reports_its_best_vector_including_the_centre() -> None:
     made = problem()
     units = evaluated(made, jobs(2)).learned
     assert [[BestVector.from_arrays(part).job for part in unit] for unit in units] == [[7]]
@@ -140,7 +140,7 @@ def test_a_chunk_learns_its_best_and_the_centre_counts() -> None:
     assert (best.value, best.x.tolist(), best.generation, best.job) == (-5.0, [-5.0, 0.0], 4, -1)
 
 
-def test_a_failure_that_has_ended_the_run_is_evaluated_again(tmp_path: Path) -> None:
+def test_failure_that_ended_the_run_is_evaluated_again(tmp_path: Path) -> None:
     broken = [True]
 
     def function(x: Any) -> float:
@@ -156,21 +156,21 @@ def test_a_failure_that_has_ended_the_run_is_evaluated_again(tmp_path: Path) -> 
     assert evaluated(made).rows["value"].tolist() == X.sum(axis=1).tolist()
 
 
-def test_a_chunk_of_failures_learns_nothing() -> None:
+def test_chunk_of_failures_has_no_best_vector() -> None:
     assert evaluated(problem(lambda x: 1 / 0)).learned == []
 
 
 @pytest.mark.parametrize(
     ("goal", "target", "reached"), [("minimise", 2.0, True), ("minimise", 1.9, False), ("maximise", 2.0, True)]
 )
-def test_the_target_has_the_sign_of_the_function(goal: str, target: float, reached: bool) -> None:
+def test_target_has_the_sign_of_the_function(goal: str, target: float, reached: bool) -> None:
     made = problem(goal=goal)
     carried = made.merge(made.carried(), [BestVector(np.zeros(2), 2.0).arrays()])
     assert made.is_reached(carried, target) is reached
     assert not made.is_reached(made.carried(), target)
 
 
-def test_all_that_was_evaluated_is_recorded_in_order() -> None:
+def test_all_evaluations_are_recorded_in_order() -> None:
     made = problem()
     outcome = evaluated(made)
     state = State(4, {"theta": np.array([0.5, 0.5])}, {})
@@ -188,7 +188,7 @@ def place(tmp_path: Path) -> RunContext:
     return RunContext(tmp_path, 0, 1, lambda make: make())
 
 
-def test_a_killed_generation_is_not_evaluated_again(tmp_path: Path) -> None:
+def test_killed_generation_is_not_evaluated_again(tmp_path: Path) -> None:
     first, again = Flaky(0), Flaky(0)
     for flaky, calls in ((first, 2), (again, 0)):
         made = problem(flaky, journal=True)
@@ -202,7 +202,7 @@ def test_a_killed_generation_is_not_evaluated_again(tmp_path: Path) -> None:
     assert again.calls == 2
 
 
-def test_no_key_is_computed_for_a_journal_that_keeps_nothing(tmp_path: Path, monkeypatch: Any) -> None:
+def test_disabled_journal_computes_no_keys(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(EvaluationJournal, "key", lambda *which: 1 / 0)
     switched_off = problem(journal=False)
     switched_off.open(place(tmp_path))
@@ -218,7 +218,7 @@ def test_no_key_is_computed_for_a_journal_that_keeps_nothing(tmp_path: Path, mon
         ({"high": (1.25, 10.0)}, [1.0, 10.0], [1.25, 10.0]),
     ],
 )
-def test_the_first_vector_is_drawn_in_the_region(region: dict[str, Any], low: list[float], high: list[float]) -> None:
+def test_initial_vector_is_drawn_within_the_region(region: dict[str, Any], low: list[float], high: list[float]) -> None:
     bounds: dict[str, Any] = {"low": (1.0, 10.0), "high": (2.0, 20.0)}
     given: dict[str, Any] = {
         "bounds": BoundsOptions(**bounds),

@@ -1,4 +1,4 @@
-"""Calls of a function, and what fails in them."""
+"""Evaluation of Python functions: arguments, seeds and failures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def values(function: Any, batch: bool = False, **more: Any) -> list[float]:
     return [each.value for each in found]
 
 
-def test_a_function_is_called_with_one_vector_at_a_time() -> None:
+def test_function_is_called_with_one_vector_at_a_time() -> None:
     assert values(lambda x, a: a * x.sum(), arguments={"a": 2.0}) == [6.0, 14.0, 1.0]
 
 
@@ -34,12 +34,12 @@ def test_named_parameters_and_seeds_are_keywords() -> None:
     assert values(lambda *, seed, first, second: seed + first * second, names=("first", "second")) == [13, 24, 13]
 
 
-def test_a_batch_function_is_called_with_all_vectors() -> None:
+def test_batch_function_is_called_with_all_vectors() -> None:
     assert values(lambda x: x[:, 0] - x[:, 1], batch=True) == [-1.0, -1.0, -0.5]
     assert values(lambda x, seed: seed, batch=True) == [11.0, 12.0, 13.0]
 
 
-def test_the_function_gets_a_vector_of_its_own() -> None:
+def test_function_gets_a_copy_of_the_vector() -> None:
     before = VECTORS.copy()
     values(lambda x: float(np.multiply(x, 0, out=x).sum()))
     assert (before == VECTORS).all()
@@ -78,7 +78,7 @@ def test_failed_calls_are_reported_with_their_reason(function: Any, batch: bool,
     assert re.search(failure, fails(function, batch))
 
 
-def test_a_failed_call_does_not_affect_the_others() -> None:
+def test_failed_call_does_not_affect_the_others() -> None:
     found = PythonEvaluator(objective(lambda x: 1 / float(x[0] - 3), {})).evaluate(VECTORS, SEEDS, lambda: None)
     assert [each.value for each in found] == pytest.approx([-0.5, math.nan, -1 / 3], nan_ok=True)
     assert [each.failure is None for each in found] == [True, False, True]

@@ -1,4 +1,4 @@
-"""Functions by name, and how they may be called."""
+"""Import of functions by name, and their signatures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
 
 
-def test_a_function_is_found_with_the_hash_of_its_source() -> None:
+def test_function_is_imported_with_the_hash_of_its_source() -> None:
     found = resolve("my_objectives:cost", {})
     assert found.function(np.array([2.0, 1.0])) == 5.0 and not found.takes_seed
     assert found.source == hashlib.sha256(MODULE.encode()).hexdigest()
@@ -66,12 +66,12 @@ def test_functions_that_cannot_be_resolved_are_refused(
     assert error.value.problems[0][0] == "task.function"
 
 
-def test_a_seed_is_passed_if_the_function_accepts_it() -> None:
+def test_seed_is_passed_if_the_function_accepts_it() -> None:
     assert resolve("my_objectives:noisy", {}).keywords((), 7) == {"seed": 7}
     assert resolve("my_objectives:noisy", {"seed": 3}).keywords((), 7) == {"seed": 3}
     named = resolve("my_objectives:named", {"momentum": 0.5}, ("learning_rate",))
     assert named.keywords([0.1], 7) == {"learning_rate": 0.1, "momentum": 0.5}
 
 
-def test_what_has_no_signature_is_taken_as_it_is() -> None:
+def test_function_without_a_signature_is_accepted() -> None:
     assert objective(max, {}).function is max

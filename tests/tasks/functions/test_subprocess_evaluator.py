@@ -59,13 +59,13 @@ def why(found: EvaluationResult) -> str:
     return found.failure.text
 
 
-def test_the_parameters_are_json_and_the_result_a_number(run: Run, tmp_path: Path) -> None:
+def test_program_reads_json_parameters_and_writes_a_number(run: Run, tmp_path: Path) -> None:
     assert run(f'cp "$1" {tmp_path}/told; echo 3.5e-1 > "$2"').value == 0.35
     assert (tmp_path / "told").read_text() == "[0.1, -2e-300]\n"
     assert not list((tmp_path / "scratch").iterdir())
 
 
-def test_named_parameters_are_an_object_and_text_is_a_line_each(run: Run, tmp_path: Path) -> None:
+def test_named_parameters_are_a_json_object_or_lines_of_text(run: Run, tmp_path: Path) -> None:
     copy = f'cp "$1" {tmp_path}/told; echo 1 > "$2"'
     run(copy, names=("a", "b"))
     assert (tmp_path / "told").read_text() == '{"a": 0.1, "b": -2e-300}\n'
@@ -73,7 +73,7 @@ def test_named_parameters_are_an_object_and_text_is_a_line_each(run: Run, tmp_pa
     assert (tmp_path / "told").read_text() == "0.1\n-2e-300\n"
 
 
-def test_marks_are_replaced_literally_wherever_they_stand(run: Run, tmp_path: Path) -> None:
+def test_placeholders_are_replaced_literally_in_all_arguments(run: Run, tmp_path: Path) -> None:
     words = ("--in={parameters}", "{result}", "{seed} {config} {other}", "$HOME; {result")
     run(f'printf "%s\\n" "$@" > {tmp_path}/told; echo 1 > "$2"', words)
     first, second, third, fourth = (tmp_path / "told").read_text().splitlines()
@@ -85,7 +85,7 @@ def test_marks_are_replaced_literally_wherever_they_stand(run: Run, tmp_path: Pa
 @pytest.mark.parametrize(
     ("text", "value"), [("7", 7), (" 1.5e3\n\n", 1500), ('{"value": 2, "more": [1]}', 2), (".5", 0.5), ("+1.", 1)]
 )
-def test_results(run: Run, text: str, value: float) -> None:
+def test_results_are_parsed(run: Run, text: str, value: float) -> None:
     assert run(f"printf '{text}' > \"$2\"").value == value
 
 
@@ -108,11 +108,11 @@ def test_results(run: Run, text: str, value: float) -> None:
         ),
     ],
 )
-def test_failures(run: Run, text: str, failure: str) -> None:
+def test_failures_are_reported_with_their_reason(run: Run, text: str, failure: str) -> None:
     assert failure in why(run(text, timeout_seconds=0.3))
 
 
-def test_what_a_program_wrote_is_kept_and_the_kind_of_failure_is_how_it_ended(run: Run) -> None:
+def test_output_of_failed_programs_is_kept_and_failures_are_grouped(run: Run) -> None:
     failures = [run(f"seq 12 >&2; exit {status}").failure for status in (1, 1, 3)]
     assert failures[0] is not None and failures[0].details == "".join(f"{number}\n" for number in range(1, 13))
     assert failures[0].text.startswith(f"{SH} ended with status 1; stderr: 8 | 9 | 10 | 11 | 12; kept in ")
@@ -120,14 +120,14 @@ def test_what_a_program_wrote_is_kept_and_the_kind_of_failure_is_how_it_ended(ru
     assert kinds == [f"{SH} ended with status {status}" for status in (1, 1, 3)]
 
 
-def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:
+def test_program_that_cannot_be_started_fails_its_job(tmp_path: Path) -> None:
     external = SubprocessEvaluator(Command(("/no/such",), tmp_path))
     (found,) = external.evaluate(X, [7], lambda: None)
     external.close()
     assert "/no/such could not be started" in why(found)
 
 
-def test_ten_directories_of_failures_are_kept(run: Run, tmp_path: Path) -> None:
+def test_last_ten_directories_of_failures_are_kept(run: Run, tmp_path: Path) -> None:
     said = [why(run('cat "$1" > seen; exit 1')) for _ in range(12)]
     kept = sorted(path.name for path in (tmp_path / "scratch").iterdir())
     assert kept == [f"failed_{number}" for number in range(10)]
@@ -135,7 +135,7 @@ def test_ten_directories_of_failures_are_kept(run: Run, tmp_path: Path) -> None:
     assert "kept in" in said[9] and "not kept" in said[10]
 
 
-def test_what_a_killed_run_left_is_removed_by_its_rank(tmp_path: Path) -> None:
+def test_directories_of_a_killed_run_are_removed_by_its_rank(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     for name in ("rank_0_11_0", "rank_1_12_0", "rank_5_13_0", "failed_3"):
         (scratch / name).mkdir(parents=True)
@@ -143,12 +143,12 @@ def test_what_a_killed_run_left_is_removed_by_its_rank(tmp_path: Path) -> None:
     assert sorted(path.name for path in scratch.iterdir()) == ["failed_3", "rank_1_12_0"]
 
 
-def test_the_program_gets_the_variables_that_are_put_in(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_placeholders_of_environment_variables_are_replaced(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PMI_RANK", "1")
     assert run('echo $N${PMI_RANK:-0} > "$2"', environment={"N": "4"}).value == 40
 
 
-def test_escaped() -> None:
+def test_escaped_braces_are_literal() -> None:
     assert escaped("é\x1b\r\\") == "é\\x1b\\r\\"
 
 
@@ -179,7 +179,7 @@ def number(path: Path) -> int:
     return int(path.read_text())
 
 
-def test_status_output_and_directory(programs: ProgramRunner, tmp_path: Path) -> None:
+def test_status_output_and_directory_are_reported(programs: ProgramRunner, tmp_path: Path) -> None:
     ended = programs.run(["sh", "-c", "pwd; echo late >&2; exit 3"], tmp_path, ENVIRONMENT)
     assert (ended.status, ended.timed_out, ended.error) == (3, False, None)
     assert (tmp_path / "stdout.txt").read_text() == f"{tmp_path}\n"
@@ -187,13 +187,13 @@ def test_status_output_and_directory(programs: ProgramRunner, tmp_path: Path) ->
     assert programs.run(["sh", "-c", "kill -9 $$"], tmp_path, ENVIRONMENT).status == -signal.SIGKILL
 
 
-def test_a_program_that_is_not_there(programs: ProgramRunner, tmp_path: Path) -> None:
+def test_missing_program_is_reported(programs: ProgramRunner, tmp_path: Path) -> None:
     ended = programs.run(["/no/such/program"], tmp_path, ENVIRONMENT)
     assert ended.status is None and "No such file" in str(ended.error)
     assert programs.run(["true"], tmp_path, ENVIRONMENT).status == 0
 
 
-def test_a_program_gets_no_descriptor_and_no_signal_setting_of_ours(programs: ProgramRunner, tmp_path: Path) -> None:
+def test_program_inherits_no_descriptors_and_signal_handlers(programs: ProgramRunner, tmp_path: Path) -> None:
     descriptor = os.open(tmp_path, os.O_RDONLY)
     os.set_inheritable(descriptor, True)  # as PMI_FD is
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -213,7 +213,7 @@ def test_a_program_gets_no_descriptor_and_no_signal_setting_of_ours(programs: Pr
     assert listed.count("->") == 4 and "/dev/null" in listed  # 0, 1, 2 and the directory that ls reads
 
 
-def test_the_limit_ends_the_whole_group(programs: ProgramRunner, tmp_path: Path) -> None:
+def test_time_limit_ends_the_process_group(programs: ProgramRunner, tmp_path: Path) -> None:
     since = time.monotonic()
     code = "sleep 60 & echo $! > child; wait"
     ended = programs.run(["sh", "-c", code], tmp_path, ENVIRONMENT, limit_seconds=0.3)
@@ -221,13 +221,13 @@ def test_the_limit_ends_the_whole_group(programs: ProgramRunner, tmp_path: Path)
     assert time.monotonic() - since < 10 and gone(number(tmp_path / "child"))
 
 
-def test_what_a_program_leaves_behind_ends_with_it(programs: ProgramRunner, tmp_path: Path) -> None:
+def test_background_processes_end_with_their_program(programs: ProgramRunner, tmp_path: Path) -> None:
     code = "setsid sh -c 'echo $$ > daemon; exec sleep 60' & while [ ! -s daemon ]; do sleep 0.01; done"
     assert programs.run(["sh", "-c", code], tmp_path, ENVIRONMENT).status == 0
     assert gone(number(tmp_path / "daemon"))
 
 
-def test_other_ranks_are_answered_and_giving_up_ends_the_program(programs: ProgramRunner, tmp_path: Path) -> None:
+def test_messages_are_answered_and_interruption_ends_the_program(programs: ProgramRunner, tmp_path: Path) -> None:
     class GiveUp(BaseException):
         pass
 
@@ -244,8 +244,8 @@ def test_other_ranks_are_answered_and_giving_up_ends_the_program(programs: Progr
     assert programs.run(["true"], tmp_path, ENVIRONMENT).status == 0
 
 
-def test_the_rank_knows_the_number_of_a_program_before_it_begins(tmp_path: Path) -> None:
-    """A supervisor killed right after the start would leave what the program has started to nobody."""
+def test_process_group_is_known_before_the_program_starts(tmp_path: Path) -> None:
+    """Otherwise a supervisor killed right after the start would leave processes of an unknown group."""
     ours, theirs = socket.socketpair()
     order = {"command": ["/no/such"], "directory": str(tmp_path), "environment": {}, "cpus": [], "limit_seconds": None}
     with theirs, ours.makefile("rb") as answers:
@@ -260,7 +260,7 @@ def test_the_rank_knows_the_number_of_a_program_before_it_begins(tmp_path: Path)
     assert told[0]["pid"] > 0 and "No such file" in told[1]["error"]
 
 
-def test_where_the_supervisor_dies_the_program_and_its_group_do(programs: ProgramRunner, tmp_path: Path) -> None:
+def test_death_of_the_supervisor_ends_the_process_group(programs: ProgramRunner, tmp_path: Path) -> None:
     killed = []
 
     def poll() -> None:
@@ -286,7 +286,7 @@ ProgramRunner().run(["sh", "-c", "setsid sh -c '" + inner + "' & echo $$ > child
 
 
 @pytest.mark.parametrize("whom", ["rank", "group", "supervisor"])
-def test_killed_it_leaves_no_process(whom: str, tmp_path: Path) -> None:
+def test_killed_rank_leaves_no_process(whom: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(RANK), str(tmp_path), os.environ["PATH"]]
     with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as rank:
         child, grandchild = number(tmp_path / "child"), number(tmp_path / "grandchild")
@@ -302,7 +302,7 @@ def test_killed_it_leaves_no_process(whom: str, tmp_path: Path) -> None:
         assert gone(grandchild)
 
 
-def test_the_environment_is_that_of_no_rank() -> None:
+def test_program_environment_has_no_mpi_variables() -> None:
     launched = {"PMI_RANK": "1", "PMI_FD": "9", "PMIX_RANK": "1", "OMPI_COMM_WORLD_RANK": "1", "MPI_LOCALRANKID": "0"}
     launched |= {"HYDI_CONTROL_FD": "7", "SLURM_STEP_ID": "0", "SLURM_STEPID": "0", "SLURM_PROCID": "1"}
     kept = {"SLURM_JOB_ID": "8", "SLURM_NTASKS": "2", "HOME": "/h", "MPICC": "cc"}

@@ -52,8 +52,8 @@ def assert_played_as_plainly(**options: Any) -> None:
         assert found["return_"][place] == pytest.approx(return_, rel=1e-5)
 
 
-def test_a_state_may_have_keys_of_random_numbers() -> None:
-    """Those of lanes that are refilled too: each episode draws its own numbers."""
+def test_states_can_contain_random_keys() -> None:
+    """Refilled lanes too: each episode has its own random numbers."""
     assert_played_as_plainly(env_id="tests.helpers.jax_walk:keyed", env_kwargs={"jitter": 0.3}, lanes=2)
 
 
@@ -62,7 +62,7 @@ def test_steps_with_several_rewards_are_refused() -> None:
     assert "the reward of a step is float32[2]: expected one number" in text
 
 
-def test_brax_leaves_no_file_of_mujocos(tmp_path: Path) -> None:
+def test_brax_writes_no_mujoco_log(tmp_path: Path) -> None:
     """MuJoCo reads the model of halfcheetah, which has a deprecated attribute."""
     pytest.importorskip("brax")
     text = "from hpc_es.tasks.jax_episodes.environments import make; make('brax:halfcheetah', {})"
@@ -72,7 +72,7 @@ def test_brax_leaves_no_file_of_mujocos(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("module", ["gymnax", "brax", "mujoco_playground", "jumanji", "craftax"])
-def test_a_missing_library_is_reported(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_is_reported(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)  # so that importing it fails
     library = "playground" if module == "mujoco_playground" else module
     remedy = "'hpc_es[jax]'" if module in {"gymnax", "brax"} else library
@@ -89,12 +89,12 @@ def jumanji() -> Any:
 
 
 @pytest.mark.usefixtures("jumanji")
-def test_snake_is_played_as_by_jumanji_itself() -> None:
+def test_snake_equals_jumanji() -> None:
     assert_played_as_plainly(env_id="jumanji:Snake-v1", max_episode_steps=20)
 
 
 @pytest.mark.usefixtures("jumanji")
-def test_the_time_limit_of_jumanji_is_known_where_there_is_one() -> None:
+def test_time_limits_of_jumanji_are_read() -> None:
     task = build(Options(env_id="jumanji:Snake-v1", env_kwargs={"time_limit": 70}))
     assert task.time_limit == 70
     assert task.spaces.actions == Discrete(4)
@@ -114,14 +114,14 @@ def test_the_time_limit_of_jumanji_is_known_where_there_is_one() -> None:
         ("Snake-v2", "did you mean 'Snake-v1'?"),
     ],
 )
-def test_what_jumanji_has_and_cannot_be_played(name: str, found: str) -> None:
+def test_unsupported_jumanji_environments_are_refused(name: str, found: str) -> None:
     assert found in refused(f"jumanji:{name}", max_episode_steps=9)
 
 
 # Craftax, of which a call compiles for half a minute.
 
 
-def test_craftax_is_traced_and_ends_by_its_own_limit() -> None:
+def test_craftax_ends_at_its_time_limit() -> None:
     pytest.importorskip("craftax", reason="Craftax is not installed here: make test-jax")
     given = "craftax:Craftax-Classic-Symbolic-v1"
     assert checked(given) == 0
@@ -189,7 +189,7 @@ def playground(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("playground")
 @pytest.mark.parametrize("observes", ["array", "state"])
-def test_playground_ends_by_its_episode_length_or_before(observes: str) -> None:
+def test_playground_ends_at_its_episode_length_or_before(observes: str) -> None:
     assert_played_as_plainly(env_id="playground:Cart", env_kwargs={"observes": observes})
     task = build(Options(env_id="playground:Cart", env_kwargs={"observes": observes}))
     assert task.time_limit == 12
@@ -198,7 +198,7 @@ def test_playground_ends_by_its_episode_length_or_before(observes: str) -> None:
 
 
 @pytest.mark.usefixtures("playground")
-def test_what_playground_has_not() -> None:
+def test_unknown_playground_environments_are_refused() -> None:
     assert "found 'Crt'; did you mean 'Cart'?" in refused("playground:Crt")
     text = refused("playground:Cart", env_kwargs={"ctrl_dt.of": 1, "ctl_dt": 0.1})
     assert text.startswith(

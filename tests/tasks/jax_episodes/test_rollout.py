@@ -1,4 +1,4 @@
-"""Episodes in lanes: returns worked out by hand, whichever lane, call and segment they are played in."""
+"""Episodes in lanes: returns by hand, independent of lane, call and segment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bytes_of(outcome: Outcome) -> list[bytes]:
     return [row.tobytes() for row in outcome.rows]
 
 
-def test_returns_and_lengths_are_those_worked_out_by_hand() -> None:
+def test_returns_and_lengths_by_hand() -> None:
     """24 jobs on 4 lanes in calls of 8: every lane is refilled, after lengths of 1 to 20."""
     n, found = lengths(SEEDS), played(parts(), ALL, SEEDS).rows
     assert n.min() <= 3
@@ -36,15 +36,15 @@ def test_returns_and_lengths_are_those_worked_out_by_hand() -> None:
     np.testing.assert_array_equal(found["sign_return"], np.sign(BIASES) * n)
 
 
-def test_a_last_call_is_padded() -> None:
-    """11 jobs in calls of 8: the 3 of the last call are as in a full one, and no others are played."""
+def test_last_call_is_padded() -> None:
+    """11 jobs in calls of 8: the 3 of the last call equal those of a full one, and no others run."""
     whole, part = played(parts(), ALL, SEEDS), played(parts(), ALL[:11], SEEDS[:11])
     assert bytes_of(part) == bytes_of(whole)[:11]
     assert len(part.rows) == 11
 
 
-def test_a_call_is_made_and_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many chunks are played; and each of them begins anew."""
+def test_call_is_built_and_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For any number of chunks; each starts from new episodes."""
     made = parts()
     first = played(made, ALL, SEEDS)
     monkeypatch.setattr("hpc_es.tasks.jax_episodes.program.CompiledCall.__init__", _never)
@@ -55,21 +55,21 @@ def _never(*_: Any) -> None:
     raise AssertionError("a call was made anew")
 
 
-def test_a_time_limit_ends_episodes() -> None:
+def test_time_limit_ends_episodes() -> None:
     n = np.minimum(lengths(SEEDS), 5)
     found = played(parts(max_episode_steps=5), ALL, SEEDS).rows
     np.testing.assert_array_equal(found["length"], n)
     np.testing.assert_allclose(found["return_"], BIASES * n * (n + 1) / 2, rtol=1e-6)
 
 
-def test_a_job_is_the_mean_of_its_episodes() -> None:
+def test_return_of_a_job_is_the_mean_of_its_episodes() -> None:
     n = lengths(SEEDS.reshape(12, 2))
     found = played(parts(episodes_per_job=2), ALL[:12], SEEDS.reshape(12, 2)).rows
     np.testing.assert_array_equal(found["length"], n.sum(axis=1))
     np.testing.assert_allclose(found["return_"], BIASES[:12] * (n * (n + 1) / 2).mean(axis=1), rtol=1e-6)
 
 
-def test_the_reward_offset_counts_in_training_only() -> None:
+def test_reward_offset_applies_in_training_only() -> None:
     made, n = parts(reward_offset=-1.0), lengths(SEEDS)
     found, measured = played(made, ALL, SEEDS).rows, played(made, ALL, SEEDS, training=False).rows
     np.testing.assert_allclose(found["return_"], BIASES * n * (n + 1) / 2 - n, rtol=1e-5, atol=1e-5)
@@ -85,14 +85,14 @@ def test_many_small_rewards_are_summed_exactly() -> None:
     assert found["return_"][0] == pytest.approx(10_000 * float(np.float32(0.1)), abs=1e-6)
 
 
-def test_what_happens_after_an_episode_does_not_count() -> None:
-    """The walk is NaN after its end, and a lane that is done waits there for the others."""
+def test_steps_after_an_episode_do_not_count() -> None:
+    """The walk is NaN after its end, where a finished lane waits for the others."""
     assert np.isfinite(played(parts(), ALL, SEEDS).rows["return_"]).all()
 
 
 @pytest.mark.parametrize("fault", ["nan_observation_at", "nan_reward_at"])
-def test_nan_fails_the_job_alone(fault: str) -> None:
-    """Walkers to the right get a NaN in their 4th step, where they come so far."""
+def test_nan_fails_its_job_only(fault: str) -> None:
+    """Walkers to the right get a NaN in their 4th step, if they get that far."""
     n, outcome = lengths(SEEDS), played(parts(env_kwargs={fault: 3}), ALL, SEEDS)
     failed = (BIASES > 0) & (n > 3)
     assert failed.any()
@@ -105,13 +105,13 @@ def test_nan_fails_the_job_alone(fault: str) -> None:
     np.testing.assert_allclose(outcome.rows["return_"][good], (BIASES * n * (n + 1) / 2)[good], rtol=1e-6)
 
 
-def test_nan_at_the_reset_fails_the_job() -> None:
+def test_nan_at_the_reset_fails_its_job() -> None:
     n, outcome = lengths(SEEDS), played(parts(env_kwargs={"nan_at_reset": True}), ALL, SEEDS)
     np.testing.assert_array_equal(np.isnan(outcome.rows["return_"]), n % 2 == 1)
     assert outcome.failures[0].text == "the observation is NaN at step 0"
 
 
-def test_failures_may_abort() -> None:
+def test_on_failure_abort_raises() -> None:
     made = parts(env_kwargs={"nan_at_reset": True}, on_failed_episode="abort")
     with pytest.raises(RunError, match=r"task\.on_failed_episode is abort: job"):
         played(made, ALL, SEEDS)
@@ -135,7 +135,7 @@ def sums_by_hand(job: int, offset: float) -> tuple[Any, Any, int]:
 
 
 @pytest.mark.parametrize("offset", [0.0, 1000.0])
-def test_observation_sums_are_of_the_jobs_to_observe(offset: float) -> None:
+def test_observation_sums_cover_the_observed_jobs(offset: float) -> None:
     observe = np.arange(24) % 3 == 0
     made = parts(env_kwargs={"offset": offset})
     ((unit,),) = played(made, ALL, SEEDS, NORMALISER, observe=observe, unit=24).learned
@@ -145,8 +145,8 @@ def test_observation_sums_are_of_the_jobs_to_observe(offset: float) -> None:
     assert unit["observation_count"] == sum(each[2] for each in expected)
 
 
-def test_sample_deviations_of_two_episodes_a_job() -> None:
-    """Differences from a job's first observation, of both its episodes: far from 0 nothing is lost."""
+def test_sample_deviations_of_two_episodes_per_job() -> None:
+    """Differences from the first observation of a job lose no precision far from 0."""
     made = parts(env_kwargs={"offset": 1000.0}, episodes_per_job=2)
     observe = np.ones(12, np.bool_)
     pairs = SEEDS.reshape(12, 2)
@@ -169,8 +169,8 @@ def test_failed_jobs_are_not_observed() -> None:
     assert Moments.from_arrays(unit).count == n[n % 2 == 0].sum()
 
 
-def test_what_the_policy_sees_is_normalised_and_clipped() -> None:
-    """(n - 10) / 5, at most 0.5 from 0, times 1: the first action, seen in episodes of one step."""
+def test_policy_observes_normalised_and_clipped_values() -> None:
+    """(n - 10) / 5, clipped to 0.5, times 1: the first action, observed in episodes of one step."""
     normaliser = (np.array([0, 10], np.float32), np.array([1, 5], np.float32), 0.5)
     theta = np.tile(np.array([[0, 1, 0]], np.float32), (24, 1))
     found = played(parts(max_episode_steps=1), theta, SEEDS, normaliser).rows
@@ -178,7 +178,7 @@ def test_what_the_policy_sees_is_normalised_and_clipped() -> None:
     np.testing.assert_allclose(found["return_"], expected, rtol=1e-6)
 
 
-def test_action_noise_is_each_jobs_own_and_in_training_only() -> None:
+def test_action_noise_differs_by_job_and_applies_in_training_only() -> None:
     noisy = (*CONSTANT, ("action_noise_std", 0.1))
     theta, made = constant(*np.zeros(24)), parts(noisy, max_episode_steps=1)
     first, again = played(made, theta, SEEDS).rows["return_"], played(made, theta, SEEDS).rows["return_"]
@@ -210,7 +210,7 @@ def thetas(made: Any, jobs: int = 24) -> Any:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_jobs_bits_do_not_depend_on_its_place(name: str) -> None:
+def test_results_of_a_job_do_not_depend_on_its_lane(name: str) -> None:
     made = case(name)
     theta, n = thetas(made), np.arange(24)
     forward = bytes_of(played(made, theta, SEEDS))
@@ -220,7 +220,7 @@ def test_a_jobs_bits_do_not_depend_on_its_place(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_jobs_bits_do_not_depend_on_segments(name: str) -> None:
+def test_results_of_a_job_do_not_depend_on_segments(name: str) -> None:
     made = case(name)
     whole, short = (played(in_segments(made, steps), thetas(made), SEEDS) for steps in (1000, 7))
     assert bytes_of(short) == bytes_of(whole)
@@ -238,14 +238,14 @@ def test_observation_sums_do_not_depend_on_segments() -> None:
 
 
 @pytest.mark.parametrize("name", ["walk", "cartpole"])
-def test_a_jobs_bits_do_not_depend_on_the_jobs_of_a_call(name: str) -> None:
+def test_results_of_a_job_do_not_depend_on_the_size_of_a_call(name: str) -> None:
     theta = thetas(case(name))
     assert bytes_of(played(case(name, jobs_per_call=24), theta, SEEDS)) == bytes_of(played(case(name), theta, SEEDS))
 
 
 @pytest.mark.parametrize("name", ["walk", "cartpole", "pendulum", "acrobot lstm"])
-def test_episodes_are_those_of_a_plain_loop(name: str) -> None:
-    """To the digits that float32 leaves after so many steps; lengths are equal."""
+def test_episodes_equal_a_plain_loop(name: str) -> None:
+    """To the precision of float32 after this many steps; lengths are equal."""
     made = case(name)
     theta = thetas(made)[:6]
     found = played(made, theta, SEEDS[:6]).rows

@@ -30,14 +30,14 @@ def refused(**task: Any) -> str:
     return str(caught.value)
 
 
-def test_an_unknown_id_has_a_nearest_name() -> None:
+def test_unknown_id_has_a_nearest_name() -> None:
     pytest.importorskip("gymnax", reason="gymnax is not installed here: make test-jax")
     text = refused(env_id="gymnax:Cartpole-v1")
     assert text.startswith("task.env_id: expected an environment of gymnax, such as 'Acrobot-v1', found 'Cartpole-v1'")
     assert text.endswith("did you mean 'CartPole-v1'?")
 
 
-def test_an_id_without_a_library_is_refused() -> None:
+def test_id_without_a_library_is_refused() -> None:
     assert "expected 'library:name' with a library of 'gymnax', 'brax'" in refused(env_id="CartPole-v1")
 
 
@@ -47,7 +47,7 @@ def test_dictionary_observations_are_refused() -> None:
     assert "a dict with the keys 'picture', 'state'" in text
 
 
-def test_an_environment_without_a_time_limit_is_refused() -> None:
+def test_environment_without_a_time_limit_is_refused() -> None:
     assert "task.max_episode_steps: is null, but" in refused(env_kwargs={"limit": None})
 
 
@@ -71,12 +71,12 @@ def test_video_of_compiled_episodes_is_refused() -> None:
 
 
 @pytest.mark.parametrize("key", ["wrappers", "episode_timeout_seconds", "fresh_environment"])
-def test_options_of_gymnasium_are_unknown_here(key: str) -> None:
+def test_options_of_gymnasium_are_refused(key: str) -> None:
     with pytest.raises(ConfigError, match=f"unknown key 'task.{key}'; it belongs to kind 'episodes'"):
         config(**{key: 1})
 
 
-def test_an_algorithm_that_learns_from_trajectories_is_refused() -> None:
+def test_algorithms_that_need_trajectories_are_refused() -> None:
     given = {"task": {"kind": "jax_episodes", "env_id": WALK}, "algorithm": {"kind": "actor_critic"}}
     from hpc_es.training.build import search_mismatches
 
@@ -85,7 +85,7 @@ def test_an_algorithm_that_learns_from_trajectories_is_refused() -> None:
     assert "searches trajectories: expected 'bandits' or 'episodes'" in text
 
 
-def test_a_missing_jax_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_jax_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     given = config()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "jax" else object())
     ((key, text),) = missing_for_task(given)
@@ -103,7 +103,7 @@ def test_check_traces_and_compiles_nothing(capsys: pytest.CaptureFixture[str], m
     assert "observations 2, actions Box of 1, parameters 17" in capsys.readouterr().out
 
 
-def test_idle_lanes_are_warned_of() -> None:
+def test_idle_lanes_are_warned_about() -> None:
     given = Options(env_id=WALK, lanes=16, jobs_per_call=2, episodes_per_job=3)
     assert list(given.warnings()) == [
         ("lanes", "is 16, but a call has 6 episodes: the other lanes are unused (try jobs_per_call: 22)")
@@ -111,7 +111,7 @@ def test_idle_lanes_are_warned_of() -> None:
     assert not list(dataclasses.replace(given, jobs_per_call=6).warnings())
 
 
-def test_places_of_a_behaviour() -> None:
+def test_indices_of_a_behaviour() -> None:
     assert behaviour_indices(None, 3) is None
     assert behaviour_indices(FinalObservationOptions(), 3) == (0, 1, 2)
     assert behaviour_indices(FinalObservationOptions(final_observation=(2,)), 3) == (2,)
@@ -119,13 +119,13 @@ def test_places_of_a_behaviour() -> None:
         behaviour_indices(FinalObservationOptions(final_observation=(0, 3)), 3)
 
 
-def test_the_source_of_ones_own_environment_is_known() -> None:
+def test_source_of_a_custom_environment_is_recorded() -> None:
     assert len(sources({"env_id": WALK}, Path())[WALK]) == 64
     assert sources({"env_id": "gymnax:CartPole-v1"}, Path()) == {}
 
 
-def test_a_task_for_gpus_is_checked_anywhere_but_runs_on_them_only() -> None:
-    """In a process of its own, as JAX is set up once."""
+def test_gpu_task_is_checked_anywhere_but_runs_on_gpus_only() -> None:
+    """In a new process, because JAX is set up once."""
     pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
     program = f"""
     from hpc_es.core.errors import ConfigError

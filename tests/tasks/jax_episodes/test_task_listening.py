@@ -1,4 +1,4 @@
-"""A rank goes on listening during a compiled call, and can give it up."""
+"""A rank answers messages during a compiled call and can interrupt it."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def alarm() -> Iterator[list[float]]:
     signal.signal(signal.SIGALRM, before)
 
 
-def test_signals_and_messages_are_seen_meanwhile(endless: Any, alarm: list[float]) -> None:
-    """A signal within 50 ms, a message (by `poll`) within 10 ms: medians, for the machine may be busy."""
+def test_signals_and_messages_are_handled_during_a_call(endless: Any, alarm: list[float]) -> None:
+    """A signal within 50 ms, a message (by `poll`) within 10 ms: medians, because the machine may be busy."""
     polled: list[float] = []
     began = time.perf_counter()
     found = played(endless, constant(1.0), [1], poll=lambda: polled.append(time.perf_counter()))
@@ -59,8 +59,8 @@ def test_signals_and_messages_are_seen_meanwhile(endless: Any, alarm: list[float
     assert np.median(np.diff(polled)) < 0.01
 
 
-def test_a_call_is_given_up_between_segments(endless: Any) -> None:
-    """And the next call is as if nothing had been."""
+def test_call_is_interrupted_between_segments(endless: Any) -> None:
+    """The next call is unaffected."""
 
     def give_up() -> None:
         raise GiveUp("a second signal came")

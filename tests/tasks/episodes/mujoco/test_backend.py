@@ -1,4 +1,4 @@
-"""MuJoCo environments without Gymnasium give what they give with it, to the last bit."""
+"""Native stepping of MuJoCo environments is bit-identical to Gymnasium's."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ UNUSED = {"uph_cost_weight"}
 
 
 @pytest.mark.parametrize("name", mujoco_kind.MODELS)
-def test_a_thousand_native_steps_equal_gymnasiums(name: str) -> None:
-    """Four environments in lockstep, 250 steps each; actions go half again beyond their bounds."""
+def test_thousand_native_steps_equal_gymnasiums(name: str) -> None:
+    """Four environments in lockstep, 250 steps each; actions are up to 1.5 times their bounds."""
     given = f"{name}-v5", {"max_episode_steps": 60}, 4, 250, 1.5
     expected = by_gymnasium(*given)
     assert difference(natively(*given), expected) is None
@@ -100,7 +100,7 @@ def test_a_thousand_native_steps_equal_gymnasiums(name: str) -> None:
 
 
 def test_squares_are_computed_as_in_gymnasium() -> None:
-    """In one of about 1,300 squares `scalar ** 2` has another last bit than `scalar * scalar`: many steps show it."""
+    """About one in 1,300 squares differs in its last bit between `scalar ** 2` and `scalar * scalar`."""
     given = "InvertedDoublePendulum-v5", {"healthy_reward": 0}, 4, 1500, 1.0
     assert difference(natively(*given), by_gymnasium(*given)) is None
 
@@ -113,7 +113,7 @@ def plain(name: str) -> Any:
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
 def test_every_option_equals_gymnasiums(name: str, options: dict[str, Any]) -> None:
-    """The option changes what Gymnasium gives, and natively it changes in the same way."""
+    """The option changes the result of Gymnasium, and the native result is identical."""
     given = f"{name}-v5", options, 3, 40, 1.0
     expected = by_gymnasium(*given)
     assert difference(natively(*given), expected) is None
@@ -121,7 +121,7 @@ def test_every_option_equals_gymnasiums(name: str, options: dict[str, Any]) -> N
 
 
 def test_every_option_of_gymnasium_is_compared() -> None:
-    """All keywords of the eleven classes, but those of the picture and the model."""
+    """All keywords of the eleven classes, except those of rendering and the model file."""
     for name in mujoco_kind.MODELS:
         environment = gymnasium.make(f"{name}-v5", disable_env_checker=True)
         known = mujoco_kind._options(environment).keys() - {
@@ -158,10 +158,10 @@ def warned() -> Iterator[list[str]]:
 
 @pytest.mark.parametrize(("scale", "warning"), [(1e12, "CTRL"), (3e9, "QACC")])
 @pytest.mark.parametrize("name", ["HalfCheetah", "Ant", "Humanoid", "HumanoidStandup", "InvertedPendulum"])
-def test_an_exploding_state_equals_gymnasiums(
+def test_exploding_state_equals_gymnasiums(
     name: str, scale: float, warning: str, tmp_path: Path, warned: list[str]
 ) -> None:
-    """Without limits of the controls MuJoCo takes huge ones for 0, or resets the state on its own."""
+    """Without control limits MuJoCo replaces huge controls by 0 or resets the state."""
     files = {"HalfCheetah": "half_cheetah.xml", "InvertedPendulum": "inverted_pendulum.xml"}
     file = model_file(files.get(name, f"{name.lower()}.xml"), tmp_path, 'ctrllimited="true"', 'ctrllimited="false"')
     given = f"{name}-v5", {"xml_file": file, "frame_skip": 2}, 2, 20, scale
@@ -171,7 +171,7 @@ def test_an_exploding_state_equals_gymnasiums(
 
 
 @pytest.mark.usefixtures("warned")
-def test_a_diverging_model_equals_gymnasiums(tmp_path: Path) -> None:
+def test_diverging_model_equals_gymnasiums(tmp_path: Path) -> None:
     """Time steps of 0.4 s."""
     file = model_file("half_cheetah.xml", tmp_path, 'timestep="0.01"', 'timestep="0.4"')
     given = "HalfCheetah-v5", {"xml_file": file}, 2, 40, 1.0

@@ -1,4 +1,4 @@
-"""The task steps MuJoCo natively where it can, says so where it cannot, and no bit of a run changes."""
+"""The task steps MuJoCo natively if it can and warns if it cannot; results do not change."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def with_behaviour(options: dict[str, Any]) -> dict[str, Any]:
     return {**options, "behaviour": BehaviourOptions(**found)} if found else options
 
 
-def test_an_id_that_was_registered_anew_is_stepped_by_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reregistered_id_is_stepped_by_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
     from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 
     class Mine(HopperEnv):
@@ -121,7 +121,7 @@ def test_check_reports_mujoco_stepping_by_gymnasium(arguments: list[str], status
     assert text in ran.stdout + ran.stderr
 
 
-def test_the_log_reports_mujoco_stepping_by_gymnasium_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_log_reports_mujoco_stepping_by_gymnasium_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run_config(ROOT / "configs/ars_hopper.yaml", tmp_path / "run", ["task.env_id=Hopper-v4"])
     out, err = capfd.readouterr()
     assert (out + err).count("is stepped by Gymnasium") == 1
@@ -163,7 +163,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_outcomes_are_the_same_with_and_without_gymnasium(case: str) -> None:
+def test_outcomes_are_identical_with_and_without_gymnasium(case: str) -> None:
     """Two chunks of episodes that end one after the other, so that the stack is compacted."""
     options, keywords = CASES[case]
     options = with_behaviour({"max_episode_steps": 60, **options})
@@ -177,8 +177,8 @@ def test_outcomes_are_the_same_with_and_without_gymnasium(case: str) -> None:
     assert len(set(native[0].rows["length"].tolist())) > 3 or case == "limit"
 
 
-def test_segments_are_the_same_with_and_without_gymnasium() -> None:
-    """Seven steps at a time, so that episodes pause, go on and end within a segment; every step is told of."""
+def test_segments_are_identical_with_and_without_gymnasium() -> None:
+    """Segments of seven steps: episodes pause, continue and end within a segment; every step is recorded."""
     seen: dict[str, list[bytes]] = {"native": [], "gymnasium": []}
     for stepping, told in seen.items():
         task = episodes("Hopper-v5", stepping=stepping, max_episode_steps=30)
@@ -199,7 +199,7 @@ def test_segments_are_the_same_with_and_without_gymnasium() -> None:
     assert len(set(seen["native"])) > 100
 
 
-def test_a_failure_of_mujoco_fails_its_job_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_of_mujoco_fails_its_job_only(monkeypatch: pytest.MonkeyPatch) -> None:
     import mujoco
 
     task, step, calls = episodes("Hopper-v5", stepping="native", max_episode_steps=5), mujoco.mj_step, list[int]()
