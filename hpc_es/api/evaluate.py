@@ -23,14 +23,20 @@ from hpc_es.config.schema import USUAL_CHUNK
 from hpc_es.core.data import Chunk, Rows, cut
 from hpc_es.core.errors import CheckpointError
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.core.policy import Actor, Batch, Policy
+from hpc_es.core.policy import Actor, Batch, Episodic, Policy
 from hpc_es.mpi.world import World
-from hpc_es.report.saved_policy import Actions, StoredPolicy, check_snapshot, require_stochastic, single_episodes
+from hpc_es.report.saved_policy import (
+    Actions,
+    StoredPolicy,
+    check_snapshot,
+    require_stochastic,
+    single_episodes,
+    stored_policy,
+)
 from hpc_es.storage.checkpoint import is_full, load
 from hpc_es.storage.checkpoint_directory import BEST, DIRECTORY, Store
 from hpc_es.storage.results import require_run
 from hpc_es.tasks.native_differences import differences
-from hpc_es.tasks.policy_problems import Episodic
 
 Changed = Callable[[StoredPolicy], StoredPolicy]
 SAMPLING_BLOCK = 2  # training's own episodes have blocks 0 and 1
@@ -167,9 +173,7 @@ def _snapshot(path: Path, trust: bool) -> StoredPolicy:
     config = parse_resolved(snapshot.config_text)
     if config.policy is None or "theta" not in snapshot.state.shared:
         raise CheckpointError(f"{path} has no policy; hpc-es inspect shows its content")
-    if path.name == BEST and snapshot.best is not None:
-        return StoredPolicy(path, config, "best", snapshot.best.generation, snapshot.best.shared)
-    return StoredPolicy(path, config, "last", snapshot.state.generation, snapshot.state.shared)
+    return stored_policy(path, snapshot, "best" if path.name == BEST and snapshot.best is not None else "last")
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

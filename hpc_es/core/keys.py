@@ -36,6 +36,7 @@ class Purpose(enum.IntEnum):
     REPLAY = 14
     BANDITS = 15
     RESTARTS = 16
+    REFERENCE = 17
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.core.data import Array, Float32, Float64, Normaliser, Outcome, Poll
+from hpc_es.core.data import Array, Float32, Float64, Normaliser, Outcome, Poll, Spaces
 from hpc_es.core.population import Layout, Population
 
 # A tree of arrays, such as the memory of a recurrent policy or the named parts of its parameters. In compiled code the
@@ -97,6 +97,17 @@ class PurePolicy(Policy, Protocol):
         ...
 
 
+@runtime_checkable
+class ReferencePolicy(Policy, Protocol):
+    """A policy that depends on reference observations, such as those of virtual batch normalisation."""
+
+    reference_frames: int  # number of reference observations; 0: it needs none
+
+    def with_reference(self, observations: Array) -> Policy:
+        """Return the policy for reference observations, [reference_frames, *shape], before it is bound."""
+        ...
+
+
 class OnStep(Protocol):
     """A function that is called after every step of a chunk's episodes, for algorithms that learn from steps."""
 
@@ -124,6 +135,18 @@ class Batch:
     unit: int | None = None  # number of jobs whose observations are summed together; None: all
     offset: int = 0  # number of jobs of the first job's unit that precede the batch
     centred: bool = False  # whether to sum differences from the first observation of each job, for sample deviations
+
+
+class Episodic(Protocol):
+    """A task that plays episodes with an actor."""
+
+    name: str
+    spaces: Spaces
+    episodes_per_job: int
+
+    def evaluate(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
+        """Play the episodes of all jobs."""
+        ...
 
 
 class Segments(Protocol):

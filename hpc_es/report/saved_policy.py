@@ -19,13 +19,15 @@ from hpc_es.config.schema import Config
 from hpc_es.config.sources import check_trust, named_user_kinds
 from hpc_es.core.data import Array, Arrays, Discrete, Float32, Normaliser, Spaces
 from hpc_es.core.errors import CheckpointError, ConfigError, UserError
-from hpc_es.core.policy import Actor, Policy
+from hpc_es.core.keys import Keys
+from hpc_es.core.policy import Actor, Policy, ReferencePolicy
 from hpc_es.core.population import unperturbed
 from hpc_es.storage.checkpoint import Snapshot, load
 from hpc_es.storage.checkpoint_directory import BEST, find
 from hpc_es.storage.results import require_run
 from hpc_es.storage.status import final_evaluation, is_surpassed
 from hpc_es.storage.stepping_cache import remembered
+from hpc_es.tasks.random_play import REFERENCE_HASH, random_observations, sha256
 
 if TYPE_CHECKING:
     from hpc_es.tasks.episodes.wrappers import AppliedWrappers
@@ -38,6 +40,28 @@ ROWS = 64  # rows per actor in a large batch: an actor stacks one copy of theta 
 
 
 @dataclass(frozen=True)
+class ReferenceBatch:
+    """The reference observations of a training run, which are drawn again when a policy needs them."""
+
+    task: Any  # options of the task of the training run
+    keys: Keys
+    sha256: str  # of the observations, in hexadecimal
+
+    def observations(self, path: Path, count: int) -> Array:
+        """Return the observations, [count, *shape]; CheckpointError if they differ from those of the training run."""
+        task = single_episodes(self.task)
+        try:
+            observations = random_observations(task, self.keys, count)
+        finally:
+            task.close()
+        if (now := sha256(observations)) != self.sha256:
+            text = f"random play gives other reference observations now (SHA-256 {now[:12]}) than in training "
+            text += f"({self.sha256[:12]}), on which virtual batch normalisation depends: install the versions of the"
+            raise CheckpointError(f"{path}: {text} training, which hpc-es inspect shows")
+        return observations
+
+
+@dataclass(frozen=True)
 class StoredPolicy:
     """Parameters of a policy in a checkpoint, with the observation normaliser and the config of the training run."""
 
@@ -46,6 +70,7 @@ class StoredPolicy:
     which: Which
     generation: int  # number of finished generations
     shared: Arrays  # State.shared
+    reference: ReferenceBatch | None = None  # None: the policy needs none
 
     @property
     def theta(self) -> Float32:
@@ -70,6 +95,11 @@ class StoredPolicy:
         if policy.layout.size != self.theta.size:
             sizes = f"it has {self.theta.size} parameters, but its config describes a policy with {policy.layout.size}"
             raise CheckpointError(f"{self.path}: {sizes}; has the environment changed since the training?")
+        if isinstance(policy, ReferencePolicy) and policy.reference_frames:
+            if self.reference is None:
+                text = "expected the SHA-256 of the reference observations of the training run, found none"
+                raise CheckpointError(f"{self.path}: {text}")
+            return policy.with_reference(self.reference.observations(self.path, policy.reference_frames))
         return policy
 
     def bind(self, policy: Policy, rows: int) -> Actor:
@@ -105,12 +135,27 @@ def read_policy(path: Path, which: Which | None = None, trust: bool = False) -> 
         raise CheckpointError(f"{file}: holds no policy; see its contents with hpc-es inspect")
     final = final_evaluation(path, last.state.generation) if which is None else {}
     if snapshot.best is not None and which != "last" and not is_surpassed(snapshot.best, final):
-        return StoredPolicy(file, config, "best", snapshot.best.generation, snapshot.best.shared)
+        return stored_policy(file, snapshot, "best")
     if which == "best":
         raise CheckpointError(
             f"{file}: holds no best theta, as there was no evaluation yet; use which='last' (--which last)"
         )
-    return StoredPolicy(newest, config, "last", last.state.generation, last.state.shared)
+    return stored_policy(newest, last, "last")
+
+
+def stored_policy(path: Path, snapshot: Snapshot, which: Which) -> StoredPolicy:
+    """Return the last or the best policy, which must exist, of a checkpoint."""
+    config = parse_resolved(snapshot.config_text)
+    state = snapshot.state
+    generation, shared = state.generation, state.shared
+    if which == "best":
+        assert snapshot.best is not None
+        generation, shared = snapshot.best.generation, snapshot.best.shared
+    reference = None
+    if sha256 := snapshot.provenance.get(REFERENCE_HASH):
+        keys = Keys(config.seed, int(snapshot.identity.get("repetition", 0)))
+        reference = ReferenceBatch(config.task, keys, str(sha256))
+    return StoredPolicy(path, config, which, generation, shared, reference)
 
 
 def check_snapshot(path: Path, snapshot: Snapshot, trust: bool) -> None:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, reduce
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
 from hpc_es.config.options import Count, Positive, Probability, option, options, unused
-from hpc_es.core.data import SIGN_RETURN, Arrays, Column, Float32, Jobs, Normaliser, Outcome, Poll, ProblemState, Spaces
+from hpc_es.core.data import SIGN_RETURN, Arrays, Column, Float32, Jobs, Normaliser, Outcome, Poll, ProblemState
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.interfaces import Cutting
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.core.policy import Actor, Batch, Policy, Segments
+from hpc_es.core.policy import Actor, Batch, Episodic, Policy, ReferencePolicy, Segments
 from hpc_es.core.population import Population
 from hpc_es.tasks.observation_statistics import Deviations, Moments
 from hpc_es.tasks.problem_defaults import ProblemDefaults
+from hpc_es.tasks.random_play import REFERENCE_HASH, random_observations, sha256
 
 SPREAD = 0.1  # initial standard deviation of parameters; the columns of a layer's weights have length 1
 UNIT = 16  # jobs whose observations are summed together, the default chunk size of version 0.1
@@ -49,18 +50,6 @@ class ObservationNormalization:
             yield from unused(self, ("probability", "clip", "deviation", "unit"), "enabled is false")
         elif not self.probability:
             yield "probability", "is 0: no observations are added, so mean and deviation stay 0 and 1 (try 0.01)"
-
-
-class Episodic(Protocol):
-    """A task that plays episodes with an actor."""
-
-    name: str
-    spaces: Spaces
-    episodes_per_job: int
-
-    def evaluate(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
-        """Play the episodes of all jobs."""
-        ...
 
 
 def refuse_normalization(normalization: ObservationNormalization) -> None:
@@ -99,6 +88,10 @@ class PolicyProblem(ProblemDefaults):
         cutting: Cutting = "fixed",
     ) -> None:
         self.columns = (SIGN_RETURN, *columns)
+        self._info: dict[str, str] = {}
+        if isinstance(policy, ReferencePolicy) and policy.reference_frames:
+            observations = random_observations(task, keys, policy.reference_frames)
+            policy, self._info = policy.with_reference(observations), {REFERENCE_HASH: sha256(observations)}
         self.cutting = cutting if getattr(policy, "rows_are_independent", False) else "fixed"
         self.chunk_size = unit if self.cutting == "fixed" else normalization.unit
         self._task, self._policy, self._keys, self._normalization = task, policy, keys, normalization
@@ -167,6 +160,10 @@ class PolicyProblem(ProblemDefaults):
         for arrays in units:
             statistics = statistics.plus(self._statistics.from_arrays(arrays)) if arrays else statistics
         return statistics_state(statistics)
+
+    def environment_info(self) -> Mapping[str, Any]:
+        """Return the SHA-256 of the reference observations, if the policy has any."""
+        return self._info
 
     def metrics(self, carried: ProblemState) -> Mapping[str, float]:
         """Return `observation_count`, the number of observations in the statistics."""

@@ -138,7 +138,8 @@ def prepare_run(config: Config, request: RunRequest) -> PreparedRun:
         built.task.close()
     problems.raise_any()
     assert built is not None, "otherwise there are problems"
-    opened = open_run(request.directory, config, request.resume, request.repetition)
+    info = built.problem.environment_info()
+    opened = open_run(request.directory, config, request.resume, request.repetition, info)
     return PreparedRun(built, opened, source)
 
 

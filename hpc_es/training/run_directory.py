@@ -12,6 +12,7 @@ from hpc_es.config.resolved import completed, identity, resolved
 from hpc_es.config.schema import Config
 from hpc_es.config.sources import changes, named_user_kinds, sources
 from hpc_es.core import extras
+from hpc_es.core.data import Json
 from hpc_es.core.errors import CheckpointError, InUseError, RunError, UserError
 from hpc_es.storage import provenance
 from hpc_es.storage.checkpoint import Snapshot
@@ -19,7 +20,9 @@ from hpc_es.storage.checkpoint_directory import Store
 from hpc_es.storage.compare import differences
 from hpc_es.storage.files import writing
 from hpc_es.storage.run_lock import RunLock
+from hpc_es.tasks.random_play import REFERENCE_HASH
 
+NO_INFO: Mapping[str, Json] = {}
 Resume = Literal["auto", "never", "require"]
 CONFIG = "config.yaml"
 
@@ -36,8 +39,12 @@ class OpenedRun:
     warnings: tuple[str, ...]
 
 
-def open_run(directory: Path, config: Config, resume: Resume, repetition: int = 0) -> OpenedRun:
+def open_run(
+    directory: Path, config: Config, resume: Resume, repetition: int = 0, info: Mapping[str, Json] = NO_INFO
+) -> OpenedRun:
     """Create and lock the run directory, and load the newest checkpoint, which must belong to this experiment.
+
+    `info` is the `environment_info` of the problem.
 
     Raises UserError (CheckpointError, RunError) before anything but the lock is changed.
     """
@@ -75,11 +82,23 @@ def open_run(directory: Path, config: Config, resume: Resume, repetition: int = 
                     f"{directory} holds another experiment; these may not change on resume:\n  {lines}\n"
                     "set them to their old values, or choose another --output"
                 )
+            _require_same_reference(directory, snapshot.provenance, info)
             warnings += changes(snapshot.provenance.get("sources", {}), sources(resolved(config)))
     except BaseException:
         lock.release()
         raise
     return OpenedRun(directory, lock, store, snapshot, identity, tuple(warnings))
+
+
+def _require_same_reference(directory: Path, before: Mapping[str, Any], now: Mapping[str, Json]) -> None:
+    """Raise CheckpointError if reference observations, on which a policy depends, have changed since a checkpoint."""
+    if before.get(REFERENCE_HASH) != now.get(REFERENCE_HASH):
+        text = f"SHA-256 {before.get(REFERENCE_HASH)} in the checkpoint, {now.get(REFERENCE_HASH)} now"
+        raise CheckpointError(
+            f"{directory} cannot be resumed: random play gives other reference observations, on which "
+            f"policy.normalisation: virtual_batch depends ({text}): install the versions of the checkpoint, which "
+            "hpc-es inspect shows, or choose another --output"
+        )
 
 
 def full_identity(config: Config, repetition: int = 0) -> dict[str, Any]:
