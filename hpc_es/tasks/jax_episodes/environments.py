@@ -180,12 +180,12 @@ class Adapted:
 
     reset: Callable[[Any], tuple[Any, Any]]
     step: Callable[[Any, Any, Any], tuple[Any, Any, Any, Any]]
-    observations: int
+    observations: ObservationSpec
     actions: Actions
     limit: int | None
 
 
-def gymnax(name: str, keywords: Keywords) -> Environment:
+def gymnax(name: str, keywords: Keywords) -> Adapted:
     """Return an environment of gymnax 1.0 or newer; keywords are fields of its parameters or of its constructor."""
     import gymnax as library
 
@@ -206,10 +206,10 @@ def gymnax(name: str, keywords: Keywords) -> Environment:
         return state, observation, reward, terminated
 
     limit = getattr(params, "max_steps_in_episode", None)
-    return Adapted(reset, step, width(lambda key: reset(key)[1], name), actions_of(space), limit)
+    return Adapted(reset, step, observation_spec(lambda key: reset(key)[1], name), actions_of(space), limit)
 
 
-def brax(name: str, keywords: Keywords) -> Environment:
+def brax(name: str, keywords: Keywords) -> Adapted:
     """Return an environment of Brax, with the time limit of Brax's training; `backend` is one of its keywords."""
     from brax import envs as library
 
@@ -219,7 +219,7 @@ def brax(name: str, keywords: Keywords) -> Environment:
     return _stateful(library.get_environment(name, **keywords), name, 1000)
 
 
-def playground(name: str, keywords: Keywords) -> Environment:
+def playground(name: str, keywords: Keywords) -> Adapted:
     """Return an environment of MuJoCo Playground, computed by MJX; keywords override its config (`a.b`: nested)."""
     from mujoco_playground import registry as library
 
@@ -238,7 +238,7 @@ def playground(name: str, keywords: Keywords) -> Environment:
     return _stateful(inner, name, int(inner._config.episode_length))
 
 
-def _stateful(inner: Any, name: str, limit: int) -> Environment:
+def _stateful(inner: Any, name: str, limit: int) -> Adapted:
     """Return an environment whose state has `obs`, `reward` and `done`. A dict `obs` must have `state`."""
 
     def observe(state: Any) -> Any:
@@ -253,10 +253,10 @@ def _stateful(inner: Any, name: str, limit: int) -> Environment:
         return state, observe(state), state.reward, state.done > 0
 
     one = np.ones(int(inner.action_size), np.float32)
-    return Adapted(reset, step, width(lambda key: reset(key)[1], name), Box(-one, one), limit)
+    return Adapted(reset, step, observation_spec(lambda key: reset(key)[1], name), Box(-one, one), limit)
 
 
-def jumanji(name: str, keywords: Keywords) -> Environment:
+def jumanji(name: str, keywords: Keywords) -> Adapted:
     """Return an environment of Jumanji; the arrays of its observation are concatenated, `step` applies its limits."""
     import jumanji as library
 
@@ -277,10 +277,10 @@ def jumanji(name: str, keywords: Keywords) -> Environment:
         return state, observe(timestep), timestep.reward, timestep.last()
 
     limit = getattr(inner, "time_limit", None)
-    return Adapted(reset, step, width(lambda key: reset(key)[1], name), actions, limit)
+    return Adapted(reset, step, observation_spec(lambda key: reset(key)[1], name), actions, limit)
 
 
-def craftax(name: str, keywords: Keywords) -> Environment:
+def craftax(name: str, keywords: Keywords) -> Adapted:
     """Return an environment of Craftax, whose `step` applies its time limit."""
     from craftax.craftax_env import make_craftax_env_from_name
 
@@ -298,10 +298,10 @@ def craftax(name: str, keywords: Keywords) -> Environment:
         return state, observation, reward, done
 
     actions = actions_of(inner.action_space(params))
-    return Adapted(reset, step, width(lambda key: reset(key)[1], name), actions, int(params.max_timesteps))
+    return Adapted(reset, step, observation_spec(lambda key: reset(key)[1], name), actions, int(params.max_timesteps))
 
 
-LIBRARIES: dict[str, Callable[[str, Keywords], Environment]] = {
+LIBRARIES: dict[str, Callable[[str, Keywords], Adapted]] = {
     "gymnax": gymnax,
     "brax": brax,
     "playground": playground,
@@ -320,11 +320,15 @@ def require_known(name: str, known: Any, library: str) -> None:
         raise ConfigError([("task.env_id", text)])
 
 
-def width(observation: Callable[[Any], Any], name: str) -> int:
-    """Return the size of the observation, by tracing; ConfigError if it is not one array."""
-    shape = jax.eval_shape(observation, jax.eval_shape(lambda: jax.random.key(0)))
-    require_array(shape, name)
-    return int(np.prod(shape.shape))
+def observation_spec(observation: Callable[[Any], Any], name: str) -> ObservationSpec:
+    """Return the shape and dtype of the observation, by tracing; ConfigError if it is not one array.
+
+    Integer arrays of two or more axes, such as images, keep their dtype. A single number is a vector of one.
+    """
+    array = jax.eval_shape(observation, jax.eval_shape(lambda: jax.random.key(0)))
+    require_array(array, name)
+    keeps_dtype = len(array.shape) > 1 and array.dtype.kind in "iu"
+    return ObservationSpec(array.shape or (1,), np.dtype(array.dtype if keeps_dtype else np.float32))
 
 
 def actions_of(space: Any) -> Box | Discrete:
@@ -349,8 +353,11 @@ def _of_spec(spec: Any, name: str) -> Box | Discrete:
     raise ConfigError([("task.env_id", f"{text}, or real numbers between bounds ({remedy})")])
 
 
-def make(env_id: str, keywords: Keywords) -> Environment:
-    """Return the environment of `library:name` or `my_module:factory`; ConfigError if it cannot be created."""
+def make(env_id: str, keywords: Keywords, flatten: bool = True) -> Environment:
+    """Return the environment of `library:name` or `my_module:factory`; ConfigError if it cannot be created.
+
+    With `flatten` the observations of a library's environment are vectors.
+    """
     library, colon, name = env_id.partition(":")
     if not colon or not name:
         known = ", ".join(map(repr, LIBRARIES))
@@ -358,7 +365,9 @@ def make(env_id: str, keywords: Keywords) -> Environment:
         raise ConfigError([("task.env_id", text)])
     try:
         if library in LIBRARIES:
-            return LIBRARIES[library](name, keywords)
+            adapted = LIBRARIES[library](name, keywords)
+            flat = flat_observations(adapted.observations.size)
+            return dataclasses.replace(adapted, observations=flat) if flatten else adapted
         environment: Environment = import_function(env_id, "task.env_id")(**keywords)
         return environment
     except ConfigError:

@@ -23,7 +23,7 @@ from hpc_es.core.data import Box, Column, Float32, Normaliser, Outcome, Poll, be
 from hpc_es.core.errors import ConfigError, RunError, UserError
 from hpc_es.core.interfaces import Offers, RunContext, Searched
 from hpc_es.core.keys import Keys
-from hpc_es.core.policy import Batch, Policy, PurePolicy
+from hpc_es.core.policy import Batch, Policy, PurePolicy, ReferencePolicy
 from hpc_es.core.population import Layout, Population
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.devices import jax_setup
@@ -155,6 +155,10 @@ class Options:
         "'my_module:factory', a function that returns an environment"
     )
     env_kwargs: Mapping[str, Any] = option("keywords of the environment", default_factory=dict)
+    flatten_observations: bool = option(
+        "whether images of the libraries' environments become vectors, for mlp and lstm; false: for cnn and network",
+        True,
+    )
     max_episode_steps: Count | None = option("time limit of an episode in steps; null: that of the environment", None)
     episodes_per_job: Count = option("number of episodes per job; the return of a job is their mean", 1)
     lanes: Count = option("number of episodes that are stepped side by side; results depend on it", 16)
@@ -195,7 +199,7 @@ class JaxEpisodes:
         self.options, self.name = options, options.env_id
         self.episodes_per_job = options.episodes_per_job
         with quiet_stderr(), contextlib.redirect_stdout(io.StringIO()):  # hide the output of imported libraries
-            environment = make(options.env_id, options.env_kwargs)
+            environment = make(options.env_id, options.env_kwargs, options.flatten_observations)
         self._env = traced(environment, options.env_id)
         self.spaces = self._env.spaces
         limit = options.max_episode_steps or environment.limit
@@ -221,8 +225,11 @@ class JaxEpisodes:
 
     def compiled(self, policy: Policy) -> CompiledPolicy:
         """Return the policy for this task; ConfigError if it cannot be compiled."""
+        if isinstance(policy, ReferencePolicy):
+            text = "is virtual_batch, but compiled episodes of many candidates start all the time, and each start would"
+            raise ConfigError([("policy.normalisation", f"{text} compute its statistics: expected layer or none")])
         if not isinstance(policy, PurePolicy):
-            text = f"expected a policy with a method `pure`, like mlp and lstm, found {type(policy).__name__}"
+            text = f"expected a policy with a method `pure`, like mlp, lstm and cnn, found {type(policy).__name__}"
             raise ConfigError([("policy.kind", text)])
         return CompiledPolicy(policy)
 

@@ -20,9 +20,10 @@ import jax
 import jax.numpy as jnp
 
 from hpc_es.config.loading import validate
-from hpc_es.core.data import Box, Discrete
+from hpc_es.core.data import Box, Discrete, ObservationSpec
 from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.jax_episodes import Options, build
+from hpc_es.tasks.jax_episodes.environments import observation_spec
 from hpc_es.training import check as checking
 from tests.helpers.harness import python
 from tests.helpers.jax_playing import parts, plainly, played
@@ -55,6 +56,24 @@ def assert_played_as_plainly(**options: Any) -> None:
 def test_states_can_contain_random_keys() -> None:
     """Refilled lanes too: each episode has its own random numbers."""
     assert_played_as_plainly(env_id="tests.helpers.jax_walk:keyed", env_kwargs={"jitter": 0.3}, lanes=2)
+
+
+def test_images_are_vectors_unless_they_keep_their_shape() -> None:
+    pytest.importorskip("gymnax")
+    breakout = "gymnax:Breakout-MinAtar"
+    assert build(Options(env_id=breakout)).spaces.observations == ObservationSpec((400,))
+    images = build(Options(env_id=breakout, flatten_observations=False))
+    assert images.spaces.observations == ObservationSpec((10, 10, 4))
+    vectors = build(Options(env_id="gymnax:CartPole-v1", flatten_observations=False))
+    assert vectors.spaces.observations == ObservationSpec((4,))
+    assert "'mlp' takes flat observations, found float32[10, 10, 4]" in refused(breakout, flatten_observations=False)
+
+
+def test_integer_images_keep_their_dtype() -> None:
+    image = observation_spec(lambda key: jnp.zeros((8, 8, 3), jnp.uint8), "image")
+    assert image == ObservationSpec((8, 8, 3), np.dtype(np.uint8))
+    assert observation_spec(lambda key: jnp.zeros((8, 8), bool), "mask") == ObservationSpec((8, 8))
+    assert observation_spec(lambda key: jnp.float32(1), "number") == ObservationSpec((1,))
 
 
 def test_steps_with_several_rewards_are_refused() -> None:

@@ -64,6 +64,16 @@ def test_policies_that_cannot_be_compiled_are_refused() -> None:
         task.compiled(object())  # type: ignore[arg-type]
 
 
+def test_policies_with_reference_observations_are_refused() -> None:
+    class Referring:
+        layout, action_noise_std, reference_frames = None, 0.0, 4
+        initial = bind = with_reference = len
+
+    pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
+    with pytest.raises(ConfigError, match=r"policy\.normalisation: is virtual_batch, .* expected layer or none"):
+        build(Options(env_id=WALK)).compiled(Referring())  # type: ignore[arg-type]
+
+
 def test_video_of_compiled_episodes_is_refused() -> None:
     pytest.importorskip("jax", reason="JAX is not installed here: make test-jax")
     with pytest.raises(UserError, match="is compiled and cannot be rendered"):
