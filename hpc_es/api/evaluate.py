@@ -9,10 +9,9 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from hpc_es.algorithms.actor_critic.episodes import SamplingActor
 from hpc_es.config.registry import module
 from hpc_es.config.resolved import parse_resolved
 from hpc_es.config.schema import USUAL_CHUNK
-from hpc_es.core.data import Chunk, Rows, cut
+from hpc_es.core.data import Chunk, JsonObject, Rows, cut
 from hpc_es.core.errors import CheckpointError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Actor, Batch, Episodic, Policy
@@ -51,7 +50,7 @@ class EvaluationRequest:
     actions: Actions = "greedy"
 
 
-def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> dict[str, Any]:
+def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
     """Return statistics of the episodes; those of returns and lengths leave out failed episodes, and may be None."""
     if asked.actions == "sampled":
         require_stochastic(source.config)
@@ -106,14 +105,14 @@ def seeds(seed: int, episodes: Sequence[int]) -> list[int]:
     return [Keys(seed).seed31(Purpose.EVALUATION, index=episode, block=1) for episode in episodes]
 
 
-def statistics(rows: Rows) -> dict[str, Any]:
+def statistics(rows: Rows) -> JsonObject:
     """Return statistics of rows[episodes] without the failed ones (None if all failed), and their number.
 
     The standard deviation has the divisor n.
     """
     succeeded = rows[~np.isnan(rows["return_"])]
     names = ("return_mean", "return_std", "return_min", "return_max", "length_mean")
-    values: dict[str, Any] = dict.fromkeys(names)
+    values: JsonObject = dict.fromkeys(names)
     if len(succeeded):
         returns = succeeded["return_"]
         numbers = (returns.mean(), returns.std(), returns.min(), returns.max(), succeeded["length"].mean())
@@ -139,7 +138,7 @@ def snapshots(run: Path, trust: bool = False) -> list[str]:
     return [str(path) for path in paths]
 
 
-def prepare_all(run: Path, overridden: Changed, trust: bool = False) -> dict[str, Any]:
+def prepare_all(run: Path, overridden: Changed, trust: bool = False) -> JsonObject:
     """Return, on rank 0, the argument of `evaluate_all`: paths, and the results of comparing native stepping."""
     paths = snapshots(run, trust)
     task = overridden(_snapshot(Path(paths[0]), trust)).config.task
@@ -149,8 +148,8 @@ def prepare_all(run: Path, overridden: Changed, trust: bool = False) -> dict[str
 
 
 def evaluate_all(
-    world: World, prepared: Mapping[str, Any], asked: EvaluationRequest, overridden: Changed, trust: bool = False
-) -> list[dict[str, Any]]:
+    world: World, prepared: JsonObject, asked: EvaluationRequest, overridden: Changed, trust: bool = False
+) -> list[JsonObject]:
     """Return one row per snapshot, in order, on every rank; every rank calls this and evaluates its share.
 
     `prepared` is the result of `prepare_all` on rank 0; `overridden(source)` returns the same theta with another task.
@@ -176,7 +175,7 @@ def _snapshot(path: Path, trust: bool) -> StoredPolicy:
     return stored_policy(path, snapshot, "best" if path.name == BEST and snapshot.best is not None else "last")
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
+def table(rows: Sequence[JsonObject]) -> str:
     """Return the rows as CSV text, with nan for None."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")

@@ -13,7 +13,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,6 +25,7 @@ from hpc_es.config.resolved import completed, dump, identity, plain_data, resolv
 from hpc_es.config.schema import Config
 from hpc_es.config.sources import named_user_kinds
 from hpc_es.core.arguments import Parser, whole_number
+from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.slurm import this_run
 from hpc_es.mpi.connect import connect
@@ -306,7 +307,7 @@ def run_job(read_arguments: Callable[[], argparse.Namespace]) -> int:
     return reason.status
 
 
-def _job_message(options: argparse.Namespace) -> Mapping[str, Any] | ExitReason:
+def _job_message(options: argparse.Namespace) -> JsonObject | ExitReason:
     """Return the message with the job for all ranks, or the reason to exit; called on rank 0."""
     config = valid_config(read(options.config, options.overrides), options.output)
     shard = Shard.parse(options.shard) if options.shard else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from hpc_es.api.strategy import ALGORITHM, OUTSIDE, Region, algorithm_options, p
 from hpc_es.config.loading import validate
 from hpc_es.config.resolved import dump_json, parse_resolved
 from hpc_es.config.schema import Config
-from hpc_es.core.data import Float64
+from hpc_es.core.data import Float64, JsonObject
 from hpc_es.core.errors import RunFailedError
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
@@ -54,7 +54,7 @@ def minimize(
     target: float | None = None,
     bounds: Any = None,
     keep: str = "reflect",
-    arguments: Mapping[str, Any] | None = None,
+    arguments: JsonObject | None = None,
     batch: int = 0,
     timeout_seconds: float | None = None,
     seed: int = 0,
@@ -136,7 +136,7 @@ def _run(
         if callback is not None:
             callback(row)
 
-    def result() -> dict[str, Any]:
+    def result() -> JsonObject:
         assert recorder is not None
         best = BestVector.from_arrays(parts.problem.carried().extract_from(training.state).master)
         if math.isnan(best.value):

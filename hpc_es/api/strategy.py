@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from hpc_es.config.loading import validate
 from hpc_es.config.registry import module
 from hpc_es.config.resolved import config_hash, dump, identity, parse_resolved
 from hpc_es.config.schema import Config
-from hpc_es.core.data import Chunk, Float64, Outcome, ProblemState, State, row_dtype
+from hpc_es.core.data import Chunk, ConfigData, Float64, Outcome, ProblemState, State, row_dtype
 from hpc_es.core.errors import CheckpointError, ConfigError
 from hpc_es.core.interfaces import RunContext
 from hpc_es.core.keys import Keys
@@ -55,11 +55,11 @@ def parts_of(config: Config, task: Any, chunk_size: int) -> Parts:
     return Parts(task, None, problem, noise, algorithm, row, chunk_size, problem.cutting, requirements.growing)
 
 
-def vector_options(x0: npt.ArrayLike | None, region: Region | None, bounds: Any, keep: str) -> dict[str, Any]:
+def vector_options(x0: npt.ArrayLike | None, region: Region | None, bounds: Any, keep: str) -> ConfigData:
     """Return the options of a task that starts at `x0`, [size], or in a region; ConfigError for both or neither."""
     if (x0 is None) == (region is None):
         raise ConfigError([("x0", f"expected x0 or region, found {'neither' if x0 is None else 'both'}")])
-    start: dict[str, Any]
+    start: ConfigData
     if region is None:
         first = np.asarray(x0, np.float64)
         _require_vector("x0", first)
@@ -86,7 +86,7 @@ def _require_vector(name: str, values: Float64) -> None:
         raise ConfigError([(name, f"expected a vector of numbers, found an array of shape {values.shape}")])
 
 
-def algorithm_options(kind: str, sigma0: float | None, options: Mapping[str, Any]) -> dict[str, Any]:
+def algorithm_options(kind: str, sigma0: float | None, options: ConfigData) -> ConfigData:
     """Return the algorithm section; names that only the optimizer has go to its section."""
     require_algorithm(kind)
     fields = {field.name for field in dataclasses.fields(module("algorithms", kind).Options)}

@@ -6,12 +6,11 @@ import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from hpc_es.config import registry
 from hpc_es.config.loading import read
 from hpc_es.config.schema import Config
-from hpc_es.core.data import Array, Arrays, State
+from hpc_es.core.data import Array, Arrays, ConfigData, State
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
@@ -22,7 +21,7 @@ from hpc_es.training.metrics_row import MetricsRow
 from hpc_es.training.run import Run, RunRequest, start_run
 from hpc_es.training.triggers import IntervalTrigger
 
-ConfigSource = Config | str | Path | Mapping[str, Any]
+ConfigSource = Config | str | Path | ConfigData
 Trigger = IntervalTrigger | tuple[Callable[..., object], float]
 
 
@@ -88,7 +87,7 @@ def _request(
     output: str | Path | None,
     triggers: Sequence[Trigger],
     after_train_step: AfterTrainStep | None,
-) -> tuple[RunRequest, Mapping[str, Any]]:
+) -> tuple[RunRequest, ConfigData]:
     config = _config(source, output)
     directory = Path(output or config.output or f"runs/{config.name or 'unnamed'}")
     keeps_samples = after_train_step is not None

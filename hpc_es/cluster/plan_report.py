@@ -6,7 +6,6 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -15,6 +14,7 @@ from matplotlib.figure import Figure
 from hpc_es.bandits.regret import check as check_picture
 from hpc_es.cluster.measure import Cluster, MeasuredGeneration
 from hpc_es.cluster.predict import WORTH, Prediction
+from hpc_es.core.data import JsonObject
 from hpc_es.report.plot import PALETTE, STYLE, UNDATED, label_log_axis
 from hpc_es.storage.files import written
 
@@ -137,7 +137,7 @@ def chosen(predictions: Sequence[Prediction]) -> Prediction:
 
 def as_json(measured: MeasuredGeneration, predictions: Sequence[Prediction], cluster: Cluster, sbatch: str) -> str:
     """Return the plan as JSON text."""
-    costs: dict[str, Any] = dataclasses.asdict(measured)
+    costs: JsonObject = dataclasses.asdict(measured)
     plain = {"measured": costs, "cluster": dataclasses.asdict(cluster), "sbatch": sbatch}
     return (
         json.dumps({**plain, "ranks": [dataclasses.asdict(prediction) for prediction in predictions]}, indent=2) + "\n"

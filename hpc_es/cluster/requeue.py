@@ -15,13 +15,12 @@ from __future__ import annotations
 import getpass
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from hpc_es.api.job import status_name
 from hpc_es.core import slurm
+from hpc_es.core.data import JsonObject
 from hpc_es.storage.files import write_json
 from hpc_es.storage.shard import Shard
 from hpc_es.training.collective import INTERRUPTED
@@ -46,7 +45,7 @@ class Decision:
     restarts: Restarts | None = None
 
 
-def decide(status: Mapping[str, Any] | None, exit_status: int, before: Restarts | None) -> Decision:
+def decide(status: JsonObject | None, exit_status: int, before: Restarts | None) -> Decision:
     """Return the decision, from this job's status file, the status of srun and the record of this submission."""
     again = "Submit the job again to resume the run"
     if status is None:
@@ -70,7 +69,7 @@ def decide(status: Mapping[str, Any] | None, exit_status: int, before: Restarts 
     return Decision(True, f"interrupted after {generation} generations{without}: requeued", restarts)
 
 
-def decide_in(directory: Path, shard: Shard | None, exit_status: int, this_run: Mapping[str, Any]) -> Decision:
+def decide_in(directory: Path, shard: Shard | None, exit_status: int, this_run: JsonObject) -> Decision:
     """Return the decision for a run directory, and record it there; a new submission starts a new count.
 
     `this_run` is the result of slurm.this_run.
@@ -85,7 +84,7 @@ def decide_in(directory: Path, shard: Shard | None, exit_status: int, this_run: 
     return decision
 
 
-def status_of(path: Path, this_run: Mapping[str, Any]) -> dict[str, Any] | None:
+def status_of(path: Path, this_run: JsonObject) -> JsonObject | None:
     """Return the content of a status file if this job wrote it, with the generations of all runs below it.
 
     If one of several runs (repetitions, trials) gave a generation up, all ranks ended at once, and only the file of
@@ -100,14 +99,14 @@ def status_of(path: Path, this_run: Mapping[str, Any]) -> dict[str, Any] | None:
         return status
     given_up = any(run["status"] == "interrupted" and this_run.items() <= run.items() for run in below)
     if given_up and status["status"] == "running":
-        status["status"] = "interrupted"
+        status = {**status, "status": "interrupted"}
     return {**status, "generation": sum(int(run["generation"]) for run in below)}
 
 
 KEYS = set(asdict(Restarts(0)))
 
 
-def read_status(path: Path) -> dict[str, Any] | None:
+def read_status(path: Path) -> JsonObject | None:
     """Return the mapping in a JSON file, None if there is none."""
     try:
         content = json.loads(path.read_text())
@@ -119,7 +118,7 @@ def read_status(path: Path) -> dict[str, Any] | None:
 USER_ERROR = 2  # exit status
 
 
-def over(directory: Path, exit_status: int, this_run: Mapping[str, Any]) -> str | None:
+def over(directory: Path, exit_status: int, this_run: JsonObject) -> str | None:
     """Return why no further job is needed, or None; `this_run` is the result of slurm.this_run."""
     if exit_status == USER_ERROR:
         return "an error in the command or config"
@@ -131,7 +130,7 @@ def over(directory: Path, exit_status: int, this_run: Mapping[str, Any]) -> str 
     return None
 
 
-def end_chain(directory: Path, shard: Shard | None, exit_status: int, job: str, this_run: Mapping[str, Any]) -> str:
+def end_chain(directory: Path, shard: Shard | None, exit_status: int, job: str, this_run: JsonObject) -> str:
     """Cancel the following jobs of the chain if nothing is left to do; return what was done. UserError."""
     if shard is not None:
         return "the next job of the chain starts when all tasks of this array have ended"

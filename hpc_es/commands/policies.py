@@ -10,10 +10,11 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpc_es.commands import TRUST
 from hpc_es.core.arguments import seed, whole_number
+from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def with_overrides(source: StoredPolicy, overrides: Sequence[str]) -> StoredPoli
     return dataclasses.replace(source, config=config)
 
 
-def evaluation_text(result: dict[str, Any]) -> str:
+def evaluation_text(result: JsonObject) -> str:
     """Return the numbers as text, one per line."""
     lines = []
     for name, value in result.items():

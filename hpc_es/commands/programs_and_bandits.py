@@ -7,10 +7,10 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hpc_es.commands import TRUST
 from hpc_es.core.arguments import whole_number
+from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import UserError
 
 CONTEXT = 12  # characters on both sides of the executed one, in a trace
@@ -54,7 +54,7 @@ def run_run_program(arguments: argparse.Namespace) -> int:
     return 0 if result.success else 1
 
 
-def _best_program(path: Path) -> tuple[str, dict[str, Any]]:
+def _best_program(path: Path) -> tuple[str, JsonObject]:
     """Return the best program of a checkpoint and the task's options; raise UserError if there is no program."""
     from hpc_es.config.resolved import plain_data
     from hpc_es.programs import best_programs

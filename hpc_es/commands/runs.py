@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpc_es.core.data import JsonObject
+
 if TYPE_CHECKING:
     from hpc_es.storage.checkpoint import Increment, Snapshot
 
@@ -66,7 +68,7 @@ def _runs(directory: Path) -> Iterator[Path]:
             yield from _runs(path)
 
 
-def _list_row(path: Path) -> dict[str, Any]:
+def _list_row(path: Path) -> JsonObject:
     """Return the row of a run, repetitions or a tuning; `progress` is 0 to 1, or None without a limit."""
     from hpc_es.storage.results import holds_repetitions
 
@@ -79,7 +81,7 @@ def _list_row(path: Path) -> dict[str, Any]:
     return {"name": str(path), **values}
 
 
-def _run_row(path: Path) -> dict[str, Any]:
+def _run_row(path: Path) -> JsonObject:
     from hpc_es.config.resolved import plain_data
     from hpc_es.storage.status import run_state, seconds_since
 
@@ -105,7 +107,7 @@ def _run_row(path: Path) -> dict[str, Any]:
     }
 
 
-def _last_row(path: Path) -> dict[str, Any]:
+def _last_row(path: Path) -> JsonObject:
     """Return the last complete row of metrics.jsonl; {} if there is none."""
     from hpc_es.storage.metrics_log import JSONL
 
@@ -119,7 +121,7 @@ def _last_row(path: Path) -> dict[str, Any]:
     return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in row.items()}
 
 
-def _repetitions_row(path: Path) -> dict[str, Any]:
+def _repetitions_row(path: Path) -> JsonObject:
     """Return the row of an experiment with several repetitions."""
     from hpc_es.storage.results import repetitions
 
@@ -147,7 +149,7 @@ def _joint_state(states: Mapping[str, int], total: int) -> str:
     return next((state for state in ("running", "failed", "killed", "interrupted") if states.get(state)), "not begun")
 
 
-def _tuning_row(path: Path) -> dict[str, Any]:
+def _tuning_row(path: Path) -> JsonObject:
     """Return the row of a tuning directory, with the columns of a run."""
     from hpc_es.storage.run_lock import is_held
     from hpc_es.tuning.report import content, read_report
@@ -169,7 +171,7 @@ def _tuning_row(path: Path) -> dict[str, Any]:
     }
 
 
-def _list_cell(row: Mapping[str, Any], column: str) -> str:
+def _list_cell(row: JsonObject, column: str) -> str:
     """Return a cell of the list as text."""
     if column == "progress":
         percent = "" if row["progress"] is None else f"{100 * row['progress']:.0f} %, "
@@ -223,7 +225,7 @@ def run_inspect(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def checkpoint_content(path: Path, snapshot: Snapshot) -> dict[str, Any]:
+def checkpoint_content(path: Path, snapshot: Snapshot) -> JsonObject:
     """Return a checkpoint as plain data, with name, shape and dtype of each array; import nothing that it names."""
     from hpc_es.config.resolved import plain_data
     from hpc_es.programs import best_programs
@@ -258,7 +260,7 @@ def checkpoint_content(path: Path, snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _base_checkpoint(since: Increment) -> dict[str, Any]:
+def _base_checkpoint(since: Increment) -> JsonObject:
     """Return the full checkpoint that this one builds on, and the number and bytes of the generations since then."""
     size = sum(map(len, since.learned_from))
     return {"checkpoint": since.base, "generations": len(since.learned_from), "bytes": size}
@@ -274,7 +276,7 @@ def _program_count(path: Path, snapshot: Snapshot) -> dict[str, int]:
     return {"correct_programs": sum(1 for _ in log.read_programs(run_dir, length))}
 
 
-def inspect_text(content: dict[str, Any]) -> str:
+def inspect_text(content: JsonObject) -> str:
     """Return the content as text: one fact per line, arrays as a table, config and provenance as YAML."""
     import yaml
 
@@ -353,7 +355,7 @@ def run_results(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _read_results(directory: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _read_results(directory: Path) -> tuple[list[JsonObject], JsonObject]:
     """Return the results in a directory and their summary; raise UserError if there is no run."""
     from hpc_es.core.errors import UserError
     from hpc_es.storage import results
@@ -364,7 +366,7 @@ def _read_results(directory: Path) -> tuple[list[dict[str, Any]], dict[str, Any]
     return rows, results.summary(rows, total)
 
 
-def _comparison(summaries: Mapping[str, Mapping[str, Any]]) -> str:
+def _comparison(summaries: Mapping[str, JsonObject]) -> str:
     """Return a table with one line per directory: means, with quartiles if there are several repetitions."""
     table = [["directory", "finished", *(name.replace("_", " ") for name in COMPARED)]]
     for name, summary in summaries.items():
@@ -395,7 +397,7 @@ def _statistics_cell(value: Any) -> str:
     return _short(value["mean"]) + ("" if is_one else quartiles)
 
 
-def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(row: JsonObject) -> JsonObject:
     """Return a result with its budget as columns."""
     plain = {name: value for name, value in row.items() if not isinstance(value, Mapping)}
     return {**plain, **{f"budget_{name}": value for name, value in row["budget"].items()}}

@@ -18,15 +18,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpc_es.config.yaml_text import ConfigProblem
+from hpc_es.core.data import ConfigData, Json
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.messages import found_text, nearest
 
 OPENING, CLOSING = "([{", ")]}"
 
 
-def parse_settings(text: str) -> dict[str, Any]:
+def parse_settings(text: str) -> Settings:
     """Return the settings as nested dicts; raise ConfigError for a wrong setting."""
-    settings: dict[str, Any] = {}
+    settings: Settings = {}
     for piece in _split(text):
         name, equals, value = (part.strip() for part in piece.partition("="))
         if not equals or not name.isidentifier():
@@ -37,7 +38,7 @@ def parse_settings(text: str) -> dict[str, Any]:
     return settings
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> Json:
     if text.startswith("c(") and text.endswith(")"):
         return parse_settings(text[2:-1])
     try:
@@ -46,12 +47,13 @@ def _value(text: str) -> Any:
         raise _error(text, 'expected a number, a "text", a list, True, False, None or c(...)') from error
 
 
-def literal(text: str) -> Any:
+def literal(text: str) -> Json:
     """Return the value of a Python literal; raise ValueError for anything else."""
     try:
-        return ast.literal_eval(text)
+        value: Json = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise ValueError(f"expected a Python literal, found {text!r}") from error
+    return value
 
 
 def _split(text: str) -> list[str]:
@@ -136,7 +138,7 @@ def is_config_string(text: str) -> bool:
     return re.match(r"\s*[A-Za-z_]\w*\s*=", text) is not None
 
 
-def parse_config_string(text: str, task_override: Any = None) -> Settings:
+def parse_config_string(text: str, task_override: object = None) -> Settings:
     """Return the data of a YAML config with its name; raise ConfigError with every mistake, by the keys of the string.
 
     `task_override` is the section `task` of the overrides; its name or cycle is used if the string has none.
@@ -159,7 +161,7 @@ def parse_config_string(text: str, task_override: Any = None) -> Settings:
     }
 
 
-def _with_task(env: Settings, override: Mapping[str, Any]) -> Settings:
+def _with_task(env: Settings, override: ConfigData) -> Settings:
     """Return the settings of `env`, with the task of an override if they have none."""
     if env["task"] or env["task_cycle"]:
         return env
@@ -186,7 +188,7 @@ def _agent(settings: Settings, problems: list[ConfigProblem]) -> tuple[str, Sett
     return name, _updated(AGENTS[name], rest, "agent.", problems)
 
 
-def _updated(defaults: Settings, values: Mapping[str, Any], prefix: str, problems: list[ConfigProblem]) -> Settings:
+def _updated(defaults: Settings, values: ConfigData, prefix: str, problems: list[ConfigProblem]) -> Settings:
     """Return the defaults, replaced by valid values; add mistakes to `problems`."""
     settings = dict(defaults)
     for name, value in values.items():
@@ -203,12 +205,12 @@ def _updated(defaults: Settings, values: Mapping[str, Any], prefix: str, problem
     return settings
 
 
-def _words(default: Any) -> str:
+def _words(default: object) -> str:
     words = {bool: "True or False", int: "a whole number", float: "a number with a point or exponent, such as 1.0"}
     return {**words, str: 'a "text"', list: "a list in brackets", dict: "c(...)"}[type(default)]
 
 
-def _value_text(value: Any) -> str:
+def _value_text(value: object) -> str:
     return "c(...) or a dict" if isinstance(value, dict) else repr(value)
 
 

@@ -14,21 +14,24 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from hpc_es.config import config_strings, registry, validation
-from hpc_es.config.options import field_hints, kinds_mark, options_class
+from hpc_es.config.options import Hint, OptionsClass, field_hints, kinds_mark, options_class
 from hpc_es.config.reference import Row, markdown, rows
 from hpc_es.config.schema import Config
 from hpc_es.config.yaml_text import override, read_yaml
+from hpc_es.core.data import ConfigData, Json
 from hpc_es.core.errors import ConfigError, Problems, UserError
+from hpc_es.core.interfaces import Needs
 
 
-def with_presets(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+def with_presets(cls: OptionsClass, data: ConfigData) -> ConfigData:
     """Return a copy of `data` with the presets of its algorithm; `cls` is the class of the whole config."""
     changed = copy.deepcopy(dict(data))
     needs = _needs(changed)
-    for key, value in (needs.presets if needs else {}).items():
+    if needs is None:
+        return changed
+    for key, value in needs.presets.items():
         section, *inner = key.split(".")
         options = _options(cls, section, changed, needs.policy if section == "policy" else None)
         if options is not None and _has(options, inner):
@@ -36,19 +39,20 @@ def with_presets(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
     return changed
 
 
-def _needs(data: Mapping[str, Any]) -> Any:
+def _needs(data: ConfigData) -> Needs | None:
     """Return the NEEDS of the algorithm; None for a wrong kind."""
     section = data.get("algorithm")
     kind = section.get("kind", "es") if isinstance(section, Mapping) else "es"
     if not isinstance(kind, str) or not (registry.is_user_kind(kind) or registry.find("algorithms", kind)):
         return None
     try:
-        return registry.module("algorithms", kind).NEEDS
+        needs: Needs = registry.module("algorithms", kind).NEEDS
     except ConfigError:  # a broken custom kind, which is reported for its own section
         return None
+    return needs
 
 
-def _options(cls: type[Any], section: str, data: Mapping[str, Any], only: str | None) -> type[Any] | None:
+def _options(cls: OptionsClass, section: str, data: ConfigData, only: str | None) -> OptionsClass | None:
     """Return the options class of a section; None if it is null or wrong, or if its kind is not `only`."""
     hint = field_hints(cls)[section]
     mark = kinds_mark(hint)
@@ -61,14 +65,14 @@ def _options(cls: type[Any], section: str, data: Mapping[str, Any], only: str | 
     if kind is None or (only is not None and kind != only):
         return None
     try:
-        cls_of_kind: type[Any] = registry.module(mark.package, kind).Options
+        cls_of_kind: OptionsClass = registry.module(mark.package, kind).Options
     except ConfigError:
         return None
     return cls_of_kind
 
 
-def _has(options: type[Any], path: list[str]) -> bool:
-    hint: Any = options
+def _has(options: OptionsClass, path: list[str]) -> bool:
+    hint: Hint = options
     for name in path:
         inner = options_class(hint) if hint is not options else options
         if inner is None or name not in field_hints(inner):
@@ -77,7 +81,7 @@ def _has(options: type[Any], path: list[str]) -> bool:
     return True
 
 
-def _put_default(data: dict[str, Any], path: list[str], value: Any) -> None:
+def _put_default(data: dict[str, Json], path: list[str], value: Json) -> None:
     for name in path[:-1]:
         inner = data.setdefault(name, {})
         if not isinstance(inner, dict):  # which validation reports
@@ -88,7 +92,7 @@ def _put_default(data: dict[str, Any], path: list[str], value: Any) -> None:
     data.setdefault(path[-1], value)
 
 
-def validate(data: Mapping[str, Any]) -> Config:
+def validate(data: ConfigData) -> Config:
     """Return the config that `data` describes; raise ConfigError with every mistake.
 
     Modules in its `directory` become importable. Imports pydantic.
@@ -98,7 +102,7 @@ def validate(data: Mapping[str, Any]) -> Config:
     return config
 
 
-def draft(data: Mapping[str, Any]) -> tuple[Config, Problems]:
+def draft(data: ConfigData) -> tuple[Config, Problems]:
     """Return a draft of the config that `data` describes, and all mistakes; see `config.validation`."""
     if isinstance(directory := data.get("directory"), str):
         registry.make_importable(*registry.import_directories(), directory)
@@ -110,7 +114,7 @@ def load(source: Path | str, overrides: Iterable[str] = ()) -> Config:
     return validate(read(source, overrides))
 
 
-def read(source: Path | str, overrides: Iterable[str] = ()) -> dict[str, Any]:
+def read(source: Path | str, overrides: Iterable[str] = ()) -> ConfigData:
     """Return the data of a file or config string with overrides; fill in name, output and directory.
 
     Modules next to the file and in the current directory become importable.
@@ -120,7 +124,7 @@ def read(source: Path | str, overrides: Iterable[str] = ()) -> dict[str, Any]:
     if _is_tuning(data):
         text = f"{source} is a tuning file, not the config of one experiment"
         raise UserError(f"{text}: hpc-es tune {source} runs it, hpc-es check {source} validates it")
-    data = override(data, overrides)
+    data = dict(override(data, overrides))
     filled = {"name": stem, "directory": str(Path(source).resolve().parent) if stem else None}
     data |= {key: value for key, value in filled.items() if data.get(key) is None}
     return data if data.get("output") is not None else {**data, "output": f"runs/{data['name']}"}
@@ -131,11 +135,11 @@ def is_tuning_file(source: Path | str) -> bool:
     return not config_strings.is_config_string(str(source)) and _is_tuning(read_yaml(Path(source)))
 
 
-def _is_tuning(data: Mapping[str, Any]) -> bool:
+def _is_tuning(data: ConfigData) -> bool:
     return "task" not in data and not {"base", "space"}.isdisjoint(data)
 
 
-def _read(source: Path | str, overrides: Iterable[str]) -> tuple[dict[str, Any], str]:
+def _read(source: Path | str, overrides: Iterable[str]) -> tuple[ConfigData, str]:
     """Return the data of a file or config string, whose task may come from an override, and the stem of the file."""
     if isinstance(source, str) and config_strings.is_config_string(source):
         registry.make_importable()

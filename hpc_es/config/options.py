@@ -10,17 +10,32 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from annotated_types import Ge, Gt, Interval
 from typing_extensions import dataclass_transform
 
 from hpc_es.config import registry
 from hpc_es.config.yaml_text import ConfigProblem
+from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.messages import as_yaml, join
 
 T = TypeVar("T")
+Hint: TypeAlias = object  # a type hint, such as `int | None`: type hints have no common class
+OptionsClass: TypeAlias = type[Any]  # a class made with `options`
 
 Positive = Annotated[float, Gt(0)]  # greater than 0
 NonNegative = Annotated[float, Ge(0)]  # at least 0
@@ -30,12 +45,27 @@ Count = Annotated[int, Ge(1)]  # a whole number of at least 1
 Natural = Annotated[int, Ge(0)]  # a whole number of at least 0
 
 
+class Options(Protocol):
+    """An instance of a class made with `options`, for code that reads fields by name."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+
+class KindOptions(Options, Protocol):
+    """The options of a section with a kind."""
+
+    @property
+    def kind(self) -> str:
+        """Name of the kind."""
+        ...
+
+
 def option(
     help: str,
-    default: Any = dataclasses.MISSING,
+    default: object = dataclasses.MISSING,
     *,
-    default_factory: Any = dataclasses.MISSING,
-    may_change: bool | tuple[Any, ...] = False,
+    default_factory: object = dataclasses.MISSING,
+    may_change: bool | tuple[object, ...] = False,
 ) -> Any:
     """Return a field with its help text; an option without default is required.
 
@@ -43,7 +73,7 @@ def option(
     out; a tuple allows changes among these values only.
     """
     metadata = {"help": help, "may_change": may_change}
-    return dataclasses.field(default=default, default_factory=default_factory, metadata=metadata)
+    return dataclasses.field(default=default, default_factory=default_factory, metadata=metadata)  # type: ignore[call-overload]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option,))
@@ -53,9 +83,9 @@ def options(cls: type[T]) -> type[T]:
     return dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
 
-LISTS = {tuple, list, get_origin(Sequence[Any])}
-MAPPINGS = {dict, get_origin(Mapping[str, Any])}
-_WORDS = {
+LISTS = {tuple, list, get_origin(Sequence[object])}
+MAPPINGS = {dict, get_origin(Mapping[str, object])}
+_WORDS: dict[Hint, str] = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
@@ -73,7 +103,7 @@ class Kinds:
     default: str
     optional: bool = False  # the section is null if the task has no policy; its default kind depends on the algorithm
 
-    def default_kind(self, data: Mapping[str, Any]) -> str | None:
+    def default_kind(self, data: ConfigData) -> str | None:
         """Return the kind of a section that names none, given the whole config; None if the section is null."""
         if not self.optional:
             return self.default
@@ -86,24 +116,24 @@ class Kinds:
             return self.default
 
 
-def _named(data: Mapping[str, Any], section: str, package: registry.Package) -> str | None:
+def _named(data: ConfigData, section: str, package: registry.Package) -> str | None:
     """Return the kind that a section names; None if there is no such kind."""
     other = data.get(section)
     name = other.get("kind") if isinstance(other, Mapping) else None
     return name if registry.is_user_kind(name) or registry.find(package, name) else None
 
 
-def field_hints(cls: type[Any]) -> dict[str, Any]:
+def field_hints(cls: OptionsClass) -> dict[str, Hint]:
     """Return the type hints of the fields by name, with annotations."""
     return get_type_hints(cls, include_extras=True)
 
 
-def kinds_mark(hint: Any) -> Kinds | None:
+def kinds_mark(hint: Hint) -> Kinds | None:
     """Return the `Kinds` annotation of a section, or None."""
     return next((mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Kinds)), None)
 
 
-def union_members(hint: Any) -> tuple[Any, ...]:
+def union_members(hint: Hint) -> tuple[Hint, ...]:
     """Return the members of a union without None; for other hints, a tuple of the hint without its annotations."""
     if get_origin(hint) is Annotated:
         return union_members(get_args(hint)[0])
@@ -112,14 +142,14 @@ def union_members(hint: Any) -> tuple[Any, ...]:
     return (hint,)
 
 
-def options_class(hint: Any) -> type[Any] | None:
+def options_class(hint: Hint) -> OptionsClass | None:
     """Return the dataclass of a hint such as `Sub` or `Sub | None`; None for other hints."""
     members = union_members(hint)
     member = members[0] if len(members) == 1 else None
     return member if isinstance(member, type) and dataclasses.is_dataclass(member) else None
 
 
-def item_hint(hint: Any, part: int | str = 0) -> Any:
+def item_hint(hint: Hint, part: int | str = 0) -> Hint:
     """Return the hint of the items of a list or mapping, or of item `part` of a list of fixed length; else None."""
     members = union_members(hint)
     origin, args = get_origin(members[0]), get_args(members[0])
@@ -130,7 +160,7 @@ def item_hint(hint: Any, part: int | str = 0) -> Any:
     return args[1] if origin in MAPPINGS else args[0]
 
 
-def describe(hint: Any) -> str:
+def describe(hint: Hint) -> str:
     """Return a type hint in words, such as "a number greater than 0"."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
@@ -146,16 +176,16 @@ def describe(hint: Any) -> str:
     return _WORDS.get(hint, str(hint))
 
 
-def _describe_items(origin: Any, args: tuple[Any, ...]) -> str:
+def _describe_items(origin: Hint, args: tuple[Hint, ...]) -> str:
     if origin is tuple and args[-1] is not Ellipsis:
         return f"a list of {len(args)} ({'; '.join(map(describe, args))})"
     word, item = ("mapping", args[1]) if origin in MAPPINGS else ("list", args[0])
     return f"a {word}" if item is Any else f"a {word} (each item: {describe(item)})"
 
 
-def _limited(words: str, marks: Iterable[Any]) -> str:
+def _limited(words: str, marks: Iterable[object]) -> str:
     """Return `words` with the limits set by annotations of annotated_types."""
-    limits: dict[str, Any] = {}
+    limits: dict[str, object] = {}
     for mark in marks:
         named = {name: getattr(mark, name, None) for name in ("ge", "gt", "le", "lt", "min_length")}
         limits |= {name: limit for name, limit in named.items() if limit is not None}
@@ -170,26 +200,26 @@ def _limited(words: str, marks: Iterable[Any]) -> str:
     return " ".join([words, (" " if "ge" in limits else " and ").join(parts)]).rstrip()
 
 
-def required(field: dataclasses.Field[Any]) -> bool:
+def required(field: dataclasses.Field[object]) -> bool:
     """Return whether a field has no default."""
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def warnings_of(options: Any, key: str = "") -> list[str]:
+def warnings_of(options: Options, key: str = "") -> list[str]:
     """Return the warnings of a config, or of its section `key`, one line each."""
     return [f"{name}: {text}" for name, text in _warnings(options, key)]
 
 
-def _warnings(options: Any, key: str) -> Iterator[ConfigProblem]:
+def _warnings(options: Options, key: str) -> Iterator[ConfigProblem]:
     if hasattr(options, "warnings"):
         yield from ((join(key, name), text) for name, text in options.warnings())
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
-        if dataclasses.is_dataclass(value):
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
             yield from _warnings(value, join(key, field.name))
 
 
-def unused(options: Any, names: Iterable[str], why: str) -> Iterator[ConfigProblem]:
+def unused(options: Options, names: Iterable[str], why: str) -> Iterator[ConfigProblem]:
     """Yield a warning for each named option that is not at its default; `why` is the reason why it has no effect."""
     fields = {field.name: field for field in dataclasses.fields(options)}
     for name in names:
@@ -198,7 +228,7 @@ def unused(options: Any, names: Iterable[str], why: str) -> Iterator[ConfigProbl
             yield name, f"is {as_yaml(list(value) if isinstance(value, tuple) else value)}, but does nothing: {why}"
 
 
-def unused_of_kinds(options: Any, names: Mapping[str, Iterable[str]]) -> Iterator[ConfigProblem]:
+def unused_of_kinds(options: KindOptions, names: Mapping[str, Iterable[str]]) -> Iterator[ConfigProblem]:
     """Yield the same for options that only some kinds have, `names` by kind."""
     owners: dict[str, list[str]] = {}
     for kind, own in names.items():

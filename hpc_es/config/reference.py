@@ -6,10 +6,11 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from hpc_es.config import registry
-from hpc_es.config.options import Kinds, describe, field_hints, kinds_mark, options_class, required
+from hpc_es.config.options import Kinds, OptionsClass, describe, field_hints, kinds_mark, options_class, required
+from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError
 
 
@@ -39,7 +40,7 @@ def _escaped(text: str) -> str:
     return re.sub(r"([|*<])", r"\\\1", text)
 
 
-def rows(cls: type[Any], prefix: str = "", data: Mapping[str, Any] | None = None) -> Iterator[Row]:
+def rows(cls: OptionsClass, prefix: str = "", data: ConfigData | None = None) -> Iterator[Row]:
     """Yield the rows of an options class and its sections, with `data` only those of the kinds in this config."""
     hints = field_hints(cls)
     for field in dataclasses.fields(cls):
@@ -55,7 +56,7 @@ def rows(cls: type[Any], prefix: str = "", data: Mapping[str, Any] | None = None
             yield Row(key, describe(hint), _default(field), field.metadata["help"])
 
 
-def _chosen_rows(kind: Kinds, section: str, data: Mapping[str, Any], help: str) -> Iterator[Row]:
+def _chosen_rows(kind: Kinds, section: str, data: ConfigData, help: str) -> Iterator[Row]:
     """Yield the rows of a section for the kind in a config, or its default kind; raise ConfigError for a wrong one."""
     values, default = data.get(section), kind.default_kind(data)
     name = values.get("kind", default) if isinstance(values, Mapping) else default
@@ -82,7 +83,7 @@ def _kind_rows(kind: Kinds, section: str, help: str) -> Iterator[Row]:
         yield dataclasses.replace(row, kind="" if len(having) == len(names) else ", ".join(having))
 
 
-def _default(field: dataclasses.Field[Any]) -> str:
+def _default(field: dataclasses.Field[object]) -> str:
     if required(field):
         return "required"
     value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.messages import nearest
@@ -87,20 +87,20 @@ def module(package: Package, kind: str) -> Any:
     return built_in
 
 
-def find(package: Package, kind: Any) -> ModuleType | None:
+def find(package: Package, kind: object) -> ModuleType | None:
     """Import and return the module of a built-in kind; None if it is not one."""
     name = MODULES[package].get(kind) if isinstance(kind, str) else None
     return None if name is None else importlib.import_module(name)
 
 
-def is_user_kind(kind: Any) -> bool:
+def is_user_kind(kind: object) -> TypeGuard[str]:
     """Return whether this is the name of a custom kind, that is, has a dot or a colon; the kind need not exist."""
     if not isinstance(kind, str) or not _USER_KIND.fullmatch(kind) or not {".", ":"} & set(kind):
         return False
     return re.split("[.:]", kind)[0] != "hpc_es"
 
 
-def class_hint(kind: Any) -> str:
+def class_hint(kind: object) -> str:
     """Return the end of a message that shows how to name a class, if `kind` is a module of the user, else ""."""
     if not isinstance(kind, str) or not kind.isidentifier() or is_installed(kind):
         return ""

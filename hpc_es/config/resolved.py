@@ -14,23 +14,38 @@ from typing import Any, get_origin
 import yaml
 
 from hpc_es.config import registry
-from hpc_es.config.options import LISTS, MAPPINGS, field_hints, item_hint, kinds_mark, options_class, union_members
+from hpc_es.config.options import (
+    LISTS,
+    MAPPINGS,
+    Hint,
+    Options,
+    OptionsClass,
+    field_hints,
+    item_hint,
+    kinds_mark,
+    options_class,
+    union_members,
+)
 from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.config.sources import named_user_kinds
 from hpc_es.config.yaml_text import Dumper, parse
+from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError
 
 
-def resolved(config: Config) -> dict[str, Any]:
+def resolved(config: Config) -> ConfigData:
     """Return the config with all defaults as dicts, lists and scalars, in the order of the fields."""
-    plain: dict[str, Any] = _plain(config, lambda field, value: True)
-    return plain
+    return _plain_fields(config, lambda field, value: True)
 
 
-def _plain(value: Any, keep: Callable[[dataclasses.Field[Any], Any], bool]) -> Any:
-    if dataclasses.is_dataclass(value):
-        fields = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
-        return {field.name: _plain(item, keep) for field, item in fields if keep(field, item)}
+def _plain_fields(options: Options, keep: Callable[[dataclasses.Field[object], object], bool]) -> dict[str, Any]:
+    fields = [(field, getattr(options, field.name)) for field in dataclasses.fields(options)]
+    return {field.name: _plain(value, keep) for field, value in fields if keep(field, value)}
+
+
+def _plain(value: object, keep: Callable[[dataclasses.Field[object], object], bool]) -> object:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _plain_fields(value, keep)
     if isinstance(value, Mapping):
         return {name: _plain(item, keep) for name, item in value.items()}
     return [_plain(item, keep) for item in value] if isinstance(value, tuple | list) else value
@@ -46,7 +61,7 @@ def dump_json(config: Config) -> str:
     return json.dumps(resolved(config))
 
 
-def plain_data(text: str) -> dict[str, Any]:
+def plain_data(text: str) -> ConfigData:
     """Return the data of a text from `dump` or `dump_json`, without importing the kinds in it; raise ConfigError."""
     try:
         data = json.loads(text) if text.startswith("{") else parse(text)
@@ -71,7 +86,7 @@ def _damaged(error: Exception) -> ConfigError:
     return ConfigError([("", f"expected the text of a resolved config, found one that gives {came}")])
 
 
-def rebuilt(data: Mapping[str, Any]) -> Config:
+def rebuilt(data: ConfigData) -> Config:
     """Return the config of resolved data; a key that an earlier version did not have gets its default.
 
     Raises TypeError, ValueError, AttributeError, KeyError or ConfigError for anything else.
@@ -79,12 +94,12 @@ def rebuilt(data: Mapping[str, Any]) -> Config:
     return Config(**_build_fields(Config, data))
 
 
-def _build_fields(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+def _build_fields(cls: OptionsClass, data: ConfigData) -> ConfigData:
     hints = field_hints(cls)
-    return {name: _build(hints.get(name, Any), value) for name, value in data.items()}
+    return {name: _build(hints.get(name, object), value) for name, value in data.items()}
 
 
-def _build(hint: Any, value: Any) -> Any:
+def _build(hint: Hint, value: Any) -> object:
     """Return a value converted to its type hint: mappings to dataclasses, lists to tuples."""
     kind, cls, member = kinds_mark(hint), options_class(hint), union_members(hint)[0]
     if value is None:
@@ -101,25 +116,25 @@ def _build(hint: Any, value: Any) -> Any:
     return value
 
 
-def identity(config: Config) -> dict[str, Any]:
+def identity(config: Config) -> ConfigData:
     """Return the part of the resolved config that must not change on resume: all fields without `may_change`.
 
     It has mpi.chunk_size only if results depend on it, and then as a number.
     """
-    plain: dict[str, Any] = _plain(config, lambda field, value: not _may_change(field, value))
+    plain = _plain_fields(config, lambda field, value: not _may_change(field, value))
     size = plain["mpi"].pop("chunk_size")
     if config.depends_on_chunks():
         plain["mpi"]["chunk_size"] = USUAL_CHUNK if size == "auto" else size
     return plain
 
 
-def _may_change(field: dataclasses.Field[Any], value: Any) -> bool:
+def _may_change(field: dataclasses.Field[object], value: object) -> bool:
     """Return whether a resumed run may change the field, or change it from this value."""
-    may_change: bool | tuple[Any, ...] = field.metadata.get("may_change", False)
+    may_change: bool | tuple[object, ...] = field.metadata.get("may_change", False)
     return may_change if isinstance(may_change, bool) else value in may_change
 
 
-def completed(old: Mapping[str, Any], may_import: Collection[str] = ()) -> dict[str, Any]:
+def completed(old: ConfigData, may_import: Collection[str] = ()) -> ConfigData:
     """Return an identity, or a resolved config, of an earlier version as this version writes identities.
 
     Keys that the earlier version did not have get their defaults. Entries outside of the config (threads, number of the

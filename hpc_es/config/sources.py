@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from hpc_es.config.options import field_hints, kinds_mark
-from hpc_es.config.registry import find, is_user_kind, search_path_text, source_files, source_hash
+from hpc_es.config.registry import Package, find, is_user_kind, search_path_text, source_files, source_hash
 from hpc_es.config.schema import Config
+from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import UserError
 
 Hashes = dict[str, str]
 
 
-def sources(data: Mapping[str, Any]) -> Hashes:
+def sources(data: ConfigData) -> Hashes:
     """Return the SHA-256 of the custom code that a resolved config runs, by name; "" if its source is missing.
 
     The code is not imported.
@@ -34,19 +34,19 @@ def sources(data: Mapping[str, Any]) -> Hashes:
     return hashes
 
 
-def named_user_kinds(data: Mapping[str, Any]) -> set[str]:
+def named_user_kinds(data: ConfigData) -> set[str]:
     """Return the custom kinds that a resolved config or an identity names."""
     return {section["kind"] for _, section in _sections(data) if is_user_kind(section.get("kind"))}
 
 
-def _sections(data: Mapping[str, Any]) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+def _sections(data: ConfigData) -> Iterator[tuple[Package, ConfigData]]:
     for name, hint in field_hints(Config).items():
         mark, section = kinds_mark(hint), data.get(name)
         if mark and isinstance(section, Mapping):
             yield mark.package, section
 
 
-def check_trust(data: Mapping[str, Any], recorded: Mapping[str, str], trusted: bool, where: str) -> None:
+def check_trust(data: ConfigData, recorded: Mapping[str, str], trusted: bool, where: str) -> None:
     """Raise UserError if custom code has changed since training and is not `trusted`, or if its source is missing.
 
     `data` is the config of the checkpoint `where`, `recorded` are the hashes in it.
@@ -76,7 +76,7 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     ]
 
 
-def with_history(provenance: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+def with_history(provenance: ConfigData, old: ConfigData) -> ConfigData:
     """Return the provenance of a resumed run with the earlier hashes of changed sources."""
     earlier = {name: list(hashes) for name, hashes in old.get("earlier_sources", {}).items()}
     for name, before in old.get("sources", {}).items():

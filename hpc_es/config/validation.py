@@ -15,13 +15,15 @@ import json
 import math
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar, cast, get_args, get_origin
+from typing import Any, Literal, NoReturn, TypeVar, cast, get_args, get_origin
 
 from hpc_es.config import registry
 from hpc_es.config.options import (
     LISTS,
     MAPPINGS,
+    Hint,
     Kinds,
+    OptionsClass,
     describe,
     field_hints,
     item_hint,
@@ -32,11 +34,12 @@ from hpc_es.config.options import (
 )
 from hpc_es.config.reference import Row, rows
 from hpc_es.config.yaml_text import parse
+from hpc_es.core.data import ConfigData, Json
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.messages import found_text, has_synonym, join, nearest, nearest_name
 
 _WRONG: Any = object()  # in place of a wrong value, which was reported
-NO_VALUES: Mapping[str, Any] = types.MappingProxyType({})
+NO_VALUES: ConfigData = types.MappingProxyType({})
 
 
 C = TypeVar("C")
@@ -45,19 +48,19 @@ C = TypeVar("C")
 class SchemaProblems(Problems):
     """The mistakes so far; `root` is the class of the whole config, in which a misplaced key may belong."""
 
-    def __init__(self, root: type[Any]) -> None:
+    def __init__(self, root: OptionsClass) -> None:
         super().__init__()
         self.root = root
 
 
-def validate(cls: type[C], data: Mapping[str, Any]) -> C:
+def validate(cls: type[C], data: ConfigData) -> C:
     """Return the instance of the options class `cls` that `data` describes; raise ConfigError with every mistake."""
     config, problems = draft(cls, data)
     problems.raise_any()
     return config
 
 
-def draft(cls: type[C], data: Mapping[str, Any]) -> tuple[C, Problems]:
+def draft(cls: type[C], data: ConfigData) -> tuple[C, Problems]:
     """Return a draft of the options in `data`, and all mistakes."""
     problems = SchemaProblems(cls)
     config: C = _section(cls, data, "", problems)
@@ -79,7 +82,7 @@ def without(options: C, key: str) -> C:
     return _draft_of(type(options), values)
 
 
-def _replacement(field: dataclasses.Field[Any], hint: Any) -> Any:
+def _replacement(field: dataclasses.Field[object], hint: Hint) -> object:
     """Return the default that replaces a wrong value, or _WRONG if there is none."""
     members = union_members(hint)
     may_be_empty = any(get_origin(member) in LISTS | MAPPINGS or dataclasses.is_dataclass(member) for member in members)
@@ -88,13 +91,13 @@ def _replacement(field: dataclasses.Field[Any], hint: Any) -> Any:
     return field.default
 
 
-def _draft_of(cls: type[C], values: Mapping[str, Any]) -> C:
+def _draft_of(cls: type[C], values: ConfigData) -> C:
     """Return an instance of the options class; reading a value that is _WRONG raises ConfigError."""
     wrong = [name for name, value in values.items() if value is _WRONG]
     if not wrong:
         return cls(**values)
 
-    def raise_reported(options: object) -> Any:
+    def raise_reported(options: object) -> NoReturn:
         raise ConfigError(())
 
     instance: C = object.__new__(type(cls.__name__, (cls,), dict.fromkeys(wrong, property(raise_reported))))
@@ -102,9 +105,7 @@ def _draft_of(cls: type[C], values: Mapping[str, Any]) -> C:
     return instance
 
 
-def _section(
-    cls: type[Any], data: Any, key: str, problems: SchemaProblems, known: Mapping[str, Any] = NO_VALUES
-) -> Any:
+def _section(cls: OptionsClass, data: Json, key: str, problems: SchemaProblems, known: ConfigData = NO_VALUES) -> Any:
     """Return a draft of the options class `cls`, or _WRONG; add mistakes to `problems`.
 
     Values that are `known` are not validated.
@@ -132,8 +133,8 @@ def _section(
 
 
 def _field(
-    hint: Any, field: dataclasses.Field[Any], data: Mapping[str, Any], key: str, problems: SchemaProblems
-) -> Any:
+    hint: Hint, field: dataclasses.Field[object], data: ConfigData, key: str, problems: SchemaProblems
+) -> object:
     kind = kinds_mark(hint)
     if kind:
         return _kind_section(kind, data.get(field.name, {}), key, problems, kind.default_kind(data))
@@ -145,7 +146,7 @@ def _field(
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
-def _kind_section(kind: Kinds, data: Any, key: str, problems: SchemaProblems, default: str | None) -> Any:
+def _kind_section(kind: Kinds, data: Json, key: str, problems: SchemaProblems, default: str | None) -> Any:
     """Return the options of a section with a kind; None if it is null, _WRONG for a wrong kind."""
     if default is None and not data:
         return None
@@ -166,7 +167,7 @@ def _kind_section(kind: Kinds, data: Any, key: str, problems: SchemaProblems, de
     return _section(cls, data, key, problems, {"kind": name} if is_user_kind else NO_VALUES)
 
 
-def _cross_field_problems(section: Any) -> Problems:
+def _cross_field_problems(section: object) -> Problems:
     """Return the mistakes that `problems()` yields; those that depend on a wrong field are left out."""
     result = Problems()
     with result.collect():
@@ -175,7 +176,7 @@ def _cross_field_problems(section: Any) -> Problems:
     return result
 
 
-def _value(hint: Any, value: Any, key: str, problems: SchemaProblems) -> Any:
+def _value(hint: Hint, value: Json, key: str, problems: SchemaProblems) -> object:
     """Return the value of a field as its hint says, or _WRONG."""
     cls = options_class(hint)
     if cls and not (value is None and type(None) in get_args(hint)):
@@ -187,7 +188,7 @@ def _value(hint: Any, value: Any, key: str, problems: SchemaProblems) -> Any:
     from pydantic import ConfigDict, TypeAdapter, ValidationError  # rank 0 only
 
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(hint, config=ConfigDict(strict=True, allow_inf_nan=False))
+        adapter = TypeAdapter(cast(OptionsClass, hint), config=ConfigDict(strict=True, allow_inf_nan=False))
         return adapter.validate_json(json.dumps(_whole_numbers(hint, value)))
     except ValidationError as error:
         located = (_locate(hint, value, key, item["loc"]) for item in error.errors())
@@ -195,7 +196,7 @@ def _value(hint: Any, value: Any, key: str, problems: SchemaProblems) -> Any:
         return _WRONG
 
 
-def _whole_numbers(hint: Any, value: Any) -> Any:
+def _whole_numbers(hint: Hint, value: Json) -> Json:
     """Return the value with floats without a fraction, such as 1e6, as integers where the hint allows no float."""
     members = union_members(hint)
     if isinstance(value, float):
@@ -207,7 +208,7 @@ def _whole_numbers(hint: Any, value: Any) -> Any:
     return value
 
 
-def _locate(hint: Any, value: Any, key: str, location: Sequence[int | str]) -> tuple[Any, Any, str]:
+def _locate(hint: Hint, value: Any, key: str, location: Sequence[int | str]) -> tuple[Hint, Json, str]:
     """Return hint, value and key at a location of pydantic; its parts that name members of a union are ignored."""
     for part in location:
         inner = item_hint(hint, part)
@@ -220,7 +221,7 @@ def _locate(hint: Any, value: Any, key: str, location: Sequence[int | str]) -> t
 # The wording of errors.
 
 
-def _expected(hint: Any, value: Any) -> str:
+def _expected(hint: Hint, value: object) -> str:
     """Return the text of a mistake: what was expected, what was found, and a suggestion if there is one."""
     remedy = ""
     if isinstance(value, str):
@@ -239,7 +240,7 @@ def _is_quoted_number(text: str) -> bool:
         return False
 
 
-def _unknown_key(key: str, valid: Sequence[str], root: type[Any]) -> str:
+def _unknown_key(key: str, valid: Sequence[str], root: OptionsClass) -> str:
     """Return the text of an unknown key with the nearest valid name, the section of the name, or all valid names."""
     name = key.rpartition(".")[2]
     near = nearest(name, valid)

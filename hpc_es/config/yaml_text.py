@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable
 from pathlib import Path
-from typing import Any
 
 import yaml
 
+from hpc_es.core.data import ConfigData, Json
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.messages import found_text, nearest
 
@@ -20,7 +20,7 @@ ConfigProblem = tuple[str, str]  # dotted key, text
 class Loader(yaml.SafeLoader):
     """Loader of YAML 1.2: 1e-3 is a number; yes, on, 2026-01-31 and 1:30 are text; no duplicate keys, no objects."""
 
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+    def compose_mapping_node(self, anchor: dict[Hashable, yaml.Node]) -> yaml.MappingNode:
         """Refuse duplicate keys and keys that are not text while the line is known."""
         node = super().compose_mapping_node(anchor)
         names = set()
@@ -41,7 +41,7 @@ class Loader(yaml.SafeLoader):
 class Dumper(yaml.SafeDumper):
     """Dumper that quotes text which YAML 1.1 or `Loader` would not read as text, and keeps flat lists on one line."""
 
-    def represent_flat(self, data: list[Any]) -> yaml.Node:
+    def represent_flat(self, data: list[Json]) -> yaml.Node:
         """Return a list node, on one line if all items are scalars."""
         flat = not any(isinstance(item, list | dict) for item in data)
         return self.represent_sequence(TAG + "seq", data, flow_style=flat)
@@ -68,7 +68,7 @@ Loader.yaml_constructors |= {TAG + "int": Loader.construct_whole, None: Loader.c
 Dumper.add_representer(list, Dumper.represent_flat)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> ConfigData:
     """Return the mapping in a YAML file; raise ConfigError if there is none."""
     try:
         data = parse(path.read_text(encoding="utf-8"))
@@ -87,10 +87,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
-def parse(text: str) -> Any:
+def parse(text: str) -> Json:
     """Return the value of a YAML text; raise ValueError with line and column of a mistake."""
     try:
-        data = Loader(text).get_single_data()
+        data: Json = Loader(text).get_single_data()
         json.dumps(data)  # fails for an alias to itself, the only thing left that is not JSON
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -103,7 +103,7 @@ def parse(text: str) -> Any:
     return data
 
 
-def override(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+def override(data: ConfigData, overrides: Iterable[str]) -> ConfigData:
     """Return a copy of `data` with each "a.b=value" applied; values are YAML, "a.b=" is null. Raises ConfigError."""
     changed = copy.deepcopy(dict(data))
     problems: list[ConfigProblem] = []
@@ -117,7 +117,7 @@ def override(data: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any
     return changed
 
 
-def _put(data: dict[str, Any], item: str) -> None:
+def _put(data: dict[str, Json], item: str) -> None:
     key, equals, text = item.partition("=")
     if not equals:
         raise ValueError(f"expected key=value, found {item!r}")
@@ -125,9 +125,10 @@ def _put(data: dict[str, Any], item: str) -> None:
     if not all([*sections, last]):
         raise ValueError(f"expected key=value with a key such as algorithm.sigma, found an empty key in {item!r}")
     for depth, name in enumerate(sections, start=1):
-        data = data.setdefault(name, {})
-        if not isinstance(data, dict):
-            raise ValueError(f"expected {'.'.join(sections[:depth])!r} to be a mapping, found {found_text(data)}")
+        inner = data.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise ValueError(f"expected {'.'.join(sections[:depth])!r} to be a mapping, found {found_text(inner)}")
+        data = inner
     try:
         data[last] = parse(text)
     except ValueError as error:

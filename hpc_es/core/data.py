@@ -22,6 +22,8 @@ Normaliser = tuple[Float32, Float32, float]  # mean, standard deviation and clip
 Poll = Callable[[], None]  # answers messages of other ranks; call it every few milliseconds in long evaluations
 Prepared_co = TypeVar("Prepared_co", covariant=True)  # what an algorithm's `prepare` returns
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+JsonObject: TypeAlias = Mapping[str, Any]  # an object of a JSON file, whose nested values are read without checks
+ConfigData: TypeAlias = Mapping[str, Any]  # a config or a section of it as plain data, as in its YAML file
 
 
 # Rows: one per job, known to every rank.

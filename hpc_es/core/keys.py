@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
+from hpc_es.core.data import JsonObject
+
 
 class Purpose(enum.IntEnum):
     """The use of random numbers. The values never change, because results depend on them."""
@@ -84,7 +86,7 @@ class _OfThread(threading.local):
     """Objects that a thread reuses: a generator, and the state to which generators are set."""
 
     def __init__(self) -> None:
-        self.state: dict[str, Any] = {
+        self.state: JsonObject = {
             "bit_generator": "Philox",
             "state": {"key": np.zeros(2, np.uint64), "counter": np.zeros(4, np.uint64)},
             "buffer": np.zeros(4, np.uint64),

@@ -6,10 +6,9 @@ import difflib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 
-def found_text(value: Any) -> str:
+def found_text(value: object) -> str:
     """Return a value as an error shows what came."""
     if isinstance(value, Mapping):
         return "a mapping"
@@ -17,7 +16,7 @@ def found_text(value: Any) -> str:
     return "a list" if isinstance(value, list) and len(text) > 60 else text
 
 
-def as_yaml(value: Any) -> str:
+def as_yaml(value: object) -> str:
     """Return a value as it is written in YAML, texts in quotes."""
     if isinstance(value, float) and not math.isfinite(value):
         return {math.inf: ".inf", -math.inf: "-.inf"}.get(value, ".nan")

@@ -14,8 +14,8 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import RunError
 from hpc_es.storage.files import json_text
 from hpc_es.storage.line_logs import LinesFile
@@ -38,13 +38,13 @@ class ProgramsLog:
         self._listed: set[str] = set()
         self._best = -math.inf
 
-    def write(self, programs: Sequence[Mapping[str, Any]]) -> None:
+    def write(self, programs: Sequence[JsonObject]) -> None:
         """Append the programs that are not yet listed; raises RunError if the disk is full or not writable."""
         lines = [json_text(program) + "\n" for program in programs if self._is_new(program)]
         if lines:
             self._file.append("".join(lines))
 
-    def _is_new(self, program: Mapping[str, Any]) -> bool:
+    def _is_new(self, program: JsonObject) -> bool:
         text, reward = str(program["program"]), float(program["reward"])
         if text in self._listed or (len(self._listed) >= MAX_PROGRAMS and reward <= self._best):
             return False
@@ -79,7 +79,7 @@ class ProgramsLog:
         self._file.close()
 
 
-def read_programs(run_dir: Path, length: int | None = None) -> Iterator[dict[str, Any]]:
+def read_programs(run_dir: Path, length: int | None = None) -> Iterator[JsonObject]:
     """Yield the programs of a run in the order of discovery, or those in the first `length` bytes.
 
     An incomplete last line, left by a killed process, is ignored. Raises RunError for a line that is not a program.
@@ -97,7 +97,7 @@ def read_programs(run_dir: Path, length: int | None = None) -> Iterator[dict[str
                 yield _parsed(line, f"{path}, line {number}")
 
 
-def _parsed(line: bytes, where: str) -> dict[str, Any]:
+def _parsed(line: bytes, where: str) -> JsonObject:
     try:
         program = json.loads(line)
         return {**program, "program": str(program["program"]), "reward": float(program["reward"])}

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import yaml
 
-from hpc_es.core.data import Float64
+from hpc_es.core.data import ConfigData, Float64, Json
 from hpc_es.core.errors import UserError
 from hpc_es.storage.metrics_log import JSONL, each_row
 
@@ -56,7 +56,7 @@ class RunCurves:
     """The metrics of one run directory."""
 
     path: Path
-    config: Mapping[str, Any]
+    config: ConfigData
     columns: Mapping[str, Float64]  # float64[rows] for each name in DRAWN; NaN where nothing was measured
 
     @property
@@ -152,7 +152,7 @@ def repetition_number(path: Path) -> int:
     return int(number[1]) if number else 0
 
 
-def _with_task_of_cycle(config: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+def _with_task_of_cycle(config: ConfigData, path: Path) -> ConfigData:
     """Return the config of a repetition with the task that it takes from `task.cycle`, if there is a cycle."""
     task = config.get("task")
     if not isinstance(task, dict) or not task.get("cycle"):
@@ -161,7 +161,7 @@ def _with_task_of_cycle(config: Mapping[str, Any], path: Path) -> Mapping[str, A
     return {**config, "task": {**task, "name": name, "cycle": None}}
 
 
-def shared_config(config: Mapping[str, Any]) -> dict[str, Any]:
+def shared_config(config: ConfigData) -> ConfigData:
     """Return the part of a resolved config that all runs of a group have in common.
 
     Each seed may start from its own run, so of `policy.init_from` and the like only the use counts, not the file.
@@ -205,8 +205,8 @@ def _difference(members: Sequence[Sequence[RunCurves]], names: Sequence[str], in
     return ", ".join(f"{key} {own[key]}" for key in keys[:3]) or members[index][0].path.name
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def _flat(config: ConfigData, prefix: str = "") -> ConfigData:
+    flat: dict[str, Json] = {}
     for key, value in config.items():
         flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
     return flat

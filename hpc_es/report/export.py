@@ -8,15 +8,15 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpc_es.core import extras
-from hpc_es.core.data import Actions, Array, Arrays, Box, MultiDiscrete, Spaces
+from hpc_es.core.data import Actions, Array, Arrays, Box, ConfigData, MultiDiscrete, Spaces
 from hpc_es.core.errors import UserError
 from hpc_es.devices.placement import import_tensorflow
 from hpc_es.policies.networks.keras_models import (
@@ -135,7 +135,7 @@ def _affine(method: Callable[[Array], Array], shape: tuple[int, ...]) -> Affine:
     return Affine(method(np.ones(shape)) - offset, offset)
 
 
-def describe_best(master: Arrays, config: Mapping[str, Any]) -> dict[str, Any]:
+def describe_best(master: Arrays, config: ConfigData) -> ConfigData:
     """Return {"best_vector": ...} from the arrays of a state that stay on rank 0; {} unless the run has an objective.
 
     `config` is the config as plain data; its `task.parameters` names the elements of the vector.

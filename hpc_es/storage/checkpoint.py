@@ -41,13 +41,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, unquote
 
 import h5py
 import numpy as np
 
-from hpc_es.core.data import Arrays, State
+from hpc_es.core.data import Arrays, JsonObject, State
 from hpc_es.core.errors import CheckpointError
 from hpc_es.storage import files
 from hpc_es.storage.files import json_text
@@ -100,9 +99,9 @@ class Snapshot:
     triggers: Mapping[str, float]  # last value of each trigger
     config_text: str  # resolved config
     config_hash: str
-    identity: Mapping[str, Any]  # must not change on resume; see `differences`
+    identity: JsonObject  # must not change on resume; see `differences`
     file_lengths: Mapping[str, int]  # bytes of metrics.jsonl, log.csv and other logs
-    provenance: Mapping[str, Any]  # versions, host, number of ranks, noise, seed
+    provenance: JsonObject  # versions, host, number of ranks, noise, seed
     increment: Increment | None = None
     final: Arrays = field(default_factory=dict)  # arrays of `state.master` changed by the final evaluation
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from hpc_es.core.data import Arrays, State
+from hpc_es.core.data import Arrays, JsonObject, State
 from hpc_es.core.errors import CheckpointError
 from hpc_es.storage.files import json_text
 
 _ABSENT = object()
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], where: str = "in the checkpoint") -> list[str]:
+def differences(old: JsonObject, new: JsonObject, where: str = "in the checkpoint") -> list[str]:
     """Return the differences between two identities, one line per key; [] if they are equal.
 
     Lists equal tuples, NaN equals NaN, and 1 equals 1.0, but not true.

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import RunError
 
 
@@ -76,7 +77,7 @@ def write_text(path: Path, text: str) -> None:
     replace(path, [text.encode()])
 
 
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
+def write_json(path: Path, values: JsonObject) -> None:
     """Replace a JSON file atomically; raises RunError as `replace` does."""
     write_text(path, json_text(values, indent=2) + "\n")
 

@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hpc_es.core.data import Array
+from hpc_es.core.data import Array, JsonObject
 from hpc_es.core.errors import CheckpointError
 from hpc_es.policies.networks.keras_models import SavedLayer
 
@@ -68,7 +68,7 @@ def _text(name: str | bytes) -> str:
     return name.decode() if isinstance(name, bytes) else name
 
 
-def _layers(config: Mapping[str, Any], weights: Mapping[str, tuple[Array, ...]]) -> list[SavedLayer]:
+def _layers(config: JsonObject, weights: Mapping[str, tuple[Array, ...]]) -> list[SavedLayer]:
     layers = []
     for layer in config["config"]["layers"]:
         options = layer["config"]

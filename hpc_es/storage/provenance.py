@@ -6,10 +6,9 @@ import dataclasses
 import importlib.metadata
 import json
 import platform
-from collections.abc import Mapping
-from typing import Any
 
 from hpc_es.core import processor
+from hpc_es.core.data import JsonObject
 from hpc_es.core.version import __version__
 
 PACKAGES = (
@@ -46,12 +45,12 @@ def versions() -> dict[str, str]:
     return result
 
 
-def machine() -> dict[str, Any]:
+def machine() -> JsonObject:
     """Return host, processor and operating system."""
     return {"host": platform.node(), "processor": processor.model(), "system": platform.platform()}
 
 
-def environment_info(mpi: str, ranks: int) -> dict[str, Any]:
+def environment_info(mpi: str, ranks: int) -> JsonObject:
     """Return the provenance that checkpoints store; `mpi` is the name of the MPI library."""
     return {"versions": versions(), **machine(), "mpi": mpi, "ranks": ranks, "blas_threads": blas_threads()}
 
@@ -63,7 +62,7 @@ def blas_threads() -> int:
     return max((int(pool["num_threads"]) for pool in threadpool_info() if pool["user_api"] == "blas"), default=1)
 
 
-def as_comment(provenance: Mapping[str, Any]) -> str:
+def as_comment(provenance: JsonObject) -> str:
     """Return the provenance as YAML comments, which are appended to the stored config."""
     plain = json.loads(json.dumps(provenance, default=dataclasses.asdict))
     flat = {**plain.pop("versions", {}), **plain}

@@ -17,13 +17,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
 from hpc_es.config.resolved import plain_data
 from hpc_es.config.schema import Config
-from hpc_es.core.data import Arrays, State
+from hpc_es.core.data import Arrays, JsonObject, State
 from hpc_es.core.errors import CheckpointError, UserError
 from hpc_es.storage.files import json_text, writing
 from hpc_es.storage.shard import Shard
@@ -37,7 +36,7 @@ def holds_repetitions(path: Path) -> bool:
     return path.is_dir() and any(path.glob("repetition_*/"))
 
 
-def listed(path: Path) -> list[dict[str, Any]]:
+def listed(path: Path) -> list[JsonObject]:
     """Return path, status, generation and best return of each repetition that has started; unknown values are None."""
     return [_entry(run) for run in sorted(path.glob("repetition_*/"))]
 
@@ -59,7 +58,7 @@ def require_run(path: Path) -> None:
         )
 
 
-def _entry(run: Path) -> dict[str, Any]:
+def _entry(run: Path) -> JsonObject:
     try:
         status = json.loads((run / "status.json").read_text())
     except (OSError, ValueError):
@@ -68,11 +67,11 @@ def _entry(run: Path) -> dict[str, Any]:
     return {"path": str(run), **{name: status.get(name) for name in STATUS_FIELDS}}
 
 
-def _line(entry: dict[str, Any]) -> str:
+def _line(entry: JsonObject) -> str:
     return "  ".join([f"  {Path(entry['path']).name}", *_parts(entry)])
 
 
-def _parts(entry: dict[str, Any]) -> Iterator[str]:
+def _parts(entry: JsonObject) -> Iterator[str]:
     yield str(entry["status"] or "not begun")
     if entry["generation"] is not None:
         yield f"generations {entry['generation']}"
@@ -80,13 +79,13 @@ def _parts(entry: dict[str, Any]) -> Iterator[str]:
         yield f"best return {entry['best_return']:.6g}"
 
 
-Result = dict[str, Any]
+Result = JsonObject
 SHARDS = "results"
 ALONE = "result.json"
 BUDGET = ("generations", "timesteps", "episodes", "seconds")  # of `stop:`
 
 
-def budget(config: Config) -> dict[str, Any]:
+def budget(config: Config) -> JsonObject:
     """Return the limits of a repetition and its target return."""
     return {**{name: getattr(config.stop, name) for name in BUDGET}, "target_return": config.stop.target_return}
 
@@ -99,7 +98,7 @@ def result(
     counters: Mapping[str, float | int],
     best: float | None,
     final: Mapping[str, float],
-    more: Mapping[str, Any],
+    more: JsonObject,
 ) -> Result:
     """Return the result of a finished repetition; `success` is None if no target is set.
 
@@ -171,7 +170,7 @@ def repetitions(directory: Path) -> int | None:
     return int(plain_data(path.read_text()).get("repetitions", 1)) if path.exists() else None
 
 
-def summary(rows: Sequence[Result], total: int | None = None) -> dict[str, Any]:
+def summary(rows: Sequence[Result], total: int | None = None) -> JsonObject:
     """Return statistics of the results, the success rate and the missing repetitions."""
     total = total or max((row["repetitions"] for row in rows), default=0)
     finished = {row["repetition"] for row in rows}
@@ -201,7 +200,7 @@ def statistics(values: Sequence[float | None]) -> dict[str, float] | None:
     return {"mean": fmean(numbers), "median": median, **spread, "min": min(numbers), "max": max(numbers)}
 
 
-def summary_text(summary: Mapping[str, Any]) -> str:
+def summary_text(summary: JsonObject) -> str:
     """Return the result of `summary` in a few lines."""
     lines = [f"{summary['finished']} of {summary['repetitions']} repetitions finished"]
     if summary["missing"]:

@@ -21,12 +21,11 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
+from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import InUseError, RunError
 
 _NAME = "lock"
@@ -175,7 +174,7 @@ class RunLock:
 def _read_owner(descriptor: int) -> Owner | None:
     """Return the record in the file; None if it is empty, incomplete or invalid."""
     try:
-        record: Mapping[str, Any] = json.loads(os.pread(descriptor, 4096, 0))
+        record: JsonObject = json.loads(os.pread(descriptor, 4096, 0))
         job = record["job"]
         return Owner(str(record["host"]), int(record["pid"]), None if job is None else str(job), str(record["since"]))
     except (ValueError, KeyError, TypeError):

@@ -14,8 +14,9 @@ import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hpc_es.core.data import JsonObject
 from hpc_es.storage.run_lock import is_alive, is_held
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def this_process() -> dict[str, str | int]:
     return {"pid": os.getpid(), "host": socket.gethostname(), "started": now()}
 
 
-def run_state(directory: Path) -> dict[str, Any]:
+def run_state(directory: Path) -> JsonObject:
     """Return `state` (running, killed, finished, failed, interrupted or not begun) and other fields of status.json."""
     try:
         status = json.loads((directory / STATUS).read_text())
@@ -54,7 +55,7 @@ def run_state(directory: Path) -> dict[str, Any]:
     return {"state": state, **{name: status[name] for name in _REPORTED if name in status}}
 
 
-def _may_run(status: Mapping[str, Any], is_known: bool) -> bool:
+def _may_run(status: JsonObject, is_known: bool) -> bool:
     """Return whether a run may be running although no lock is visible; `is_known`: no process on this host has it.
 
     Some file systems have no locks, or none that are visible to other hosts.
@@ -73,7 +74,7 @@ def seconds_since(stamp: str) -> float | None:
         return None
 
 
-def state_text(status: Mapping[str, Any]) -> str:
+def state_text(status: JsonObject) -> str:
     """Return the result of `run_state` in one line."""
     job = f", SLURM job {status['job']}" if "job" in status else ""
     age = seconds_since(str(status.get("heartbeat", "")))

@@ -21,11 +21,12 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import MinLen
 
 from hpc_es.config.options import option, options
+from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.interfaces import Offers
 from hpc_es.core.paths import config_directory
@@ -59,7 +60,7 @@ class Options(SearchOptions):
                 yield "command", f"has no {mark} in its arguments: expected the path of this file among them"
 
 
-def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
+def sources(section: ConfigData, directory: Path) -> dict[str, str]:
     """Return the SHA-256 of the program and of its arguments that are files in the config's directory ({config}/...).
 
     Nothing is executed.

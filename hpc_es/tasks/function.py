@@ -12,15 +12,15 @@ The task `command` uses `initial_vector` and `ObjectiveTask` too.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from hpc_es.config.options import Natural, option, options
 from hpc_es.config.registry import source_hash
-from hpc_es.core.data import Float64
+from hpc_es.core.data import ConfigData, Float64
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
@@ -128,7 +128,7 @@ class Options(SearchOptions):
 
     kind: Literal["function"] = option("name of the task", "function")
     function: str = option("module:function, such as my_model:cost, in the config's or the current directory")
-    arguments: Mapping[str, Any] = option("further keywords of every call", default_factory=dict)
+    arguments: ConfigData = option("further keywords of every call", default_factory=dict)
     batch: Natural = option("maximum number of vectors per call, passed as an array; 0: one vector per call", 0)
 
     def problems(self) -> Iterator[ConfigProblem]:
@@ -162,7 +162,7 @@ class ObjectiveTask:
         self._evaluator.close()
 
 
-def sources(section: Mapping[str, Any], directory: Path) -> dict[str, str]:
+def sources(section: ConfigData, directory: Path) -> dict[str, str]:
     """Return the SHA-256 of the function's module or package, which is not imported."""
     return {section["function"]: source_hash(section["function"])}
 

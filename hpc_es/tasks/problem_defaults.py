@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc_es.core.data import Array, Arrays, Column, Float64, ProblemState, Results, Rows, State
+from hpc_es.core.data import Array, Arrays, Column, Float64, JsonObject, ProblemState, Results, Rows, State
 from hpc_es.core.interfaces import Cutting, Evaluation, RunContext
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Layout
@@ -59,7 +59,7 @@ class ProblemDefaults:
         """Return False: the jobs have no values."""
         return False
 
-    def summary(self, carried: ProblemState) -> Mapping[str, Any]:
+    def summary(self, carried: ProblemState) -> JsonObject:
         """Return an empty summary."""
         return {}
 
@@ -69,7 +69,7 @@ class ProblemDefaults:
     def check(self) -> None:
         """Do nothing."""
 
-    def environment_info(self) -> Mapping[str, Any]:
+    def environment_info(self) -> JsonObject:
         """Return nothing: results depend on the config and the versions only."""
         return {}
 

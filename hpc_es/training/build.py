@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from hpc_es.config.registry import kinds, module
 from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.config.validation import without
 from hpc_es.config.yaml_text import ConfigProblem
-from hpc_es.core.data import Box, ProblemState, State, row_dtype
+from hpc_es.core.data import Box, ConfigData, ProblemState, State, row_dtype
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.extras import missing_text
 from hpc_es.core.interfaces import AnyAlgorithm, Cutting, Needs, Offers, Problem, Task
@@ -227,7 +227,7 @@ class BuiltTask(NamedTuple):
     problem: Any  # of the kind that the algorithm searches
 
 
-def valid_config(data: Mapping[str, Any], output: Path | None = None) -> Config:
+def valid_config(data: ConfigData, output: Path | None = None) -> Config:
     """Return the config that `data` describes.
 
     If validation fails, ConfigError also lists the problems that `preflight` finds; those of a valid config are found

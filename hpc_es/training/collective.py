@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from hpc_es.config import registry
 from hpc_es.config.resolved import dump_json, parse_resolved
 from hpc_es.config.schema import Config
 from hpc_es.config.sources import sources
+from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import DeniedError, InUseError, UserError
 from hpc_es.mpi.world import World
 
@@ -40,15 +41,15 @@ class CollectiveExit(Exception):  # noqa: N818  (ends all ranks; not always an e
 def on_rank_0(
     world: World,
     work: Callable[[], T | ExitReason],
-    message_of: Callable[[T], Mapping[str, Any]] = lambda value: {},
-) -> tuple[T | None, Mapping[str, Any]]:
+    message_of: Callable[[T], JsonObject] = lambda value: {},
+) -> tuple[T | None, JsonObject]:
     """Call `work` on rank 0; return its value there (None on other ranks) and, on every rank, a message made from it.
 
     `message_of` converts the value to JSON-able data. If `work` returns an ExitReason or raises UserError,
     PermissionError or SystemExit, every rank raises CollectiveExit.
     """
     value: T | None = None
-    packet: Mapping[str, Any] = {}
+    packet: JsonObject = {}
     cause: UserError | SystemExit | None = None
     if world.rank == 0:
         try:
@@ -69,12 +70,12 @@ def on_rank_0(
     return value, packet["message"]
 
 
-def config_message(config: Config) -> dict[str, Any]:
+def config_message(config: Config) -> JsonObject:
     """Return, on rank 0, what `config_from_message` needs on every rank."""
     return {"config": dump_json(config), "import_paths": list(registry.import_directories())}
 
 
-def config_from_message(world: World, message: Mapping[str, Any]) -> Config:
+def config_from_message(world: World, message: JsonObject) -> Config:
     """Return the config on every rank; CollectiveExit if the source of custom code differs between ranks.
 
     Every rank calls this.

@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpc_es.config.registry import module
 from hpc_es.config.schema import Config
-from hpc_es.core.data import Arrays, ProblemState, Results, Rows, State
+from hpc_es.core.data import Arrays, JsonObject, ProblemState, Results, Rows, State
 from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import Problem
 from hpc_es.storage.checkpoint import Increment, Snapshot, image_sha256
@@ -114,9 +114,7 @@ class Recorder:
     def evaluated(self, state: State, results: Results[object], evaluation: Rows, units: Sequence[Arrays]) -> None:
         """Record the evaluations of a generation and what the problem learned, before `add`."""
 
-    def add(
-        self, state: State, row: MetricsRow, evaluated: Arrays | None, solutions: Sequence[Mapping[str, Any]]
-    ) -> None:
+    def add(self, state: State, row: MetricsRow, evaluated: Arrays | None, solutions: Sequence[JsonObject]) -> None:
         """Record a finished generation.
 
         Args:

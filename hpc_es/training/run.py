@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hpc_es.config.schema import Config
-from hpc_es.core.data import Array, Arrays, State
+from hpc_es.core.data import Array, Arrays, JsonObject, State
 from hpc_es.core.errors import LaunchError, Problems, RunFailedError, UserError
 from hpc_es.core.interfaces import AnyAlgorithm, GradientAlgorithm, RunContext
 from hpc_es.core.quiet import quiet_stderr
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 LOCK_TRIES, LOCK_SECONDS = 60, 2.0  # file servers may keep the lock of a dead node for a while (NFS: 90 s)
 
 OnRow = Callable[[int, MetricsRow], bool]
-RunResult = dict[str, Any]
+RunResult = JsonObject
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from hpc_es.config.resolved import completed, identity, resolved
 from hpc_es.config.schema import Config
@@ -35,7 +34,7 @@ class OpenedRun:
     lock: RunLock
     store: Store
     snapshot: Snapshot | None
-    identity: Mapping[str, Any]  # what must not change on resume
+    identity: JsonObject  # what must not change on resume
     warnings: tuple[str, ...]
 
 
@@ -90,7 +89,7 @@ def open_run(
     return OpenedRun(directory, lock, store, snapshot, identity, tuple(warnings))
 
 
-def _require_same_reference(directory: Path, before: Mapping[str, Any], now: Mapping[str, Json]) -> None:
+def _require_same_reference(directory: Path, before: JsonObject, now: Mapping[str, Json]) -> None:
     """Raise CheckpointError if reference observations, on which a policy depends, have changed since a checkpoint."""
     if before.get(REFERENCE_HASH) != now.get(REFERENCE_HASH):
         text = f"SHA-256 {before.get(REFERENCE_HASH)} in the checkpoint, {now.get(REFERENCE_HASH)} now"
@@ -101,7 +100,7 @@ def _require_same_reference(directory: Path, before: Mapping[str, Any], now: Map
         )
 
 
-def full_identity(config: Config, repetition: int = 0) -> dict[str, Any]:
+def full_identity(config: Config, repetition: int = 0) -> JsonObject:
     """Return the values that must not change on resume: experiment, random numbers, and number of BLAS threads."""
     which = {"repetition": repetition} if repetition else {}
     return {**identity(config), **which, "blas_threads": provenance.blas_threads()}

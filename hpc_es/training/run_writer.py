@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 from hpc_es.config import registry
 from hpc_es.config.options import warnings_of
 from hpc_es.config.resolved import config_hash, dump, resolved
 from hpc_es.config.schema import Config, Report
 from hpc_es.config.sources import sources, with_history
-from hpc_es.core.data import Arrays, Results, Rows, State
+from hpc_es.core.data import Arrays, JsonObject, Results, Rows, State
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.core.interfaces import Problem
 from hpc_es.core.slurm import this_run
@@ -240,9 +240,7 @@ class RunWriter(Recorder):
         if self._problem.coordinate_names:
             self._evaluations.write(state.generation, self._problem.evaluations(state, results, evaluation))
 
-    def add(
-        self, state: State, row: MetricsRow, evaluated: Arrays | None, solutions: Sequence[Mapping[str, Any]]
-    ) -> None:
+    def add(self, state: State, row: MetricsRow, evaluated: Arrays | None, solutions: Sequence[JsonObject]) -> None:
         """Record a finished generation: logs, progress, best evaluation, triggers (see `Recorder.add`)."""
         self._state, self._final = state, {}
         self._metrics.add(row, evaluated is not None)
@@ -297,7 +295,7 @@ class RunWriter(Recorder):
             identity=self._opened.identity,
             file_lengths=lengths,
             final=self._final,
-            provenance=self._provenance | ({"loggers": self._loggers.run_ids} if self._loggers.run_ids else {}),
+            provenance={**self._provenance, **({"loggers": self._loggers.run_ids} if self._loggers.run_ids else {})},
         )
 
     def save(self) -> Path:
@@ -393,9 +391,7 @@ class RunWriter(Recorder):
         with contextlib.suppress(RunError):  # an environment may be running now; the next checkpoint reports the error
             self._write_status()
 
-    def result(
-        self, task: str, repetition: int, final: Mapping[str, float], summary: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def result(self, task: str, repetition: int, final: Mapping[str, float], summary: JsonObject) -> JsonObject:
         """Return the result of the finished run, and write it to result.json."""
         assert self._state
         target = self.config.stop.target_value

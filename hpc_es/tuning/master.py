@@ -7,14 +7,15 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpc_es.api.job import status_name
 from hpc_es.config.schema import Config
 from hpc_es.core import extras
+from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.core.slurm import this_run
 from hpc_es.storage import results
@@ -93,7 +94,7 @@ class Master:
             (trial for trial in mine if not trial.over), key=Trial.fruitless_starts
         )  # stable: by number
         self._running: RunningTrial | None = None
-        self._status_values: dict[str, Any] = {}  # content of the status file except `generation`
+        self._status_values: JsonObject = {}  # content of the status file except `generation`
         self._other_generations = 0  # of the trials that are not running
         self._written = 0.0
 
@@ -119,7 +120,7 @@ class Master:
 
     # The next trial.
 
-    def next(self, ended: ExitReason | None, stop: bool) -> Mapping[str, Any] | ExitReason:
+    def next(self, ended: ExitReason | None, stop: bool) -> JsonObject | ExitReason:
         """Record how the last trial ended; return what all ranks run next, or how the command ends. UserError."""
         try:
             return self._next(ended, stop)
@@ -128,7 +129,7 @@ class Master:
                 self._status("failed", exit_status=error.status, reason=str(error))
             raise
 
-    def _next(self, ended: ExitReason | None, stop: bool) -> Mapping[str, Any] | ExitReason:
+    def _next(self, ended: ExitReason | None, stop: bool) -> JsonObject | ExitReason:
         if ended is not None:
             self._book(ended)
             stop = stop or ended.status == INTERRUPTED

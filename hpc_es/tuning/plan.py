@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -20,6 +20,7 @@ from hpc_es.config.options import Count, option, options
 from hpc_es.config.resolved import resolved
 from hpc_es.config.schema import Config
 from hpc_es.config.yaml_text import ConfigProblem, override, parse, read_yaml
+from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError
 from hpc_es.storage.results import budget
 from hpc_es.training.build import needs
@@ -32,7 +33,7 @@ WEIGHT = "success_rate_weight"
 MEASURES = ("success_rate", "programs_seen_fraction")  # beside the objective
 
 
-def objective(rows: Sequence[Mapping[str, Any]], wanted: Any) -> float:
+def objective(rows: Sequence[ConfigData], wanted: Any) -> float:
     """Return the objective of a trial from the results of its repetitions; ValueError if there is none.
 
     `wanted` is "final_return" (the mean), "best_reward" (the mean, for program searches), or {success_rate_weight: w}
@@ -58,7 +59,7 @@ def objective(rows: Sequence[Mapping[str, Any]], wanted: Any) -> float:
     return value
 
 
-def measures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def measures(rows: Sequence[ConfigData]) -> dict[str, float]:
     """Return the success rate of the repetitions of a trial, and the mean fraction of programs executed until success.
 
     `success_rate` needs repetitions with a target; `programs_seen_fraction` needs a program search with a limit of
@@ -73,14 +74,14 @@ def measures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return values
 
 
-def limits(budget: Mapping[str, Any]) -> dict[str, float]:
+def limits(budget: ConfigData) -> dict[str, float]:
     """Return the limits that end every repetition; seconds only if there is no other limit, as clocks are inexact."""
     names = [name for name in sorted(budget) if name != "target_return" and budget[name] is not None]
     exact = [name for name in names if name != "seconds"]
     return {name: float(budget[name]) for name in exact or names}
 
 
-def fraction(used: Mapping[str, Any], budget: Mapping[str, Any]) -> float:
+def fraction(used: ConfigData, budget: ConfigData) -> float:
     """Return the fraction of the budget that was used, 0 to 1, for the nearest limit."""
     used = {**used, "episodes": used.get("npe", used.get("episodes"))}
     shares = [float(used[name]) / limit for name, limit in limits(budget).items() if limit > 0]
@@ -129,10 +130,10 @@ class Tuning:
 
     base: Annotated[str, MinLen(1)] = option("base config: a file, relative to the tuning file, or a config string")
     search: Literal["grid", "random", "optuna"] = option("method of choosing trials", "grid")
-    space: Annotated[dict[str, Any], MinLen(1)] = option("search space: dotted keys and their values")
+    space: Annotated[ConfigData, MinLen(1)] = option("search space: dotted keys and their values")
     trials: Count | None = option("number of trials, for random and optuna; a larger number later adds trials", None)
     repetitions: Count | None = option("repetitions per trial; null: those of the base config", None)
-    objective: Literal["final_return", "best_reward"] | dict[str, Any] = option("objective to maximise", FINAL_RETURN)
+    objective: Literal["final_return", "best_reward"] | ConfigData = option("objective to maximise", FINAL_RETURN)
 
     def problems(self) -> Iterator[ConfigProblem]:
         """Yield errors that involve several keys."""
@@ -146,7 +147,7 @@ class Tuning:
             yield "objective", text
 
 
-def _is_weight(objective: Mapping[str, Any]) -> bool:
+def _is_weight(objective: ConfigData) -> bool:
     weight = objective.get(WEIGHT)
     number = isinstance(weight, int | float) and not isinstance(weight, bool)
     return set(objective) == {WEIGHT} and number and 0 <= float(weight or 0) <= 1
@@ -158,8 +159,8 @@ class TuningPlan:
 
     options: Tuning
     space: Space
-    base: Mapping[str, Any]  # the config, as in its file
-    raw: Mapping[str, Any]  # the space, as in the tuning file, and what was fixed
+    base: ConfigData  # the config, as in its file
+    raw: ConfigData  # the space, as in the tuning file, and what was fixed
     trials: int
     directory: str | None = None  # of the base config
 
@@ -180,14 +181,14 @@ class TuningPlan:
         repetitions = self.options.repetitions or config.repetitions
         return dataclasses.replace(config, name=f"trial_{number:04d}", repetitions=repetitions, directory=directory)
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> ConfigData:
         """Return the values that must not change in a tuning directory."""
         o = self.options
         same = {"search": o.search, "trials": self.trials, "repetitions": o.repetitions, "objective": o.objective}
         return {"base": self.base, "space": self.raw, **same, "seed": self.seed}
 
 
-def varied(base: Mapping[str, Any], hyperparameters: Hyperparameters) -> dict[str, Any]:
+def varied(base: ConfigData, hyperparameters: Hyperparameters) -> ConfigData:
     """Return the data of a config file with these hyperparameters."""
     return override(base, [f"{key}={as_text(value)}" for key, value in hyperparameters.items()])
 
@@ -219,7 +220,7 @@ def load(path: Path, fixed: Iterable[str] = ()) -> TuningPlan:
     return TuningPlan(tuning, space, base, raw, size if tuning.trials is None else tuning.trials, directory)
 
 
-def _with_fixed(data: Mapping[str, Any], fixed: Iterable[str]) -> tuple[dict[str, Any], list[ConfigProblem]]:
+def _with_fixed(data: ConfigData, fixed: Iterable[str]) -> tuple[ConfigData, list[ConfigProblem]]:
     problems = []
     space = data.get("space")
     space = dict(space) if isinstance(space, dict) else {}
@@ -234,7 +235,7 @@ def _with_fixed(data: Mapping[str, Any], fixed: Iterable[str]) -> tuple[dict[str
     return {**data, **({"space": space} if space else {})}, problems
 
 
-def _base(path: Path, name: Any) -> tuple[dict[str, Any], str | None, list[ConfigProblem]]:
+def _base(path: Path, name: Any) -> tuple[ConfigData, str | None, list[ConfigProblem]]:
     """Return the data of the base config, its directory, and errors."""
     if not isinstance(name, str) or not name:  # reported already
         return {}, None, []

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import UserError
 from hpc_es.tuning.plan import MEASURES
 from hpc_es.tuning.space import as_text
@@ -17,7 +17,7 @@ MISSING = "missing"  # never started
 ORDER = (COMPLETE, PRUNED, FAILED, STARTED, MISSING)
 AGAIN = "compare the best few with repetitions"
 CSV, PICTURE, BEST = "trials.csv", "tuning.png", "best.yaml"
-TrialRow = dict[str, Any]
+TrialRow = JsonObject
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class TuningReport:
     """The trials of a directory: the complete ones by objective, best first, then the others by number."""
 
     directory: Path
-    identity: Mapping[str, Any]
+    identity: JsonObject
     rows: Sequence[TrialRow]
 
     @property
@@ -66,7 +66,7 @@ def read_report(directory: Path) -> TuningReport:
     return TuningReport(directory, identity, sorted(rows.values(), key=_sort_key))
 
 
-def _row(trial: Trial, hyperparameters: Mapping[str, Any]) -> TrialRow:
+def _row(trial: Trial, hyperparameters: JsonObject) -> TrialRow:
     record = trial.record()
     return {
         "trial": trial.number,
@@ -84,7 +84,7 @@ def _sort_key(row: TrialRow) -> tuple[int, float, int]:
     return ORDER.index(row["state"]), -objective, row["trial"]
 
 
-def content(report: TuningReport) -> dict[str, Any]:
+def content(report: TuningReport) -> JsonObject:
     """Return the report as plain data."""
     best = report.best
     return {

@@ -110,7 +110,7 @@ def _csv(report: TuningReport) -> str:
 
 def best_config(report: TuningReport, best: TrialRow) -> str:
     """Return the base config with the hyperparameters of a trial, as the text of a config file."""
-    config = varied(report.identity["base"], best["hyperparameters"])
+    config = dict(varied(report.identity["base"], best["hyperparameters"]))
     config.pop("output", None)  # of the base config
     config = {"name": f"{config.pop('name', None) or report.directory.name}_best", **config}
     if directory := _config_directory(report, best):  # of the base config, because this file is elsewhere

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpc_es.api.job import run_experiment
+from hpc_es.core.data import JsonObject
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import World
@@ -39,17 +40,17 @@ def _master(tuning: Path, output: Path | None, fixed: Sequence[str], shard: str 
     return Master(TuneRequest(tuning, output, fixed, shard), ranks)
 
 
-def _next(world: World, signals: Signals, master: Master | None, ended: ExitReason | None) -> Mapping[str, Any]:
+def _next(world: World, signals: Signals, master: Master | None, ended: ExitReason | None) -> JsonObject:
     """Return the trial that all ranks run next. Raise CollectiveExit if there is none."""
 
-    def ask() -> Mapping[str, Any] | ExitReason:
+    def ask() -> JsonObject | ExitReason:
         assert master is not None
         return master.next(ended, signals.count > 0)
 
     return on_rank_0(world, ask, dict)[1]
 
 
-def _trial(world: World, signals: Signals, message: Mapping[str, Any], master: Master | None) -> ExitReason:
+def _trial(world: World, signals: Signals, message: JsonObject, master: Master | None) -> ExitReason:
     pruned = Path(message["pruned"]) if message["pruned"] else None
 
     def on_row(repetition: int, row: MetricsRow) -> bool:

@@ -14,10 +14,11 @@ from typing import Any, Literal
 import numpy as np
 
 from hpc_es.config.yaml_text import ConfigProblem
+from hpc_es.core.data import ConfigData
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.messages import found_text, nearest
 
-Hyperparameters = dict[str, Any]  # by dotted key
+Hyperparameters = ConfigData  # by dotted key
 
 
 def mixed_base_digits(number: int, bases: Sequence[int]) -> list[int]:
@@ -107,7 +108,7 @@ SpaceEntry = ValueList | ValueRange
 Space = dict[str, SpaceEntry]  # by dotted key, in alphabetical order
 
 
-def parse_space(data: Mapping[str, Any], search: str) -> tuple[Space, list[ConfigProblem]]:
+def parse_space(data: ConfigData, search: str) -> tuple[Space, list[ConfigProblem]]:
     """Return the valid entries, and the errors of the others."""
     space: Space = {}
     problems = list(_key_problems(data))
@@ -122,7 +123,7 @@ def parse_space(data: Mapping[str, Any], search: str) -> tuple[Space, list[Confi
     return space, problems
 
 
-def _key_problems(data: Mapping[str, Any]) -> Iterator[ConfigProblem]:
+def _key_problems(data: ConfigData) -> Iterator[ConfigProblem]:
     for key in sorted(data):
         above = [other for other in data if key.startswith(f"{other}.")]
         if above:

@@ -15,11 +15,12 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import InUseError, UserError
 from hpc_es.storage.compare import differences
 from hpc_es.storage.files import json_text, run_error, sync_directory, temporary_name, write_json, writing
@@ -52,7 +53,7 @@ class Trial:
         """Its directory."""
         return self.directory / self.name
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> JsonObject:
         """Return trial.json, {} before the trial was started; UserError if the file is damaged."""
         path = self.path / TRIAL_FILE
         try:
@@ -166,7 +167,7 @@ GROWTH = {
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
-def read_table(directory: Path) -> dict[str, Any] | None:
+def read_table(directory: Path) -> JsonObject | None:
     """Return the table of a directory (`hash`, `identity` and `trials`), None without one; UserError if damaged."""
     path = directory / TABLE_FILE
     try:
@@ -181,7 +182,7 @@ def read_table(directory: Path) -> dict[str, Any] | None:
     return dict(table)
 
 
-def matching_trials(directory: Path, identity: Mapping[str, Any]) -> list[Hyperparameters] | None:
+def matching_trials(directory: Path, identity: JsonObject) -> list[Hyperparameters] | None:
     """Return the trials of the table, None before first use; UserError if the identity would change them.
 
     The identity may have more or fewer trials (see `grown`).
@@ -198,7 +199,7 @@ def matching_trials(directory: Path, identity: Mapping[str, Any]) -> list[Hyperp
     return list(table["trials"])
 
 
-def canonical(identity: Mapping[str, Any]) -> dict[str, Any]:
+def canonical(identity: JsonObject) -> JsonObject:
     """Return the part of an identity that results depend on."""
     base = identity.get("base", {})
     decisive = {key: value for key, value in base.items() if key not in NO_RESULT_DEPENDS}
@@ -206,7 +207,7 @@ def canonical(identity: Mapping[str, Any]) -> dict[str, Any]:
     return {**identity, "base": decisive, "space": dict(identity.get("space", {}))}
 
 
-def _with_room(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+def _with_room(old: JsonObject, new: JsonObject) -> JsonObject:
     """Return the old identity with the growing parts of the new one."""
     space = dict(old.get("space", {}))
     if old.get("search") == "grid":
@@ -217,7 +218,7 @@ def _with_room(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]
     return {**old, "space": space, "trials": new.get("trials")}
 
 
-def grown(table: Mapping[str, Any], identity: Mapping[str, Any], trials: Sequence[Hyperparameters]) -> dict[str, Any]:
+def grown(table: JsonObject, identity: JsonObject, trials: Sequence[Hyperparameters]) -> JsonObject:
     """Return a table with missing trials appended; the existing ones keep their numbers.
 
     `identity` is one that `matching_trials` accepts, with the key names of the table, and `trials` are its trials.
@@ -233,7 +234,7 @@ def grown(table: Mapping[str, Any], identity: Mapping[str, Any], trials: Sequenc
     return {"hash": digest(new), "identity": new, "trials": there}
 
 
-def extend(directory: Path, identity: Mapping[str, Any], trials: Sequence[Hyperparameters]) -> list[Hyperparameters]:
+def extend(directory: Path, identity: JsonObject, trials: Sequence[Hyperparameters]) -> list[Hyperparameters]:
     """Append missing trials to the table and return all; the caller holds the lock of the table. RunError."""
     table = read_table(directory)
     assert table is not None
@@ -243,7 +244,7 @@ def extend(directory: Path, identity: Mapping[str, Any], trials: Sequence[Hyperp
     return list(longer["trials"])
 
 
-def freeze(directory: Path, identity: Mapping[str, Any], trials: Sequence[Hyperparameters]) -> list[Hyperparameters]:
+def freeze(directory: Path, identity: JsonObject, trials: Sequence[Hyperparameters]) -> list[Hyperparameters]:
     """Write the table, or return the trials of another task that wrote it first.
 
     The file is created atomically. Raises UserError like `matching_trials`, and RunError if it cannot be written.

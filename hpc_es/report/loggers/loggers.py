@@ -13,9 +13,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from hpc_es.config.schema import Report
+from hpc_es.core.data import JsonObject
 from hpc_es.storage.metrics_log import Row
 
 Status = Literal["finished", "interrupted", "failed"]
@@ -81,7 +82,7 @@ def step(row: Row) -> int:
     return int(generation)
 
 
-def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Param]:
+def flat(data: JsonObject, prefix: str = "") -> dict[str, Param]:
     """Flatten nested data to {"algorithm.sigma": 0.1}; lists and empty mappings become JSON text."""
     result: dict[str, Param] = {}
     for key, value in data.items():

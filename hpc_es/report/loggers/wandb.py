@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_es.config.schema import Report, Wandb
+from hpc_es.core.data import JsonObject
 from hpc_es.core.paths import config_directory
 from hpc_es.report.loggers.loggers import LoggedRun, Started, Status, metrics, step
 from hpc_es.storage.metrics_log import Row
@@ -72,7 +73,7 @@ class WeightsAndBiases:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._directory))
 
 
-def _quiet() -> dict[str, Any]:
+def _quiet() -> JsonObject:
     """Return settings with which W&B logs only the rows: no console, code, git, machine or packages."""
     off = ("disable_git", "disable_code", "disable_job_creation", "x_disable_stats", "x_disable_meta")
     return {
