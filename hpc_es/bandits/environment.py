@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -22,7 +22,7 @@ class Bandit(gymnasium.Env[Array, int]):  # type: ignore[misc]
     Raises ConfigError with the name of an invalid keyword.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    metadata: ClassVar[dict[str, object]] = {"render_modes": []}
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Bandit(gymnasium.Env[Array, int]):  # type: ignore[misc]
         time: TimeInput = "fraction",
         reward_clip: float | None = None,
         render_mode: str | None = None,
-        **family_options: Any,
+        **family_options: float | str,
     ) -> None:
         inputs = (reward, action, time)
         self.setting = setting(distribution, num_trials, meta, arms_seed, *inputs, family_options, reward_clip)
@@ -44,14 +44,16 @@ class Bandit(gymnasium.Env[Array, int]):  # type: ignore[misc]
         self.action_space = gymnasium.spaces.Discrete(self.setting.family.arms)
         self._play: Lockstep | None = None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Float32, Any]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Float32, dict[str, object]]:
         """Return the first observation, float32[width], and info; `options` are not used."""
         super().reset(seed=seed)
         episode_seed = int(self.np_random.integers(2**31)) if seed is None else seed
         self._play = Lockstep(self.setting, self.setting.episodes_of_seeds([episode_seed]))
         return self._play.observations[0], self._info(0)
 
-    def step(self, action: int) -> tuple[Float32, float, bool, bool, Any]:
+    def step(self, action: int) -> tuple[Float32, float, bool, bool, dict[str, object]]:
         """Pull an arm; return the next observation, float32[width], and the reward.
 
         Raises RuntimeError before the first reset and after the last trial, ValueError for another arm.
@@ -67,7 +69,7 @@ class Bandit(gymnasium.Env[Array, int]):  # type: ignore[misc]
         info["regret"] = float(play.episodes.arms.regrets(play.pulls)[0, trial])
         return play.observations[0], float(reward), play.is_over, False, info
 
-    def _info(self, trial: int) -> dict[str, Any]:
+    def _info(self, trial: int) -> dict[str, object]:
         assert self._play
         arms = self._play.episodes.arms
         index = trial if self.setting.family.changes else 0

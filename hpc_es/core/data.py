@@ -23,6 +23,7 @@ Poll = Callable[[], None]  # answers messages of other ranks; call it every few 
 Prepared_co = TypeVar("Prepared_co", covariant=True)  # what an algorithm's `prepare` returns
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 JsonObject: TypeAlias = Mapping[str, Any]  # an object of a JSON file, whose nested values are read without checks
+Keywords: TypeAlias = Mapping[str, Any]  # keyword arguments of an environment or a function
 ConfigData: TypeAlias = Mapping[str, Any]  # a config or a section of it as plain data, as in its YAML file
 
 
@@ -287,7 +288,7 @@ class ObservationSpec:
     """
 
     shape: tuple[int, ...]
-    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
+    dtype: np.dtype[np.generic] = field(default_factory=lambda: np.dtype(np.float32))
 
     @property
     def size(self) -> int:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from hpc_es.core.data import Array
+
 Bytes = npt.NDArray[np.uint8]  # uint8[...]
 
 
-def encode(arrays: Mapping[str, npt.NDArray[Any]]) -> Bytes:
+def encode(arrays: Mapping[str, Array]) -> Bytes:
     """Return uint8[...]: the length of the header in 8 bytes, the header, and the arrays in order."""
     assert all(array.dtype.kind in "biufc" for array in arrays.values()), "only numbers can be sent"
     entries = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
@@ -27,7 +28,7 @@ def encode(arrays: Mapping[str, npt.NDArray[Any]]) -> Bytes:
     return coded
 
 
-def decode(coded: Bytes) -> dict[str, npt.NDArray[Any]]:
+def decode(coded: Bytes) -> dict[str, Array]:
     """Return the arrays in the result of `encode`, uint8[bytes], as views of it."""
     length = 8 + int.from_bytes(coded[:8].tobytes(), "little")
     start = _aligned(length)

@@ -15,15 +15,17 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from hpc_es.core.data import Array
+
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-Array = npt.NDArray[Any]
 
 SHM_PATH = "/dev/shm"  # noqa: S108  (where MPI libraries allocate windows)
 SPARE_BYTES = 16 << 20  # for the MPI library's own segments
@@ -52,7 +54,7 @@ class Ranks(Protocol):
 class NodeMemory(Protocol):
     """Arrays shared by the ranks of a node."""
 
-    def array(self, world: Ranks, count: int, dtype: np.dtype[Any]) -> Array:
+    def array(self, world: Ranks, count: int, dtype: np.dtype[np.generic]) -> Array:
         """Return an uninitialised array, dtype[count]; every rank of the world calls this.
 
         If it cannot be shared, each rank gets its own, and `world.notes` says so.
@@ -73,11 +75,11 @@ class NodeMemory(Protocol):
 class Windows:
     """Node memory in MPI-3 windows."""
 
-    def __init__(self, mpi: Any, node: MPI.Comm) -> None:
+    def __init__(self, mpi: ModuleType, node: MPI.Comm) -> None:
         self._mpi, self._node = mpi, node
         self._windows: list[tuple[MPI.Win, Array]] = []
 
-    def array(self, world: Ranks, count: int, dtype: np.dtype[Any]) -> Array:
+    def array(self, world: Ranks, count: int, dtype: np.dtype[np.generic]) -> Array:
         """Return a window, dtype[count], or private memory if /dev/shm is too small."""
         if self._node.size == 1:
             return np.empty(count, dtype)
@@ -143,7 +145,7 @@ class MappedMemory:
         self.leaders = leaders  # a number for each rank of the world, equal for ranks on one node
         self._arrays: list[Array] = []
 
-    def array(self, world: Ranks, count: int, dtype: np.dtype[Any]) -> Array:
+    def array(self, world: Ranks, count: int, dtype: np.dtype[np.generic]) -> Array:
         """Return mapped memory, dtype[count], or private memory if a rank of the node cannot map the file."""
         node = [rank for rank, leader in enumerate(self.leaders) if leader == self.leaders[world.rank]]
         size = count * dtype.itemsize

@@ -15,18 +15,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from hpc_es.core.data import Array
 from hpc_es.mpi.launch import abort
 from hpc_es.mpi.shared_memory import NodeMemory, Windows
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]  # uint8[...]
 Int64 = npt.NDArray[np.int64]  # int64[...]
 
@@ -141,7 +142,7 @@ class NoFaultTolerance:
 class Communicators:
     """The communicators of a world, one for each kind of traffic."""
 
-    mpi: Any  # the module mpi4py.MPI
+    mpi: ModuleType  # mpi4py.MPI
     collectives: MPI.Comm
     messages: MPI.Comm
     node: MPI.Comm
@@ -163,7 +164,7 @@ class Communicators:
         return create_communicators(self.mpi, self.collectives.Split(group, rank))
 
 
-def create_communicators(mpi: Any, ranks: Any) -> Communicators:
+def create_communicators(mpi: ModuleType, ranks: MPI.Comm) -> Communicators:
     """Return the communicators of these ranks; blocking, so all of them must call it together."""
     node = ranks.Split_type(mpi.COMM_TYPE_SHARED)
     return Communicators(mpi, ranks.Dup(), ranks.Dup(), node, (node.rank, node.size), Windows(mpi, node))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from hpc_es.core.data import Array, Float32
+from hpc_es.core.data import Array, Float32, FloatDtype
 
 
 class BlockNoise(ABC):
@@ -27,7 +26,7 @@ class BlockNoise(ABC):
         """Return the elements start .. stop - 1 of a pair's direction, float32[stop - start]; `start` is in `edges`."""
 
     def weighted_sums(
-        self, generation: int, weights: Array, powers: Sequence[int], block: int, dtype: np.dtype[Any]
+        self, generation: int, weights: Array, powers: Sequence[int], block: int, dtype: FloatDtype
     ) -> Array:
         """Return sum_i weights[k, i] * direction_i ** powers[k] of one block, dtype[k, width of the block]."""
         assert len(powers) == len(weights)

@@ -17,7 +17,6 @@ minus the final one: 1.3 to 1.4 at the goal, which ends the episode, and 1.1 bel
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -33,20 +32,20 @@ SIDES, ROOFS = (-SIDE, SIDE), (ROOF,)
 GAP = 1e-6  # between the robot and a wall that it touches
 
 
-class DeceptiveMaze(gymnasium.Env[Any, Any]):  # type: ignore[misc]
+class DeceptiveMaze(gymnasium.Env):  # type: ignore[misc]
     """The maze in the square -1 .. 1; observations are float32[2], actions float32[2] in -1 .. 1."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Float32, dict[str, Any]]:
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Float32, dict[str, object]]:
         """Move the robot to the start; return its position, float32[2]."""
         self._x, self._y = START
         return self._observation(), self._info()
 
-    def step(self, action: Array) -> tuple[Float32, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Array) -> tuple[Float32, float, bool, bool, dict[str, object]]:
         """Move by `action`, float32[2], along x, then along y, up to a wall.
 
         The observation is the position, float32[2]; the reward is the decrease of the distance to the goal.
@@ -64,7 +63,7 @@ class DeceptiveMaze(gymnasium.Env[Any, Any]):  # type: ignore[misc]
     def _observation(self) -> Float32:
         return np.array((self._x, self._y), np.float32)
 
-    def _info(self) -> dict[str, Any]:
+    def _info(self) -> dict[str, object]:
         return {"x": self._x, "y": self._y}
 
 

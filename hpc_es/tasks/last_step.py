@@ -7,15 +7,13 @@ With these a recurrent policy can learn to explore (Wang et al. 2016, Duan et al
 
 from __future__ import annotations
 
-from typing import Any
-
 import gymnasium
 import numpy as np
 
 from hpc_es.core.data import Array, Float32
 
 
-class LastStep(gymnasium.Wrapper[Array, Any, Array, Any]):  # type: ignore[misc]
+class LastStep(gymnasium.Wrapper):  # type: ignore[misc]
     """Observations are float32[observations + 1 + actions + 1]: the observation, reward, one-hot action and time.
 
     Reward, action and time are 0 at the start of an episode. Time is the number of steps so far, divided by
@@ -23,9 +21,7 @@ class LastStep(gymnasium.Wrapper[Array, Any, Array, Any]):  # type: ignore[misc]
     reward of the step is not. Raises ValueError unless observations are flat and actions Discrete.
     """
 
-    def __init__(
-        self, env: gymnasium.Env[Array, Any], time_scale: float = 100.0, reward_clip: float | None = None
-    ) -> None:
+    def __init__(self, env: gymnasium.Env, time_scale: float = 100.0, reward_clip: float | None = None) -> None:
         super().__init__(env)
         observations, actions = env.observation_space, env.action_space
         if not isinstance(observations, gymnasium.spaces.Box) or len(observations.shape) != 1:
@@ -42,13 +38,15 @@ class LastStep(gymnasium.Wrapper[Array, Any, Array, Any]):  # type: ignore[misc]
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (width,), np.float32)
         self._steps = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Float32, Any]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Float32, dict[str, object]]:
         """Start an episode; in the observation, float32[width], reward, action and time are 0."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._steps = 0
         return self._extended(observation, 0.0, None), info
 
-    def step(self, action: Any) -> tuple[Float32, Any, bool, bool, Any]:
+    def step(self, action: Array | int) -> tuple[Float32, float, bool, bool, dict[str, object]]:
         """Take a step; its action and reward are part of the observation, float32[width]."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._steps += 1

@@ -7,7 +7,10 @@ import signal
 import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 POLL_PERIOD_SECONDS = 0.01
 
@@ -76,10 +79,10 @@ class Watch:
         """Return the seconds of a job's episode so far."""
         return self._spent.get(job, 0.0)
 
-    def timed(self, job: int, call: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(self, job: int, call: Callable[P, R]) -> Callable[P, R]:
         """Return `call` with its time added to the job's; it raises EpisodeTimeout once the limit is exceeded."""
 
-        def timed_call(*arguments: Any, **keywords: Any) -> Any:
+        def timed_call(*arguments: P.args, **keywords: P.kwargs) -> R:
             self._since, self._current = time.perf_counter(), job
             try:
                 result = call(*arguments, **keywords)

@@ -8,17 +8,17 @@ The number of numbers is determined before the run, from the observation space o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hpc_es.config.options import Natural, option, options
 from hpc_es.core.data import Array, Float64
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.messages import nearest
-from hpc_es.tasks.episodes.environments import Environment
+from hpc_es.tasks.episodes.environments import Environment, Info
 from hpc_es.tasks.episodes.infos import random_episode
 from hpc_es.tasks.functions.python_evaluator import import_function
 
@@ -51,7 +51,7 @@ class EpisodeEnd:
     """The end of an episode: its last observation [*shape] and info, its return and length."""
 
     observation: Array
-    info: Mapping[str, Any]
+    info: Info
     return_: float
     length: int  # in steps
 
@@ -60,7 +60,7 @@ class EpisodeEnd:
 class Behaviour:
     """The function that computes the behaviour of an episode, and the number of numbers that it returns."""
 
-    measure: Callable[[EpisodeEnd], Any]
+    measure: Callable[[EpisodeEnd], npt.ArrayLike]
     size: int
 
     def compute(self, end: EpisodeEnd) -> Float64:
@@ -73,7 +73,7 @@ class Behaviour:
         return numbers
 
 
-def _flat(value: Any) -> Float64:
+def _flat(value: npt.ArrayLike) -> Float64:
     return np.asarray(value, np.float64).ravel()
 
 
@@ -107,7 +107,7 @@ def _from_observation(indices: bool | tuple[int, ...], width: int) -> Behaviour:
     return Behaviour(lambda end: end.observation.ravel()[chosen], len(chosen))
 
 
-def _info_entries(info: Mapping[str, Any], keys: Sequence[str]) -> Float64:
+def _info_entries(info: Info, keys: Sequence[str]) -> Float64:
     missing = [key for key in keys if key not in info]
     if missing:
         known = ", ".join(sorted(map(str, info))) or "nothing"
@@ -117,7 +117,10 @@ def _info_entries(info: Mapping[str, Any], keys: Sequence[str]) -> Float64:
 
 
 def _from_random_episode(
-    key: str, measure: Callable[[EpisodeEnd], Any], make: Callable[[], Environment], needed: Sequence[str] | None = None
+    key: str,
+    measure: Callable[[EpisodeEnd], npt.ArrayLike],
+    make: Callable[[], Environment],
+    needed: Sequence[str] | None = None,
 ) -> Behaviour:
     """Return the behaviour with the size that `measure` gives in an episode with random actions.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from gymnasium.utils import seeding
@@ -57,11 +57,11 @@ class CartPole:
 
     numbers = 4
 
-    def __init__(self, environment: Any) -> None:
+    def __init__(self, environment: Environment) -> None:
         self._e = environment
         assert environment.kinematics_integrator == "euler"
 
-    def reset(self, rng: np.random.Generator) -> tuple[Any, Any]:
+    def reset(self, rng: np.random.Generator) -> tuple[Array, Array]:
         state = rng.uniform(low=-0.05, high=0.05, size=(4,))
         return state, state
 
@@ -92,10 +92,10 @@ class Pendulum:
 
     numbers = 2
 
-    def __init__(self, environment: Any) -> None:
+    def __init__(self, environment: Environment) -> None:
         self._e = environment
 
-    def reset(self, rng: np.random.Generator) -> tuple[Any, Any]:
+    def reset(self, rng: np.random.Generator) -> tuple[Array, Array]:
         high = np.array([np.pi, 1.0])
         state = rng.uniform(low=-high, high=high)
         return state, np.array([np.cos(state[0]), np.sin(state[0]), state[1]])
@@ -122,10 +122,10 @@ class MountainCar:
 
     numbers = 2
 
-    def __init__(self, environment: Any) -> None:
+    def __init__(self, environment: Environment) -> None:
         self._e = environment
 
-    def reset(self, rng: np.random.Generator) -> tuple[Any, Any]:
+    def reset(self, rng: np.random.Generator) -> tuple[Array, Array]:
         state = np.array([rng.uniform(low=-0.6, high=-0.4), 0])
         return state, state
 
@@ -152,10 +152,10 @@ class MountainCarContinuous:
 
     numbers = 3
 
-    def __init__(self, environment: Any) -> None:
+    def __init__(self, environment: Environment) -> None:
         self._e = environment
 
-    def reset(self, rng: np.random.Generator) -> tuple[Any, Any]:
+    def reset(self, rng: np.random.Generator) -> tuple[Array, Array]:
         state = np.array([rng.uniform(low=-0.6, high=-0.4), 0.0, 1.0])
         return state, state[:2]
 
@@ -187,11 +187,11 @@ class Acrobot:
 
     numbers = 4
 
-    def __init__(self, environment: Any) -> None:
+    def __init__(self, environment: Environment) -> None:
         self._e = environment
         assert environment.torque_noise_max == 0 and environment.book_or_nips == "book"
 
-    def reset(self, rng: np.random.Generator) -> tuple[Any, Any]:
+    def reset(self, rng: np.random.Generator) -> tuple[Array, Array]:
         # near the lowest position; the state is float32 until the first step
         state = rng.uniform(low=-0.1, high=0.1, size=(4,)).astype(np.float32)
         first, second = np.cos(state[0]), np.cos(state[1])
@@ -288,7 +288,7 @@ class ClassicControlBackend:
 
 
 PACKAGE = "gymnasium.envs.classic_control"
-DYNAMICS: dict[str, Callable[[Any], Dynamics]] = {  # by the class of Gymnasium's environment
+DYNAMICS: dict[str, Callable[[Environment], Dynamics]] = {  # by the class of Gymnasium's environment
     f"{PACKAGE}.cartpole:CartPoleEnv": CartPole,
     f"{PACKAGE}.pendulum:PendulumEnv": Pendulum,
     f"{PACKAGE}.mountain_car:MountainCarEnv": MountainCar,

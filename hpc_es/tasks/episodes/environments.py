@@ -19,14 +19,28 @@ import gymnasium
 import numpy as np
 
 from hpc_es.core import extras
-from hpc_es.core.data import Actions, Array, Box, Discrete, Float32, MultiDiscrete, ObservationSpec, Spaces
+from hpc_es.core.data import (
+    Actions,
+    Array,
+    Box,
+    Discrete,
+    Float32,
+    Json,
+    Keywords,
+    MultiDiscrete,
+    ObservationSpec,
+    Spaces,
+)
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.quiet import is_first, show_once, take_mujoco_warnings
 
-Environment: TypeAlias = gymnasium.Env[Any, Any]
-Vector: TypeAlias = gymnasium.vector.VectorEnv[Any, Any, Any]
-Wrapper = str | Mapping[str, Mapping[str, Any]]
+Environment: TypeAlias = gymnasium.Env
+Vector: TypeAlias = gymnasium.vector.VectorEnv
+Observation: TypeAlias = Any  # of any space of Gymnasium, such as an array, a number or a dict
+Action: TypeAlias = Any  # of any space of Gymnasium
+Info: TypeAlias = dict[str, Any]  # the further results of a step by name
+Wrapper = str | Mapping[str, Keywords]  # "module:Class", or {"module:Class": keywords}
 T = TypeVar("T")
 
 COLOURS = re.compile(r"\x1b\[[\d;]*m")  # terminal codes around Gymnasium's warnings
@@ -37,7 +51,7 @@ NAMESPACES = {"ALE": "ale_py"}  # namespace of ids -> package that registers the
 
 def make(
     env_id: str,
-    env_kwargs: Mapping[str, Any],
+    env_kwargs: Keywords,
     max_episode_steps: int | None = None,
     wrappers: tuple[Wrapper, ...] = (),
     render_mode: str | None = None,
@@ -64,7 +78,7 @@ def make(
     return environment
 
 
-def _make_registered(env_id: str, keywords: dict[str, Any]) -> Environment:
+def _make_registered(env_id: str, keywords: Keywords) -> Environment:
     _import_namespace(env_id)
     try:
         with _plain_warnings(env_id):
@@ -110,7 +124,7 @@ def _import_namespace(env_id: str) -> None:
         importlib.import_module(package)
 
 
-def with_tuples(make: Callable[..., T], keywords: Mapping[str, Any]) -> T:
+def with_tuples(make: Callable[..., T], keywords: Keywords) -> T:
     """Return make(**keywords); if it raises an error about tuples or lists, pass tuples for YAML's lists."""
     try:
         return make(**keywords)
@@ -121,7 +135,7 @@ def with_tuples(make: Callable[..., T], keywords: Mapping[str, Any]) -> T:
     return make(**tuples)
 
 
-def _as_tuples(value: Any) -> Any:
+def _as_tuples(value: Json) -> Any:
     if isinstance(value, Mapping):
         return {name: _as_tuples(item) for name, item in value.items()}
     return tuple(map(_as_tuples, value)) if isinstance(value, list | tuple) else value
@@ -154,7 +168,7 @@ def _closest(name: str, known: list[str]) -> str | None:
     return lower[matches[0]] if matches else None
 
 
-def _make_legacy(env_id: str, keywords: dict[str, Any]) -> Environment | None:
+def _make_legacy(env_id: str, keywords: Keywords) -> Environment | None:
     """Return an environment of the old gym package; None unless it is installed (extra `gym`) and knows the id."""
     if importlib.util.find_spec("gym") is None or importlib.util.find_spec("shimmy") is None:
         return None
@@ -168,9 +182,10 @@ def _make_legacy(env_id: str, keywords: dict[str, Any]) -> Environment | None:
         gym.spec(name)
     except Exception:  # whatever the old gym raises, it does not know this id
         return None
-    limit = keywords.pop("max_episode_steps", None)
-    legacy = gym.make(name, disable_env_checker=True, **keywords)  # its checker fails on NumPy 2
+    own = {name: value for name, value in keywords.items() if name != "max_episode_steps"}
+    legacy = gym.make(name, disable_env_checker=True, **own)  # its checker fails on NumPy 2
     wrapped: Environment = shimmy.GymV26CompatibilityV0(env=legacy)
+    limit = keywords.get("max_episode_steps")
     return gymnasium.wrappers.TimeLimit(wrapped, limit) if limit is not None else wrapped
 
 
@@ -185,13 +200,14 @@ def wrap(environment: Environment, wrapper: Wrapper, number: int) -> Environment
     return wrapped
 
 
-def _import_wrapper(wrapper: Wrapper, number: int) -> tuple[str, Callable[..., Any], dict[str, Any]]:
+def _import_wrapper(wrapper: Wrapper, number: int) -> tuple[str, Callable[..., Environment], Keywords]:
     """Return the path, the class and the keywords of a wrapper; ConfigError if it cannot be imported."""
     key = f"task.wrappers[{number}]"
     if isinstance(wrapper, str):
-        path, keywords = wrapper, dict[str, Any]()
+        path, keywords = wrapper, dict[str, Json]()
     elif len(wrapper) == 1:
-        path, keywords = next((path, dict(values or {})) for path, values in wrapper.items())
+        ((path, values),) = wrapper.items()
+        keywords = dict(values or {})
     else:
         raise ConfigError(
             [(key, f"expected 'module:Class' or one {{'module:Class': {{keyword: value}}}}, found {wrapper!r}")]
@@ -216,7 +232,7 @@ def entry_point(env_id: str) -> str:
     return entry if isinstance(entry, str) else f"{entry.__module__}:{getattr(entry, '__qualname__', '')}"
 
 
-def make_vector(env_id: str, env_kwargs: Mapping[str, Any], count: int, max_episode_steps: int | None = None) -> Vector:
+def make_vector(env_id: str, env_kwargs: Keywords, count: int, max_episode_steps: int | None = None) -> Vector:
     """Return a vector environment of `count` environments; ConfigError if the id has no vector entry point."""
     keywords = dict(env_kwargs)
     if max_episode_steps is not None:
@@ -240,12 +256,12 @@ def spaces(environment: Environment) -> Spaces:
     return spaces_of(environment.observation_space, environment.action_space)
 
 
-def spaces_of(observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> Spaces:
+def spaces_of(observations: gymnasium.Space, actions: gymnasium.Space) -> Spaces:
     """Return spaces for a policy from Gymnasium's spaces; ConfigError if they are not supported."""
     return Spaces(_observation_spec(observations), _action_space(actions))
 
 
-def _observation_spec(space: gymnasium.Space[Any]) -> ObservationSpec:
+def _observation_spec(space: gymnasium.Space) -> ObservationSpec:
     if not isinstance(space, gymnasium.spaces.Box) or not space.shape:
         text = f"expected observations that are one array (a Box), found {space}"
         if space.is_np_flattenable:
@@ -257,7 +273,7 @@ def _observation_spec(space: gymnasium.Space[Any]) -> ObservationSpec:
     return ObservationSpec(space.shape, space.dtype if keeps_dtype else np.dtype(np.float32))
 
 
-def _action_space(space: gymnasium.Space[Any]) -> Actions:
+def _action_space(space: gymnasium.Space) -> Actions:
     match space:
         case gymnasium.spaces.Discrete():
             return Discrete(int(space.n), int(space.start))
@@ -302,7 +318,7 @@ def hidden_state_difference(make: Callable[[], Environment], steps: int) -> str 
     return None
 
 
-def _record_episode(environment: Environment, number: int, steps: int) -> list[tuple[Any, float]]:
+def _record_episode(environment: Environment, number: int, steps: int) -> list[tuple[Array, float]]:
     """Return (observation, reward) of the reset, with reward 0, and of each step."""
     seed = Keys(0).seed31(Purpose.PROBE, index=number)
     random.seed(seed)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import NoReturn
 
 import numpy as np
 
 from hpc_es.core.data import Array, Float64
 from hpc_es.core.quiet import quiet_stderr
 from hpc_es.tasks.episodes.environment_backend import RunningEpisodes, StepResult
-from hpc_es.tasks.episodes.environments import Environment
+from hpc_es.tasks.episodes.environments import Action, Environment, Info, Observation
 from hpc_es.tasks.episodes.infos import as_numbers
 from hpc_es.tasks.timeouts import EpisodeTimeout, Watch
 
@@ -32,7 +32,7 @@ class GymnasiumBackend:
     ) -> None:
         self._make, self._limit, self._keys = make, limit_seconds, keys
         self._pool = [] if first is None else [first]
-        self._steps: list[Callable[[Any], Any]] = []  # of each job
+        self._steps: list[Callable[[Action], tuple[Observation, float, bool, bool, Info]]] = []  # of each job
         self._watch: Watch | None = None
 
     @contextlib.contextmanager
@@ -108,5 +108,5 @@ class GymnasiumBackend:
                 environment.close()
 
 
-def _not_reset(action: Any) -> Any:
+def _not_reset(action: Action) -> NoReturn:
     raise AssertionError("step before reset")

@@ -10,7 +10,6 @@ import contextlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Real
-from typing import Any
 
 import numpy as np
 
@@ -19,12 +18,12 @@ from hpc_es.core.data import Array, Float64
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.messages import nearest
-from hpc_es.tasks.episodes.environments import Environment
+from hpc_es.tasks.episodes.environments import Environment, Info, Observation
 
 KEY = "report.info"
 LONGEST = 1000  # steps of an episode with random actions
 
-RandomStep = tuple[Any, float, Mapping[str, Any]]  # observation, reward, info
+RandomStep = tuple[Observation, float, Info]  # observation, reward, info
 
 
 class InfoAccumulator:
@@ -72,7 +71,7 @@ class InfoAccumulator:
         return np.where(self._episodes > 0, self._totals / np.maximum(self._episodes, 1), np.nan)
 
 
-def as_number(value: Any) -> float:
+def as_number(value: object) -> float:
     """Return an entry of an info as a number; NaN if it is text, None, an array of several numbers or the like."""
     if isinstance(value, Real):  # bool, int, float and NumPy's scalars
         return float(value)
@@ -81,7 +80,7 @@ def as_number(value: Any) -> float:
     return np.nan
 
 
-def as_numbers(info: Mapping[str, Any], keys: Iterable[str]) -> list[float]:
+def as_numbers(info: Mapping[str, object], keys: Iterable[str]) -> list[float]:
     """Return these entries of an info as numbers, NaN if missing."""
     return [as_number(info.get(key)) for key in keys]
 
@@ -101,13 +100,15 @@ def random_episode(environment: Environment) -> Iterator[RandomStep]:
             return
 
 
-def check_info_keys(wanted: Iterable[str], name: str, infos: Callable[[], Iterator[Mapping[str, Any]]]) -> str | None:
+def check_info_keys(
+    wanted: Iterable[str], name: str, infos: Callable[[], Iterator[Mapping[str, object]]]
+) -> str | None:
     """Check in an episode with random actions that the infos have the wanted numbers; ConfigError if they have not.
 
     `infos` plays the episode and yields the infos of its steps. If the episode is longer than LONGEST steps, a missing
     number may still appear at its end: a text for the user is returned instead.
     """
-    merged_infos: dict[str, Any] = {}
+    merged_infos: dict[str, object] = {}
     steps, missing = 0, list(wanted)
     try:
         with contextlib.closing(infos()) as episode:  # type: ignore[type-var]
@@ -128,7 +129,7 @@ def check_info_keys(wanted: Iterable[str], name: str, infos: Callable[[], Iterat
     return f"{KEY}: {message}, in {LONGEST} steps with random actions"
 
 
-def _missing_key_message(key: str, merged_infos: Mapping[str, Any], environment: str) -> str:
+def _missing_key_message(key: str, merged_infos: Mapping[str, object], environment: str) -> str:
     known = sorted(str(name) for name, value in merged_infos.items() if not np.isnan(as_number(value)))
     if key in merged_infos:
         value = f"{type(merged_infos[key]).__name__} {merged_infos[key]!r:.60}"

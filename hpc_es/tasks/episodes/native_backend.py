@@ -11,7 +11,7 @@ import importlib.metadata
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gymnasium
 import numpy as np
@@ -146,7 +146,7 @@ def record_native(
     return steps, np.array(actions)
 
 
-def _actions(space: Any, observations: Float32, rng: np.random.Generator) -> Array:
+def _actions(space: gymnasium.Space, observations: Float32, rng: np.random.Generator) -> Array:
     """Return actions [rows, ...]: some are random, the others at a bound, chosen by the sign of the last observation.
 
     In classic control the last observation is a velocity; actions in its direction reach the goals.

@@ -10,15 +10,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import gymnasium
 import numpy as np
 from gymnasium.utils.env_checker import data_equivalence
 
+from hpc_es.core.data import Keywords
 from hpc_es.core.errors import ConfigError
 from hpc_es.tasks.episodes import environments
-from hpc_es.tasks.episodes.environments import Environment
+from hpc_es.tasks.episodes.environments import Action, Environment, Info, Observation
 
 Effect = Literal["observations", "actions", "none"]
 
@@ -40,7 +41,7 @@ class WrappedEnvironment(Protocol):
     """The options of an environment and its wrappers."""
 
     env_id: str
-    env_kwargs: Any
+    env_kwargs: Keywords
     max_episode_steps: int | None
     wrappers: tuple[environments.Wrapper, ...]
 
@@ -51,7 +52,7 @@ class WrapperLayer:
 
     index: int  # in `task.wrappers`, from the inside out
     name: str
-    wrapper: Any  # a gymnasium.Wrapper
+    wrapper: gymnasium.Wrapper
     effect: Effect
 
     def refusal(self, reason: str) -> ConfigError:
@@ -63,25 +64,25 @@ class WrapperLayer:
 class AppliedWrappers:
     """The wrappers of a task, from the inside out, and the spaces of the environment below them."""
 
-    observation_space: Any
-    action_space: Any
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
     layers: tuple[WrapperLayer, ...]
 
-    def observation(self, observation: Any) -> Any:
+    def observation(self, observation: Observation) -> Observation:
         """Return the policy's observation from one of the unwrapped environment."""
         for layer in self.layers:
             if layer.effect == "observations":
                 observation = layer.wrapper.observation(observation)
         return observation
 
-    def action(self, action: Any) -> Any:
+    def action(self, action: Action) -> Action:
         """Return the action for the unwrapped environment from one of the policy."""
         for layer in reversed(self.layers):
             if layer.effect == "actions":
                 action = layer.wrapper.action(action)
         return action
 
-    def rows(self, observations: Any) -> tuple[Sequence[Any], bool]:
+    def rows(self, observations: Observation) -> tuple[Sequence[Observation], bool]:
         """Return observations as a sequence, and whether there was only one, without a batch axis.
 
         Observations are [*shape] or [n, *shape]; ValueError for other shapes. Those that are not arrays, such as dicts,
@@ -118,16 +119,16 @@ def _make_recorded(options: WrappedEnvironment) -> tuple[list[WrapperLayer], lis
     environment = environments.make(options.env_id, options.env_kwargs, options.max_episode_steps)
     layers, recorders = [], [_Recorder(environment)]
     for index, item in enumerate(options.wrappers):
-        wrapper: Any = environments.wrap(recorders[-1], item, index)
+        wrapper = environments.wrap(recorders[-1], item, index)
         layers.append(_layer(index, item if isinstance(item, str) else next(iter(item)), wrapper))
         recorders.append(_Recorder(wrapper))
     return layers, recorders
 
 
-def _layer(index: int, name: str, wrapper: Any) -> WrapperLayer:
+def _layer(index: int, name: str, wrapper: gymnasium.Wrapper) -> WrapperLayer:
     """Return a wrapper with its effect, determined by its class; ConfigError if that is not possible."""
     cls = type(wrapper)
-    bases: Sequence[tuple[Any, Effect]] = (
+    bases: Sequence[tuple[type[gymnasium.Wrapper], Effect]] = (
         (gymnasium.ObservationWrapper, "observations"),
         (gymnasium.ActionWrapper, "actions"),
         (gymnasium.RewardWrapper, "none"),
@@ -142,20 +143,20 @@ def _layer(index: int, name: str, wrapper: Any) -> WrapperLayer:
     raise layer.refusal("defines `step` or `reset`, which only the environment can call")
 
 
-class _Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):  # type: ignore[misc]
+class _Recorder(gymnasium.Wrapper):  # type: ignore[misc]
     """Records the observations and actions that pass through it."""
 
     def __init__(self, env: Environment) -> None:
         super().__init__(env)
-        self.observations: list[Any] = []
-        self.actions: list[Any] = []
+        self.observations: list[Observation] = []
+        self.actions: list[Action] = []
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Observation, Info]:
         observation, info = self.env.reset(seed=seed, options=options)
         self.observations.append(copy.deepcopy(observation))
         return observation, info
 
-    def step(self, action: Any) -> Any:
+    def step(self, action: Action) -> tuple[Observation, float, bool, bool, Info]:
         self.actions.append(copy.deepcopy(action))
         observation, *rest = self.env.step(action)
         self.observations.append(copy.deepcopy(observation))

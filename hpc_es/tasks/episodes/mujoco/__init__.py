@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hpc_es.core.data import Keywords
 from hpc_es.tasks.episodes.environment_backend import ComparisonRun, EnvironmentBackend, NotNativeError
 from hpc_es.tasks.episodes.environments import Environment
 from hpc_es.tasks.episodes.mujoco.models import MODELS
@@ -66,7 +67,7 @@ def _model_name(environment: Environment) -> str:
     return name
 
 
-def _options(environment: Environment) -> Mapping[str, Any]:
+def _options(environment: Environment) -> Keywords:
     """Return all keywords of the environment, with defaults; NotNativeError if one has an unsupported type."""
     assert environment.spec is not None
     parameters = list(inspect.signature(type(environment.unwrapped).__init__).parameters.values())
@@ -78,7 +79,7 @@ def _options(environment: Environment) -> Mapping[str, Any]:
     return {**defaults, **keywords}
 
 
-def _has_type_of_default(value: Any, keyword: str, defaults: Mapping[str, Any]) -> bool:
+def _has_type_of_default(value: object, keyword: str, defaults: Keywords) -> bool:
     """Return whether a value has the type of the default; the formulas are correct for this type only."""
     if keyword == "main_body":
         return type(value) in (int, str)
@@ -92,5 +93,5 @@ def _has_type_of_default(value: Any, keyword: str, defaults: Mapping[str, Any]) 
     return _is_number(default) and _is_number(value)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)

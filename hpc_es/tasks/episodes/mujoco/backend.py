@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import mujoco
 import numpy as np
 from gymnasium.utils import seeding
 
-from hpc_es.core.data import Array, Float32, Float64
+from hpc_es.core.data import Array, Float32, Float64, Keywords
 from hpc_es.tasks.episodes.environment_backend import Index, RowIndex, RunningEpisodes, StepClock, StepResult
+from hpc_es.tasks.episodes.environments import Environment
 from hpc_es.tasks.episodes.mujoco.models import Description, Setup, State
 
 
@@ -22,7 +22,7 @@ class Simulator:
     `environment` is Gymnasium's environment without wrappers, whose MjModel is used; `options` are all its keywords.
     """
 
-    def __init__(self, description: type[Description], environment: Any, options: Mapping[str, Any]) -> None:
+    def __init__(self, description: type[Description], environment: Environment, options: Keywords) -> None:
         self.model, self.frame_skip = environment.model, options["frame_skip"]
         new = mujoco.MjData(self.model)
         seconds = self.model.opt.timestep * self.frame_skip
@@ -70,7 +70,7 @@ class Simulation:
 
     __slots__ = ("ctrl", "data", "derive", "views")
 
-    def __init__(self, model: Any, description: Description) -> None:
+    def __init__(self, model: mujoco.MjModel, description: Description) -> None:
         self.data = mujoco.MjData(model)
         self.ctrl = self.data.ctrl
         views = description.views(self.data)

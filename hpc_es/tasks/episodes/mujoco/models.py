@@ -14,16 +14,20 @@ environment:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from hpc_es.core.data import Array, Float64
+from hpc_es.core.data import Array, Float64, Keywords
+
+if TYPE_CHECKING:
+    import mujoco
 
 State: TypeAlias = Any  # a namespace of the description's views with a row per job: float64[rows, numbers]
+Velocity: TypeAlias = Any  # float64[rows] if `position` returns an array, else None
 Views: TypeAlias = dict[str, Float64]  # one-dimensional views of an MjData's memory by name
 
 
@@ -31,8 +35,8 @@ Views: TypeAlias = dict[str, Float64]  # one-dimensional views of an MjData's me
 class Setup:
     """A MuJoCo model and the keywords of its environment."""
 
-    options: Mapping[str, Any]  # all keywords, with defaults
-    model: Any  # mujoco.MjModel
+    options: Keywords  # all keywords, with defaults
+    model: mujoco.MjModel
     qpos: Float64  # of a new MjData, like qvel
     qvel: Float64
     step_seconds: float
@@ -43,18 +47,18 @@ class Description(ABC):
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self.options: Any = SimpleNamespace(**setup.options)
+        self.options = SimpleNamespace(**setup.options)
 
     @property
     def needs_contact_forces(self) -> bool:
         """Whether mj_rnePostConstraint is called after a step, for cfrc_ext."""
         return False
 
-    def views(self, data: Any) -> Views:
+    def views(self, data: mujoco.MjData) -> Views:
         """Return the arrays of an MjData that the formulas use."""
         return {"qpos": data.qpos, "qvel": data.qvel}
 
-    def derived(self, data: Any, views: Views) -> Callable[[], None] | None:
+    def derived(self, data: mujoco.MjData, views: Views) -> Callable[[], None] | None:
         """Return a function that computes the views that MuJoCo does not have, called after each step and reset."""
         return None
 
@@ -71,7 +75,7 @@ class Description(ABC):
         return s.qpos, s.qvel
 
     @abstractmethod
-    def step(self, s: State, velocity: Any, actions: Array) -> tuple[Array, Array | None]:
+    def step(self, s: State, velocity: Velocity, actions: Array) -> tuple[Array, Array | None]:
         """Return the rewards and which episodes terminated (None: none), each [rows]. `actions` are contiguous."""
 
     # Parts that several environments share.
@@ -113,7 +117,7 @@ def sums_of_squares(rows: Array) -> Array:
     return total
 
 
-def within(limits: Any, values: Array) -> Array:
+def within(limits: Sequence[float], values: Array) -> Array:
     """Return which values are between low and high, excluding both and NaN; the shape is that of `values`."""
     low, high = limits
     inside: Array = (low < values) & (values < high)
@@ -126,7 +130,7 @@ class InvertedPendulum(Description):
     def reset(self, rng: np.random.Generator) -> tuple[Float64, Float64]:
         return self.uniform_reset(rng)
 
-    def step(self, s: State, velocity: Any, actions: Array) -> tuple[Array, Array | None]:
+    def step(self, s: State, velocity: Velocity, actions: Array) -> tuple[Array, Array | None]:
         finite = np.isfinite(s.qpos).all(axis=1) & np.isfinite(s.qvel).all(axis=1)
         upright = finite & ~(np.abs(s.qpos[:, 1]) > 0.2)
         return upright.astype(np.float64), ~upright
@@ -135,12 +139,12 @@ class InvertedPendulum(Description):
 class InvertedDoublePendulum(Description):
     """InvertedDoublePendulum-v5: a reward for standing, minus penalties for the tip's distance and the velocities."""
 
-    def views(self, data: Any) -> Views:
+    def views(self, data: mujoco.MjData) -> Views:
         numbers = self.setup.model.nq - 1
         own = {"sin": np.zeros(numbers), "cos": np.zeros(numbers), "penalties": np.zeros(2)}
         return {**super().views(data), "tip": data.site_xpos[0], "force": data.qfrc_constraint[:1], **own}
 
-    def derived(self, data: Any, views: Views) -> Callable[[], None]:
+    def derived(self, data: mujoco.MjData, views: Views) -> Callable[[], None]:
         angles, tip, velocities = data.qpos[1:], views["tip"], data.qvel[1:3]
         sin, cos, penalties = views["sin"], views["cos"], views["penalties"]
 
@@ -159,7 +163,7 @@ class InvertedDoublePendulum(Description):
     def observations(self, s: State) -> tuple[Array, ...]:
         return s.qpos[:, :1], s.sin, s.cos, np.clip(s.qvel, -10, 10), np.clip(s.force, -10, 10)
 
-    def step(self, s: State, velocity: Any, actions: Array) -> tuple[Array, Array | None]:
+    def step(self, s: State, velocity: Velocity, actions: Array) -> tuple[Array, Array | None]:
         fallen = s.tip[:, 2] <= 1
         alive = self.options.healthy_reward * (~fallen).astype(np.int64)
         return alive - s.penalties[:, 0] - s.penalties[:, 1], fallen
@@ -177,7 +181,7 @@ class HalfCheetah(Description):
     def observations(self, s: State) -> tuple[Array, ...]:
         return self.positions(s, 1), s.qvel
 
-    def step(self, s: State, velocity: Any, actions: Array) -> tuple[Array, Array | None]:
+    def step(self, s: State, velocity: Velocity, actions: Array) -> tuple[Array, Array | None]:
         return self.options.forward_reward_weight * velocity - self.control_cost(actions), None
 
 
@@ -203,14 +207,14 @@ class Walker2d(Description):
     def observations(self, s: State) -> tuple[Array, ...]:
         return self.positions(s, 1), np.clip(s.qvel, -10, 10)
 
-    def step(self, s: State, velocity: Any, actions: Array) -> tuple[Array, Array | None]:
+    def step(self, s: State, velocity: Velocity, actions: Array) -> tuple[Array, Array | None]:
         return locomotion_step(self, s, velocity, actions, is_upright(self, s))
 
 
 class Hopper(Walker2d):
     """Hopper-v5: forward velocity, plus a reward while height, angle and all state but x are in their ranges."""
 
-    def step(self, s: State, velocity: Any, actions: Array) -> tuple[Array, Array | None]:
+    def step(self, s: State, velocity: Velocity, actions: Array) -> tuple[Array, Array | None]:
         limits = self.options.healthy_state_range
         within_limits = within(limits, s.qpos[:, 2:]).all(axis=1) & within(limits, s.qvel).all(axis=1)
         return locomotion_step(self, s, velocity, actions, within_limits & is_upright(self, s))
@@ -229,7 +233,7 @@ def is_upright(environment: Description, s: State) -> Array:
 
 
 def locomotion_step(
-    environment: Description, s: State, velocity: Any, actions: Array, healthy: Array
+    environment: Description, s: State, velocity: Velocity, actions: Array, healthy: Array
 ) -> tuple[Array, Array | None]:
     """Return the rewards for velocity and health, and which episodes terminated, each [rows]."""
     o = environment.options
@@ -245,7 +249,7 @@ class Ant(Description):
         o = self.options
         return bool(o.include_cfrc_ext_in_observation or o.contact_cost_weight != 0)
 
-    def views(self, data: Any) -> Views:
+    def views(self, data: mujoco.MjData) -> Views:
         main_body = data.body(self.options.main_body).xpos[:2]
         return {**super().views(data), "cfrc_ext": data.cfrc_ext.reshape(-1), "main_body": main_body}
 
@@ -267,7 +271,7 @@ class Ant(Description):
             return parts
         return *parts, self.contact_forces(s)[:, 6:]  # without those of the world body
 
-    def step(self, s: State, velocity: Any, actions: Array) -> tuple[Array, Array | None]:
+    def step(self, s: State, velocity: Velocity, actions: Array) -> tuple[Array, Array | None]:
         o, z = self.options, s.qpos[:, 2]
         low, high = o.healthy_z_range
         finite = np.isfinite(s.qpos).all(axis=1) & np.isfinite(s.qvel).all(axis=1)
@@ -284,10 +288,10 @@ class Humanoid(Description):
     def needs_contact_forces(self) -> bool:
         return bool(self.options.include_cfrc_ext_in_observation or self.options.contact_cost_weight != 0)
 
-    def views(self, data: Any) -> Views:
+    def views(self, data: mujoco.MjData) -> Views:
         return {**_humanoid_views(data), "centre": np.zeros(1)}
 
-    def derived(self, data: Any, views: Views) -> Callable[[], None]:
+    def derived(self, data: mujoco.MjData, views: Views) -> Callable[[], None]:
         mass, positions, centre = self.setup.model.body_mass, data.xipos, views["centre"]
         total = mass.sum()
 
@@ -306,7 +310,7 @@ class Humanoid(Description):
     def observations(self, s: State) -> tuple[Array, ...]:
         return self.positions(s, 2), s.qvel, *_included_parts(self.options, s)
 
-    def step(self, s: State, velocity: Any, actions: Array) -> tuple[Array, Array | None]:
+    def step(self, s: State, velocity: Velocity, actions: Array) -> tuple[Array, Array | None]:
         o, healthy = self.options, within(self.options.healthy_z_range, s.qpos[:, 2])
         rewards = o.forward_reward_weight * velocity + healthy * o.healthy_reward
         contact_cost = np.clip(o.contact_cost_weight * sums_of_squares(s.cfrc_ext), *o.contact_cost_range)
@@ -320,7 +324,7 @@ class HumanoidStandup(Description):
     def needs_contact_forces(self) -> bool:
         return bool(self.options.include_cfrc_ext_in_observation or self.options.impact_cost_weight != 0)
 
-    def views(self, data: Any) -> Views:
+    def views(self, data: mujoco.MjData) -> Views:
         return _humanoid_views(data)
 
     def reset(self, rng: np.random.Generator) -> tuple[Float64, Float64]:
@@ -329,14 +333,14 @@ class HumanoidStandup(Description):
     def observations(self, s: State) -> tuple[Array, ...]:
         return self.positions(s, 2), s.qvel, *_included_parts(self.options, s)
 
-    def step(self, s: State, velocity: Any, actions: Array) -> tuple[Array, Array | None]:
+    def step(self, s: State, velocity: Velocity, actions: Array) -> tuple[Array, Array | None]:
         o = self.options
         height = (s.qpos[:, 2] - 0) / self.setup.model.opt.timestep
         impact_cost = np.clip(o.impact_cost_weight * sums_of_squares(s.cfrc_ext), *o.impact_cost_range)
         return height - self.control_cost(s.ctrl) - impact_cost + 1, None
 
 
-def _humanoid_views(data: Any) -> Views:
+def _humanoid_views(data: mujoco.MjData) -> Views:
     return {
         "qpos": data.qpos,
         "qvel": data.qvel,
@@ -348,7 +352,7 @@ def _humanoid_views(data: Any) -> Views:
     }
 
 
-def _included_parts(options: Any, s: State) -> list[Array]:
+def _included_parts(options: SimpleNamespace, s: State) -> list[Array]:
     """Return the optional observations, without the world body and the root joint."""
     parts = {
         "cinert": s.cinert[:, 10:],
@@ -362,11 +366,11 @@ def _included_parts(options: Any, s: State) -> list[Array]:
 class Reacher(Description):
     """Reacher-v5: negative distance of the fingertip from the target, minus the control cost."""
 
-    def views(self, data: Any) -> Views:
+    def views(self, data: mujoco.MjData) -> Views:
         positions = {"fingertip": data.body("fingertip").xpos, "target": data.body("target").xpos}
         return {**super().views(data), **positions, "cos": np.zeros(2), "sin": np.zeros(2)}
 
-    def derived(self, data: Any, views: Views) -> Callable[[], None]:
+    def derived(self, data: mujoco.MjData, views: Views) -> Callable[[], None]:
         angles, cos, sin = data.qpos[:2], views["cos"], views["sin"]
 
         def compute() -> None:
@@ -389,7 +393,7 @@ class Reacher(Description):
     def observations(self, s: State) -> tuple[Array, ...]:
         return s.cos, s.sin, s.qpos[:, 2:], s.qvel[:, :2], (s.fingertip - s.target)[:, :2]
 
-    def step(self, s: State, velocity: Any, actions: Array) -> tuple[Array, Array | None]:
+    def step(self, s: State, velocity: Velocity, actions: Array) -> tuple[Array, Array | None]:
         o = self.options
         distance = -norms(s.fingertip - s.target) * o.reward_dist_weight
         return distance + -sums_of_squares(actions) * o.reward_control_weight, None
@@ -400,7 +404,7 @@ class Pusher(Description):
 
     bodies = ("tips_arm", "object", "goal")
 
-    def views(self, data: Any) -> Views:
+    def views(self, data: mujoco.MjData) -> Views:
         return {**super().views(data), **{name: data.body(name).xpos for name in self.bodies}}
 
     def reset(self, rng: np.random.Generator) -> tuple[Float64, Float64]:
@@ -417,7 +421,7 @@ class Pusher(Description):
     def observations(self, s: State) -> tuple[Array, ...]:
         return s.qpos[:, :7], s.qvel[:, :7], s.tips_arm, s.object, s.goal
 
-    def step(self, s: State, velocity: Any, actions: Array) -> tuple[Array, Array | None]:
+    def step(self, s: State, velocity: Velocity, actions: Array) -> tuple[Array, Array | None]:
         o = self.options
         near = -norms(s.object - s.tips_arm) * o.reward_near_weight
         distance = -norms(s.object - s.goal) * o.reward_dist_weight
