@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -70,7 +70,11 @@ def require_algorithm(kind: str) -> None:
         raise ConfigError([("algorithm", text)])
 
 
-def read_bounds(bounds: Any, size: int) -> tuple[Any, Any]:
+BoundsInput: TypeAlias = Any  # None, two sides, or one of the forms of SciPy: see `read_bounds`
+Side: TypeAlias = "float | list[float | None] | None"  # of all coordinates, or of each; None: unbounded
+
+
+def read_bounds(bounds: BoundsInput, size: int) -> tuple[Side, Side]:
     """Return low and high, each None, a number or a list of `size` numbers or Nones.
 
     `bounds` is None; (low, high); SciPy's form, `size` pairs (low, high), or an object with `lb` and `ub`; or a mapping
@@ -109,13 +113,13 @@ def _side(value: Any) -> Any:
     return None if isinstance(value, float) and np.isinf(value) else value
 
 
-def _is_ordered(lows: list[Any], highs: list[Any]) -> bool:
+def _is_ordered(lows: list[float | None], highs: list[float | None]) -> bool:
     """Return whether each low is less than its high, where None means unbounded."""
     pairs = zip(lows, highs, strict=True)
     return all(low is None or high is None or low < high for low, high in pairs)
 
 
-def _described(bounds: Any, lengths: list[int | None]) -> str:
+def _described(bounds: BoundsInput, lengths: list[int | None]) -> str:
     if not lengths:
         return repr(bounds)
     return f"{len(lengths)} items of length {', '.join('1' if length is None else str(length) for length in lengths)}"

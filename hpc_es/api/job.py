@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -45,6 +45,7 @@ from hpc_es.training.collective import (
     on_rank_0,
 )
 from hpc_es.training.run import OnRow, RunRequest, run_once, with_recovery
+from hpc_es.training.run_directory import Resume
 
 MESSAGE_SECONDS = 60.0  # between two messages about unfinished repetitions
 
@@ -54,7 +55,7 @@ def run_experiment(
     signals: Signals,
     config: Config,
     directory: Path,
-    resume: Any = "auto",
+    resume: Resume = "auto",
     shard: Shard | None = None,
     on_row: OnRow | None = None,
 ) -> ExitReason:
@@ -66,7 +67,7 @@ def run_experiment(
     """
 
     def run(restarted: bool) -> ExitReason:
-        mode: Any = "auto" if restarted else resume
+        mode: Resume = "auto" if restarted else resume
         if config.repetitions == 1:
             return run_once(world, signals, config, RunRequest(directory, mode, on_row=on_row))[0]
         try:
@@ -88,7 +89,7 @@ class Repetitions:
     shard: Shard | None
     on_row: OnRow | None
 
-    def run(self, resume: str) -> ExitReason:
+    def run(self, resume: Resume) -> ExitReason:
         """Open the directory, run the share of this group, and wait for the others."""
         on_rank_0(self.world, lambda: self._open(resume))
         groups, rank, size = self.config.repetition_groups, self.world.rank, self.world.size
@@ -150,7 +151,7 @@ class Repetitions:
         write_text(file, dump(config))
         self._write_status("running")
 
-    def _run_repetition(self, group: World, part: Shard, repetition: int, shared: Any) -> ExitReason:
+    def _run_repetition(self, group: World, part: Shard, repetition: int, shared: object) -> ExitReason:
         """Run one repetition and add its result, unless there is one already."""
         from hpc_es.storage import results
 

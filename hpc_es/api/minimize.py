@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.api.arguments import argument_errors
+from hpc_es.api.arguments import BoundsInput, argument_errors
 from hpc_es.api.strategy import ALGORITHM, OUTSIDE, Region, algorithm_options, parts_of, vector_options
 from hpc_es.config.loading import validate
 from hpc_es.config.resolved import dump_json, parse_resolved
@@ -44,7 +43,7 @@ class Minimum:
 
 
 def minimize(
-    f: Callable[..., Any],
+    f: Callable[..., object],
     x0: npt.ArrayLike | None = None,
     sigma0: float | None = None,
     *,
@@ -52,7 +51,7 @@ def minimize(
     algorithm: str = ALGORITHM,
     max_evaluations: int = EVALUATIONS,
     target: float | None = None,
-    bounds: Any = None,
+    bounds: BoundsInput = None,
     keep: str = "reflect",
     arguments: JsonObject | None = None,
     batch: int = 0,
@@ -60,7 +59,7 @@ def minimize(
     seed: int = 0,
     noise: str = "counter",
     callback: Callable[[MetricsRow], object] | None = None,
-    **options: Any,
+    **options: object,
 ) -> Minimum:
     """Minimise `f` from `x0` with step size `sigma0` on all ranks of the job, by default with CMA-ES.
 
@@ -116,7 +115,7 @@ def minimize(
         world.poll = None
 
 
-def _parts(config: Config, f: Callable[..., Any]) -> Parts:
+def _parts(config: Config, f: Callable[..., object]) -> Parts:
     """Return the parts of a run on this rank, with the function itself in place of a name."""
     calls = PythonEvaluator(objective(f, config.task.arguments), config.task.batch > 0, config.task.timeout_seconds)
     task = ObjectiveTask(

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc_es.api.arguments import argument_errors, read_bounds, require_algorithm
+from hpc_es.api.arguments import BoundsInput, argument_errors, read_bounds, require_algorithm
 from hpc_es.config.loading import validate
 from hpc_es.config.registry import module
 from hpc_es.config.resolved import config_hash, dump, identity, parse_resolved
 from hpc_es.config.schema import Config
-from hpc_es.core.data import Chunk, ConfigData, Float64, Outcome, ProblemState, State, row_dtype
+from hpc_es.core.data import Chunk, ConfigData, Float64, Outcome, Poll, ProblemState, State, row_dtype
 from hpc_es.core.errors import CheckpointError, ConfigError
 from hpc_es.core.interfaces import RunContext
 from hpc_es.core.keys import Keys
@@ -55,7 +55,7 @@ def parts_of(config: Config, task: Any, chunk_size: int) -> Parts:
     return Parts(task, None, problem, noise, algorithm, row, chunk_size, problem.cutting, requirements.growing)
 
 
-def vector_options(x0: npt.ArrayLike | None, region: Region | None, bounds: Any, keep: str) -> ConfigData:
+def vector_options(x0: npt.ArrayLike | None, region: Region | None, bounds: BoundsInput, keep: str) -> ConfigData:
     """Return the options of a task that starts at `x0`, [size], or in a region; ConfigError for both or neither."""
     if (x0 is None) == (region is None):
         raise ConfigError([("x0", f"expected x0 or region, found {'neither' if x0 is None else 'both'}")])
@@ -147,12 +147,12 @@ class Strategy:
         region: Region | None = None,
         sigma0: float | None = None,
         seed: int = 0,
-        bounds: Any = None,
+        bounds: BoundsInput = None,
         keep: str = "reflect",
         noise: str = "counter",
         max_evaluations: int | None = None,
         target: float | None = None,
-        **options: Any,
+        **options: object,
     ) -> None:
         with argument_errors():
             data = {

@@ -35,7 +35,7 @@ class Bandit(gymnasium.Env[Array, int]):  # type: ignore[misc]
         time: TimeInput = "fraction",
         reward_clip: float | None = None,
         render_mode: str | None = None,
-        **family_options: float | str,
+        **family_options: float,
     ) -> None:
         inputs = (reward, action, time)
         self.setting = setting(distribution, num_trials, meta, arms_seed, *inputs, family_options, reward_clip)

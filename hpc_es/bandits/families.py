@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -266,7 +265,7 @@ FAMILIES: dict[str, Callable[..., Family]] = {
 }
 
 
-def family(distribution: str, **keywords: Any) -> Family:
+def family(distribution: str, **keywords: float) -> Family:
     """Create the distribution of this name; raises ConfigError for the keys `distribution` or `family.KEYWORD`.
 
     Keywords are those of the function of this name, such as num_arms for "k_armed".
@@ -282,6 +281,6 @@ def family(distribution: str, **keywords: Any) -> Family:
     return FAMILIES[distribution](**keywords)
 
 
-def _at_least(name: str, value: Any, least: int) -> None:
+def _at_least(name: str, value: object, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ConfigError([(f"family.{name}", f"expected a whole number of at least {least}, found {value!r}")])

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from math import comb
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -123,7 +122,7 @@ def _value_of_many(counts: Counts, untried: int, trials: int) -> float:
     return max(values_of_arms(counts, untried, trials)) if trials else 0.0
 
 
-def optimal_regret(distribution: str, num_trials: int, **family_options: Any) -> float:
+def optimal_regret(distribution: str, num_trials: int, **family_options: float) -> float:
     """Return the expected cumulative regret of the Bayes-optimal agent in an episode of `num_trials`.
 
     Raises ConfigError for an unknown distribution or option, UserError if there is no exact value or too many trials.

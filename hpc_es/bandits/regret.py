@@ -12,7 +12,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -25,7 +24,7 @@ from hpc_es.bandits.optimal import optimal_regret
 from hpc_es.bandits.reference_agents import play, references
 from hpc_es.bandits.setting import BanditEpisodes, BanditSetting, Lockstep
 from hpc_es.config.resolved import resolved
-from hpc_es.core.data import Float64
+from hpc_es.core.data import Float64, JsonObject, Keywords
 from hpc_es.core.errors import ConfigError, UserError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Actor, Policy
@@ -111,7 +110,7 @@ def _with_distinct_names(scores: Sequence[AgentScore]) -> list[AgentScore]:
     ]
 
 
-def bayes_optimal_regret(setting: BanditSetting, family: Any) -> float | None:
+def bayes_optimal_regret(setting: BanditSetting, family: Keywords) -> float | None:
     """Return the expected regret of the Bayes-optimal agent, if it is known and quickly computed."""
     if "bayes_optimal" not in references(setting):
         return None
@@ -211,7 +210,7 @@ def average(scores: Sequence[AgentScore]) -> AgentScore:
     )
 
 
-def as_json(report: RegretReport) -> dict[str, Any]:
+def as_json(report: RegretReport) -> JsonObject:
     """Return the report as plain data for JSON."""
     return {
         "test_distribution": report.distribution,

@@ -16,7 +16,7 @@ import numpy as np
 
 from hpc_es.bandits.families import FAMILIES, Arms, Family, family
 from hpc_es.config.schema import Reduction
-from hpc_es.core.data import Array, Float32, Float64
+from hpc_es.core.data import Array, Float32, Float64, Keywords
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys, Purpose
 
@@ -178,7 +178,7 @@ def setting(
     reward: RewardInput = "value",
     action: bool = True,
     time: TimeInput = "fraction",
-    family_options: Mapping[str, Any] | None = None,
+    family_options: Keywords | None = None,
     reward_clip: float | None = None,
 ) -> BanditSetting:
     """Create a bandit problem; raises ConfigError with the names of invalid keys.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal, NoReturn
 
 import gymnasium
 import numpy as np
@@ -25,6 +25,7 @@ from hpc_es.core.data import (
     SIGN_RETURN,
     Discrete,
     Float64,
+    Keywords,
     Outcome,
     Poll,
     Spaces,
@@ -64,7 +65,7 @@ class Options:
         "independent",
     )
     num_trials: Count = option("pulls per episode", 100)
-    family: Mapping[str, Any] = option("keywords of the distribution, such as {num_arms: 5}", default_factory=dict)
+    family: Keywords = option("keywords of the distribution, such as {num_arms: 5}", default_factory=dict)
     meta: bool = option("new arms in each episode; false: the same arms in all episodes", True)
     arms_seed: Natural = option("seed of the arms if meta is false", 0)
     reward: RewardInput = option("form of the last reward in the observation; none: not observed", "value")
@@ -159,7 +160,7 @@ class Bandits:
         failed = np.zeros(jobs, np.bool_)
         return Outcome(rows, {}, rollout.seconds, learned=rollout.sums.units(failed))
 
-    def environment(self, render_mode: str | None = None) -> Any:
+    def environment(self, render_mode: str | None = None) -> NoReturn:
         """Raise UserError: there is no environment to render."""
         text = "bandits cannot be rendered: leave the video out, or plot their regret with hpc-es bandit-report"
         raise UserError(f"{text}; to play, create the environment {ENVIRONMENT}")

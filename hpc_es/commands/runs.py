@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpc_es.core.data import JsonObject
 
@@ -293,7 +293,7 @@ def inspect_text(content: JsonObject) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _value_text(value: Any) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_value_text(item)}" for name, item in value.items())
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -386,7 +386,7 @@ def aligned(table: list[list[str]]) -> str:
     return "".join(line.rstrip() + "\n" for line in lines)
 
 
-def _statistics_cell(value: Any) -> str:
+def _statistics_cell(value: object) -> str:
     """Return a number, or the mean and quartiles of several."""
     if value is None:
         return "-"
@@ -403,7 +403,7 @@ def _flat(row: JsonObject) -> JsonObject:
     return {**plain, **{f"budget_{name}": value for name, value in row["budget"].items()}}
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return value[:12] if isinstance(value, str) else str(value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -123,7 +123,9 @@ def as_text(array: Array) -> str:
     return array.tobytes().rstrip(b"\0").decode("ascii")
 
 
-QueueEntry = tuple[Any, Hashable, Any]  # score, item, extra data
+Score: TypeAlias = Any  # of any type with an order, such as a number or a tuple of numbers
+QueueEntry = tuple[Score, Hashable, object]  # score, item, extra data
+HeapEntry = tuple[Score, int, Hashable, object]  # the unique number prevents comparisons of items
 
 
 class UniquePriorityQueue:
@@ -143,12 +145,12 @@ class UniquePriorityQueue:
         assert capacity >= 1, f"capacity {capacity}"
         self.capacity = capacity
         self._prefers_newer, self._unique_scores = ties == "newer", unique == "scores"
-        self._heap: list[tuple[Any, int, Hashable, Any]] = []  # the unique number prevents comparisons of items
+        self._heap: list[HeapEntry] = []
         self._items: set[Hashable] = set()
-        self._scores: set[Any] = set()
+        self._scores: set[Score] = set()
         self._count = 0
 
-    def push(self, score: Any, item: Hashable, extra: Any = None) -> bool:
+    def push(self, score: Score, item: Hashable, extra: object = None) -> bool:
         """Add an item; return whether it was added."""
         if item in self._items:
             return False
@@ -171,13 +173,13 @@ class UniquePriorityQueue:
         """Remove and return the entry with the lowest score; None if the queue is empty."""
         return self._removed(heapq.heappop(self._heap)) if self._heap else None
 
-    def _drop(self, score: Any) -> None:
+    def _drop(self, score: Score) -> None:
         """Remove the entry with this score, if scores are unique."""
         index = next(index for index, entry in enumerate(self._heap) if entry[0] == score)
         self._removed(self._heap.pop(index))
         heapq.heapify(self._heap)
 
-    def _removed(self, heap_entry: tuple[Any, int, Hashable, Any]) -> QueueEntry:
+    def _removed(self, heap_entry: HeapEntry) -> QueueEntry:
         """Forget an entry that was removed from the heap, and return it."""
         self._items.discard(heap_entry[2])
         if self._unique_scores:
@@ -197,7 +199,7 @@ class UniquePriorityQueue:
         return [self._entry(entry) for entry in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)]
 
     @staticmethod
-    def _entry(heap_entry: tuple[Any, int, Hashable, Any]) -> QueueEntry:
+    def _entry(heap_entry: HeapEntry) -> QueueEntry:
         score, _, item, extra = heap_entry
         return score, item, extra
 

@@ -11,12 +11,14 @@ import itertools
 import random
 from collections.abc import Callable, Mapping, MutableSequence, Sized
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from hpc_es.core.errors import UserError
 from hpc_es.programs.brainfuck import evaluate
+
+T = TypeVar("T")
 
 
 class Python2Random:
@@ -30,7 +32,7 @@ class Python2Random:
         low, high = (0, start) if stop is None else (start, stop)
         return low + int(self._stream.random() * (high - low))
 
-    def shuffle(self, items: MutableSequence[Any]) -> None:
+    def shuffle(self, items: MutableSequence[T]) -> None:
         """Shuffle in place."""
         for last in range(len(items) - 1, 0, -1):
             other = int(self._stream.random() * (last + 1))

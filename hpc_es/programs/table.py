@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -208,7 +207,7 @@ def as_csv(table: Table) -> str:
     out.writerow(["", *(text for budget in budgets for text in (budget, "", ""))])
     out.writerow(["task", *(("reps", "success rate", "mean NPE") * len(budgets))])
     for task in table.tasks:
-        line: list[Any] = [task]
+        line: list[str | int] = [task]
         for algorithm in table.algorithms:
             cell = table.cells.get((task, algorithm))
             line += ["", "", ""] if cell is None else [len(cell.rows), f"{cell.success_rate:.2f}", round(cell.npe)]

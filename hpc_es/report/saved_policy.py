@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc_es.algorithms.actor_critic.episodes import SamplingActor
 from hpc_es.config import registry
+from hpc_es.config.options import Options
 from hpc_es.config.registry import module
 from hpc_es.config.resolved import completed, parse_resolved, plain_data
 from hpc_es.config.schema import Config
@@ -30,11 +31,14 @@ from hpc_es.storage.stepping_cache import remembered
 from hpc_es.tasks.random_play import REFERENCE_HASH, random_observations, sha256
 
 if TYPE_CHECKING:
+    from hpc_es.tasks.episodes.environments import Environment, Observation
     from hpc_es.tasks.episodes.wrappers import AppliedWrappers
 
 Which = Literal["best", "last"]
 Env = Literal["unwrapped", "wrapped"]
 Actions = Literal["greedy", "sampled"]
+
+Changed = TypeVar("Changed", bound=Options)
 
 ROWS = 64  # rows per actor in a large batch: an actor stacks one copy of theta per row
 
@@ -85,7 +89,7 @@ class StoredPolicy:
         limit: float = self.config.task.observation_normalization.limit
         return self.shared["observation_mean"], self.shared["observation_std"], limit
 
-    def policy(self, spaces: Spaces, **changes: Any) -> Policy:
+    def policy(self, spaces: Spaces, **changes: object) -> Policy:
         """Build the policy of the config; `changes` to options that this kind of policy lacks are ignored.
 
         Raises CheckpointError if theta has another number of parameters.
@@ -107,7 +111,7 @@ class StoredPolicy:
         return policy.bind(unperturbed(policy.layout, self.theta, rows), self.normaliser)
 
 
-def with_changes(options: Any, **changes: Any) -> Any:
+def with_changes(options: Changed, **changes: object) -> Changed:
     """Return a copy of an options dataclass; changes to fields that it does not have are ignored."""
     known = {field.name for field in dataclasses.fields(options)}
     return dataclasses.replace(options, **{name: value for name, value in changes.items() if name in known})
@@ -222,7 +226,7 @@ class LoadedPolicy:
         self.which = source.which
         self.params = self.policy.layout.size
 
-    def __call__(self, observation: Any) -> int | Array:
+    def __call__(self, observation: Observation) -> int | Array:
         """Return the action for one observation of `make_env()`, or the actions for a batch.
 
         | actions | one observation [*shape] | batch [n, *shape] |
@@ -264,7 +268,7 @@ class LoadedPolicy:
         """Begin new episodes: clear the memory of a recurrent policy."""
         self._actors = []
 
-    def make_env(self, render_mode: str | None = None) -> Any:
+    def make_env(self, render_mode: str | None = None) -> Environment:
         """Return a new environment for this policy, with the keywords and the time limit of the training run.
 
         It has the wrappers of the training run only if the policy was loaded with `env="wrapped"`; otherwise the policy

@@ -17,6 +17,7 @@ from hpc_es.core import extras
 from hpc_es.core.data import Array, Discrete
 from hpc_es.core.errors import UserError
 from hpc_es.storage.files import written
+from hpc_es.tasks.episodes.environments import Environment
 
 if TYPE_CHECKING:
     from hpc_es.report.saved_policy import StoredPolicy
@@ -83,7 +84,7 @@ def _rendered(source: StoredPolicy, task: Any, seed: int, output: Path, modes: l
         raise UserError(f"{output}: cannot be rendered here: {message.rstrip(': ')}{backend}{remedy}") from error
 
 
-def frames(source: StoredPolicy, task: Any, environment: Any, seed: int) -> Iterator[Array]:
+def frames(source: StoredPolicy, task: Any, environment: Environment, seed: int) -> Iterator[Array]:
     """Yield the frames uint8[height, width, 3] after the reset and after each step, at most MOST_FRAMES."""
     actor = source.bind(source.policy(task.spaces), 1)
     random.seed(seed)
@@ -101,7 +102,7 @@ def frames(source: StoredPolicy, task: Any, environment: Any, seed: int) -> Iter
     sys.stderr.write(f"the video ends after {MOST_FRAMES} frames, before the end of the episode\n")
 
 
-def _frame(environment: Any) -> Array:
+def _frame(environment: Environment) -> Array:
     frame = environment.render()
     if not (isinstance(frame, np.ndarray) and frame.ndim == 3):
         raise UserError(f"expected render() to return an array [height, width, 3], got {type(frame).__name__}")

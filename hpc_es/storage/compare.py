@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
-from hpc_es.core.data import Arrays, JsonObject, State
+from hpc_es.core.data import Array, Arrays, JsonObject, State
 from hpc_es.core.errors import CheckpointError
 from hpc_es.storage.files import json_text
 
@@ -39,7 +38,7 @@ def verify_restored(template: State, restored: State, growing: bool = False) -> 
         raise CheckpointError("the checkpoint does not fit this algorithm and policy:\n  " + "\n  ".join(problems))
 
 
-def _differences(key: str, old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
+def _differences(key: str, old: object, new: object) -> Iterator[tuple[str, str, str]]:
     if isinstance(old, dict) and isinstance(new, dict):
         for name in dict.fromkeys((*old, *new)):
             yield from _differences(f"{key}.{name}" if key else name, old.get(name, _ABSENT), new.get(name, _ABSENT))
@@ -50,7 +49,7 @@ def _differences(key: str, old: Any, new: Any) -> Iterator[tuple[str, str, str]]
         yield key, before, after
 
 
-def _same(old: Any, new: Any) -> bool:
+def _same(old: object, new: object) -> bool:
     if old is _ABSENT or new is _ABSENT:
         return old is new
     if isinstance(old, list) and isinstance(new, list):
@@ -60,22 +59,22 @@ def _same(old: Any, new: Any) -> bool:
     return (numbers and bool(old == new)) or json.dumps(old, sort_keys=True) == json.dumps(new, sort_keys=True)
 
 
-def _display(value: Any) -> str:
+def _display(value: object) -> str:
     if value is _ABSENT:
         return "nothing"
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _array_problems(group: str, template: Arrays, restored: Arrays, form: Callable[[Any], str]) -> Iterator[str]:
+def _array_problems(group: str, template: Arrays, restored: Arrays, form: Callable[[Array], str]) -> Iterator[str]:
     for name in dict.fromkeys((*template, *restored)):
         expected, actual = (form(arrays[name]) if name in arrays else "nothing" for arrays in (template, restored))
         if expected != actual:
             yield f"{group}/{name}: expected {expected}, found {actual} in the checkpoint"
 
 
-def _form(array: Any) -> str:
+def _form(array: Array) -> str:
     return f"{np.asarray(array).dtype}[{', '.join(map(str, np.shape(array)))}]"
 
 
-def _growing_form(array: Any) -> str:
+def _growing_form(array: Array) -> str:
     return f"{np.asarray(array).dtype}[{', '.join('?' * np.ndim(array))}]"

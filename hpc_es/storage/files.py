@@ -9,7 +9,6 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -82,12 +81,12 @@ def write_json(path: Path, values: JsonObject) -> None:
     write_text(path, json_text(values, indent=2) + "\n")
 
 
-def json_text(value: Any, indent: int | None = None) -> str:
+def json_text(value: object, indent: int | None = None) -> str:
     """Return JSON; NumPy numbers and any mapping are accepted too."""
     return json.dumps(value, default=_plain, indent=indent)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping):

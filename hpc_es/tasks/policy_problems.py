@@ -8,6 +8,7 @@ from functools import partial, reduce
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from hpc_es.config.options import Count, Positive, Probability, option, options, unused
 from hpc_es.core.data import SIGN_RETURN, Arrays, Column, Float32, Jobs, Normaliser, Outcome, Poll, ProblemState
@@ -127,7 +128,7 @@ class PolicyProblem(ProblemDefaults):
             centred=self._statistics is Deviations,
         )
 
-    def _seeds(self, jobs: Jobs, group: int) -> Any:
+    def _seeds(self, jobs: Jobs, group: int) -> npt.NDArray[np.int64]:
         purpose = Purpose.ENVIRONMENT if jobs.purpose == "train" else Purpose.EVALUATION
         block = PROBE_BLOCK if jobs.purpose == "probe" else 0
         if self.episodes_per_job == 1:
@@ -186,7 +187,7 @@ class PolicyTrajectories(ProblemDefaults):
         task: Episodic,
         policy: Policy,
         time_limit: int | None,
-        compiled: Any = None,
+        compiled: object = None,
         segments: Callable[[], Segments] | None = None,
         columns: tuple[Column, ...] = (),
     ) -> None:

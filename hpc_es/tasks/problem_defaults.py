@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from hpc_es.core.data import Array, Arrays, Column, Float64, JsonObject, ProblemState, Results, Rows, State
-from hpc_es.core.interfaces import Cutting, Evaluation, RunContext
+from hpc_es.core.data import Array, Arrays, Column, Float64, FloatDtype, JsonObject, ProblemState, Results, Rows, State
+from hpc_es.core.interfaces import Cutting, Evaluation, RunContext, VectorProblem
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Layout
 
@@ -88,7 +87,7 @@ class VectorProblemDefaults(ProblemDefaults):
     """
 
     layout: Layout
-    dtype: np.dtype[Any] = np.dtype(np.float64)
+    dtype: FloatDtype = np.dtype(np.float64)
 
     @cached_property
     def size(self) -> int:
@@ -106,10 +105,10 @@ class VectorTask:
     """A task without a policy, whose problem is created from the keys of a repetition."""
 
     name: str  # name in messages and plots
-    make: Callable[[Keys], Any]  # creates the problem from the keys of a repetition
+    make: Callable[[Keys], VectorProblem]  # creates the problem from the keys of a repetition
     spaces: None = None
 
-    def problem(self, searched: str, policy: None, keys: Keys, unit: int) -> Any:
+    def problem(self, searched: str, policy: None, keys: Keys, unit: int) -> VectorProblem:
         """Return the result of `make`."""
         return self.make(keys)
 

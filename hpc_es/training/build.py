@@ -63,7 +63,7 @@ def unit_of(config: Config) -> int:
     return USUAL_CHUNK if config.mpi.chunk_size == "auto" else config.mpi.chunk_size
 
 
-def cutting_of(config: Config, problem: Any) -> Cutting:
+def cutting_of(config: Config, problem: Problem) -> Cutting:
     """Return how rounds may be cut into chunks; gradients depend on the chunks, so theirs are fixed."""
     cutting: Cutting = "fixed" if needs(config).gradients else problem.cutting
     return cutting
@@ -339,7 +339,7 @@ def _build_once(config: Config, repetition: int) -> BuiltTask:
         raise
 
 
-def build_parts(config: Config, world: World, built: BuiltTask, repetition: int = 0, shared: Any = None) -> Parts:
+def build_parts(config: Config, world: World, built: BuiltTask, repetition: int = 0, shared: object = None) -> Parts:
     """Build all parts; every rank of the world calls this, because the ranks of a node fill the noise table together.
 
     `shared` is the result of `shared_noise`, if there is one already.

@@ -6,7 +6,6 @@ import contextlib
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ from hpc_es.config.schema import Config
 from hpc_es.core.data import Actions, Array, Box, Discrete, Jobs, MultiDiscrete, ObservationSpec, State
 from hpc_es.core.errors import ConfigError, Problems, RunError
 from hpc_es.core.failures import failure_from_error
-from hpc_es.core.interfaces import AnyAlgorithm, Problem, Task, VectorProblem
+from hpc_es.core.interfaces import AnyAlgorithm, AnyProblem, Problem, Task, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Policy
 from hpc_es.core.population import unperturbed
@@ -99,7 +98,7 @@ def _check_space(config: Config, state: State, directory: Path) -> None:
         raise ConfigError([("output", f"{text}, found {free / 1e6:,.0f} MB free in {path}: choose another --output")])
 
 
-def _initial(config: Config, problem: Any) -> State | None:
+def _initial(config: Config, problem: AnyProblem) -> State | None:
     """Return the first state, without a noise table; None for custom algorithms and those that need TensorFlow."""
     if needs(config).tensorflow or is_user_kind(config.algorithm.kind):
         return None
@@ -127,7 +126,7 @@ def _check_act(config: Config, task: Task, policy: Policy) -> None:
         raise ConfigError([("policy", text)])
 
 
-def _wrong_actions(actions: Any, space: Actions) -> tuple[str, str] | None:
+def _wrong_actions(actions: object, space: Actions) -> tuple[str, str] | None:
     """Return (expected, actual) for invalid actions of ROWS observations, None for valid ones."""
     low: npt.ArrayLike
     high: npt.ArrayLike

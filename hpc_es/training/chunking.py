@@ -15,7 +15,7 @@ from hpc_es.config.registry import module
 from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.core.data import NO_FITNESS, Chunk, Rows, State, row_dtype
 from hpc_es.core.errors import RunError
-from hpc_es.core.interfaces import Cutting
+from hpc_es.core.interfaces import Cutting, Problem
 from hpc_es.core.keys import Keys
 from hpc_es.mpi.scheduler import evaluators
 from hpc_es.mpi.world import World
@@ -194,7 +194,7 @@ class ChunkPlanner:
         return _idle_warning(self._config, training_jobs(chunks), is_free, self._parts.unit, self._world.size)
 
 
-def idle_warning(config: Config, problem: object, ranks: int) -> str | None:
+def idle_warning(config: Config, problem: Problem, ranks: int) -> str | None:
     """Return a warning about ranks without work before a run on `ranks` ranks is built, or None."""
     unit = getattr(problem, "chunk_size", None) or unit_of(config)
     if needs(config).tensorflow:  # the algorithm is not built, as that would import it
@@ -202,7 +202,7 @@ def idle_warning(config: Config, problem: object, ranks: int) -> str | None:
     else:
         build = module("algorithms", config.algorithm.kind).build
         algorithm = build(config.algorithm, problem, None, Keys(config.seed), unit)
-        state = problem.carried().merge_into(algorithm.initial())  # type: ignore[attr-defined]
+        state = problem.carried().merge_into(algorithm.initial())
         jobs = training_jobs(algorithm.ask(state, 0, np.zeros(0, row_dtype()), NO_FITNESS))
     return _idle_warning(config, jobs, cutting_of(config, problem) != "fixed", unit, ranks)
 

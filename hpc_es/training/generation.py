@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -87,7 +86,7 @@ class Generation:
         self._rows: dict[int, Rows] = {}  # by chunk index
         self._training_rows = np.zeros(0, parts.row)
         self._fitness = self._probe_fitness = NO_FITNESS  # float64[training jobs], float64[probes] so far
-        self._prepared: Any = None
+        self._prepared: object = None
 
     # Evaluation.
 

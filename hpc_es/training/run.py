@@ -57,7 +57,7 @@ class RunRequest:
     directory: Path
     resume: Resume = "auto"
     repetition: int = 0
-    shared_noise: Any = None  # the result of build.shared_noise, if several runs share it
+    shared_noise: object = None  # the result of build.shared_noise, if several runs share it
     on_row: OnRow | None = None  # called on rank 0 with the metrics of each generation; False ends the run early
     show_progress: bool = True  # on the console of rank 0
     triggers: Sequence[IntervalTrigger] = ()  # of the caller; on rank 0

@@ -10,11 +10,11 @@ import enum
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from hpc_es.core.data import State
 
-Trigger = Callable[[float, bool], Any]  # called with (value, force) after every generation
+Trigger = Callable[[float, bool], object]  # called with (value, force) after every generation
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class IntervalTrigger:
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         interval: float,
         *,
         unit: Unit = Unit.GENERATION,
@@ -131,7 +131,7 @@ class TriggerList:
         return [trigger for trigger in self._triggers if isinstance(trigger, IntervalTrigger)]
 
 
-def _takes_run(function: Callable[..., Any]) -> bool:
+def _takes_run(function: Callable[..., object]) -> bool:
     """Return whether a function has exactly two positional arguments, without defaults."""
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -140,7 +140,7 @@ def _takes_run(function: Callable[..., Any]) -> bool:
     return [item.default for item in parameters if item.kind in _POSITIONAL] == [inspect.Parameter.empty] * 2
 
 
-def _name(function: Callable[..., Any]) -> str:
+def _name(function: Callable[..., object]) -> str:
     name = getattr(function, "name", None) or getattr(function, "__name__", None)
     if not isinstance(name, str):
         raise ValueError(f"expected a callable with a name, got {function!r}")

@@ -235,7 +235,7 @@ def _with_fixed(data: ConfigData, fixed: Iterable[str]) -> tuple[ConfigData, lis
     return {**data, **({"space": space} if space else {})}, problems
 
 
-def _base(path: Path, name: Any) -> tuple[ConfigData, str | None, list[ConfigProblem]]:
+def _base(path: Path, name: object) -> tuple[ConfigData, str | None, list[ConfigProblem]]:
     """Return the data of the base config, its directory, and errors."""
     if not isinstance(name, str) or not name:  # reported already
         return {}, None, []
@@ -274,7 +274,7 @@ def check(plan: TuningPlan, ranks: int | None) -> None:
         raise ConfigError(problems)
 
 
-def _unfit(config: Config, objective: Any, ranks: int | None) -> Iterator[ConfigProblem]:
+def _unfit(config: Config, objective: str | ConfigData, ranks: int | None) -> Iterator[ConfigProblem]:
     """Yield why a valid config cannot be a trial."""
     programs = needs(config).searches == "programs"
     if objective == FINAL_RETURN and config.policy is None:

@@ -8,7 +8,6 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import yaml
@@ -21,7 +20,7 @@ from hpc_es.report.plot import PALETTE, STYLE, label_log_axis
 from hpc_es.storage.files import write_text, written
 from hpc_es.tuning.plan import BY_NAME, WEIGHT, varied
 from hpc_es.tuning.report import AGAIN, BEST, CSV, PICTURE, TrialRow, TuningReport
-from hpc_es.tuning.space import ValueList, ValueRange, as_text, parse_space
+from hpc_es.tuning.space import Value, ValueList, ValueRange, as_text, parse_space
 from hpc_es.tuning.trials import COMPLETE, Trial
 
 COLUMNS = 4
@@ -62,7 +61,7 @@ def figure(report: TuningReport) -> Figure:
     return result
 
 
-def _positions(ax: Axes, entry: ValueList | ValueRange, values: Sequence[Any]) -> list[float]:
+def _positions(ax: Axes, entry: ValueList | ValueRange, values: Sequence[Value]) -> list[float]:
     """Return the positions of the values on the axis, and set its ticks and scale."""
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in entry.ends)
     if not numeric:

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from hpc_es.core.data import ConfigData
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.messages import found_text, nearest
 
-Hyperparameters = ConfigData  # by dotted key
+Value: TypeAlias = Any  # of a config key, as YAML gives it
+Hyperparameters = dict[str, Value]  # by dotted key
 
 
 def mixed_base_digits(number: int, bases: Sequence[int]) -> list[int]:
@@ -69,14 +70,14 @@ EXAMPLE = "such as {log_uniform: [0.001, 0.1]}"
 class ValueList:
     """A choice among values, all equally likely."""
 
-    values: tuple[Any, ...]
+    values: tuple[Value, ...]
 
     @property
-    def ends(self) -> tuple[Any, ...]:
+    def ends(self) -> tuple[Value, ...]:
         """The values to validate."""
         return self.values
 
-    def sample(self, rng: np.random.Generator) -> Any:
+    def sample(self, rng: np.random.Generator) -> Value:
         """Return a random value."""
         return self.values[int(rng.integers(len(self.values)))]
 
@@ -135,7 +136,7 @@ def _key_problems(data: ConfigData) -> Iterator[ConfigProblem]:
             yield f"space.{key}", f"is the same for all trials: {remedy}"
 
 
-def _entry(data: Any, search: str) -> SpaceEntry:
+def _entry(data: Value, search: str) -> SpaceEntry:
     if isinstance(data, list):
         return _values(data)
     if search == "grid":
@@ -152,7 +153,7 @@ def _entry(data: Any, search: str) -> SpaceEntry:
     return _range(kind, bounds)
 
 
-def _values(data: Any) -> ValueList:
+def _values(data: Value) -> ValueList:
     if not isinstance(data, list) or not data:
         raise ValueError(f"expected a list of values, such as [0.1, 0.2], found {found_text(data)}")
     texts = [as_text(value) for value in data]
@@ -162,7 +163,7 @@ def _values(data: Any) -> ValueList:
     return ValueList(tuple(data))
 
 
-def _range(kind: Any, data: Any) -> ValueRange:
+def _range(kind: Literal["uniform", "log_uniform", "integer"], data: Value) -> ValueRange:
     is_pair = isinstance(data, list) and len(data) == 2
     numbers = (int,) if kind == "integer" else (int, float)
     words = "whole numbers" if kind == "integer" else "numbers"
@@ -176,6 +177,6 @@ def _range(kind: Any, data: Any) -> ValueRange:
     return ValueRange(kind, low, high) if kind == "integer" else ValueRange(kind, float(low), float(high))
 
 
-def as_text(value: Any) -> str:
+def as_text(value: Value) -> str:
     """Return a value as JSON, which is valid YAML."""
     return json.dumps(value, ensure_ascii=False)

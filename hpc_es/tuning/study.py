@@ -12,7 +12,6 @@ import json
 import os
 import warnings
 from pathlib import Path
-from typing import Any
 
 import optuna
 from optuna.storages import JournalStorage
@@ -23,7 +22,7 @@ from hpc_es.core.errors import InUseError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.storage.files import writing
 from hpc_es.storage.run_lock import RunLock
-from hpc_es.tuning.space import Hyperparameters, Space, ValueRange, as_text
+from hpc_es.tuning.space import Hyperparameters, Space, SpaceEntry, Value, ValueRange, as_text
 from hpc_es.tuning.trials import COMPLETE, OVER, PRUNED, Trial, holding, lock
 
 JOURNAL = "study.journal"
@@ -149,7 +148,7 @@ class Study:
         self._study.tell(trial.number, value, state, skip_if_finished=True)
 
 
-def _suggest(trial: optuna.Trial, key: str, entry: Any) -> Any:
+def _suggest(trial: optuna.Trial, key: str, entry: SpaceEntry) -> Value:
     if not isinstance(entry, ValueRange):  # as text: Optuna's choices are scalars, and it confuses 1 and true
         return json.loads(str(trial.suggest_categorical(key, [as_text(value) for value in entry.values])))
     if entry.kind == "integer":

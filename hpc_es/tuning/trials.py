@@ -18,9 +18,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from hpc_es.core.data import JsonObject
+from hpc_es.core.data import Json, JsonObject
 from hpc_es.core.errors import InUseError, UserError
 from hpc_es.storage.compare import differences
 from hpc_es.storage.files import json_text, run_error, sync_directory, temporary_name, write_json, writing
@@ -98,11 +97,11 @@ class Trial:
         """Record that a signal interrupted the trial, which does not count as a fruitless start."""
         self._write(hyperparameters, STARTED, begun=0, generation=self.generations())
 
-    def end(self, hyperparameters: Hyperparameters, state: str, objective: float | None = None, **more: Any) -> None:
+    def end(self, hyperparameters: Hyperparameters, state: str, objective: float | None = None, **more: Json) -> None:
         """Record how the trial ended."""
         self._write(hyperparameters, state, objective=objective, generation=self.generations(), **more)
 
-    def _write(self, hyperparameters: Hyperparameters, state: str, **more: Any) -> None:
+    def _write(self, hyperparameters: Hyperparameters, state: str, **more: Json) -> None:
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         write_json(
@@ -281,6 +280,6 @@ def _link(temporary: Path, path: Path) -> None:
             temporary.replace(path)
 
 
-def digest(value: Any) -> str:
+def digest(value: object) -> str:
     """Return the SHA-256 of a value as canonical JSON."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

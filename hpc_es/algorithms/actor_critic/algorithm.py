@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -58,8 +58,12 @@ from hpc_es.core.data import (
 from hpc_es.core.errors import UserError
 from hpc_es.core.interfaces import Needs, TrajectoryProblem
 from hpc_es.core.keys import Purpose
-from hpc_es.core.policy import Actor, Batch, Policy
+from hpc_es.core.policy import Actor, Batch, OnStep, Policy
 from hpc_es.core.population import unperturbed
+
+if TYPE_CHECKING:
+    from hpc_es.algorithms.actor_critic.graph import Loss, Tensor
+    from hpc_es.policies.networks.differentiable import DifferentiableNetwork
 
 NEEDS = Needs(
     searches="trajectories",
@@ -126,7 +130,7 @@ class ActorCritic(Strategy[None]):
             counts[TIMESTEPS] = np.asarray(timesteps, np.int64)
         return counts
 
-    def _network(self) -> Any:
+    def _network(self) -> DifferentiableNetwork:
         from hpc_es.policies.networks.differentiable import DifferentiableNetwork
 
         network = DifferentiableNetwork.of(self.policy)
@@ -231,7 +235,7 @@ class ActorCritic(Strategy[None]):
         episodes = int(state.shared.get(EPISODES, state.generation * self.options.batch_size))
         return annealed(entropy.start, entropy.end, episodes, entropy.episodes)
 
-    def _loss(self) -> Any:
+    def _loss(self) -> Loss:
         from hpc_es.algorithms.actor_critic.graph import Loss
 
         options = self.options
@@ -272,7 +276,7 @@ class ActorCritic(Strategy[None]):
         block = 0 if chunk.purpose == "train" else 1
         return [self.keys.generator(Purpose.POLICY_SAMPLING, state.generation, job, block) for job in chunk.job_numbers]
 
-    def _batch(self, state: State, chunk: Chunk, on_step: Any = None) -> Batch:
+    def _batch(self, state: State, chunk: Chunk, on_step: OnStep | None = None) -> Batch:
         return Batch(
             seeds=self._seeds(state, chunk),
             training=chunk.purpose == "train",
@@ -350,7 +354,7 @@ class ActorCritic(Strategy[None]):
         return {"entropy_weight": self.beta(state)}
 
 
-def _gradient_arrays(gradient: Any, sums: Any) -> dict[str, Array]:
+def _gradient_arrays(gradient: Tensor, sums: Tensor) -> dict[str, Array]:
     """Return a chunk's gradient, float32[params + features + 1], and sums, float64[3], from tensors."""
     return {optimizers.GRADIENT: gradient.numpy(), SUMS: sums.numpy().astype(np.float64)}
 

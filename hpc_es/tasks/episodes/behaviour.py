@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from hpc_es.config.options import Natural, option, options
 from hpc_es.core.data import Array, Float64
@@ -60,7 +59,7 @@ class EpisodeEnd:
 class Behaviour:
     """The function that computes the behaviour of an episode, and the number of numbers that it returns."""
 
-    measure: Callable[[EpisodeEnd], npt.ArrayLike]
+    measure: Callable[[EpisodeEnd], object]
     size: int
 
     def compute(self, end: EpisodeEnd) -> Float64:
@@ -73,7 +72,7 @@ class Behaviour:
         return numbers
 
 
-def _flat(value: npt.ArrayLike) -> Float64:
+def _flat(value: object) -> Float64:
     return np.asarray(value, np.float64).ravel()
 
 
@@ -118,7 +117,7 @@ def _info_entries(info: Info, keys: Sequence[str]) -> Float64:
 
 def _from_random_episode(
     key: str,
-    measure: Callable[[EpisodeEnd], npt.ArrayLike],
+    measure: Callable[[EpisodeEnd], object],
     make: Callable[[], Environment],
     needed: Sequence[str] | None = None,
 ) -> Behaviour:

@@ -17,9 +17,9 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import BinaryIO, Literal
 
-from hpc_es.core.data import Float64
+from hpc_es.core.data import Float64, JsonObject
 from hpc_es.core.errors import RunError
 from hpc_es.core.failures import Failure, kind_of
 from hpc_es.tasks.functions.python_evaluator import EvaluationResult
@@ -136,7 +136,7 @@ def _format_entry(generation: int, key: str, result: EvaluationResult) -> bytes:
 def _parse_entry(line: str) -> tuple[EntryKey, EvaluationResult] | None:
     """Return the entry of a line; None if the line is damaged, so that its job is evaluated again."""
     try:
-        entry: dict[str, Any] = json.loads(line)
+        entry: JsonObject = json.loads(line)
         value = math.nan if entry["value"] is None else float.fromhex(entry["value"])
         text: str | None = entry["failure"]
         failure = None if text is None else Failure(text, entry.get("kind", kind_of(text)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -139,7 +139,7 @@ def named_coordinates(scales: Mapping[str, ParameterScale], keep: Keep, penalty_
 
 def limits(value: float | Sequence[float | None] | None, size: int, default: float) -> Float64:
     """Return a limit per coordinate, float64[size], `default` for null; ValueError if a list has another length."""
-    values: list[Any] = list(value) if isinstance(value, Sequence) else [value] * size
+    values: list[float | str | None] = list(value) if isinstance(value, Sequence) else [value] * size
     if len(values) != size:
         raise ValueError(f"expected {size} numbers, one for each coordinate, found {len(values)}")
     return np.array([default if item is None else item for item in values], np.float64)

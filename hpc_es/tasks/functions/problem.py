@@ -11,16 +11,17 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from hpc_es.core.data import (
     BEHAVIOUR,
+    Array,
     Arrays,
     Column,
     Float64,
     Jobs,
+    Json,
     Outcome,
     Poll,
     ProblemState,
@@ -53,7 +54,7 @@ class BestVector:
     generation: int = -1
     job: int = -1
 
-    def arrays(self) -> dict[str, Any]:
+    def arrays(self) -> dict[str, Array]:
         """Return arrays of the state."""
         at = np.array([self.generation, self.job], np.int64)
         return {BEST_X: self.x, BEST_VALUE: np.array(self.value, np.float64), BEST_AT: at}
@@ -78,12 +79,12 @@ def has_best(arrays: Arrays) -> bool:
     return BEST_X in arrays and not math.isnan(float(arrays[BEST_VALUE]))
 
 
-def best_report(arrays: Arrays, names: tuple[str, ...] = ()) -> Mapping[str, Any]:
+def best_report(arrays: Arrays, names: tuple[str, ...] = ()) -> Mapping[str, Json]:
     """Return the best vector as plain data: value, x (a list, or numbers by name), generation and job; {} if none."""
     best = BestVector.from_arrays(arrays)
     if math.isnan(best.value):
         return {}
-    x: Any = dict(zip(names, best.x.tolist(), strict=True)) if names else best.x.tolist()
+    x: Json = dict(zip(names, best.x.tolist(), strict=True)) if names else best.x.tolist()
     return {"value": best.value, "x": x, "generation": best.generation, "job": best.job}
 
 
@@ -99,7 +100,7 @@ class Seeds(Sequence[int]):
     def __init__(self, of_group: Callable[[int], int], groups: Sequence[int]) -> None:
         self._of_group, self._groups = of_group, groups
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int) -> int:  # type: ignore[override]
         return self._of_group(self._groups[index])
 
     def __len__(self) -> int:
@@ -242,7 +243,7 @@ class ObjectiveProblem(ProblemDefaults):
         sign = self._search.sign
         return sign * BestVector.from_arrays(carried.master).value >= sign * target
 
-    def summary(self, carried: ProblemState) -> Mapping[str, Any]:
+    def summary(self, carried: ProblemState) -> Mapping[str, Json]:
         """Return `best`: the best vector so far."""
         return {"best": best_report(carried.master, tuple(self._search.parameters or ()))}
 

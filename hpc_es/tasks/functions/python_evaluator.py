@@ -14,18 +14,21 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from types import ModuleType
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from hpc_es.core.data import Float64, Poll
+from hpc_es.core.data import Array, Float64, Keywords, Poll
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.failures import Failure, failure_from_error, failure_from_text
 from hpc_es.core.interfaces import RunContext
 from hpc_es.tasks.timeouts import EpisodeTimeout, Watch
+
+T = TypeVar("T")
 
 SEED = "seed"
 KEY = "task.function"
@@ -72,24 +75,24 @@ def result_of(value: float, seconds: float) -> EvaluationResult:
 class Objective:
     """A function to optimise, and how it is called."""
 
-    function: Callable[..., Any]
+    function: Callable[..., object]
     takes_seed: bool = False
-    arguments: Mapping[str, Any] = field(default_factory=dict)  # further keywords of every call
+    arguments: Keywords = field(default_factory=dict)  # further keywords of every call
     names: tuple[str, ...] = ()  # parameters that are passed as keywords; empty: one vector is passed
     source: str = ""  # SHA-256 of the file in which the function is defined, "" if there is none
 
-    def keywords(self, values: Sequence[float], seed: Any) -> dict[str, Any]:
+    def keywords(self, values: Sequence[float], seed: int | Array) -> Keywords:
         """Return the keywords of a call: arguments, named parameters, and the seed if the function takes one."""
         named = dict(zip(self.names, values, strict=True)) if self.names else {}
         return {**self.arguments, **named, **({SEED: seed} if self.takes_seed else {})}
 
 
-def import_function(text: str, key: str) -> Callable[..., Any]:
+def import_function(text: str, key: str) -> Callable[..., object]:
     """Import the function `module:attribute` that a config key names; ConfigError if that is not possible."""
     module, _, attribute = text.partition(":")
     if not module or not attribute:
         raise ConfigError([(key, f"expected module:function such as my_model:cost, found {text!r}")])
-    function: Any = _import_module(module, key)
+    function: object = _import_module(module, key)
     for name in attribute.split("."):
         if not hasattr(function, name):
             callables = [item for item in vars(function) if callable(getattr(function, item, None)) and item[0] != "_"]
@@ -98,11 +101,10 @@ def import_function(text: str, key: str) -> Callable[..., Any]:
         function = getattr(function, name)
     if not callable(function):
         raise ConfigError([(key, f"expected a function, found {text!r} to be of type {type(function).__name__}")])
-    result: Callable[..., Any] = function
-    return result
+    return function
 
 
-def _import_module(module: str, key: str) -> Any:
+def _import_module(module: str, key: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -117,7 +119,7 @@ def _import_module(module: str, key: str) -> Any:
 
 
 def objective(
-    function: Callable[..., Any], arguments: Mapping[str, Any], names: tuple[str, ...] = (), text: str = ""
+    function: Callable[..., object], arguments: Keywords, names: tuple[str, ...] = (), text: str = ""
 ) -> Objective:
     """Return a function as an objective; ConfigError if its signature does not accept the call.
 
@@ -143,7 +145,7 @@ def objective(
     return result
 
 
-def _source_hash(function: Callable[..., Any]) -> str:
+def _source_hash(function: Callable[..., object]) -> str:
     try:
         file = inspect.getsourcefile(inspect.unwrap(function))
         return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
@@ -175,7 +177,9 @@ class PythonEvaluator:
             for x, seed in zip(vectors, all_seeds, strict=True):
                 watch.restart(0)
                 value, failure, seconds = self._try_call(x, seed, seed, as_number, call)
-                results.append(EvaluationResult(math.nan, failure, seconds) if failure else result_of(value, seconds))
+                results.append(
+                    EvaluationResult(math.nan, failure, seconds) if value is None else result_of(value, seconds)
+                )
                 poll()  # the timer polls every 10 ms only, which is longer than some chunks take
             return results
 
@@ -184,13 +188,18 @@ class PythonEvaluator:
         values, failure, seconds = self._try_call(
             vectors, np.array(seeds), seeds[0], lambda result: as_numbers(result, count), watch.timed(0, self._call)
         )
-        if failure:
+        if values is None:
             return [EvaluationResult(math.nan, failure, seconds / count)] * count
         return [result_of(value, seconds / count) for value in values]
 
     def _try_call(
-        self, values: Float64, seed: Any, global_seed: int, read: Callable[[object], Any], call: Callable[..., Any]
-    ) -> tuple[Any, Failure | None, float]:
+        self,
+        values: Float64,
+        seed: int | Array,
+        global_seed: int,
+        read: Callable[[object], T],
+        call: Callable[..., object],
+    ) -> tuple[T | None, Failure | None, float]:
         """Return the result of one call, or its failure, and its seconds."""
         random.seed(global_seed)  # for functions that draw from the global generators
         np.random.seed(global_seed)
@@ -201,7 +210,7 @@ class PythonEvaluator:
             return None, failure_from_error(error), time.perf_counter() - since
         return result, None, time.perf_counter() - since
 
-    def _call(self, values: Float64, seed: Any) -> Any:
+    def _call(self, values: Float64, seed: int | Array) -> object:
         objective = self._objective
         if not objective.names:
             return objective.function(values.copy(), **objective.keywords((), seed))
