@@ -314,7 +314,7 @@ class CallerValues:
     def open(self, run: RunContext) -> None:
         """Do nothing: there is no run."""
 
-    def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Any) -> list[EvaluationResult]:
+    def evaluate(self, vectors: Float64, seeds: Sequence[int], poll: Poll) -> list[EvaluationResult]:
         """Return the values that were passed to `tell`."""
         assert len(self.next) == len(vectors)
         return [result_of(value, 0.0) for value in self.next]

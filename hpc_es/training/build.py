@@ -357,7 +357,7 @@ def build_parts(config: Config, world: World, built: BuiltTask, repetition: int 
     return Parts(task, policy, problem, noise, algorithm, row, unit, cutting_of(config, problem), requirements.growing)
 
 
-def shared_noise(config: Config, world: World) -> Any:
+def shared_noise(config: Config, world: World) -> object:
     """Return the data that all ranks and repetitions share for a kind of noise, such as a table, or None.
 
     Every rank of the world calls this.
