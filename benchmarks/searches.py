@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.jobs import ROOT
-from hpc_es.programs.shorten import check_program
+from hpc_es.programs.table import check_program
 from hpc_es.programs.task import NAMES, PAPER
 
 COLUMNS = ("task", "algorithm", "seed", "solved", "npe", "seconds", "program", "shortest", "right", "fresh")

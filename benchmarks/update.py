@@ -18,7 +18,7 @@ from hpc_es.core.keys import Keys
 from hpc_es.noise.counter import CounterNoise
 from hpc_es.noise.table import TableNoise, fill
 from hpc_es.policies import mlp
-from hpc_es.tasks.policy_problems import ObservationNormalization, PolicyProblem
+from hpc_es.tasks.problems import ObservationNormalization, PolicyProblem
 
 EPISODES, STEPS = 1000, 1000
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from hpc_es.core.version import __version__
+from hpc_es.core.machine import __version__
 
 if TYPE_CHECKING:
     from hpc_es.api.minimize import minimize

@@ -18,8 +18,11 @@ os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 
 from hpc_es import __version__  # noqa: E402
 from hpc_es.core import arguments as command_line  # noqa: E402
-from hpc_es.core.errors import DeniedError, UserError  # noqa: E402
-from hpc_es.core.messages import nearest  # noqa: E402
+from hpc_es.core.errors import (  # noqa: E402
+    DeniedError,
+    UserError,
+    nearest,
+)
 from hpc_es.mpi.launch import task_rank  # noqa: E402
 
 INTERRUPTED = 130  # exit status of shells after Ctrl-C

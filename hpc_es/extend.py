@@ -29,7 +29,6 @@ ask-and-tell interface.
 
 from __future__ import annotations
 
-from hpc_es.algorithms.common.antithetic import Pairs
 from hpc_es.algorithms.common.distribution import DistributionStrategy, Ranked
 from hpc_es.algorithms.common.distribution import Options as DistributionOptions
 from hpc_es.algorithms.common.optimizers import Options as OptimizerOptions
@@ -47,7 +46,7 @@ from hpc_es.algorithms.common.ranking import (
     utilities,
 )
 from hpc_es.algorithms.common.stopping import View
-from hpc_es.algorithms.common.strategy import PairedStrategy, Strategy, Weights, first_deviations, round_of_jobs
+from hpc_es.algorithms.common.strategy import PairedStrategy, Pairs, Strategy, Weights, first_deviations, round_of_jobs
 from hpc_es.config.options import Count, Fraction, Natural, NonNegative, Positive, Probability, option, options, unused
 from hpc_es.core.data import (
     CORRECT,
@@ -101,7 +100,7 @@ from hpc_es.core.population import Directions, Explicit, Layout, Noise, Perturbe
 from hpc_es.noise.blocks import BlockNoise
 from hpc_es.policies.networks.feed_forward import FeedForwardPolicy
 from hpc_es.policies.networks.heads import ActionHead, Head, normalise, normalised, require_flat
-from hpc_es.tasks.problem_defaults import ProblemDefaults, VectorProblemDefaults, VectorTask
+from hpc_es.tasks.problems import ProblemDefaults, VectorProblemDefaults, VectorTask
 
 __all__ = [  # noqa: RUF022  (in the order of the groups above)
     # Contracts.

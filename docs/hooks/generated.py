@@ -32,7 +32,7 @@ MARK = re.compile(r"^<!-- (keys|help|state|example|file): ([\w. -]+?) -->$", re.
 
 def on_config(config: Any) -> None:
     """Append the version to the name of the site."""
-    from hpc_es.core.version import __version__
+    from hpc_es.core.machine import __version__
 
     config.site_name = f"{config.site_name} {__version__}"
 
@@ -143,7 +143,7 @@ PARTS = {  # sources of arrays other than the class of an algorithm, and their h
     "hpc_es.algorithms.common.stopping.initial_history": "Stopping criteria",
     "hpc_es.algorithms.common.distribution.Search": "Restarts",
     "hpc_es.programs.best_programs.initial_arrays": "Best programs",
-    "hpc_es.tasks.policy_problems.PolicyProblem": "Observation statistics",
+    "hpc_es.tasks.problems.PolicyProblem": "Observation statistics",
     "hpc_es.tasks.functions.problem.ObjectiveProblem": "Best vector of an objective",
 }
 

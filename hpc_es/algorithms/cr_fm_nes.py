@@ -25,11 +25,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from hpc_es.algorithms.common import distribution, stopping
-from hpc_es.algorithms.common.antithetic import Pairs
 from hpc_es.algorithms.common.covariance import expected_length
 from hpc_es.algorithms.common.distribution import DistributionStrategy, PopulationSize, Ranked
 from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import sample_weights, utilities
+from hpc_es.algorithms.common.strategy import Pairs
 from hpc_es.config.options import option, options
 from hpc_es.core.data import Array, Arrays, Chunk, Column, Float64, Outcome, Poll, Results, Rows, State, with_columns
 from hpc_es.core.interfaces import Needs

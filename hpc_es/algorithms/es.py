@@ -20,10 +20,9 @@ from typing import Literal
 import numpy as np
 
 from hpc_es.algorithms.common import optimizers
-from hpc_es.algorithms.common.antithetic import Pairs
 from hpc_es.algorithms.common.optimizers import norm
 from hpc_es.algorithms.common.ranking import BY_SIGNS, Shaping, shaped
-from hpc_es.algorithms.common.strategy import PairedStrategy, Weights, round_of_jobs
+from hpc_es.algorithms.common.strategy import PairedStrategy, Pairs, Weights, round_of_jobs
 from hpc_es.config.options import Count, Natural, NonNegative, Positive, option, options
 from hpc_es.core.data import SIGN_RETURN, Chunk, Float64, Results, Rows, State
 from hpc_es.core.interfaces import Needs, VectorProblem

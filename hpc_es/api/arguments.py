@@ -11,8 +11,7 @@ import numpy as np
 
 from hpc_es.config import registry
 from hpc_es.config.registry import kinds, module
-from hpc_es.core.errors import ConfigError
-from hpc_es.core.messages import nearest
+from hpc_es.core.errors import ConfigError, nearest
 
 FORMS = "(low, high), each a number, a list or None, or one pair (low, high) per coordinate"
 # Dotted key of a config, or its beginning: argument of the caller.

@@ -16,14 +16,13 @@ import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from hpc_es.config.loading import read
-from hpc_es.config.resolved import completed, dump, identity, plain_data, resolved
+from hpc_es.config.resolved import completed, dump, identity, named_user_kinds, plain_data, resolved
 from hpc_es.config.schema import Config
-from hpc_es.config.sources import named_user_kinds
 from hpc_es.core.arguments import Parser, whole_number
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import ConfigError, UserError
@@ -34,7 +33,7 @@ from hpc_es.mpi.launch import abandon_timeout
 from hpc_es.mpi.world import World
 from hpc_es.storage.compare import differences
 from hpc_es.storage.files import write_json, write_text, writing
-from hpc_es.storage.shard import Shard
+from hpc_es.storage.results import Shard
 from hpc_es.training.build import shared_noise, valid_config
 from hpc_es.training.collective import (
     INTERRUPTED,
@@ -45,7 +44,9 @@ from hpc_es.training.collective import (
     on_rank_0,
 )
 from hpc_es.training.run import OnRow, RunRequest, run_once, with_recovery
-from hpc_es.training.run_directory import Resume
+
+if TYPE_CHECKING:
+    from hpc_es.training.run_directory import Resume
 
 MESSAGE_SECONDS = 60.0  # between two messages about unfinished repetitions
 

@@ -20,8 +20,8 @@ from hpc_es.core.data import Chunk, ConfigData, Float64, Outcome, Poll, ProblemS
 from hpc_es.core.errors import CheckpointError, ConfigError
 from hpc_es.core.interfaces import RunContext
 from hpc_es.core.keys import Keys
+from hpc_es.core.machine import __version__
 from hpc_es.core.population import Population, unperturbed
-from hpc_es.core.version import __version__
 from hpc_es.tasks.function import ObjectiveTask, initial_vector
 from hpc_es.tasks.functions.problem import BestVector
 from hpc_es.tasks.functions.python_evaluator import EvaluationResult, result_of

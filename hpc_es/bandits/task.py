@@ -33,13 +33,12 @@ from hpc_es.core.data import (
     info_numbers,
     row_dtype,
 )
-from hpc_es.core.errors import ConfigError, UserError
+from hpc_es.core.errors import ConfigError, UserError, nearest
 from hpc_es.core.interfaces import Offers, Searched
 from hpc_es.core.keys import Keys
-from hpc_es.core.messages import nearest
 from hpc_es.core.policy import Actor, Batch, Policy
 from hpc_es.tasks.observation_statistics import ObservationSums
-from hpc_es.tasks.policy_problems import (
+from hpc_es.tasks.problems import (
     ObservationNormalization,
     PolicyProblem,
     PolicyTrajectories,

@@ -22,7 +22,7 @@ from hpc_es.api.job import status_name
 from hpc_es.core import slurm
 from hpc_es.core.data import JsonObject
 from hpc_es.storage.files import write_json
-from hpc_es.storage.shard import Shard
+from hpc_es.storage.results import Shard
 from hpc_es.training.collective import INTERRUPTED
 
 MOST_IDLE_RESTARTS = 3

@@ -313,7 +313,7 @@ def run_requeue(arguments: argparse.Namespace) -> int:
     --chain the job is never requeued: the next job of the chain resumes the run, or is cancelled if the run has ended.
     """
     from hpc_es.cluster.requeue import decide_in, end_chain
-    from hpc_es.storage.shard import Shard
+    from hpc_es.storage.results import Shard
 
     job = slurm.job_id(os.environ)
     shard = Shard.parse(arguments.shard) if arguments.shard else Shard.of_array(os.environ)

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_es.core.arguments import whole_number
-from hpc_es.core.errors import UserError
-from hpc_es.core.messages import nearest
+from hpc_es.core.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from hpc_es.config.reference import Row
+    from hpc_es.config.options import Row
 
 OVERRIDES = "changed setting, such as algorithm.sigma=0.1; the value is YAML"
 STARTERS = {  # kind: what it is for
@@ -152,8 +151,8 @@ def run_options(arguments: argparse.Namespace) -> int:
 
     With PATTERN only the keys that contain it are listed.
     """
-    from hpc_es.config import reference
     from hpc_es.config.loading import table_rows
+    from hpc_es.config.options import markdown
 
     overrides = [word for word in arguments.words if "=" in word]
     patterns = [word for word in arguments.words if "=" not in word]
@@ -167,7 +166,7 @@ def run_options(arguments: argparse.Namespace) -> int:
             raise UserError(f"no key contains {' or '.join(map(repr, patterns))}{remedy}")
         rows = selected
     if arguments.markdown:
-        sys.stdout.write(reference.markdown(rows))
+        sys.stdout.write(markdown(rows))
     else:
         _print_table(rows)
     return 0

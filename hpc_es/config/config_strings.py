@@ -19,8 +19,7 @@ from typing import Any
 
 from hpc_es.config.yaml_text import ConfigProblem
 from hpc_es.core.data import ConfigData, Json
-from hpc_es.core.errors import ConfigError
-from hpc_es.core.messages import found_text, nearest
+from hpc_es.core.errors import ConfigError, found_text, nearest
 
 OPENING, CLOSING = "([{", ")]}"
 

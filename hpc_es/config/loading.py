@@ -16,8 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from hpc_es.config import config_strings, registry, validation
-from hpc_es.config.options import Hint, OptionsClass, field_hints, kinds_mark, options_class
-from hpc_es.config.reference import Row, markdown, rows
+from hpc_es.config.options import Hint, OptionsClass, Row, field_hints, kinds_mark, markdown, options_class, rows
 from hpc_es.config.schema import Config
 from hpc_es.config.yaml_text import override, read_yaml
 from hpc_es.core.data import ConfigData, Json

@@ -25,8 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeGuard
 
-from hpc_es.core.errors import ConfigError
-from hpc_es.core.messages import nearest
+from hpc_es.core.errors import ConfigError, nearest
 
 Package = Literal["algorithms", "tasks", "policies", "noise"]
 
@@ -211,3 +210,18 @@ def source_hash(kind: str) -> str:
         return "".join(hashes.values())
     lines = "".join(f"{hashes[name]}  {name}\n" for name in sorted(hashes))
     return hashlib.sha256(lines.encode()).hexdigest()
+
+
+# The directory of the config, to which relative paths in it refer.
+
+_config_directory: list[Path] = []
+
+
+def set_config_directory(directory: str | Path | None) -> None:
+    """Set the directory of the config; None: the current one."""
+    _config_directory[:] = [Path(directory or ".").resolve()]
+
+
+def config_directory() -> Path:
+    """Return the directory of the config, or the current one if none was set."""
+    return _config_directory[0] if _config_directory else Path.cwd()

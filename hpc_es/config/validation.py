@@ -24,19 +24,19 @@ from hpc_es.config.options import (
     Hint,
     Kinds,
     OptionsClass,
+    Row,
     describe,
     field_hints,
     item_hint,
     kinds_mark,
     options_class,
     required,
+    rows,
     union_members,
 )
-from hpc_es.config.reference import Row, rows
 from hpc_es.config.yaml_text import parse
 from hpc_es.core.data import ConfigData, Json
-from hpc_es.core.errors import ConfigError, Problems
-from hpc_es.core.messages import found_text, has_synonym, join, nearest, nearest_name
+from hpc_es.core.errors import ConfigError, Problems, found_text, has_synonym, join, nearest, nearest_name
 
 _WRONG: Any = object()  # in place of a wrong value, which was reported
 NO_VALUES: ConfigData = types.MappingProxyType({})

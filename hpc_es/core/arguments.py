@@ -6,7 +6,7 @@ import argparse
 import re
 from typing import NoReturn
 
-from hpc_es.core.messages import nearest
+from hpc_es.core.errors import nearest
 
 
 class Parser(argparse.ArgumentParser):

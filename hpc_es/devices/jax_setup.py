@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from hpc_es.core import processor
+from hpc_es.core import machine
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.extras import missing_text
 from hpc_es.core.quiet import quiet_stderr
@@ -89,7 +89,7 @@ def _add_flags(environ: Any, flags: tuple[str, ...]) -> None:
 @contextlib.contextmanager
 def one_core() -> Iterator[None]:
     """Show JAX one core within the context, so that it creates one thread; then restore the cores of all threads."""
-    if not processor.AVAILABLE_CORES:
+    if not machine.AVAILABLE_CORES:
         yield
         return
     before = os.sched_getaffinity(0)
@@ -181,7 +181,7 @@ def use_cache(folder: str) -> None:
 
     if not folder or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return
-    subfolder = Path(folder) / processor.fingerprint()
+    subfolder = Path(folder) / machine.processor_fingerprint()
     subfolder.mkdir(mode=PRIVATE, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(subfolder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)

@@ -27,7 +27,7 @@ from hpc_es.core.policy import Policy
 from hpc_es.programs.brainfuck import CHARACTERS, MAX_STEPS
 from hpc_es.programs.coding_cases import COUNT, MAX, MIN, TASKS
 from hpc_es.programs.coding_tasks import PAPER, CodingTask, ProgramScore, make_task, modular_difference
-from hpc_es.tasks.problem_defaults import ProblemDefaults
+from hpc_es.tasks.problems import ProblemDefaults
 
 __all__ = ["HILL_CLIMB", "PAPER", "CodingTask", "Options", "ProgramScore", "Programs", "build", "make_task"]
 

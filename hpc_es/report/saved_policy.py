@@ -15,9 +15,8 @@ from hpc_es.algorithms.actor_critic.episodes import SamplingActor
 from hpc_es.config import registry
 from hpc_es.config.options import Options
 from hpc_es.config.registry import module
-from hpc_es.config.resolved import completed, parse_resolved, plain_data
+from hpc_es.config.resolved import check_trust, completed, named_user_kinds, parse_resolved, plain_data
 from hpc_es.config.schema import Config
-from hpc_es.config.sources import check_trust, named_user_kinds
 from hpc_es.core.data import Array, Arrays, Discrete, Float32, Normaliser, Spaces
 from hpc_es.core.errors import CheckpointError, ConfigError, UserError
 from hpc_es.core.keys import Keys

@@ -7,9 +7,8 @@ import importlib.metadata
 import json
 import platform
 
-from hpc_es.core import processor
 from hpc_es.core.data import JsonObject
-from hpc_es.core.version import __version__
+from hpc_es.core.machine import __version__, processor_model
 
 PACKAGES = (
     "numpy",
@@ -47,7 +46,7 @@ def versions() -> dict[str, str]:
 
 def machine() -> JsonObject:
     """Return host, processor and operating system."""
-    return {"host": platform.node(), "processor": processor.model(), "system": platform.platform()}
+    return {"host": platform.node(), "processor": processor_model(), "system": platform.platform()}
 
 
 def environment_info(mpi: str, ranks: int) -> JsonObject:

@@ -16,9 +16,8 @@ import platform
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpc_es.core import processor
 from hpc_es.core.errors import RunError
-from hpc_es.core.version import __version__
+from hpc_es.core.machine import __version__, processor_fingerprint
 from hpc_es.storage.files import json_text, replace
 from hpc_es.tasks import native_differences
 from hpc_es.tasks.native_differences import differences
@@ -66,7 +65,13 @@ def platform_fingerprint() -> str:
     code = hashlib.sha256()
     for file in sorted((Path(native_differences.__file__).parent / "episodes").rglob("*.py")):
         code.update(file.read_bytes())
-    parts = [__version__, platform.python_version(), platform.libc_ver(), processor.fingerprint(), code.hexdigest()]
+    parts = [
+        __version__,
+        platform.python_version(),
+        platform.libc_ver(),
+        processor_fingerprint(),
+        code.hexdigest(),
+    ]
     parts += [_version(package) for package in ("gymnasium", "mujoco", "numpy")]
     parts.append(os.environ.get("NPY_DISABLE_CPU_FEATURES", ""))
     return hashlib.sha256(json_text(parts).encode()).hexdigest()[:16]

@@ -26,10 +26,10 @@ from typing import Annotated, Literal
 from annotated_types import MinLen
 
 from hpc_es.config.options import option, options
+from hpc_es.config.registry import config_directory
 from hpc_es.core.data import ConfigData
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.interfaces import Offers
-from hpc_es.core.paths import config_directory
 from hpc_es.tasks.function import ObjectiveTask, initial_vector
 from hpc_es.tasks.functions.options import ConfigProblem, SearchOptions
 from hpc_es.tasks.functions.subprocess_evaluator import CONFIG, PARAMETERS, RESULT, Command, Format, SubprocessEvaluator

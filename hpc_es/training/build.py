@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpc_es.config.loading import draft
-from hpc_es.config.registry import kinds, module
+from hpc_es.config.registry import kinds, module, set_config_directory
 from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.config.validation import without
 from hpc_es.config.yaml_text import ConfigProblem
@@ -26,11 +26,10 @@ from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.extras import missing_text
 from hpc_es.core.interfaces import AnyAlgorithm, Cutting, Needs, Offers, Problem, Task
 from hpc_es.core.keys import Keys
-from hpc_es.core.paths import set_config_directory
 from hpc_es.core.policy import Policy
 from hpc_es.core.population import Noise
 from hpc_es.mpi.world import World
-from hpc_es.tasks.problem_defaults import ranks_returns
+from hpc_es.tasks.problems import ranks_returns
 
 
 def needs(config: Config) -> Needs:

@@ -10,9 +10,8 @@ from typing import TypeVar
 import numpy as np
 
 from hpc_es.config import registry
-from hpc_es.config.resolved import dump_json, parse_resolved
+from hpc_es.config.resolved import dump_json, parse_resolved, sources
 from hpc_es.config.schema import Config
-from hpc_es.config.sources import sources
 from hpc_es.core.data import JsonObject
 from hpc_es.core.errors import DeniedError, InUseError, UserError
 from hpc_es.mpi.world import World

@@ -31,7 +31,7 @@ from hpc_es.core.data import (
 from hpc_es.core.errors import CheckpointError, RunError
 from hpc_es.core.interfaces import AnyAlgorithm, Problem
 from hpc_es.mpi.serialize import decode, encode
-from hpc_es.tasks.problem_defaults import ranks_returns
+from hpc_es.tasks.problems import ranks_returns
 from hpc_es.training.build import Parts
 from hpc_es.training.chunking import CutPlan, recut
 

@@ -19,7 +19,7 @@ from hpc_es.core.errors import CheckpointError, ConfigError
 from hpc_es.core.policy import Policy
 from hpc_es.report.export import is_exportable
 from hpc_es.tasks.observation_statistics import Deviations, Moments
-from hpc_es.tasks.policy_problems import statistics_state
+from hpc_es.tasks.problems import statistics_state
 
 if TYPE_CHECKING:
     from hpc_es.policies.networks.feed_forward import Options

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hpc_es.config.resolved import completed, identity, resolved
+from hpc_es.config.resolved import changes, completed, identity, named_user_kinds, resolved, sources
 from hpc_es.config.schema import Config
-from hpc_es.config.sources import changes, named_user_kinds, sources
 from hpc_es.core import extras
-from hpc_es.core.data import Json
+from hpc_es.core.data import Json, JsonObject
 from hpc_es.core.errors import CheckpointError, InUseError, RunError, UserError
 from hpc_es.storage import provenance
 from hpc_es.storage.checkpoint import Snapshot

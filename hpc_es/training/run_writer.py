@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from hpc_es.config import registry
 from hpc_es.config.options import warnings_of
-from hpc_es.config.resolved import config_hash, dump, resolved
+from hpc_es.config.resolved import config_hash, dump, resolved, sources, with_history
 from hpc_es.config.schema import Config, Report
-from hpc_es.config.sources import sources, with_history
 from hpc_es.core.data import Arrays, JsonObject, Results, Rows, State
 from hpc_es.core.errors import RunError, UserError
 from hpc_es.core.interfaces import Problem

@@ -20,8 +20,8 @@ from hpc_es.core.errors import RunError, UserError
 from hpc_es.core.slurm import this_run
 from hpc_es.storage import results
 from hpc_es.storage.files import write_json, writing
+from hpc_es.storage.results import Shard
 from hpc_es.storage.run_lock import RunLock
-from hpc_es.storage.shard import Shard
 from hpc_es.training.collective import INTERRUPTED, ExitReason, config_message
 from hpc_es.training.metrics_row import MetricsRow
 from hpc_es.tuning.plan import check, fraction, load, measures, objective

@@ -15,8 +15,8 @@ import numpy as np
 
 from hpc_es.config.yaml_text import ConfigProblem
 from hpc_es.core.data import ConfigData
+from hpc_es.core.errors import found_text, nearest
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.core.messages import found_text, nearest
 
 Value: TypeAlias = Any  # of a config key, as YAML gives it
 Hyperparameters = dict[str, Value]  # by dotted key

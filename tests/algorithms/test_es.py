@@ -35,8 +35,7 @@ from hpc_es.noise.blocks import BlockNoise
 from hpc_es.noise.counter import BLOCK, CounterNoise
 from hpc_es.policies import mlp
 from hpc_es.tasks.observation_statistics import INITIAL_COUNT
-from hpc_es.tasks.policy_problems import ObservationNormalization, PolicyProblem
-from hpc_es.tasks.problem_defaults import ProblemDefaults
+from hpc_es.tasks.problems import ObservationNormalization, PolicyProblem, ProblemDefaults
 from tests.helpers.populations import flat
 from tests.helpers.toys import episodes, lifetime, nothing
 

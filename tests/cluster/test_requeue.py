@@ -15,7 +15,7 @@ from hpc_es import cli
 from hpc_es.cluster.requeue import Restarts, behind, decide, decide_in, end_chain, over
 from hpc_es.core import slurm
 from hpc_es.core.errors import UserError
-from hpc_es.storage.shard import Shard
+from hpc_es.storage.results import Shard
 from tests.cluster.test_sbatch import asked, toy, written
 from tests.helpers.harness import python
 

@@ -19,7 +19,7 @@ from hpc_es.core.keys import Keys
 from hpc_es.core.population import Layout
 from hpc_es.noise.blocks import BlockNoise
 from hpc_es.noise.counter import BLOCK, CounterNoise
-from hpc_es.tasks.problem_defaults import ProblemDefaults
+from hpc_es.tasks.problems import ProblemDefaults
 from hpc_es.training.build import Parts
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation

@@ -16,7 +16,7 @@ from gymnasium.envs.registration import EnvSpec
 
 import hpc_es
 from hpc_es.config import registry
-from hpc_es.config.sources import sources
+from hpc_es.config.resolved import sources
 from hpc_es.core.errors import UserError
 from hpc_es.storage import checkpoint
 from tests.helpers.harness import Finished, mpiexec, python

@@ -17,7 +17,7 @@ from hpc_es.programs import ga
 from hpc_es.programs.compiled import compiled as compile_
 from hpc_es.programs.compiled import mutate_all
 from hpc_es.programs.ga import Mutation, crossover, is_closed, mutate, offspring, roulette
-from hpc_es.tasks.problem_defaults import ProblemDefaults
+from hpc_es.tasks.problems import ProblemDefaults
 from tests.helpers.toys import nothing
 
 ROW = row_dtype((CORRECT,))

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from hpc_es.config.loading import validate
-from hpc_es.config.resolved import dump_json, parse_resolved, resolved
-from hpc_es.config.sources import sources
+from hpc_es.config.resolved import dump_json, parse_resolved, resolved, sources
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys
 from hpc_es.training.build import build_task

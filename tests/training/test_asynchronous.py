@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 from hpc_es.training.asynchronous import AsynchronousPhase
 from hpc_es.training.failure_reports import FailureReports
-from hpc_es.tasks.problem_defaults import ProblemDefaults
+from hpc_es.tasks.problems import ProblemDefaults
 from hpc_es.training.build import Parts
 from hpc_es.training.executors import MpiExecutor
 from hpc_es.core.data import ROW, Chunk, Outcome, State

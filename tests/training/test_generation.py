@@ -13,7 +13,7 @@ import pytest
 from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.core.data import Chunk, Float64, Outcome, Poll, ProblemState, Rows, State, cut, row_dtype
 from hpc_es.core.errors import RunError
-from hpc_es.tasks.problem_defaults import ProblemDefaults
+from hpc_es.tasks.problems import ProblemDefaults
 from hpc_es.training.build import Parts
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, fitness_of
@@ -29,7 +29,7 @@ from hpc_es.core.data import ProblemState, Chunk, Column, Outcome, State, cut, r
 from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import guarded
 from hpc_es.mpi.scheduler import Work
-from hpc_es.tasks.problem_defaults import ProblemDefaults
+from hpc_es.tasks.problems import ProblemDefaults
 from hpc_es.training.failure_reports import FailureReports
 from hpc_es.training.build import Parts
 from hpc_es.training.executors import MpiExecutor

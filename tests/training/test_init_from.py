@@ -19,7 +19,7 @@ from hpc_es.core.errors import UserError
 from hpc_es.policies.networks.keras_models import MODELS, normaliser_of, value_of
 from hpc_es.storage.keras_file import is_keras_file, read_layers
 from hpc_es.tasks.observation_statistics import Deviations, Moments
-from hpc_es.tasks.policy_problems import statistics_state
+from hpc_es.tasks.problems import statistics_state
 from hpc_es.training.init_from import apply_source
 from tests.helpers.trained import CONFIG, NORMALISED, run, snapshot
 

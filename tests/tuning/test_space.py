@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpc_es.storage.shard import Shard
+from hpc_es.storage.results import Shard
 from hpc_es.tuning.space import all_trials, grid_size, grid_trial, mixed_base_digits, parse_space, random_trial
 
 PG = {"lr": [1e-5, 1e-4, 1e-3], "entropy_beta": [0.005, 0.01, 0.05, 0.10]}

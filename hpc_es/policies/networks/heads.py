@@ -21,7 +21,6 @@ from hpc_es.core.data import (
 )
 from hpc_es.core.errors import ConfigError
 
-
 ActionBounds = Literal["clip", "squash"]  # how outputs become Box actions within their bounds
 
 

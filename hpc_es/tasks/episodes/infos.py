@@ -15,9 +15,8 @@ import numpy as np
 
 from hpc_es.config.schema import Reduction
 from hpc_es.core.data import Array, Float64
-from hpc_es.core.errors import ConfigError
+from hpc_es.core.errors import ConfigError, nearest
 from hpc_es.core.keys import Keys, Purpose
-from hpc_es.core.messages import nearest
 from hpc_es.tasks.episodes.environments import Environment, Info, Observation
 
 KEY = "report.info"

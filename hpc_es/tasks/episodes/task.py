@@ -26,7 +26,7 @@ from hpc_es.tasks.episodes.gymnasium_backend import GymnasiumBackend
 from hpc_es.tasks.episodes.infos import check_info_keys, random_episode
 from hpc_es.tasks.episodes.rollout import EpisodeSegments, Rollout
 from hpc_es.tasks.episodes.vector_backend import VectorBackend, VectorEnvironments
-from hpc_es.tasks.policy_problems import (
+from hpc_es.tasks.problems import (
     ObservationNormalization,
     PolicyProblem,
     PolicyTrajectories,

@@ -39,7 +39,7 @@ from hpc_es.core.population import Layout, Population
 from hpc_es.tasks.functions.journal import EvaluationJournal, remove_finished
 from hpc_es.tasks.functions.options import Bounds, Coordinates, SearchOptions
 from hpc_es.tasks.functions.python_evaluator import EvaluationResult, Evaluator
-from hpc_es.tasks.problem_defaults import ProblemDefaults
+from hpc_es.tasks.problems import ProblemDefaults
 
 BEST_X, BEST_VALUE, BEST_AT = "best_x", "best_value", "best_at"
 CENTRE = -1  # in place of a job's number: the evaluation of the centre

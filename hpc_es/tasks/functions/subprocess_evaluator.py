@@ -33,7 +33,7 @@ from typing import Literal
 from hpc_es.core.data import Float64, Poll
 from hpc_es.core.failures import MAX_DETAILS, Failure, one_line
 from hpc_es.core.interfaces import RunContext
-from hpc_es.core.processor import AVAILABLE_CORES
+from hpc_es.core.machine import AVAILABLE_CORES
 from hpc_es.tasks.functions import supervisor
 from hpc_es.tasks.functions.python_evaluator import EvaluationResult, result_of
 from hpc_es.tasks.functions.supervisor import STDERR

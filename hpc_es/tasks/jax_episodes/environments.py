@@ -24,8 +24,7 @@ import numpy as np
 
 from hpc_es.core import extras
 from hpc_es.core.data import Actions, Box, Discrete, MultiDiscrete, ObservationSpec, Spaces, flat_observations
-from hpc_es.core.errors import ConfigError
-from hpc_es.core.messages import nearest
+from hpc_es.core.errors import ConfigError, nearest
 from hpc_es.core.quiet import take_mujoco_warnings
 from hpc_es.tasks.functions.python_evaluator import import_function
 
@@ -368,7 +367,8 @@ def make(env_id: str, keywords: Keywords, flatten: bool = True) -> Environment:
             adapted = LIBRARIES[library](name, keywords)
             flat = flat_observations(adapted.observations.size)
             return dataclasses.replace(adapted, observations=flat) if flatten else adapted
-        environment: Environment = import_function(env_id, "task.env_id")(**keywords)
+        factory: Callable[..., Any] = import_function(env_id, "task.env_id")
+        environment: Environment = factory(**keywords)
         return environment
     except ConfigError:
         raise

@@ -29,7 +29,7 @@ from hpc_es.core.quiet import quiet_stderr
 from hpc_es.devices import jax_setup
 from hpc_es.devices.jax_setup import Platform, jax_on, require_device
 from hpc_es.tasks.jax_episodes.call_shape import CallShape
-from hpc_es.tasks.policy_problems import ObservationNormalization, PolicyProblem
+from hpc_es.tasks.problems import ObservationNormalization, PolicyProblem
 
 if TYPE_CHECKING:
     from hpc_es.tasks.jax_episodes.program import CompiledCall

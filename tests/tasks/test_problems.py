@@ -6,7 +6,7 @@ import numpy as np
 
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Layout
-from hpc_es.tasks.problem_defaults import VectorProblemDefaults, VectorTask
+from hpc_es.tasks.problems import VectorProblemDefaults, VectorTask
 
 
 class Positions(VectorProblemDefaults):

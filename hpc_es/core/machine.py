@@ -1,4 +1,4 @@
-"""The processor of this process: its type, on which the last bits of results depend, and its cores.
+"""The version of hpc_es, and the processor of this process: its type, on which the last bits depend, and its cores.
 
 `hpc_es.main` imports this module before any library that may bind the process to fewer cores.
 """
@@ -10,6 +10,9 @@ import hashlib
 import os
 import platform
 from pathlib import Path
+
+__version__ = "0.2.0"
+
 
 INFORMATION = Path("/proc/cpuinfo")
 
@@ -25,14 +28,14 @@ def _cpu_lines(*prefixes: str) -> list[str]:
     return [line for line in lines if line.startswith(prefixes)]
 
 
-def model() -> str:
+def processor_model() -> str:
     """Return the model name of the processor."""
     names = _cpu_lines("model name")
     return names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine()
 
 
 @functools.cache
-def fingerprint() -> str:
+def processor_fingerprint() -> str:
     """Return a digest of the processor's model and instruction sets."""
     features = sorted(set(_cpu_lines("model name", "flags", "Features"))) or [platform.processor(), platform.machine()]
     return hashlib.sha256("\n".join(features).encode()).hexdigest()[:16]
