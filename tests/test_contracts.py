@@ -77,6 +77,10 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
         "policy": {"kind": "lstm", "hidden_dims": [5]},
         "algorithm": {"kind": "actor_critic", "batch_size": 6},
     },
+    ("tasks", "atari"): {
+        "task": {"kind": "atari", "game": "boxing", "max_frames": 400, "height": 42, "width": 42},
+        "policy": {"kind": "tests.helpers.pixels:Pixels", "block": 6},
+    },
     ("tasks", "episodes"): {"task": {**CHAOS, "observation_normalization": {"enabled": True, "probability": 1.0}}},
     ("tasks", "bandits"): {
         "task": {"kind": "bandits", "observation_normalization": {"enabled": True, "probability": 1.0}},
@@ -472,7 +476,7 @@ def evaluated(made: Parts, word: str, numbers: range, polls: list[int] | None = 
         return played
     directions = np.random.default_rng(1).standard_normal((8, found.size)).astype(np.float32)
     theta = found.initial(np.random.default_rng(0))
-    candidates = population(theta, directions, np.array(numbers), np.full(len(numbers), 0.5, theta.dtype))
+    candidates = population(theta, directions, np.array(numbers), np.full(len(numbers), 0.5, theta.dtype), found.layout)
     of_vectors: Outcome = found.evaluate(candidates, jobs, found.carried(), poll)
     return of_vectors
 
@@ -543,7 +547,9 @@ def test_purposes_have_different_episodes(kind: str) -> None:
     found: Any = problem(kind, "vectors").problem
     theta = found.initial(np.random.default_rng(0))
     returns = [
-        found.evaluate(centre(theta, 8), Jobs(2, range(8), range(8), purpose), found.carried(), nothing).rows
+        found.evaluate(
+            centre(theta, 8, found.layout), Jobs(2, range(8), range(8), purpose), found.carried(), nothing
+        ).rows
         for purpose in ("train", "probe", "evaluate")
     ]
     assert len({rows["return_"].tobytes() for rows in returns}) == 3
@@ -602,7 +608,8 @@ def bound(policy: Policy, jobs: int, rows: Sequence[int] | None = None) -> Any:
     rng = np.random.default_rng(0)
     theta, directions = policy.initial(rng), rng.standard_normal((jobs, policy.layout.size)).astype(np.float32)
     chosen = np.array(range(jobs) if rows is None else rows, np.intp)
-    return policy.bind(population(theta, directions, chosen, np.full(len(chosen), 0.5, np.float32)), None)
+    scales = np.full(len(chosen), 0.5, np.float32)
+    return policy.bind(population(theta, directions, chosen, scales, policy.layout), None)
 
 
 def acted(actor: Any, observations: Any) -> list[Any]:

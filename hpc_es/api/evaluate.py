@@ -54,7 +54,8 @@ def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
     """Return statistics of the episodes; those of returns and lengths leave out failed episodes, and may be None."""
     if asked.actions == "sampled":
         require_stochastic(source.config)
-    task: Episodic = single_episodes(source.config.task)
+    options = source.config.task
+    task: Episodic = single_episodes(options)
     try:
         rows = play(source, task, asked)
     finally:
@@ -64,7 +65,7 @@ def evaluate(source: StoredPolicy, asked: EvaluationRequest) -> JsonObject:
         **statistics(rows),
         "episodes": asked.episodes,
         "generation": source.generation,
-        "env_id": getattr(source.config.task, "env_id", source.config.task.kind),
+        "env_id": next(getattr(options, key) for key in ("env_id", "game", "kind") if hasattr(options, key)),
         "which": source.which,
     }
 

@@ -47,6 +47,7 @@ MODULES: Mapping[Package, Mapping[str, str]] = {
         "xnes": "hpc_es.algorithms.xnes",
     },
     "tasks": {
+        "atari": "hpc_es.tasks.atari",
         "bandits": "hpc_es.bandits.task",
         "command": "hpc_es.tasks.command",
         "episodes": "hpc_es.tasks.episodes",

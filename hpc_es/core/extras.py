@@ -14,6 +14,7 @@ EXTRAS = {  # import name of the package: name of the extra in setup.cfg
     "wandb": "wandb",
     "mujoco": "mujoco",
     "Box2D": "box2d",
+    "ale_py": "atari",
     "numba": "programs",
     "optuna": "tune",
     "gym": "gym",

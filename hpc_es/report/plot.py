@@ -251,7 +251,7 @@ def _add_legends(result: Figure, groups: Sequence[RunGroup], title: str | None, 
 def _subject(groups: Sequence[RunGroup]) -> str:
     """Return the environment, program or type of task if all groups have the same one."""
     tasks = [group.runs[0].config.get("task") or {} for group in groups]
-    keys = ("env_id", "name", "function", "kind")
+    keys = ("env_id", "game", "name", "function", "kind")
     subjects = {next((str(task[key]) for key in keys if task.get(key)), "") for task in tasks}
     return subjects.pop() if len(subjects) == 1 else "Learning curves"
 

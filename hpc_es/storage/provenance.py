@@ -17,6 +17,7 @@ PACKAGES = (
     "h5py",
     "mujoco",
     "box2d",
+    "ale-py",
     "tensorflow",
     "PyYAML",
     "pydantic",

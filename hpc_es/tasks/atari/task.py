@@ -1,0 +1,194 @@
+"""The task `atari`: episodes of an Atari 2600 game, played in lockstep by `tasks/episodes/rollout.py`.
+
+The result of a job depends on its parameters and seeds only. ale_py is imported when the task is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from hpc_es.config.options import Count, Fraction, Natural, option, options
+from hpc_es.config.schema import NO_NUMBERS, Reduction
+from hpc_es.core.data import Column, Discrete, ObservationSpec, Outcome, Poll, Spaces, info_numbers
+from hpc_es.core.errors import ConfigError
+from hpc_es.core.extras import missing_text
+from hpc_es.core.interfaces import Offers, Searched
+from hpc_es.core.keys import Keys
+from hpc_es.core.messages import as_yaml, nearest
+from hpc_es.core.policy import Actor, Batch, Policy
+from hpc_es.tasks.episodes.behaviour import Behaviour
+from hpc_es.tasks.episodes.rollout import Rollout
+from hpc_es.tasks.policy_problems import ObservationNormalization, PolicyProblem
+
+if TYPE_CHECKING:
+    from hpc_es.tasks.atari.backend import AtariBackend
+    from hpc_es.tasks.atari.environment import AtariEnvironment
+
+OFFERS = Offers(problems=("vectors",), policy=True, any_chunks=True, info=True)
+
+# Defaults of the options that a protocol determines.
+PROTOCOLS: Mapping[str, Mapping[str, Any]] = {
+    # Machado et al. 2018, arXiv:1709.06009: stochasticity by sticky actions, all 18 actions, 5 minutes of play
+    "machado2018": {
+        "frame_skip": 5,
+        "sticky_actions": 0.25,
+        "noop_max": 0,
+        "fire_reset": False,
+        "full_action_space": True,
+        "max_frames": 18_000,
+    },
+    # Salimans et al. 2017, arXiv:1703.03864, with the preprocessing of Mnih et al. 2015. The paper adapts the time
+    # limit; 5,000 steps are those of the replication by Such et al. 2017, arXiv:1712.06567.
+    "salimans2017": {
+        "frame_skip": 4,
+        "sticky_actions": 0.0,
+        "noop_max": 30,
+        "fire_reset": False,
+        "full_action_space": False,
+        "max_frames": 20_000,
+    },
+}
+
+
+@options
+class Options:
+    """`task:` with `kind: atari`."""
+
+    fresh_environment: ClassVar[bool] = False  # a game keeps no state between episodes
+
+    kind: Literal["atari"] = option("name of the task", "atari")
+    game: str = option("game in snake_case, such as pong or ms_pacman")
+    protocol: Literal["machado2018", "salimans2017"] = option(
+        "published protocol, which determines the defaults of the options below that are null", "machado2018"
+    )
+    frame_skip: Count | None = option("number of frames for which an action is repeated; null: the protocol's", None)
+    sticky_actions: Fraction | None = option(
+        "probability that a frame repeats the action of the frame before; null: the protocol's", None
+    )
+    noop_max: Natural | None = option(
+        "an episode begins with a random number of no-op frames below this one; null: the protocol's", None
+    )
+    fire_reset: bool | None = option(
+        "whether an episode begins with FIRE, in games that have this action; null: the protocol's", None
+    )
+    full_action_space: bool | None = option(
+        "whether there are all 18 actions, or only those that the game uses; null: the protocol's", None
+    )
+    max_frames: Count | None = option("time limit of an episode in frames; null: the protocol's", None)
+    episodic_life: bool = option("whether a training episode ends when a life is lost", False)
+    reward_clipping: bool = option("whether rewards of training are clipped to -1, 0 and 1 per step", False)
+    height: Count = option("height of an observation in pixels, at most that of the screen (210)", 84)
+    width: Count = option("width of an observation in pixels, at most that of the screen (160)", 84)
+    stack: Count = option("number of images in an observation, the oldest first", 4)
+    grayscale: bool = option("one channel per image with the luminance; false: three channels", True)
+    episodes_per_job: Count = option("number of episodes per job; the return of a job is their mean", 1)
+    reward_offset: float = option("number added to the reward of each training step, such as -1", 0.0)
+    on_failed_episode: Literal["drop", "abort"] = option(
+        "action after an exception in an episode: leave the job out of the update, or end the run",
+        "drop",
+        may_change=True,
+    )
+    observation_normalization: ObservationNormalization = option(
+        "normalisation of the observations", default_factory=ObservationNormalization
+    )
+
+    def warnings(self) -> Iterator[tuple[str, str]]:
+        """Yield (key, text) if all episodes are the same."""
+        chosen = protocol_options(self)
+        if not chosen["sticky_actions"] and chosen["noop_max"] <= 1:
+            yield "noop_max", f"is {chosen['noop_max']} and sticky_actions 0: every episode begins and continues alike"
+
+
+def protocol_options(options: Options) -> dict[str, Any]:
+    """Return the options that a protocol determines, with the values that replace null."""
+    defaults = PROTOCOLS[options.protocol]
+    values = {name: getattr(options, name) for name in defaults}
+    return {name: defaults[name] if value is None else value for name, value in values.items()}
+
+
+class Atari:
+    """The task. It keeps its games from chunk to chunk; `info` are the numbers of `report.info`."""
+
+    def __init__(self, options: Options, info: Mapping[str, Reduction] = NO_NUMBERS) -> None:
+        if text := missing_text("ale_py"):
+            raise ConfigError([("task.kind", f"is atari, which needs {text}")])
+        from hpc_es.tasks.atari.backend import INFO_KEYS
+        from hpc_es.tasks.atari.game import Game, GameSettings
+        from hpc_es.tasks.atari.images import AreaResize
+
+        self.options, self.name, self.info = options, options.game, info
+        self.episodes_per_job = options.episodes_per_job
+        self.behaviour: Behaviour | None = None
+        if unknown := [key for key in info if key not in INFO_KEYS]:
+            text = f"the infos of Atari games have no {unknown[0]!r} (they have: {', '.join(INFO_KEYS)})"
+            raise ConfigError([("report.info", text + nearest(unknown[0], INFO_KEYS))])
+        self._settings = GameSettings(name=options.game, grayscale=options.grayscale, **protocol_options(options))
+        game = Game(self._settings)
+        self._check_size(game.size)
+        self._resize = AreaResize(game.size, (options.height, options.width))
+        channels = options.stack * (1 if options.grayscale else 3)
+        self._shape = (options.height, options.width, channels)
+        self.spaces = Spaces(ObservationSpec(self._shape, np.dtype(np.uint8)), Discrete(game.actions))
+        self.time_limit = -(-self._settings.max_frames // self._settings.frame_skip)  # in steps
+        self._backend = self.new_backend()
+
+    def _check_size(self, screen: tuple[int, int]) -> None:
+        """Raise ConfigError if observations would be larger than the screen."""
+        wanted = {"height": self.options.height, "width": self.options.width}
+        problems = [
+            (f"task.{name}", f"is {size}, but the screen of {self.name} has {most}: expected at most {most}")
+            for (name, size), most in zip(wanted.items(), screen, strict=True)
+            if size > most
+        ]
+        if problems:
+            raise ConfigError(problems)
+
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """Lines for `--check`."""
+        o = self.options
+        values = {**protocol_options(o), "episodic_life": o.episodic_life, "reward_clipping": o.reward_clipping}
+        listed = ", ".join(f"{name} {as_yaml(value)}" for name, value in values.items())
+        return (f"atari {self.name}, protocol {self.options.protocol}: {listed}",)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of rows in addition to those of all episodes."""
+        return (info_numbers(len(self.info)),) if self.info else ()
+
+    def problem(self, searched: Searched, policy: Policy | None, keys: Keys, unit: int) -> PolicyProblem:
+        """Return the problem of the policy's parameters as a vector."""
+        assert policy is not None and searched == "vectors"
+        normalization = self.options.observation_normalization
+        return PolicyProblem(self, policy, keys, normalization, unit, self.columns, "free")
+
+    def new_backend(self) -> AtariBackend:
+        """Return a new environment backend."""
+        from hpc_es.tasks.atari.backend import AtariBackend
+
+        return AtariBackend(self._settings, self._resize, self._shape, tuple(self.info))
+
+    def environment(self, render_mode: str | None = None, wrapped: bool = True) -> AtariEnvironment:
+        """Return a new Gymnasium environment, which plays the episodes of evaluations; there are no wrappers."""
+        from hpc_es.tasks.atari.environment import AtariEnvironment
+
+        return AtariEnvironment(self._settings, self._resize, self._shape, render_mode)
+
+    def evaluate(self, actor: Actor, batch: Batch, poll: Poll) -> Outcome:
+        """Play the episodes of all jobs. Evaluations play whole games, and their returns are scores."""
+        self._backend.clips_rewards = batch.training and self.options.reward_clipping
+        self._backend.ends_with_life = batch.training and self.options.episodic_life
+        with self._backend.chunk(batch.seeds[:, 0].tolist()):
+            return Rollout(self, self._backend, actor, batch).run(poll)
+
+    def close(self) -> None:
+        """Delete the games."""
+        self._backend.close()
+
+
+def build(options: Options, repetition: int = 0, info: Mapping[str, Reduction] = NO_NUMBERS) -> Atari:
+    """Return the task, which is the same in all repetitions; `info` are the numbers of `report.info`."""
+    return Atari(options, info)

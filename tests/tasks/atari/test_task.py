@@ -1,0 +1,235 @@
+"""The task: presets, checks of options, episodes of jobs in chunks, scores of evaluations, and the environment."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc_es.core.data import INFO, Array, Discrete, ObservationSpec
+from hpc_es.core.errors import ConfigError
+from hpc_es.tasks.atari.task import Atari, Options, protocol_options
+from hpc_es.tasks.episodes.environment_backend import RunningEpisodes
+from tests.helpers.atari import FalseEmulator
+from tests.helpers.toys import batch, nothing
+
+if importlib.util.find_spec("ale_py") is None:
+    pytest.skip("ale-py is not installed", allow_module_level=True)
+
+import ale_py
+
+
+class Cycling:
+    """An actor whose action depends on the observation, and which keeps all of those that it gets."""
+
+    def __init__(self, jobs: int, actions: int) -> None:
+        self._rows, self._actions = list(range(jobs)), actions
+        self.observed: list[list[bytes]] = [[] for _ in range(jobs)]
+
+    def act(self, observations: Array) -> Array:
+        for row, job in enumerate(self._rows):
+            self.observed[job].append(observations[row].tobytes())
+        return (observations.astype(np.int64).sum(axis=(1, 2, 3)) // 7) % self._actions
+
+    def keep(self, rows: Any) -> None:
+        self._rows = [self._rows[row] for row in rows]
+
+    def restart(self, row: int) -> None:
+        """Do nothing."""
+
+
+def atari(game: str = "breakout", **options: Any) -> Atari:
+    return Atari(Options(game=game, **options))
+
+
+# Options.
+
+
+def test_the_protocols_have_their_published_values() -> None:
+    """Machado et al. 2018, section 5; Mnih et al. 2015 and the 5,000 steps of Such et al. 2017."""
+    assert protocol_options(Options(game="pong", protocol="machado2018")) == {
+        **{"frame_skip": 5, "sticky_actions": 0.25, "noop_max": 0, "fire_reset": False, "full_action_space": True},
+        "max_frames": 5 * 60 * 60,
+    }
+    assert protocol_options(Options(game="pong", protocol="salimans2017")) == {
+        **{"frame_skip": 4, "sticky_actions": 0.0, "noop_max": 30, "fire_reset": False, "full_action_space": False},
+        "max_frames": 4 * 5000,
+    }
+
+
+def test_an_option_replaces_that_of_the_protocol() -> None:
+    chosen = protocol_options(Options(game="pong", frame_skip=2, sticky_actions=0.0, full_action_space=False))
+    assert (chosen["frame_skip"], chosen["sticky_actions"], chosen["full_action_space"]) == (2, 0.0, False)
+    assert chosen["max_frames"] == 18_000
+
+
+@pytest.mark.parametrize(
+    ("options", "shape", "actions"),
+    [
+        ({}, (84, 84, 4), 18),
+        ({"full_action_space": False}, (84, 84, 4), 4),
+        ({"height": 42, "width": 40, "stack": 1}, (42, 40, 1), 18),
+        ({"grayscale": False, "stack": 2}, (84, 84, 6), 18),
+    ],
+)
+def test_spaces_follow_the_options(options: dict[str, Any], shape: tuple[int, ...], actions: int) -> None:
+    spaces = atari(**options).spaces
+    assert spaces.observations == ObservationSpec(shape, np.dtype(np.uint8))
+    assert spaces.actions == Discrete(actions)
+
+
+def test_the_time_limit_is_in_steps() -> None:
+    """18,000 frames are 3,600 steps of 5; 10 frames are 3 steps of 4, the last one shorter."""
+    assert atari().time_limit == 3600
+    assert atari(frame_skip=4, max_frames=10).time_limit == 3
+
+
+def test_an_observation_larger_than_the_screen_is_refused() -> None:
+    with pytest.raises(ConfigError) as refused:
+        atari(height=211, width=200)
+    assert list(refused.value.problems) == [
+        ("task.height", "is 211, but the screen of breakout has 210: expected at most 210"),
+        ("task.width", "is 200, but the screen of breakout has 160: expected at most 160"),
+    ]
+
+
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ale_py" else find_spec(name))
+    with pytest.raises(ConfigError, match=r"task.kind: is atari, which needs ale_py, .* pip install 'hpc_es\[atari\]'"):
+        atari()
+
+
+def test_an_unknown_info_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(
+        ConfigError, match=r"no 'live' \(they have: lives, episode_frame_number\); did you mean 'lives'"
+    ):
+        Atari(Options(game="pong"), {"live": "final"})
+
+
+def test_equal_episodes_are_warned_of() -> None:
+    same = Options(game="pong", protocol="salimans2017", noop_max=1)
+    assert [key for key, _ in same.warnings()] == ["noop_max"]
+    assert not list(Options(game="pong").warnings()) and not list(
+        Options(game="pong", protocol="salimans2017").warnings()
+    )
+
+
+def test_the_summary_has_the_protocol_and_its_options() -> None:
+    (line,) = atari(reward_clipping=True).summary
+    assert line.startswith("atari breakout, protocol machado2018: frame_skip 5, sticky_actions 0.25, noop_max 0,")
+    assert line.endswith("max_frames 18000, episodic_life false, reward_clipping true")
+
+
+# Episodes.
+
+
+@pytest.fixture(scope="module")
+def task() -> Iterator[Atari]:
+    task = atari("seaquest", max_frames=600, noop_max=10, height=42, width=42)
+    yield task
+    task.close()
+
+
+def played(task: Atari, seeds: Sequence[int]) -> tuple[list[list[bytes]], list[float]]:
+    """The observations and the returns of the episodes of these seeds, in one chunk."""
+    actor = Cycling(len(seeds), task.spaces.actions.n)  # type: ignore[union-attr]
+    rows = task.evaluate(actor, batch(seeds), nothing).rows
+    return actor.observed, rows["return_"].tolist()
+
+
+def test_an_episode_depends_on_its_seed_only(task: Atari) -> None:
+    """Alone, among others, in another place and after other episodes; with sticky actions."""
+    alone = played(atari("seaquest", max_frames=600, noop_max=10, height=42, width=42), [11])
+    assert len(alone[0][0]) > 50
+    for seeds in ([11, 22, 33], [44, 33, 11], [11]):
+        observed, returns = played(task, seeds)
+        index = seeds.index(11)
+        length = len(alone[0][0])  # rows of ended episodes stay in the batch for a while
+        assert observed[index][:length] == alone[0][0] and returns[index] == alone[1][0]
+    others, _ = played(task, [22])
+    assert others[0] != alone[0][0]
+
+
+def test_the_episodes_of_a_job_are_those_of_jobs_of_their_own() -> None:
+    options = {"max_frames": 300, "height": 42, "width": 42}
+    task = atari("seaquest", episodes_per_job=2, **options)
+    both = task.evaluate(Cycling(1, 18), batch([[5, 6]]), nothing).rows
+    single = atari("seaquest", **options).evaluate(Cycling(2, 18), batch([5, 6]), nothing).rows
+    assert both["return_"][0] == single["return_"].mean() and both["length"][0] == single["length"].sum()
+
+
+def test_the_environment_plays_the_episodes_of_evaluations(task: Atari) -> None:
+    """`make_env` and videos show what `hpc-es eval` scores."""
+    actor = Cycling(1, 18)
+    row = task.evaluate(actor, batch([11], training=False), nothing).rows[0]
+    environment = task.environment("rgb_array")
+    observation, info = environment.reset(seed=11)
+    assert environment.render().shape == (210, 160, 3) and info["lives"] == 4
+    total, length, is_over = 0.0, 0, False
+    while not is_over:
+        assert observation.tobytes() == actor.observed[0][length]
+        action = Cycling(1, 18).act(observation[np.newaxis])[0]
+        observation, reward, terminated, truncated, _ = environment.step(action)
+        total, length, is_over = total + reward, length + 1, terminated or truncated
+    assert (total, length) == (row["return_"], row["length"])
+    assert environment.metadata["render_fps"] == 12
+
+
+def test_an_environment_without_a_seed_draws_one() -> None:
+    environment = atari("seaquest", noop_max=30).environment()
+    environment.reset(seed=3)
+    frames = {environment.reset()[1]["episode_frame_number"] for _ in range(8)}
+    assert len(frames) > 1
+    environment.reset(seed=3)
+    assert {environment.reset()[1]["episode_frame_number"] for _ in range(8)} == frames
+
+
+@pytest.fixture
+def false_task(monkeypatch: pytest.MonkeyPatch) -> Atari:
+    """A task whose games are those of `FalseEmulator`: 78 points in 12 frames, a life is lost in frame 6."""
+    monkeypatch.setattr(ale_py, "ALEInterface", FalseEmulator)
+    monkeypatch.setattr(FalseEmulator, "setLoggerMode", lambda mode: None, raising=False)
+    monkeypatch.setattr("hpc_es.tasks.atari.game.rom_path", lambda name: name)
+    options = {"protocol": "salimans2017", "noop_max": 0, "height": 3, "width": 2, "stack": 1}
+    info: Any = {"lives": "final", "episode_frame_number": "mean"}
+    return Atari(Options(game="false", episodic_life=True, reward_clipping=True, **options), info)
+
+
+def test_clipping_and_lost_lives_are_for_training_only(false_task: Atari) -> None:
+    """Frame n gives n points: 1 to 4, 5 and 6 until the loss of a life in training; 1 to 12 in an evaluation."""
+    training = false_task.evaluate(Cycling(2, 4), batch([1, 2]), nothing).rows
+    assert training["return_"].tolist() == [2, 2] and training["length"].tolist() == [2, 2]
+    assert training[INFO].tolist() == [[2, (4 + 6) / 2]] * 2
+    evaluation = false_task.evaluate(Cycling(2, 4), batch([1, 2], training=False), nothing).rows
+    assert evaluation["return_"].tolist() == [78, 78] and evaluation["length"].tolist() == [3, 3]
+    assert evaluation[INFO].tolist() == [[2, (4 + 8 + 12) / 3]] * 2
+
+
+def test_a_time_limit_is_reported_as_cut(false_task: Atari) -> None:
+    task = Atari(Options(game="false", noop_max=0, sticky_actions=0.0, max_frames=5, height=3, width=2, stack=1))
+    backend = task.new_backend()
+    observations, rewards = np.zeros((2, 3, 2, 1), np.uint8), np.zeros(2)
+    with backend.chunk([1, 2]):
+        observations[:] = [backend.reset(job, job) for job in (0, 1)]
+        result = backend.advance(RunningEpisodes([1], [1]), np.zeros(2, np.int64), observations, rewards)
+    assert result.ended == [1] and result.cut == [1] and rewards.tolist() == [0, 1 + 2 + 3 + 4 + 5]
+    assert (observations[0] == 200).all()  # of the reset; it is not running
+
+
+def test_an_exception_of_a_game_fails_its_episode_only(false_task: Atari, monkeypatch: pytest.MonkeyPatch) -> None:
+    act, emulators = FalseEmulator.act, list[FalseEmulator]()
+
+    def failing(self: FalseEmulator, action: int) -> int:
+        emulators.extend([self] if self not in emulators else [])
+        if self is emulators[0]:
+            raise RuntimeError("no picture")
+        return act(self, action)
+
+    monkeypatch.setattr(FalseEmulator, "act", failing)
+    outcome = false_task.evaluate(Cycling(2, 4), batch([1, 2], training=False), nothing)
+    assert np.isnan(outcome.rows["return_"]).tolist() == [True, False] and outcome.rows["return_"][1] == 78
+    assert "RuntimeError: no picture" in outcome.failures[0].text
