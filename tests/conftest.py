@@ -67,6 +67,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Set TensorFlow up as a rank does, whichever of these tests comes first: its threads are chosen only once."""
     if "jax_episodes" in item.name and importlib.util.find_spec("jax") is None:
         pytest.skip("JAX is not installed here: make test-jax")
+    if "atari" in item.name and importlib.util.find_spec("ale_py") is None:
+        pytest.skip("ale-py is not installed here")
     if item.get_closest_marker("tensorflow"):
         if importlib.util.find_spec("tensorflow") is None:
             pytest.skip("TensorFlow is not installed here")

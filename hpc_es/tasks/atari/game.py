@@ -16,8 +16,7 @@ import numpy as np
 from ale_py import roms
 
 from hpc_es.core.data import Array
-from hpc_es.core.errors import ConfigError
-from hpc_es.core.messages import nearest
+from hpc_es.core.errors import ConfigError, nearest
 
 NOOP, FIRE = 0, 1  # of ale_py.Action
 DRAWS = 1024  # random numbers that are drawn at once
