@@ -20,7 +20,7 @@ from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Actor, Batch, Policy
 from hpc_es.tasks.episodes.behaviour import Behaviour
 from hpc_es.tasks.episodes.rollout import Rollout
-from hpc_es.tasks.policy_problems import ObservationNormalization, PolicyProblem
+from hpc_es.tasks.problems import ObservationNormalization, PolicyProblem
 
 if TYPE_CHECKING:
     from hpc_es.tasks.atari.backend import AtariBackend
