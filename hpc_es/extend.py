@@ -97,7 +97,7 @@ from hpc_es.core.interfaces import (
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Actor, Batch, OnStep, Policy, Pure, PurePolicy, RecurrentActor, Segments, Tree
 from hpc_es.core.population import Directions, Explicit, Layout, Noise, Perturbed, Population, unperturbed
-from hpc_es.noise.blocks import BlockNoise
+from hpc_es.noise import BlockNoise
 from hpc_es.policies.networks.feed_forward import FeedForwardPolicy
 from hpc_es.policies.networks.heads import ActionHead, Head, normalise, normalised, require_flat
 from hpc_es.tasks.problems import ProblemDefaults, VectorProblemDefaults, VectorTask

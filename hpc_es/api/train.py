@@ -16,8 +16,8 @@ from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals, install_hooks
 from hpc_es.training.build import require_gradient, valid_config
 from hpc_es.training.collective import CollectiveExit, config_from_message, config_message, on_rank_0
+from hpc_es.training.generation import MetricsRow
 from hpc_es.training.loop import AfterTrainStep
-from hpc_es.training.metrics_row import MetricsRow
 from hpc_es.training.run import Run, RunRequest, start_run
 from hpc_es.training.triggers import IntervalTrigger
 

@@ -18,8 +18,7 @@ from typing import Literal
 import numpy as np
 
 from hpc_es.core.data import Chunk, Outcome, Poll
-from hpc_es.mpi.serialize import from_words, to_words
-from hpc_es.mpi.world import Int64, World
+from hpc_es.mpi.world import Int64, World, from_words, to_words
 
 AHEAD, FREE, ANSWER, GIVE_UP = 1, 2, 3, 4
 FAILED = 6  # 5: see training/asynchronous.py

@@ -16,7 +16,7 @@ from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.population import Layout
 from hpc_es.mpi.world import World
-from hpc_es.noise.blocks import BlockNoise
+from hpc_es.noise import BlockNoise
 from hpc_es.noise.counter import BLOCK
 
 FILL_BLOCK = 1 << 20  # numbers per generator; results depend on it

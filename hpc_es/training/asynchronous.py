@@ -16,11 +16,10 @@ import numpy.typing as npt
 
 from hpc_es.core.data import Arrays, Results, Rows, State
 from hpc_es.mpi.scheduler import Work
-from hpc_es.mpi.serialize import decode, encode, from_words, to_words
-from hpc_es.mpi.world import World
+from hpc_es.mpi.world import World, decode, encode, from_words, to_words
 from hpc_es.training.build import Parts
-from hpc_es.training.executors import HEADER, Evaluated, MpiExecutor
-from hpc_es.training.generation import Generation, fitness_of
+from hpc_es.training.executors import MpiExecutor
+from hpc_es.training.generation import HEADER, Evaluated, Generation, fitness_of
 
 TASK, RESULT = 4, 5  # message tags in addition to those of Work
 END = -1

@@ -1,10 +1,11 @@
-"""Decisions that rank 0 makes for all ranks: values that it computes alone, errors that end every rank, the config."""
+"""What all ranks do together: decisions of rank 0, errors that end every rank, and broadcasts of config and state."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from hpc_es.config import registry
 from hpc_es.config.resolved import dump_json, parse_resolved, sources
 from hpc_es.config.schema import Config
-from hpc_es.core.data import JsonObject
+from hpc_es.core.data import Array, Arrays, JsonObject, State
 from hpc_es.core.errors import DeniedError, InUseError, UserError
 from hpc_es.mpi.world import World
 
@@ -98,3 +99,120 @@ def config_from_message(world: World, message: JsonObject) -> Config:
 def host_of(world: World, rank: int) -> str:
     """Return the host name of a rank."""
     return next((host for number, host, _ in world.table() if number == rank), "")
+
+
+# Broadcast of the state: rank 0 sends the shared arrays in each generation, or all arrays once in a replicated update.
+# A read-only array that was part of the previous broadcast is not sent again, such as a large matrix that an algorithm
+# updates only now and then. Shapes are sent only when they change.
+
+LARGE = 1 << 20  # bytes from which an array is sent in a message of its own
+MOST = 62  # arrays that fit the bit mask of unchanged arrays; the others are always sent
+
+
+class SharedArrays:
+    """The arrays of the last broadcast on this rank; every rank calls `broadcast` with rank 0's plan."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the last broadcast, because not all ranks may have received it."""
+        self._known: dict[str, Array] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+
+    def plan(self, shared: Arrays) -> tuple[int, int]:
+        """Return, on rank 0, a bit mask of arrays that need not be sent, and whether shapes must be sent."""
+        mask = 0
+        for bit, (name, array) in enumerate(list(shared.items())[:MOST]):
+            if self._known.get(name) is array and not array.flags.writeable:
+                mask |= 1 << bit
+        shapes = {name: array.shape for name, array in shared.items()}
+        return mask, int(shapes != self._shapes)
+
+    def broadcast(self, shared: Arrays, plan: tuple[int, int]) -> Arrays:
+        """Return rank 0's arrays; other ranks pass arrays with the same names and dtypes, of any shape."""
+        if self._world.rank == 0:
+            shared = contiguous(shared)
+        mask, reshaped = plan
+        if reshaped:
+            shapes = json.dumps({name: array.shape for name, array in shared.items()})
+            received = json.loads(self._world.broadcast_text(shapes))
+            self._shapes = {name: tuple(shape) for name, shape in received.items()}
+        unchanged = [name for bit, name in enumerate(shared) if bit < MOST and mask >> bit & 1]
+        self._known = {name: self._known[name] for name in unchanged}  # frees the others before new ones arrive
+        to_send = {name: array for name, array in shared.items() if name not in self._known}
+        self._known |= self._send(to_send) if self._world.size > 1 else to_send
+        return {name: self._known[name] for name in shared}
+
+    def _send(self, arrays: Arrays) -> dict[str, Array]:
+        """Broadcast large arrays one by one, and all small ones in one message."""
+        sizes = {name: math.prod(self._shapes[name]) * array.itemsize for name, array in arrays.items()}
+        is_rank_0, received = self._world.rank == 0, dict(arrays)
+        small = {name: array for name, array in arrays.items() if sizes[name] < LARGE}
+        packed, start = np.empty(sum(sizes[name] for name in small), np.uint8), 0
+        for name, array in small.items():
+            stop = start + sizes[name]
+            view = packed[start:stop].view(array.dtype).reshape(self._shapes[name])
+            if is_rank_0:
+                view[...] = array
+            else:
+                received[name] = view
+            start = stop
+        if small:
+            self._world.broadcast(packed)
+        for name, array in arrays.items():
+            if name not in small:
+                received[name] = array if is_rank_0 else np.empty(self._shapes[name], array.dtype)
+                self._world.broadcast(received[name])
+        return received
+
+
+def contiguous(arrays: Arrays) -> dict[str, Array]:
+    """Return the arrays in C order, as after a broadcast: bits of matrix products depend on the memory layout."""
+    return {name: np.asarray(array, order="C") for name, array in arrays.items()}
+
+
+class SharedState:
+    """The state on every rank; in a replicated update, where every rank updates it, it is sent completely and once."""
+
+    def __init__(self, world: World, replicated: bool, initial: State) -> None:
+        self._world, self._arrays, self._replicated = world, SharedArrays(world), replicated
+        groups = (initial.shared, initial.master)
+        self._empty = State(0, *({name: np.empty(0, array.dtype) for name, array in group.items()} for group in groups))
+        self._was_sent = False  # of a replicated update
+
+    def reset(self) -> None:
+        """Forget the last broadcast, because not all ranks may have received it."""
+        self._arrays.reset()
+        self._was_sent = False
+
+    def plan(self, state: State) -> tuple[int, int, int]:
+        """Return, on rank 0, whether to send the state, and the plan of `SharedArrays`."""
+        return 0 if self._was_sent else 1, *self._arrays.plan(self._sent_arrays(state))
+
+    def without_arrays(self, state: State, to_send: bool) -> State:
+        """Return the argument of `broadcast`: on ranks that receive arrays, one with empty arrays, to free memory."""
+        return state if self._world.rank == 0 or not to_send else replace(self._empty, generation=state.generation)
+
+    def broadcast(self, state: State, plan: tuple[int, int, int]) -> State:
+        """Return the state with rank 0's arrays; on other ranks `master` is empty unless the update is replicated."""
+        to_send, mask, reshaped = plan
+        if not to_send:
+            return state
+        arrays = self._arrays.broadcast(self._sent_arrays(state), (mask, reshaped))
+        if not self._replicated:
+            return State(state.generation, {name: arrays[name] for name in state.shared}, state.master)
+        self._was_sent = True
+        self._arrays.reset()  # they are not sent again
+        return State(
+            state.generation,
+            {name: arrays[f"shared/{name}"] for name in state.shared},
+            {name: arrays[f"master/{name}"] for name in state.master},
+        )
+
+    def _sent_arrays(self, state: State) -> Arrays:
+        if not self._replicated:
+            return state.shared
+        groups = {"shared": state.shared, "master": state.master}
+        return {f"{group}/{name}": array for group, arrays in groups.items() for name, array in arrays.items()}

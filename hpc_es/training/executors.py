@@ -9,40 +9,17 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc_es.core.data import Array, Arrays, Chunk, Outcome, Poll, Results, Rows
 from hpc_es.mpi.scheduler import Work
-from hpc_es.mpi.serialize import decode, encode
-from hpc_es.mpi.world import World
+from hpc_es.mpi.world import World, decode, encode
 from hpc_es.training.failure_reports import FailureReports
-from hpc_es.training.generation import Gathered, Generation
+from hpc_es.training.generation import HEADER, TIMES, Evaluated, Gathered, Generation
 
-TIMES = ("environment", "policy", "update", "messages", "idle")
-HEADER = np.dtype(
-    [
-        *(("signals", "<i8"), ("policy_calls", "<f8"), *((name, "<f8") for name in TIMES), ("chunks", "<i8")),
-        ("arrays", "<i8"),  # number of chunks that returned arrays in addition to rows
-        ("mixed", "<i8"),  # number of chunks whose jobs affected each other's random numbers
-        ("evaluating", "<f8"),  # seconds from the start of a round to the end of the rank's last chunk
-        ("failures", "<i8"),  # number of new kinds of failure that the rank has to report
-    ]
-)
 SUMMED = ("policy_calls", *TIMES, "chunks", "arrays", "mixed", "evaluating")  # over the rounds of a generation
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """An evaluated generation on rank 0, before the update."""
-
-    headers: npt.NDArray[np.void]  # HEADER[ranks]
-    results: Results[object]  # of training jobs
-    evaluation: Rows  # rows[evaluation jobs], empty without an evaluation
-    learned: Sequence[Sequence[Arrays]] = ()  # of each unit of training jobs and probes, in order: its parts
-    tail_seconds: float = 0.0  # that the first rank to finish waited for the last one, summed over rounds
 
 
 class RankClock:

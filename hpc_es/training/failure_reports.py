@@ -13,8 +13,7 @@ import numpy as np
 
 from hpc_es.core.data import Chunk
 from hpc_es.core.failures import Failure
-from hpc_es.mpi.serialize import Bytes
-from hpc_es.mpi.world import World
+from hpc_es.mpi.world import Bytes, World
 
 MOST_KINDS = 64  # reported by a rank
 LABELS = {"train": "job", "probe": "probe", "evaluate": "evaluation"}  # by purpose of the chunk

@@ -29,12 +29,20 @@ from hpc_es.mpi.world import World
 from hpc_es.training.asynchronous import AsynchronousPhase
 from hpc_es.training.build import Parts, needs
 from hpc_es.training.chunking import SHARED_SECONDS, ChunkPlanner, CutPlan
-from hpc_es.training.collective import INTERRUPTED
-from hpc_es.training.executors import HEADER, Evaluated, Executor, MpiExecutor, SerialExecutor
+from hpc_es.training.collective import INTERRUPTED, SharedState, contiguous
+from hpc_es.training.executors import Executor, MpiExecutor, SerialExecutor
 from hpc_es.training.failure_reports import FailureReports
-from hpc_es.training.generation import Generation, UpdateInputs, update_state
-from hpc_es.training.metrics_row import MetricsRow, counters_after, metrics_row, problem_metrics
-from hpc_es.training.shared_arrays import SharedState, contiguous
+from hpc_es.training.generation import (
+    HEADER,
+    Evaluated,
+    Generation,
+    MetricsRow,
+    UpdateInputs,
+    counters_after,
+    metrics_row,
+    problem_metrics,
+    update_state,
+)
 
 if TYPE_CHECKING:
     from hpc_es.training.recorder import Recorder

@@ -21,8 +21,7 @@ from hpc_es.storage.results import BUDGET, digest
 from hpc_es.storage.status import is_surpassed
 from hpc_es.training.build import needs
 from hpc_es.training.failure_reports import FailureReport
-from hpc_es.training.generation import UpdateInputs
-from hpc_es.training.metrics_row import NOTHING_USED, Counters, MetricsRow
+from hpc_es.training.generation import NOTHING_USED, Counters, MetricsRow, UpdateInputs
 
 if TYPE_CHECKING:
     from hpc_es.storage.checkpoint import Best

@@ -36,8 +36,8 @@ from hpc_es.training.build import (
     uses_tensorflow,
 )
 from hpc_es.training.collective import CollectiveExit, ExitReason, on_rank_0
+from hpc_es.training.generation import MetricsRow
 from hpc_es.training.loop import AfterTrainStep, Training, report_failure
-from hpc_es.training.metrics_row import MetricsRow
 from hpc_es.training.triggers import IntervalTrigger
 
 if TYPE_CHECKING:

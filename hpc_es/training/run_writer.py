@@ -23,7 +23,7 @@ from hpc_es.core.interfaces import Problem
 from hpc_es.core.slurm import this_run
 from hpc_es.mpi.world import World
 from hpc_es.programs.log import ProgramsLog
-from hpc_es.report.loggers.loggers import LoggedRun, Loggers, Status, flat
+from hpc_es.report.loggers import LoggedRun, Loggers, Status, flat
 from hpc_es.report.progress import Progress
 from hpc_es.storage import metrics_log, provenance, results
 from hpc_es.storage.checkpoint import Best, Increment, Snapshot, is_full
@@ -32,7 +32,7 @@ from hpc_es.storage.line_logs import EvaluationsLog, FailuresLog
 from hpc_es.storage.status import HEARTBEAT_SECONDS, RUNNING, STATUS, final_evaluation, now, this_process
 from hpc_es.training.build import needs
 from hpc_es.training.failure_reports import FailureReport
-from hpc_es.training.metrics_row import MetricsRow
+from hpc_es.training.generation import MetricsRow
 from hpc_es.training.recorder import Recorder, UpdateJournal, UpdateReplay
 from hpc_es.training.run_directory import CONFIG, OpenedRun
 from hpc_es.training.triggers import IntervalTrigger, TriggerList, Unit

@@ -23,7 +23,7 @@ from hpc_es.storage.files import write_json, writing
 from hpc_es.storage.results import Shard
 from hpc_es.storage.run_lock import RunLock
 from hpc_es.training.collective import INTERRUPTED, ExitReason, config_message
-from hpc_es.training.metrics_row import MetricsRow
+from hpc_es.training.generation import MetricsRow
 from hpc_es.tuning.plan import check, fraction, load, measures, objective
 from hpc_es.tuning.space import Hyperparameters
 from hpc_es.tuning.trials import (

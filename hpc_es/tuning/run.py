@@ -13,7 +13,7 @@ from hpc_es.mpi.connect import connect
 from hpc_es.mpi.guard import Signals
 from hpc_es.mpi.world import World
 from hpc_es.training.collective import CollectiveExit, ExitReason, config_from_message, on_rank_0
-from hpc_es.training.metrics_row import MetricsRow
+from hpc_es.training.generation import MetricsRow
 
 if TYPE_CHECKING:
     from hpc_es.tuning.master import Master

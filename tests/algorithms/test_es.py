@@ -31,7 +31,7 @@ from hpc_es.core.data import (
 from hpc_es.core.keys import Keys
 from hpc_es.core.policy import Batch
 from hpc_es.core.population import Population
-from hpc_es.noise.blocks import BlockNoise
+from hpc_es.noise import BlockNoise
 from hpc_es.noise.counter import BLOCK, CounterNoise
 from hpc_es.policies import mlp
 from hpc_es.tasks.observation_statistics import INITIAL_COUNT

@@ -17,7 +17,7 @@ from hpc_es.config.loading import validate
 from hpc_es.core.data import Array, Column, Outcome, ProblemState, Results, State, behaviour, row_dtype
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Layout
-from hpc_es.noise.blocks import BlockNoise
+from hpc_es.noise import BlockNoise
 from hpc_es.noise.counter import BLOCK, CounterNoise
 from hpc_es.tasks.problems import ProblemDefaults
 from hpc_es.training.build import Parts

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import hpc_es
-from hpc_es.report.loggers.loggers import metrics
+from hpc_es.report.loggers import metrics
 from hpc_es.storage.checkpoint_directory import Store
-from hpc_es.training.metrics_row import MetricsRow
+from hpc_es.training.generation import MetricsRow
 from tests.helpers import runs
 
 INFO = "report.info={step: final}"

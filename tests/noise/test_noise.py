@@ -9,7 +9,7 @@ from hpc_es.core.data import Float32
 from hpc_es.core.errors import ConfigError
 from hpc_es.core.keys import Keys
 from hpc_es.core.population import Noise
-from hpc_es.noise.blocks import BlockNoise
+from hpc_es.noise import BlockNoise
 from hpc_es.noise.counter import BLOCK, CounterNoise
 from hpc_es.noise.table import FILL_BLOCK, TableNoise, check_size, fill
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
+import hpc_es
 from hpc_es.algorithms.common.strategy import Strategy
 from hpc_es.core.data import Chunk, Float64, Outcome, Poll, ProblemState, Rows, State, cut, row_dtype
 from hpc_es.core.errors import RunError
@@ -18,6 +21,7 @@ from hpc_es.training.build import Parts
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, fitness_of
 from tests.helpers.harness import mpiexec, script
+from tests.helpers.runs import TINY
 
 # Return 100 * generation + job; a field of its own with (job, parent); of each unit of 2 jobs the sum of their numbers,
 # of the unit that begins at job 2 nothing. The fitness is twice the return less the greatest one so far.
@@ -231,3 +235,14 @@ def test_fitness_of_no_jobs_is_empty() -> None:
 def test_fitness_of_wrong_shape_ends_the_run() -> None:
     with pytest.raises(RunError, match=r"expected one number per job, float64\[3\], got shape \[\]"):
         fitness_of(parts_of(Mean()), State(0, {}, {}), rows_of(1.0, 2.0, 3.0))
+
+
+def test_observations_are_counted_per_generation_and_in_total(tmp_path: Path) -> None:
+    """With probability 1 each timestep of training is an observation; the count starts at 0.01."""
+    config = yaml.safe_load(TINY)
+    config["task"]["observation_normalization"] = {"enabled": True, "probability": 1.0}
+    with hpc_es.train({**config, "stop": {"generations": 3}}, tmp_path / "run") as run:
+        rows = list(run)
+    steps = [row["timesteps_this_generation"] for row in rows]
+    assert [row["observations_this_generation"] for row in rows] == steps and len(steps) == 3
+    assert abs(rows[-1]["observation_count"] - 0.01 - sum(steps)) < 1e-6

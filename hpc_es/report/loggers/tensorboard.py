@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hpc_es.config.schema import Report
-from hpc_es.report.loggers.loggers import LoggedRun, Started, Status, metrics, step
+from hpc_es.report.loggers import LoggedRun, Started, Status, metrics, step
 from hpc_es.storage.metrics_log import Row
 
 

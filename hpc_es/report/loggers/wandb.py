@@ -15,7 +15,7 @@ from typing import Any
 from hpc_es.config.registry import config_directory
 from hpc_es.config.schema import Report, Wandb
 from hpc_es.core.data import JsonObject
-from hpc_es.report.loggers.loggers import LoggedRun, Started, Status, metrics, step
+from hpc_es.report.loggers import LoggedRun, Started, Status, metrics, step
 from hpc_es.storage.metrics_log import Row
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from hpc_es.config.options import warnings_of
 from hpc_es.config.schema import Mlflow, Report
-from hpc_es.report.loggers.loggers import LoggedRun, Loggers, Started, flat, metrics, tag
+from hpc_es.report.loggers import LoggedRun, Loggers, Started, flat, metrics, tag
 from hpc_es.storage import metrics_log
 from hpc_es.storage.metrics_log import Row
 from tests.helpers import runs

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpc_es.report.loggers.loggers import LoggedRun, Started
+from hpc_es.report.loggers import LoggedRun, Started
 from hpc_es.report.loggers.tensorboard import TensorBoard
 
 
@@ -76,7 +76,7 @@ def test_tensorboard_logger_does_not_import_tensorflow(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     program = (
         "import sys; from pathlib import Path\n"
-        "from hpc_es.report.loggers.loggers import LoggedRun\n"
+        "from hpc_es.report.loggers import LoggedRun\n"
         "from hpc_es.report.loggers.tensorboard import TensorBoard\n"
         "logger = TensorBoard()\n"
         f"logger.start(LoggedRun(Path({str(tmp_path)!r}), 'a', {{}}), None, 0)\n"

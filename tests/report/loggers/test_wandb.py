@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hpc_es.config.schema import Report
-from hpc_es.report.loggers.loggers import LoggedRun, Loggers
+from hpc_es.report.loggers import LoggedRun, Loggers
 from hpc_es.storage import metrics_log
 from tests.helpers import runs
 

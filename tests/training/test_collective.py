@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hpc_es.core.data import Array, Arrays
-from hpc_es.training.shared_arrays import SharedArrays
+from hpc_es.training.collective import SharedArrays
 
 
 class Rank0:
