@@ -1,4 +1,4 @@
-"""What all ranks do together: decisions of rank 0, errors that end every rank, and broadcasts of config and state."""
+"""Collective operations: decisions of rank 0, errors that end every rank, and broadcasts of config and state."""
 
 from __future__ import annotations
 
