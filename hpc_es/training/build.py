@@ -6,6 +6,7 @@ as far as the config shows them, and otherwise as soon as the task and the polic
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -17,19 +18,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpc_es.config.loading import draft
-from hpc_es.config.registry import kinds, module, set_config_directory
+from hpc_es.config.registry import is_user_kind, kinds, module, set_config_directory
 from hpc_es.config.schema import USUAL_CHUNK, Config
 from hpc_es.config.validation import without
 from hpc_es.config.yaml_text import ConfigProblem
 from hpc_es.core.data import Box, ConfigData, ProblemState, State, row_dtype
 from hpc_es.core.errors import ConfigError, Problems
 from hpc_es.core.extras import missing_text
-from hpc_es.core.interfaces import AnyAlgorithm, Cutting, Needs, Offers, Problem, Task
+from hpc_es.core.interfaces import Algorithm, AnyAlgorithm, Cutting, Needs, Offers, Problem, Task
 from hpc_es.core.keys import Keys
-from hpc_es.core.policy import Policy
-from hpc_es.core.population import Noise
+from hpc_es.core.policy import Actor, Policy
+from hpc_es.core.population import Noise, unperturbed
 from hpc_es.mpi.world import World
+from hpc_es.noise.counter import CounterNoise
 from hpc_es.tasks.problems import ranks_returns
+from hpc_es.training.contracts import PROBLEMS, abstract_as_problem, lacking, lacking_in_strategy
 
 
 def needs(config: Config) -> Needs:
@@ -188,6 +191,42 @@ def policy_option_mismatches(config: Config, task: Task, policy: Policy | None) 
         yield "report.export_interval", text
 
 
+def require_contract(key: str, kind: str, part: object, contract: type) -> None:
+    """Raise ConfigError if a part of a custom kind lacks methods or attributes of its contract."""
+    problems = [*lacking(key, part, contract)] if is_user_kind(kind) else []
+    if problems:
+        raise ConfigError(problems)
+
+
+def require_contracts(config: Config, built: BuiltTask) -> None:
+    """Raise ConfigError if custom noise, a custom algorithm or the actor of a custom policy lacks methods.
+
+    An algorithm gets counter noise in place of a table. Noise that the ranks share is checked when they build it.
+    """
+    problems, keys, layout = Problems(), Keys(config.seed), getattr(built.problem, "layout", None)
+    noise: Noise | None = CounterNoise(keys, layout.size) if needs(config).noise and layout else None
+    kind = module("noise", config.noise.kind)
+    if noise is not None and is_user_kind(config.noise.kind) and not hasattr(kind, "share"):
+        with problems.collect(), abstract_as_problem("noise.kind"):
+            noise = kind.build(config.noise, keys, layout, None)
+            require_contract("noise.kind", config.noise.kind, noise, Noise)
+    if is_user_kind(config.algorithm.kind):
+        unit, build = built.problem.chunk_size or unit_of(config), module("algorithms", config.algorithm.kind).build
+        with problems.collect(), abstract_as_problem("algorithm.kind"):
+            algorithm = build(config.algorithm, built.problem, noise, keys, unit)
+            problems.extend(lacking("algorithm.kind", algorithm, Algorithm))
+            problems.extend(lacking_in_strategy("algorithm.kind", algorithm))
+    policy = built.policy
+    if policy is not None and is_user_kind(config.policy.kind) and not uses_tensorflow(config):
+        actor: Actor | None = None
+        with contextlib.suppress(Exception):  # which `--check` reports, and otherwise the run
+            theta = np.zeros(policy.layout.size, np.float32)
+            actor = policy.bind(unperturbed(policy.layout, theta, 1), None)
+        if actor is not None:
+            problems.extend(lacking("policy.kind", actor, Actor))
+    problems.raise_any()
+
+
 # Building.
 
 
@@ -250,6 +289,7 @@ def preflight(
     source: State | None = None
     with problems.collect():
         built = build_task(config, repetition, problems)
+        require_contracts(config, built)
     with problems.collect():
         _check_output(directory)
     with problems.collect():
@@ -315,18 +355,25 @@ def _build_once(config: Config, repetition: int) -> BuiltTask:
     """Build task, policy and problem; ConfigError if options or kinds do not fit each other."""
     reductions = config.report.reductions() if offers(config).info else {}
     info = {"info": reductions} if reductions else {}
-    task: Task = module("tasks", config.task.kind).build(config.task, repetition, **info)
+    with abstract_as_problem("task.kind"):
+        task: Task = module("tasks", config.task.kind).build(config.task, repetition, **info)
+    require_contract("task.kind", config.task.kind, task, Task)
     try:
         policy: Policy | None = None
         if task.spaces is not None and config.policy is not None:
-            policy = module("policies", config.policy.kind).build(config.policy, task.spaces)
+            with abstract_as_problem("policy.kind"):
+                policy = module("policies", config.policy.kind).build(config.policy, task.spaces)
+            require_contract("policy.kind", config.policy.kind, policy, Policy)
         problem: Any = None
         problems = Problems()
         with problems.collect():
             problems.extend(policy_option_mismatches(config, task, policy))
         if (policy is None) == (task.spaces is None) and not [*search_mismatches(config)]:
             with problems.collect():
-                problem = task.problem(needs(config).searches, policy, Keys(config.seed, repetition), unit_of(config))
+                searches = needs(config).searches
+                with abstract_as_problem("task.kind"):
+                    problem = task.problem(searches, policy, Keys(config.seed, repetition), unit_of(config))
+                require_contract("task.kind", config.task.kind, problem, PROBLEMS[searches])
                 problems.extend(algorithm_mismatches(config, problem))
                 noise = module("noise", config.noise.kind)
                 if needs(config).noise and hasattr(noise, "check"):
@@ -349,6 +396,7 @@ def build_parts(config: Config, world: World, built: BuiltTask, repetition: int 
     if requirements.noise:
         shared = shared_noise(config, world) if shared is None else shared
         noise = module("noise", config.noise.kind).build(config.noise, keys, problem.layout, shared)
+        require_contract("noise.kind", config.noise.kind, noise, Noise)
     unit = problem.chunk_size or unit_of(config)
     build = module("algorithms", config.algorithm.kind).build
     algorithm: AnyAlgorithm = build(config.algorithm, problem, noise, keys, unit)

@@ -354,6 +354,12 @@ class Linear:
         import numpy as np
         return eval(self.action, {"np": np, "observations": observations, "rows": len(observations)})
 
+    def keep(self, rows):
+        pass
+
+    def restart(self, row):
+        pass
+
 class Kind:
     Options, build = Options, Linear
 """
