@@ -34,6 +34,7 @@ from hpc_es.core.data import (
     State,
 )
 from hpc_es.core.errors import ConfigError
+from hpc_es.core.errors import RunError
 from hpc_es.core.interfaces import Cutting, Evaluation, RunContext, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Actor, Batch, Episodic, Policy, ReferencePolicy, Segments
@@ -65,9 +66,11 @@ class ProblemDefaults:
         return carried
 
     def unit(self, parts: Sequence[Arrays]) -> Arrays:
-        """Return the only part: every chunk is a complete unit."""
-        (part,) = parts
-        return part
+        """Return the only part; RunError if there are several, since only a subclass knows how to combine them."""
+        if len(parts) != 1:
+            text = f"{type(self).__name__}: expected 1 dict in Outcome.learned for each unit of jobs, found {len(parts)}"
+            raise RunError(f"{text}: return 1, or define unit(parts), which combines several")
+        return parts[0]
 
     def fitness(self, rows: Rows, carried: ProblemState) -> Float64:
         """Return the returns of the rows, float64[jobs]."""

@@ -35,7 +35,7 @@ from hpc_es.core.data import (
 from hpc_es.core.errors import CheckpointError, RunError
 from hpc_es.core.interfaces import AnyAlgorithm, Problem
 from hpc_es.mpi.world import decode, encode
-from hpc_es.tasks.problems import ranks_returns
+from hpc_es.tasks.problems import ProblemDefaults, ranks_returns
 from hpc_es.training.build import Parts
 from hpc_es.training.chunking import CutPlan, recut
 
@@ -111,8 +111,11 @@ class Generation:
         return chunks
 
     def evaluate(self, chunk: Chunk, poll: Poll) -> Outcome:
-        """Evaluate a chunk of the current round."""
-        return self.parts.algorithm.evaluate(self.state, chunk, poll)
+        """Evaluate a chunk of the current round; RunError if the outcome has a wrong number of learned items."""
+        outcome = self.parts.algorithm.evaluate(self.state, chunk, poll)
+        if outcome.learned and chunk.purpose != "evaluate":
+            require_learned(self.parts, chunk, outcome.learned)
+        return outcome
 
     def add(self, rows: Mapping[int, Rows]) -> None:
         """Add the rows of the current round, by chunk index."""
@@ -164,6 +167,35 @@ class Generation:
             fitness=self._fitness,
             probe_fitness=self._probe_fitness,
         )
+
+
+def require_learned(parts: Parts, chunk: Chunk, learned: Sequence[Sequence[Arrays]]) -> None:
+    """Raise RunError if a chunk has more items in `Outcome.learned` than units, or an item has too many dicts.
+
+    Also raised if units may be divided and the problem does not define how to combine their parts.
+    """
+    problem = parts.problem
+    may_divide, combines = parts.cutting != "fixed" and parts.unit > 1, type(problem).unit is not ProblemDefaults.unit
+    if may_divide and not combines and any(map(any, learned)):
+        text = f"found items in Outcome.learned, but cutting {parts.cutting!r} divides units of {parts.unit} jobs"
+        remedy = f"set cutting = 'fixed', or define unit(parts) in {type(problem).__name__}, which combines the parts"
+        raise RunError(f"task {parts.task.name}: {text} among chunks: {remedy} of a unit")
+    starts = range(-chunk.offset, chunk.jobs, parts.unit)
+    if len(learned) > len(starts):
+        text = f"expected at most {_count(len(starts), 'item')} in Outcome.learned for a chunk of {chunk.jobs} jobs, "
+        text += f"one for each unit of {parts.unit} jobs, found {len(learned)}"
+        raise RunError(f"task {parts.task.name}: {text}")
+    for number, (start, items) in enumerate(zip(starts, learned, strict=False)):
+        jobs = min(start + parts.unit, chunk.jobs) - max(start, 0)
+        most = 1 if jobs == parts.unit else jobs
+        if len(items) > most:
+            which = "this unit is whole" if most == 1 else f"one for each of its {jobs} jobs"
+            text = f"expected at most {_count(most, 'dict')} in Outcome.learned[{number}], {which}, found {len(items)}"
+            raise RunError(f"task {parts.task.name}: {text}")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + "s" * (number != 1)
 
 
 def fitness_of(parts: Parts, state: State, rows: Rows) -> Float64:

@@ -14,9 +14,9 @@ import yaml
 
 import hpc_es
 from hpc_es.algorithms.common.strategy import Strategy
-from hpc_es.core.data import Chunk, Float64, Outcome, Poll, ProblemState, Rows, State, cut, row_dtype
+from hpc_es.core.data import Arrays, Chunk, Float64, Outcome, Poll, ProblemState, Rows, State, cut, row_dtype
 from hpc_es.core.errors import RunError
-from hpc_es.tasks.problems import ProblemDefaults
+from hpc_es.tasks.problems import ProblemDefaults, VectorTask
 from hpc_es.training.build import Parts
 from hpc_es.training.executors import SerialExecutor
 from hpc_es.training.generation import Generation, fitness_of
@@ -246,3 +246,63 @@ def test_observations_are_counted_per_generation_and_in_total(tmp_path: Path) ->
     steps = [row["timesteps_this_generation"] for row in rows]
     assert [row["observations_this_generation"] for row in rows] == steps and len(steps) == 3
     assert abs(rows[-1]["observation_count"] - 0.01 - sum(steps)) < 1e-6
+
+
+# What the problem learned.
+
+
+@dataclass(frozen=True)
+class Learning(Strategy):
+    """One chunk of 7 jobs, whose outcome has these items; units have 3 jobs: 3, 3 and 1."""
+
+    learned: Sequence[Sequence[Arrays]] = ()
+
+    def ask(self, state: State, round: int, rows: Rows, fitness: Float64) -> Sequence[Chunk]:
+        return [] if round else cut(7, 7)
+
+    def evaluate(self, state: State, chunk: Chunk, poll: Poll) -> Outcome:
+        return Outcome(np.zeros(chunk.jobs, row_dtype()), learned=self.learned)
+
+
+class Adding(ProblemDefaults):
+    """A problem that combines the parts of a unit."""
+
+    def unit(self, parts: Sequence[Arrays]) -> Arrays:
+        return {"n": sum((part["n"] for part in parts), np.array(0))}
+
+
+ITEM = {"n": np.array(1)}
+
+
+@pytest.mark.parametrize(
+    ("problem", "cutting", "learned", "message"),
+    [
+        (Adding(), "free", [[ITEM], [ITEM], [ITEM]], ""),
+        (Adding(), "free", [[ITEM]], ""),
+        (ProblemDefaults(), "fixed", [[ITEM], [ITEM], [ITEM]], ""),
+        (ProblemDefaults(), "free", [[{}]], ""),
+        (Adding(), "fixed", [[ITEM]] * 7, "at most 3 items in Outcome.learned for a chunk of 7 jobs, .* found 7"),
+        (Adding(), "free", [[ITEM] * 3], r"at most 1 dict in Outcome.learned\[0\], this unit is whole, found 3"),
+        (ProblemDefaults(), "free", [[ITEM]], "cutting 'free' divides units of 3 jobs among chunks: set cutting"),
+    ],
+)
+def test_a_wrong_number_of_learned_items_ends_the_run_with_both_numbers(
+    problem: ProblemDefaults, cutting: Any, learned: Sequence[Sequence[Arrays]], message: str
+) -> None:
+    algorithm = Learning(None, None, None, None, 7, learned)  # type: ignore[arg-type]
+    task = VectorTask("wells", lambda keys: problem)
+    generation = Generation(Parts(task, None, problem, None, algorithm, row_dtype(), 3, cutting), State(0, {}, {}))
+    (chunk,) = generation.next_chunks()
+    if not message:
+        assert generation.evaluate(chunk, lambda: None).learned == learned
+        return
+    with pytest.raises(RunError, match=f"task wells: .*{message}"):
+        generation.evaluate(chunk, lambda: None)
+
+
+def test_a_problem_that_does_not_combine_parts_reports_their_number() -> None:
+    assert ProblemDefaults().unit([ITEM]) is ITEM
+    with pytest.raises(
+        RunError, match="ProblemDefaults: expected 1 dict .* for each unit of jobs, found 2: return 1, or"
+    ):
+        ProblemDefaults().unit([ITEM, ITEM])
