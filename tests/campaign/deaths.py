@@ -74,9 +74,9 @@ def rival(scene: Scene) -> None:
         with scene.life() as second:
             status = second.end()
             refused = "is in use by" in second.output
+        was_over = first.job.process.poll() is not None or "finished by" in first.job.stdout  # then it has released it
         for pid in held:
             sent(pid, signal.SIGCONT)
-        was_over = first.job.process.poll() is not None
         if not refused and status != 0:
             raise WrongError(f"the second job ended with status {status}\n{second.output}")
         if scene.is_early or len(scene.places) > 1:
