@@ -33,8 +33,7 @@ from hpc_es.core.data import (
     Rows,
     State,
 )
-from hpc_es.core.errors import ConfigError
-from hpc_es.core.errors import RunError
+from hpc_es.core.errors import ConfigError, RunError
 from hpc_es.core.interfaces import Cutting, Evaluation, RunContext, VectorProblem
 from hpc_es.core.keys import Keys, Purpose
 from hpc_es.core.policy import Actor, Batch, Episodic, Policy, ReferencePolicy, Segments
@@ -68,7 +67,9 @@ class ProblemDefaults:
     def unit(self, parts: Sequence[Arrays]) -> Arrays:
         """Return the only part; RunError if there are several, since only a subclass knows how to combine them."""
         if len(parts) != 1:
-            text = f"{type(self).__name__}: expected 1 dict in Outcome.learned for each unit of jobs, found {len(parts)}"
+            text = (
+                f"{type(self).__name__}: expected 1 dict in Outcome.learned for each unit of jobs, found {len(parts)}"
+            )
             raise RunError(f"{text}: return 1, or define unit(parts), which combines several")
         return parts[0]
 

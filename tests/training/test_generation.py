@@ -303,6 +303,6 @@ def test_a_wrong_number_of_learned_items_ends_the_run_with_both_numbers(
 def test_a_problem_that_does_not_combine_parts_reports_their_number() -> None:
     assert ProblemDefaults().unit([ITEM]) is ITEM
     with pytest.raises(
-        RunError, match="ProblemDefaults: expected 1 dict .* for each unit of jobs, found 2: return 1, or"
+        RunError, match=r"ProblemDefaults: expected 1 dict .* for each unit of jobs, found 2: return 1, or"
     ):
         ProblemDefaults().unit([ITEM, ITEM])
